@@ -1,0 +1,47 @@
+"""Two clocks with names: `now` to store, `monotonic` to measure."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@runtime_checkable
+class Clock(Protocol):
+    """Where Postroad reads the time, so that tests are exact."""
+
+    def now(self) -> datetime:
+        """The wall clock, aware, in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds of a clock that never steps and that all processes of this machine share."""
+        ...
+
+    def boot_id(self) -> str:
+        """The name of the run of the machine in which `monotonic` means something."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def boot_id(self) -> str:
+        try:
+            return _BOOT_ID.read_text().strip()
+        except OSError:
+            # Without the kernel's id the moment of booting stands in, rounded so that drift does not change it.
+            return f"booted-{round((time.time() - time.monotonic()) / 60)}"
+
+
+SYSTEM_CLOCK = SystemClock()

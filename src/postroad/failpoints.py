@@ -1,0 +1,121 @@
+"""Named places at which a test may kill, stop or fail this process.
+
+`POSTROAD_FAILPOINTS="name=action[:arg][@probability][#nth]"`, several joined by ';'. Unset, a place costs one check.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from postroad.errors import ConfigurationError, Unavailable
+
+NAMES = frozenset(
+    {
+        "queue.send.before_commit",
+        "queue.send.after_commit",
+        "queue.receive.after_commit",
+        "queue.ack.before_commit",
+        "queue.ack.after_commit",
+        "queue.dead_letter.before_commit",
+        "queue.redrive.mid",
+        "engine.checkpoint.mid",
+        "http.before_reply",
+    }
+)
+_RULE = re.compile(r"(?P<name>[a-z0-9_.]+)=(?P<action>[a-z0-9]+)(:(?P<arg>[0-9.]+))?(@(?P<p>[0-9.]+))?(#(?P<nth>\d+))?")
+
+
+@dataclass(slots=True)
+class _Rule:
+    act: Callable[[], None]
+    probability: float
+    nth: int | None
+    hits: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def hit(self) -> None:
+        with self.lock:
+            self.hits += 1
+            due = self.nth is None or self.hits == self.nth
+        if due and (self.probability >= 1 or random.random() < self.probability):  # noqa: S311
+            self.act()
+
+
+_rules: dict[str, _Rule] = {}
+
+
+def hit(name: str) -> None:
+    """Do what the failpoint `name` was told to do; nothing when it was told nothing."""
+    if _rules and (rule := _rules.get(name)) is not None:
+        rule.hit()
+
+
+def load(text: str | None) -> None:
+    """Replace all failpoints by those `text` describes."""
+    rules = dict(_parse(part.strip()) for part in (text or "").split(";") if part.strip())
+    _rules.clear()
+    _rules.update(rules)
+
+
+def _parse(part: str) -> tuple[str, _Rule]:
+    match = _RULE.fullmatch(part)
+    if match is None:
+        raise _refused(part, "the form is name=action[:arg][@probability][#nth]")
+    name, action, arg = match["name"], match["action"], match["arg"]
+    if name not in NAMES:
+        raise _refused(part, f"{name!r} is none of {', '.join(sorted(NAMES))}")
+    if action not in _ACTIONS:
+        raise _refused(part, f"{action!r} is none of {', '.join(sorted(_ACTIONS))}")
+    probability = float(match["p"]) if match["p"] else 1.0
+    if not 0 <= probability <= 1:
+        raise _refused(part, "the probability lies between 0 and 1")
+    return name, _Rule(_ACTIONS[action](float(arg or 0)), probability, int(match["nth"]) if match["nth"] else None)
+
+
+def _refused(part: str, why: str) -> ConfigurationError:
+    return ConfigurationError(f"POSTROAD_FAILPOINTS: {part!r}: {why}", field="POSTROAD_FAILPOINTS")
+
+
+def _raise(_: float) -> Callable[[], None]:
+    def act() -> None:
+        raise Unavailable("a failpoint was told to raise here")
+
+    return act
+
+
+def _enospc(_: float) -> Callable[[], None]:
+    def act() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return act
+
+
+def _stop(seconds: float) -> Callable[[], None]:
+    def act() -> None:
+        pid = os.getpid()
+        # A child wakes us: a stopped process cannot wake itself.
+        if os.fork() == 0:
+            time.sleep(seconds)
+            os.kill(pid, signal.SIGCONT)
+            os._exit(0)
+        os.kill(pid, signal.SIGSTOP)
+
+    return act
+
+
+_ACTIONS: dict[str, Callable[[float], Callable[[], None]]] = {
+    "kill9": lambda _: lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "exit": lambda code: lambda: os._exit(int(code)),
+    "raise": _raise,
+    "sleep": lambda seconds: lambda: time.sleep(seconds),
+    "stop": _stop,
+    "enospc": _enospc,
+}

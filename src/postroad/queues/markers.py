@@ -1,0 +1,87 @@
+"""The two attributes Postroad adds: `DeadLetter` on the way out, `Redrive` on the way back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from postroad.queues.rules import MAX_ATTRIBUTES
+
+DEAD_LETTER = "DeadLetter"
+REDRIVE = "Redrive"
+MAX_ERROR = 500
+_REDRIVE = re.compile(r"(\d{1,9}):([A-Za-z0-9-]{1,64})")
+
+
+class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=False):
+    """Why a message is a dead letter."""
+
+    source: str
+    receives: int
+    error: str | None
+    type: str | None
+    at: str | None
+    reason: str | None = None
+
+
+def mark_dead(
+    attributes: Mapping[str, str],
+    *,
+    source: str,
+    receives: int,
+    error: str | None,
+    at: datetime,
+    reason: str | None = None,
+) -> dict[str, str]:
+    """The attributes of a dead letter; without room for the marker they stay as they are."""
+    marker = DeadLetter(
+        source=source,
+        receives=receives,
+        error=None if error is None else legible(error),
+        type=attributes.get("EventType"),
+        at=at.isoformat(),
+        reason=None if reason is None else legible(reason),
+    )
+    return _with(attributes, DEAD_LETTER, msgspec.json.encode(marker).decode(), instead_of=REDRIVE)
+
+
+def read_dead(attributes: Mapping[str, str]) -> DeadLetter | None:
+    """The marker of a dead letter; one that is not ours counts as absent."""
+    try:
+        return msgspec.json.decode(attributes[DEAD_LETTER], type=DeadLetter)
+    except (KeyError, msgspec.DecodeError):
+        return None
+
+
+def mark_redriven(attributes: Mapping[str, str], run_id: str) -> dict[str, str]:
+    """The attributes of a redriven message: how often it was redriven, and by which run last."""
+    count = redrives(attributes) + 1
+    return _with(attributes, REDRIVE, f"{count}:{run_id}", instead_of=DEAD_LETTER)
+
+
+def redrives(attributes: Mapping[str, str]) -> int:
+    """How often a message was redriven before."""
+    match = _REDRIVE.fullmatch(attributes.get(REDRIVE, ""))
+    return 0 if match is None else int(match[1])
+
+
+def redriven_by(attributes: Mapping[str, str]) -> str | None:
+    """The run that redrove a message last."""
+    match = _REDRIVE.fullmatch(attributes.get(REDRIVE, ""))
+    return None if match is None else match[2]
+
+
+def legible(text: str) -> str:
+    """At most 500 characters of it, control characters replaced, so that any attribute can carry it."""
+    clean = "".join(c if c.isprintable() else " " for c in text[:MAX_ERROR])
+    return clean.encode("utf-8", "replace").decode()
+
+
+def _with(attributes: Mapping[str, str], name: str, value: str, *, instead_of: str) -> dict[str, str]:
+    marked = {key: kept for key, kept in attributes.items() if key not in (name, instead_of)}
+    if len(marked) < MAX_ATTRIBUTES:
+        marked[name] = value
+    return marked

@@ -1,0 +1,123 @@
+"""The Backend: one store's queues, topics, streams, items and blobs, opened and closed together."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+from postroad.blobs import Blobs
+from postroad.clock import Clock
+from postroad.events import EventRegistry
+from postroad.items import Items
+from postroad.queues import Queue, QueueSpec
+from postroad.streams import Stream
+from postroad.topics import Topic
+
+Overflow = Literal["blobs", "fail"]
+
+
+class Ground(Protocol):
+    """What a store offers to stand on: memory, one SQLite file, or AWS."""
+
+    url: str
+    kind: str
+
+    def create_queue(self, spec: QueueSpec) -> Queue: ...
+    def update_queue(self, spec: QueueSpec) -> Queue: ...
+    def delete_queue(self, name: str) -> None: ...
+    def queue(self, name: str) -> Queue: ...
+    def queue_spec(self, name: str) -> QueueSpec: ...
+    def queues(self) -> list[str]: ...
+    def topic(self, name: str, *, fifo: bool) -> Topic: ...
+    def topics(self) -> list[str]: ...
+    def stream(self, name: str, *, shards: int, retention: float) -> Stream: ...
+    def items(self) -> Items: ...
+    def blobs(self) -> Blobs | None: ...
+    def transaction(self) -> AbstractContextManager[None]: ...
+    def check(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Backend:
+    """One store, opened by `connect(url)`. Two threads may share it; a forked child opens its own."""
+
+    def __init__(self, ground: Ground, *, clock: Clock, registry: EventRegistry) -> None:
+        self._ground = ground
+        self.clock = clock
+        self.registry = registry
+
+    @property
+    def url(self) -> str:
+        """The address it was opened with, without secrets."""
+        return self._ground.url
+
+    @property
+    def kind(self) -> str:
+        """'memory', 'sqlite' or 'aws', to show to people; code asks the traits."""
+        return self._ground.kind
+
+    def create_queue(self, spec: QueueSpec, *, overflow: Overflow | None = None) -> Queue:
+        """Make the queue, or return it when it exists with the same settings; `QueueExists` names differences."""
+        return self._overflowing(self._ground.create_queue(spec), overflow)
+
+    def update_queue(self, spec: QueueSpec) -> Queue:
+        """Give an existing queue these settings; its kind (FIFO or standard) cannot change."""
+        return self._overflowing(self._ground.update_queue(spec), None)
+
+    def delete_queue(self, name: str) -> None:
+        """Remove the queue with what it holds."""
+        self._ground.delete_queue(name)
+
+    def queue(self, name: str, *, overflow: Overflow | None = None) -> Queue:
+        """The queue of this name, or `QueueNotFound`. Bodies above its limit travel as blobs unless `overflow='fail'`."""
+        return self._overflowing(self._ground.queue(name), overflow)
+
+    def queue_spec(self, name: str) -> QueueSpec:
+        """The settings of the queue."""
+        return self._ground.queue_spec(name)
+
+    def queues(self) -> list[str]:
+        """The names of all queues, sorted."""
+        return self._ground.queues()
+
+    def topic(self, name: str, *, fifo: bool = False, overflow: Overflow | None = None) -> Topic:
+        """The topic of this name, made when missing. An ARN is taken as it is and no call is made."""
+        raise AssertionError
+
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return self._ground.topics()
+
+    def stream(self, name: str, *, shards: int = 4, retention: float = 86_400) -> Stream:
+        """The stream of this name, made when missing."""
+        return self._ground.stream(name, shards=shards, retention=retention)
+
+    def items(self) -> Items:
+        """Small values under conditional writes."""
+        return self._ground.items()
+
+    def blobs(self) -> Blobs | None:
+        """The place for large bodies; None where none is configured."""
+        return self._ground.blobs()
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Let all writes of this thread inside the block commit together, or `NotSupported` (see the traits)."""
+        return self._ground.transaction()
+
+    def check(self) -> None:
+        """Answer quietly when the store can be reached and written, else raise why not."""
+        self._ground.check()
+
+    def close(self) -> None:
+        """Give everything back; closing twice changes nothing."""
+        self._ground.close()
+
+    def _overflowing(self, queue: Queue, overflow: Overflow | None) -> Queue:
+        raise AssertionError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
