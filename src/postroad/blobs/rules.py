@@ -1,0 +1,60 @@
+"""What every place for blobs checks: the data before it is stored, and what comes back."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from postroad.blobs.keys import check_key
+from postroad.blobs.port import MAX_BLOB_BYTES, BlobRef
+from postroad.errors import BlobNotFound, InvalidInput, StorageDamaged
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def reference(key: str, data: bytes) -> BlobRef:
+    """The reference under which these bytes are found again, or why they are refused."""
+    check_key(key)
+    if not isinstance(data, bytes):
+        raise InvalidInput(f"data: {type(data).__name__} is not bytes", field="data")
+    if len(data) > MAX_BLOB_BYTES:
+        raise InvalidInput(
+            f"data: {len(data)} bytes is above the limit of {MAX_BLOB_BYTES} for a blob", field="data",
+            remedy="Split the data, or keep it in a store of its own and send its address.",
+        )  # fmt: skip
+    return BlobRef(key=key, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def check_reference(ref: BlobRef) -> BlobRef:
+    """Return the reference, or refuse one that no `put` can have made."""
+    check_key(ref.key)
+    if not 0 <= ref.size <= MAX_BLOB_BYTES:
+        raise InvalidInput(f"size: {ref.size!r} is not a whole number from 0 to {MAX_BLOB_BYTES}", field="size")
+    if _SHA256.fullmatch(ref.sha256) is None:
+        raise InvalidInput("sha256: is not 64 lower-case hexadecimal digits", field="sha256")
+    return ref
+
+
+def check_size(ref: BlobRef, size: int) -> None:
+    """Refuse bytes of another length, before they are read."""
+    if size != ref.size:
+        raise StorageDamaged(f"blob {ref.key!r} has {size} bytes where {ref.size} were put")
+
+
+def check_data(ref: BlobRef, data: bytes) -> bytes:
+    """Return the bytes when they are those that were put."""
+    check_size(ref, len(data))
+    if hashlib.sha256(data).hexdigest() != ref.sha256:
+        raise StorageDamaged(f"blob {ref.key!r} does not hold the bytes that were put")
+    return data
+
+
+def missing(key: str) -> BlobNotFound:
+    """The error for a blob that is not there."""
+    return BlobNotFound(f"there is no blob {key!r}")
+
+
+def check_age(older_than: object) -> None:
+    """Refuse an age that is not a number of seconds."""
+    if isinstance(older_than, bool) or not isinstance(older_than, int | float) or not older_than >= 0:
+        raise InvalidInput(f"older_than: {older_than!r} is not a number of seconds", field="older_than")
