@@ -1,0 +1,29 @@
+"""Documents: the JSON that the CLI prints and the HTTP API answers, built in one place."""
+
+from postroad.documents.problems import entry_problem, problem, remedy
+from postroad.documents.queues import (
+    delivery,
+    open_queue,
+    peeked,
+    queue_detail,
+    queue_not_found,
+    queue_row,
+    settings_document,
+    sources,
+)
+from postroad.settings.names import nearest
+
+__all__ = [
+    "delivery",
+    "entry_problem",
+    "nearest",
+    "open_queue",
+    "peeked",
+    "problem",
+    "queue_detail",
+    "queue_not_found",
+    "queue_row",
+    "remedy",
+    "settings_document",
+    "sources",
+]

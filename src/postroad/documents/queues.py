@@ -1,0 +1,97 @@
+"""The documents of queues and messages: what the CLI prints and the HTTP API answers, field by field."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from postroad.errors import QueueNotFound
+from postroad.queues import Delivery, PeekedMessage, Queue, QueueSpec
+from postroad.settings.names import nearest
+
+if TYPE_CHECKING:
+    from postroad.wiring.backend import Backend
+
+
+def open_queue(backend: Backend, name: str) -> Queue:
+    """The queue of this name, or `QueueNotFound` with the nearest name that exists."""
+    try:
+        return backend.queue(name)
+    except QueueNotFound as error:
+        raise queue_not_found(backend, name) from error
+
+
+def queue_not_found(backend: Backend, name: str) -> QueueNotFound:
+    """The error for a queue that does not exist, with the nearest name that does."""
+    return QueueNotFound(f'queue "{name}" does not exist', nearest=nearest(name, backend.queues()))
+
+
+def queue_row(backend: Backend, name: str) -> dict[str, Any]:
+    """One queue in a list: its kind, its dead-letter queue and what it holds."""
+    queue = open_queue(backend, name)
+    spec = backend.queue_spec(name)
+    stats = queue.stats()
+    return {
+        "name": spec.name,
+        "fifo": spec.fifo,
+        "visible": stats.visible,
+        "in_flight": stats.in_flight,
+        "delayed": stats.delayed,
+        "oldest_age_seconds": stats.oldest_age_seconds,
+        "dead_letter": spec.dead_letter,
+    }
+
+
+def queue_detail(backend: Backend, name: str) -> dict[str, Any]:
+    """One queue with its settings and the queues whose dead letters it takes."""
+    row = queue_row(backend, name)
+    return {**row, "settings": settings_document(backend.queue_spec(name)), "sources": sources(backend, name)}
+
+
+def sources(backend: Backend, name: str) -> list[str]:
+    """The queues that use this one as their dead-letter queue."""
+    return [other for other in backend.queues() if backend.queue_spec(other).dead_letter == name]
+
+
+def settings_document(spec: QueueSpec) -> dict[str, Any]:
+    """Every setting of a queue under its own name."""
+    settings = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    if isinstance(spec.redrive_allow, tuple):
+        settings["redrive_allow"] = list(spec.redrive_allow)
+    return settings
+
+
+def peeked(message: PeekedMessage, *, body: bool) -> dict[str, Any]:
+    """A message seen without touching it; its body only when asked for."""
+    document: dict[str, Any] = {
+        "message_id": message.message_id,
+        "attributes": dict(message.attributes),
+        "group": message.group,
+        "receive_count": message.receive_count,
+        "sent_at": _moment(message.sent_at),
+        "state": message.state,
+        "size": len(message.body),
+    }
+    if body:
+        document["body"] = message.body.decode(errors="replace")
+    return document
+
+
+def delivery(leased: Delivery) -> dict[str, Any]:
+    """A leased message with the receipt that settles it."""
+    return {
+        "message_id": leased.message_id,
+        "body": leased.body.decode(errors="replace"),
+        "attributes": dict(leased.attributes),
+        "group": leased.group,
+        "receipt": leased.receipt,
+        "receive_count": leased.receive_count,
+        "sent_at": _moment(leased.sent_at),
+        "first_received_at": _moment(leased.first_received_at),
+        "sequence": leased.sequence,
+    }
+
+
+def _moment(when: datetime) -> str:
+    return when.isoformat().replace("+00:00", "Z")
