@@ -34,7 +34,7 @@ class Blobs(Protocol):
         ...
 
     def keep(self, ref: BlobRef) -> None:
-        """Start the blob's time anew, as if it had just been put."""
+        """Start the blob's time anew, as if it had just been put; `BlobNotFound` when it is gone."""
         ...
 
     def prune(self, prefix: str, *, older_than: float) -> int:

@@ -1,0 +1,154 @@
+"""The rules of blobs, one test each: a new adapter is a subclass with the fixture `ground`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from postroad.blobs import MAX_BLOB_BYTES, BlobRef, Blobs
+from postroad.errors import BlobNotFound, InvalidInput, StorageDamaged
+from postroad.testing.differences import Differences
+
+BAD_KEYS = [
+    "", "/", "/etc/passwd", "../up", "a/../b", "a/..", "a//b", "a/", "./a", "a/./b", ".hidden", "a/.hidden", "A/b",
+    "a\\b", "a b", "a/b\n", "a\x00b", "é", "a/b c", "c:/x", "a" * 201,
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobsGround:
+    """What the suite stands on: a place for blobs that is empty, and time that passes on demand."""
+
+    blobs: Blobs
+    advance: Callable[[float], None]
+
+
+class BlobsConformance(Differences):
+    """Every promise of `Blobs`."""
+
+    @pytest.fixture
+    def ground(self) -> BlobsGround:
+        """Override this with the adapter under test."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def blobs(self, ground: BlobsGround) -> Blobs:
+        return ground.blobs
+
+    @pytest.mark.parametrize("data", [b"", b"\x00\xff\n", b"text", bytes(range(256)) * 4096])
+    def test_what_was_put_comes_back_byte_for_byte(self, blobs: Blobs, data: bytes) -> None:
+        ref = blobs.put("overflow/20300101/a", data)
+
+        assert blobs.get(ref) == data
+
+    def test_a_reference_names_key_size_and_hash(self, blobs: Blobs) -> None:
+        ref = blobs.put("overflow/20300101/a", b"abc")
+
+        assert ref == BlobRef(key="overflow/20300101/a", size=3, sha256=hashlib.sha256(b"abc").hexdigest())
+
+    def test_a_key_and_a_longer_one_below_it_are_two_blobs(self, blobs: Blobs) -> None:
+        short, long = blobs.put("jobs/one", b"1"), blobs.put("jobs/one/two", b"2")
+
+        assert [blobs.get(short), blobs.get(long)] == [b"1", b"2"]
+
+    def test_putting_again_overwrites_and_the_old_reference_is_refused(self, blobs: Blobs) -> None:
+        old = blobs.put("overflow/a", b"first")
+
+        new = blobs.put("overflow/a", b"other")
+
+        assert blobs.get(new) == b"other"
+        with pytest.raises(StorageDamaged):
+            blobs.get(old)
+
+    def test_a_blob_of_another_size_is_refused(self, blobs: Blobs) -> None:
+        ref = blobs.put("overflow/a", b"first")
+
+        with pytest.raises(StorageDamaged):
+            blobs.get(BlobRef(key=ref.key, size=ref.size + 1, sha256=ref.sha256))
+
+    def test_a_missing_blob_is_not_found(self, blobs: Blobs) -> None:
+        ref = BlobRef(key="overflow/20300101/none", size=1, sha256="0" * 64)
+
+        with pytest.raises(BlobNotFound, match="overflow/20300101/none"):
+            blobs.get(ref)
+
+    def test_a_deleted_blob_is_gone_and_deleting_twice_changes_nothing(self, blobs: Blobs) -> None:
+        ref, other = blobs.put("overflow/a", b"a"), blobs.put("overflow/b", b"b")
+
+        blobs.delete(ref)
+        blobs.delete(ref)
+
+        assert blobs.get(other) == b"b"
+        with pytest.raises(BlobNotFound):
+            blobs.get(ref)
+
+    @pytest.mark.parametrize("key", BAD_KEYS)
+    def test_a_key_that_postroad_would_not_build_is_refused(self, blobs: Blobs, key: str) -> None:
+        ref = BlobRef(key=key, size=1, sha256="0" * 64)
+        attempts: list[Callable[[], object]] = [
+            lambda: blobs.put(key, b"x"),
+            lambda: blobs.get(ref),
+            lambda: blobs.delete(ref),
+            lambda: blobs.keep(ref),
+        ]
+
+        for attempt in attempts:
+            with pytest.raises(InvalidInput) as refused:
+                attempt()
+            assert refused.value.field == "key"
+
+    @pytest.mark.parametrize(
+        ("field", "ref"),
+        [
+            ("size", BlobRef(key="a", size=-1, sha256="0" * 64)),
+            ("size", BlobRef(key="a", size=MAX_BLOB_BYTES + 1, sha256="0" * 64)),
+            ("sha256", BlobRef(key="a", size=1, sha256="zz")),
+        ],
+    )
+    def test_a_reference_that_no_put_can_have_made_is_refused(self, blobs: Blobs, field: str, ref: BlobRef) -> None:
+        with pytest.raises(InvalidInput) as refused:
+            blobs.get(ref)
+
+        assert refused.value.field == field
+
+    def test_more_than_the_limit_is_refused(self, blobs: Blobs) -> None:
+        with pytest.raises(InvalidInput, match="limit") as refused:
+            blobs.put("overflow/a", bytes(MAX_BLOB_BYTES + 1))
+
+        assert refused.value.field == "data"
+
+    def test_pruning_removes_what_is_older_and_leaves_the_rest(self, ground: BlobsGround) -> None:
+        old, elsewhere = ground.blobs.put("overflow/1/a", b"a"), ground.blobs.put("jobs/1/a", b"j")
+        ground.advance(2.0)
+        young = ground.blobs.put("overflow/1/b", b"b")
+
+        removed = ground.blobs.prune("overflow/", older_than=1.0)
+
+        assert removed == 1
+        assert [ground.blobs.get(young), ground.blobs.get(elsewhere)] == [b"b", b"j"]
+        with pytest.raises(BlobNotFound):
+            ground.blobs.get(old)
+
+    def test_pruning_where_nothing_was_ever_put_removes_nothing(self, blobs: Blobs) -> None:
+        assert blobs.prune("overflow/", older_than=0.0) == 0
+
+    @pytest.mark.parametrize("prefix", ["", "/", "overflow", "../", "/overflow/", "overflow//"])
+    def test_pruning_needs_a_folder_of_keys(self, blobs: Blobs, prefix: str) -> None:
+        with pytest.raises(InvalidInput):
+            blobs.prune(prefix, older_than=0.0)
+
+    def test_a_kept_blob_starts_its_time_anew(self, ground: BlobsGround) -> None:
+        ref = ground.blobs.put("overflow/1/a", b"a")
+        ground.advance(2.0)
+
+        ground.blobs.keep(ref)
+
+        assert ground.blobs.prune("overflow/", older_than=1.0) == 0
+        assert ground.blobs.get(ref) == b"a"
+
+    def test_a_missing_blob_cannot_be_kept(self, blobs: Blobs) -> None:
+        with pytest.raises(BlobNotFound):
+            blobs.keep(BlobRef(key="overflow/none", size=1, sha256="0" * 64))

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+import pytest
+
+from postroad.blobs.memory import MemoryBlobs
+from postroad.testing.blobs import BlobsConformance, BlobsGround
+from postroad.testing.clock import ManualClock
+
+
+class TestMemoryBlobs(BlobsConformance):
+    @pytest.fixture
+    def ground(self) -> BlobsGround:
+        clock = ManualClock()
+        return BlobsGround(blobs=MemoryBlobs(clock), advance=clock.advance)
