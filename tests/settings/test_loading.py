@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from postroad.errors import ConfigurationError
+from postroad.settings import Settings, load
+
+
+def _file(folder: Path, text: str) -> Path:
+    path = folder / "postroad.toml"
+    path.write_text(text)
+    return path
+
+
+def test_without_flags_variables_and_file_the_defaults_stand() -> None:
+    settings = load(env={})
+
+    assert settings == Settings()
+    assert {item["source"] for item in settings.items()} == {"default"}
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path) -> None:
+    file = _file(tmp_path, 'port = 1\nhost = "file.example"\nstage = "file"\n')
+    env = {"POSTROAD_PORT": "2", "POSTROAD_HOST": "env.example"}
+
+    settings = load(flags={"port": 3, "host": None}, env=env, file=file)
+
+    assert (settings.port, settings.host, settings.stage, settings.app) == (3, "env.example", "file", "postroad")
+    assert [settings.source(key) for key in ("port", "host", "stage", "app")] == ["flag", "env", "file", "default"]
+
+
+def test_the_file_of_the_working_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _file(tmp_path, 'load = ["shop.events"]\nread_only = true\n')
+    monkeypatch.chdir(tmp_path)
+
+    settings = load(env={})
+
+    assert (settings.load, settings.read_only) == (("shop.events",), True)
+
+
+def test_lists_and_truths_are_read_from_variables() -> None:
+    env = {"POSTROAD_ALLOWED_HOSTS": "a.example, b.example", "POSTROAD_READ_ONLY": "yes", "POSTROAD_LOAD": ""}
+
+    settings = load(env=env)
+
+    assert settings.allowed_hosts == ("a.example", "b.example")
+    assert settings.read_only
+    assert settings.load == ()
+
+
+def test_a_token_is_starred_and_left_out_of_the_text_form() -> None:
+    settings = load(env={"POSTROAD_TOKEN": "pr_secret"})
+
+    shown = {item["key"]: item["value"] for item in settings.items()}
+
+    assert settings.token == "pr_secret"
+    assert shown["token"] == "***"
+    assert "pr_secret" not in repr(settings)
+
+
+def test_a_token_in_the_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="token: not accepted") as caught:
+        load(env={}, file=_file(tmp_path, 'token = "pr_secret"'))
+
+    assert "token_file" in caught.value.remedy
+    assert "pr_secret" not in str(caught.value)
+
+
+def test_an_unknown_key_in_the_file_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="prot: not a setting") as caught:
+        load(env={}, file=_file(tmp_path, "prot = 1"))
+
+    assert (caught.value.nearest, caught.value.field) == ("port", "prot")
+
+
+def test_an_unknown_table_in_the_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="elsewhere: not a setting"):
+        load(env={}, file=_file(tmp_path, "[elsewhere]\nport = 1"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("POSTROAD_PROT", "POSTROAD_PORT"),
+        ("POSTROAD_LOGLEVEL", "POSTROAD_LOG_LEVEL"),
+        ("POSTROAD_DEBG", "POSTROAD_DEBUG"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_with_the_nearest_name(variable: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError, match=variable) as caught:
+        load(env={variable: "1"})
+
+    assert caught.value.nearest == meant
+
+
+def test_a_variable_of_the_platform_is_one_warning() -> None:
+    settings = load(env={"POSTROAD_SERVICE_HOST": "10.0.0.1", "POSTROAD_PORT": "tcp://10.0.0.1:8787"})
+
+    assert settings.port == 8787
+    assert len(settings.warnings) == 1
+    assert "POSTROAD_SERVICE_HOST" in settings.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["POSTROAD_DEBUG", "POSTROAD_ACTOR", "POSTROAD_AUDIT_LOG", "POSTROAD_OUTBOX_DSN", "POSTROAD_SQS_ANYTHING",
+     "POSTROAD_TASK_ID", "POSTROAD_TASK_TOKEN", "POSTROAD_ALERTS_ALLOW_LOOPBACK", "POSTROAD_AGENT_RATE",
+     "POSTROAD_AGENT_POLLS", "POSTROAD_FAILPOINTS", "POSTROAD_SIGNING_KEYS", "POSTROAD_REQUIRE_SIGNED"],
+)  # fmt: skip
+def test_variables_of_other_parts_are_known(variable: str) -> None:
+    assert load(env={variable: "1"}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "form"),
+    [
+        ("POSTROAD_PORT", "70000", "a whole number from 0 to 65535"),
+        ("POSTROAD_PORT", "-1", "a whole number from 0 to 65535"),
+        ("POSTROAD_PORT", "\u0668", "a whole number"),
+        ("POSTROAD_CONCURRENCY", "0", "a whole number from 1 to 256"),
+        ("POSTROAD_READ_ONLY", "perhaps", "true or false"),
+        ("POSTROAD_LOG_LEVEL", "loud", "one of debug, info, warning, error"),
+        ("POSTROAD_LOG_FORMAT", "xml", "one of auto, console, json"),
+        ("POSTROAD_URL", "foo://x", "sqlite:///path"),
+        ("POSTROAD_STAGE", "a b", "letters"),
+        ("POSTROAD_LOAD", "os;system", "a list of module names"),
+    ],
+)
+def test_a_bad_value_names_key_source_value_and_accepted_form(variable: str, value: str, form: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(env={variable: value})
+
+    message = str(caught.value)
+    assert all(part in message for part in (variable.removeprefix("POSTROAD_").lower(), variable, repr(value), form))
+
+
+def test_a_bad_secret_is_not_repeated() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(env={"POSTROAD_TOKEN": "pr secret"})
+
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['port = "abc"', "port = true", "port = 1.5", "port = [1]"])
+def test_a_bad_value_in_the_file_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"port: .* from file .*postroad.toml is not a whole number"):
+        load(env={}, file=_file(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", ["port", "port\t1", "= 1", "port = 1\nport = 2", "[", "a = " + "[" * 5_000])
+def test_a_file_that_is_no_toml_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"postroad\.toml is not TOML"):
+        load(env={}, file=_file(tmp_path, text))
+
+
+def test_a_file_that_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "postroad.toml"
+    path.write_bytes(b"stage = '\xff'")
+
+    with pytest.raises(ConfigurationError, match="not UTF-8 text at byte 9"):
+        load(env={}, file=path)
+
+
+def test_a_named_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
+        load(env={}, file=tmp_path / "elsewhere.toml")
