@@ -24,7 +24,7 @@ ANY: Final = Expect.ANY
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A stored value. `version` is 1 at first and grows by one with each write, deletes included."""
+    """A stored value. `version` is 1 at first and grows by one with each write; after a delete it may start again."""
 
     key: str
     value: bytes
