@@ -1,0 +1,44 @@
+# Everything starts here: `make help`. Needs make and a Python of 3.11 or newer; all else is installed into .venv.
+
+PY := .venv/bin/python
+PYTEST := $(PY) -m pytest -n auto --dist worksteal
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help up check test bench format errors picture clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up: ## start Postroad here (ARGS="--demo --port 9000" passes flags on)
+	@tools/environment run
+	@exec .venv/bin/postroad up $(ARGS)
+
+check: ## what a change must pass: format, lint, types, layers, unit tests, conformance on memory and SQLite
+	@tools/environment dev
+	@$(PYTEST) -m "not slow and not aws" $(ARGS)
+
+test: ## everything, AWS emulation included
+	@tools/environment dev
+	@tools/environment ministack
+	@$(PYTEST) $(ARGS)
+
+bench: ## measure beside the peers (ONLY=name for one row, QUICK=1 for a short run)
+	@tools/environment dev
+	@$(PY) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(ARGS)
+
+format: ## repair what the formatter and the linter can repair
+	@tools/environment dev
+	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
+
+errors: ## write docs/errors.md from the error classes
+	@tools/environment dev
+	@$(PY) tools/error_page.py
+
+picture: ## draw docs/images/terminal.svg from a real run
+	@tools/environment dev
+	@$(PY) tools/terminal_picture.py
+
+clean: ## remove what the other targets made: environments, caches, builds; never your data
+	rm -rf .venv .venv-* .lock.venv* .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,94 @@
+"""What every test run keeps to: its own temporary directory, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+_SESSION = "PR_TEST_SESSION"
+_ABSENT = "absent: "
+_directory = pytest.StashKey[Path]()
+_findings = pytest.StashKey[list[str]]()
+_data_before = pytest.StashKey[set[Path]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the whole run one temporary directory, short because Unix sockets live in it, and mark its processes."""
+    if _is_worker(config):
+        return
+    directory = Path(tempfile.mkdtemp(prefix="pr-"))
+    os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
+    os.environ[_SESSION] = uuid.uuid4().hex
+    config.stash[_directory] = directory
+    config.stash[_data_before] = _data_files(config)
+    if config.option.basetemp is None:
+        config.option.basetemp = str(directory / "t")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run for a process or file left behind and, in CI, for a store that was not there."""
+    if _is_worker(session.config):
+        return
+    findings = [f"process left behind: {line}" for line in _processes_left()]
+    findings += [f"file left behind: {path}" for path in _files_left(session.config)]
+    if os.environ.get("CI"):
+        findings += [f"not run in CI: {reason}" for reason in _absent_stores(session.config)]
+    session.config.stash[_findings] = findings
+    if findings and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if not findings and session.exitstatus == pytest.ExitCode.OK:
+        shutil.rmtree(session.config.stash[_directory], ignore_errors=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name what was left behind above the closing line."""
+    for finding in config.stash.get(_findings, []):
+        terminalreporter.write_line(finding, red=True)
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _processes_left() -> list[str]:
+    """The command lines of processes that carry the run's mark; those that are just ending get two seconds."""
+    deadline = time.monotonic() + 2
+    while (left := _marked_processes()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def _marked_processes() -> list[str]:
+    mark = f"{_SESSION}={os.environ[_SESSION]}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(process.name) != os.getpid() and mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip())
+        except OSError:
+            continue
+    return found
+
+
+def _files_left(config: pytest.Config) -> list[Path]:
+    ours = [path for path in config.stash[_directory].iterdir() if path.name != "t"]
+    before = config.stash[_data_before]
+    return sorted([*ours, *(_data_files(config) - before)])
+
+
+def _data_files(config: pytest.Config) -> set[Path]:
+    return set(config.rootpath.glob("postroad*.db*"))
+
+
+def _absent_stores(config: pytest.Config) -> list[str]:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter is not None else []
+    reasons = {report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple)}
+    return sorted(reason for reason in reasons if _ABSENT in reason)

@@ -1,0 +1,84 @@
+"""Every file of the package looks the way a reader expects."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+import postroad
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "postroad"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+PYTHON_FILES = sorted(
+    path for folder in ("src", "tests", "benchmarks", "tools") for path in (ROOT / folder).rglob("*.py")
+)
+PACKAGES = ["postroad", *(m.name for m in pkgutil.walk_packages(postroad.__path__, "postroad.") if m.ispkg)]
+MOST_LINES, MANY_LINES = 500, 400
+EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "core", "services", "misc"}
+
+
+def short(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def constants_then_classes_then_functions(name: str) -> tuple[int, str]:
+    """The order in which the linter sorts `__all__`."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=short)
+def test_a_module_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text())), f"{short(path)} has no docstring"
+
+
+@pytest.mark.parametrize("path", PYTHON_FILES, ids=short)
+def test_a_file_stays_short(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+
+    assert lines <= MOST_LINES, f"{short(path)} has {lines} lines; cut it in two"
+
+
+def test_hardly_any_file_is_long() -> None:
+    long = [short(path) for path in PYTHON_FILES if len(path.read_text().splitlines()) > MANY_LINES]
+
+    assert not long, f"above {MANY_LINES} lines, cut them in two before they reach {MOST_LINES}: {long}"
+
+
+def test_paths_are_made_of_words_that_mean_something() -> None:
+    empty = [short(path) for path in PYTHON_FILES if EMPTY_NAMES & {*path.parent.parts[len(ROOT.parts) :], path.stem}]
+
+    assert empty == []
+
+
+def test_nothing_is_left_to_do_in_comments() -> None:
+    notes = re.compile(r"#.*\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX")) + r")\b")
+    left = [short(path) for path in PYTHON_FILES if notes.search(path.read_text())]
+
+    assert left == []
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_contents_of_a_folder_are_complete_and_sorted(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        module = importlib.import_module(name)
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    imported = {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("postroad")
+        for alias in node.names
+    }
+    public = {entry for entry in imported if not entry.startswith("_")}
+    listed = list(getattr(module, "__all__", []))
+
+    assert listed == sorted(listed, key=constants_then_classes_then_functions)
+    assert public <= set(listed), f"missing from __all__: {sorted(public - set(listed))}"
+    assert all(hasattr(module, entry) for entry in listed)
