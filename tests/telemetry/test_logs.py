@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import ast
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import postroad
+from postroad.telemetry import LOG_EVENTS, configure_logs, get_logger
+
+_LEVELS = {"debug", "info", "warning", "error", "exception"}
+
+
+@pytest.fixture(autouse=True)
+def _keep_the_loggers_as_they_were() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("postroad")
+    before = (list(root.handlers), root.level, ours.level)
+    # basicConfig(force=True) closes the handlers it removes, and pytest's own are not ours to close.
+    root.handlers.clear()
+    yield
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])
+
+
+def test_a_line_is_one_json_object_that_begins_with_time_level_event_and_service() -> None:
+    out = io.StringIO()
+    configure_logs("info", "auto", stream=out)
+
+    get_logger("queues").info("queue_sent", queue="orders", attempt=1)
+
+    line = json.loads(out.getvalue())
+    assert list(line) == ["ts", "level", "event", "service", "queue", "attempt"]
+    assert line["ts"].endswith("Z")
+
+
+@pytest.mark.parametrize("format", ["json", "console"])
+def test_line_ends_and_escape_sequences_in_values_are_escaped(format: str) -> None:
+    out = io.StringIO()
+    configure_logs("info", format, stream=out)
+
+    get_logger("queues").info("queue_sent", queue="a\r\n{}\x1b[2J\u202e", detail={"x": "\n\x1b[2J"})
+
+    assert out.getvalue().count("\n") == 1
+    assert not any(part in out.getvalue() for part in ("\r", "\x1b", "\u202e"))
+
+
+def test_lines_below_the_level_are_not_written() -> None:
+    out = io.StringIO()
+    configure_logs("warning", "json", stream=out)
+
+    get_logger("queues").info("queue_sent")
+
+    assert out.getvalue() == ""
+
+
+def test_a_traceback_on_the_console_is_indented_line_by_line() -> None:
+    out = io.StringIO()
+    configure_logs("info", "console", stream=out)
+
+    try:
+        raise ValueError("one\ntwo")
+    except ValueError:
+        get_logger("service").exception("part_failed")
+
+    first, *rest = out.getvalue().splitlines()
+    assert "part_failed" in first
+    assert len(rest) > 2
+    assert all(line.startswith("    ") for line in rest)
+
+
+def test_lines_of_other_libraries_take_the_same_form() -> None:
+    out = io.StringIO()
+    configure_logs("info", "json", stream=out)
+
+    logging.getLogger("elsewhere").warning("hello %s", "there")
+
+    assert json.loads(out.getvalue())["event"] == "hello there"
+
+
+def test_unconfigured_lines_go_to_the_program_around_us(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger().addHandler(caplog.handler)
+
+    get_logger("queues").warning("queue_retried", queue="orders")
+
+    assert "queue_retried" in caplog.text
+
+
+def test_every_log_line_of_the_code_has_a_listed_name() -> None:
+    logged = {name for path in Path(postroad.__file__).parent.rglob("*.py") for name in _logged(path)}
+
+    assert logged <= set(LOG_EVENTS)
+    assert list(LOG_EVENTS) == sorted(LOG_EVENTS)
+
+
+def _logged(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in _LEVELS
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id in ("log", "_log", "logger", "_logger")
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            yield str(node.args[0].value)
