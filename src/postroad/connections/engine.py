@@ -1,0 +1,261 @@
+"""The embedded engine: one SQLite file, written by whichever thread finds it free, for all that wait.
+
+A thread that wants to write puts its work on the list. If nobody leads, it leads: it takes everything on the list,
+runs it in one transaction and commits once (group commit). Meanwhile others add to the list; the first of them leads
+next. There is no writer thread to hand over to. Work that carries nothing but leases and acks commits without waiting
+for the disk: losing it to a power cut only means a redelivery.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+import apsw
+
+from postroad import failpoints
+from postroad.clock import SYSTEM_CLOCK, Clock
+from postroad.connections.failures import translate
+from postroad.connections.file import open_file
+from postroad.connections.inheritance import guard
+from postroad.connections.meta import begin_file, migrate, read_salt
+from postroad.connections.schema import Schema
+from postroad.connections.transaction import MustBeDurable, Transaction
+from postroad.connections.turns import Request, Turns
+from postroad.connections.waiting import Ear, Ears
+from postroad.errors import ConfigurationError
+
+T = TypeVar("T")
+
+CHECKPOINT_PAGES: Final = 1_000
+_FULL: Final = "PRAGMA synchronous = FULL"
+_NORMAL: Final = "PRAGMA synchronous = NORMAL"
+
+
+class Engine:
+    """One embedded file, shared by the threads of this process and by other processes."""
+
+    def __init__(self, path: Path, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.path = path
+        self.clock = clock
+        self._turns = Turns()
+        self._own = threading.local()
+        self._unusable: str | None = None
+        self._reading = threading.Lock()
+        self._writer = open_file(path)
+        self._reader = open_file(path)
+        self._syncs = True
+        self._wal_pages = 0
+        self._checkpoint_at = CHECKPOINT_PAGES
+        self._writer.set_wal_hook(self._count_wal)
+        self._prepared: set[str] = set()
+        self._ears = Ears(path, self._data_version)
+        guard(self)
+        self.write(lambda tx: begin_file(tx.connection))
+        self.salt: int = self.read(read_salt)
+
+    def prepare(self, schema: Schema, *, after_reboot: Callable[[Transaction], None] | None = None) -> None:
+        """Make or migrate the tables of one part; when the machine was booted since, let it mend its times."""
+        if schema.part in self._prepared:
+            return
+
+        def work(tx: Transaction) -> None:
+            rebooted = migrate(tx.connection, schema, self.clock.boot_id(), self.path)
+            if rebooted and after_reboot is not None:
+                after_reboot(tx)
+
+        self.write(work)
+        self._prepared.add(schema.part)
+
+    def write(self, work: Callable[[Transaction], T], *, durable: bool = True) -> T:
+        """Run the work in a transaction, shared with whatever else waits, and return once it is committed.
+
+        The work may run more than once, so it touches nothing but its transaction.
+        """
+        self._check_usable()
+        if (joined := self._joined()) is not None:
+            return work(joined)
+        request = Request(work, durable=durable)
+        group: list[Request] = []
+        try:
+            self._turns.join(request)
+            if request.leads:
+                group = self._turns.take()
+                self._run(group)
+        finally:
+            if request.leads:
+                self._turns.hand_over(request, group)
+        if request.error is not None:
+            raise request.error
+        return request.result  # type: ignore[no-any-return]  # it is what `work` returned
+
+    def read(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Run a short read of what is committed, beside the writer."""
+        self._check_usable()
+        if (joined := self._joined()) is not None:
+            return work(joined.connection)
+        with self._reading:
+            try:
+                return work(self._reader)
+            except apsw.Error as error:
+                raise translate(error, self.path) from error
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Let all writes of this thread inside the block commit together, or not at all."""
+        self._check_usable()
+        if self._joined() is not None:
+            yield
+            return
+        with self._own_turn(), self._transaction(durable=True) as tx:
+            self._own.transaction = tx
+            try:
+                yield
+            finally:
+                self._own.transaction = None
+        if tx.interruption is not None:
+            raise tx.interruption
+
+    def listen(self, channel: str) -> contextlib.AbstractContextManager[Ear]:
+        """Hear when somebody, in any process, touches the channel."""
+        self._check_usable()
+        return self._ears.listen(channel)
+
+    def monotonic_us(self) -> int:
+        """Microseconds of the clock that never steps."""
+        return int(self.clock.monotonic() * 1_000_000)
+
+    def now_us(self) -> int:
+        """Microseconds of the wall clock since 1970."""
+        return int(self.clock.now().timestamp() * 1_000_000)
+
+    def close(self) -> None:
+        """Close the file; closing twice changes nothing."""
+        if self._unusable is not None:
+            return
+        self._unusable = f"{self.path}: this backend is closed; open a new one with connect()"
+        self._ears.close()
+        with self._own_turn(), self._reading:
+            self._reader.close()
+            self._writer.close()
+
+    def abandon(self) -> list[object]:
+        """Refuse use in a forked child."""
+        self._unusable = f"{self.path}: this backend was opened before fork(); a child opens its own with connect()"
+        self._ears.abandon()
+        return [self._writer, self._reader]
+
+    def _check_usable(self) -> None:
+        if self._unusable is not None:
+            raise ConfigurationError(self._unusable)
+
+    def _joined(self) -> Transaction | None:
+        return getattr(self._own, "transaction", None)
+
+    @contextlib.contextmanager
+    def _own_turn(self) -> Iterator[None]:
+        request = Request(None, durable=True)
+        try:
+            self._turns.join(request)
+            yield
+        finally:
+            if request.leads:
+                self._turns.hand_over(request, [])
+
+    def _run(self, group: list[Request]) -> None:
+        """Run the group in one transaction; if one of them fails, each in a transaction of its own."""
+        try:
+            self._commit(group, durable=any(request.durable for request in group))
+        except MustBeDurable:
+            for request in group:
+                self._run_alone(request, durable=True)
+        except Exception as error:
+            if len(group) == 1:
+                group[0].error = error
+                return
+            for request in group:
+                self._run_alone(request, durable=request.durable)
+        except BaseException as interruption:
+            # It was meant for this thread alone, whose request is the first.
+            group[0].error = interruption
+            for request in group[1:]:
+                self._run_alone(request, durable=request.durable)
+
+    def _run_alone(self, request: Request, *, durable: bool) -> None:
+        try:
+            self._commit([request], durable=durable)
+        except MustBeDurable:
+            self._run_alone(request, durable=True)
+        except BaseException as error:
+            request.error = error
+
+    def _commit(self, group: list[Request], *, durable: bool) -> None:
+        with self._transaction(durable=durable) as tx:
+            for request in group:
+                if request.work is not None:
+                    request.result = request.work(tx)
+        group[0].error = tx.interruption
+
+    @contextlib.contextmanager
+    def _transaction(self, *, durable: bool) -> Iterator[Transaction]:
+        """Begin, and commit at the end of the block, or roll back."""
+        tx = Transaction(self._writer, durable=durable)
+        try:
+            self._set_syncs(durable)
+            self._writer.execute("BEGIN IMMEDIATE")
+            yield tx
+            tx.finish()
+            tx.committing = True
+            self._writer.execute("COMMIT")
+        except (apsw.Error, OSError) as error:
+            self._roll_back(tx)
+            raise translate(error, self.path) from error
+        except BaseException as error:
+            # Ctrl-C may arrive when the commit is done already.
+            if not tx.committing or self._writer.in_transaction:
+                self._roll_back(tx)
+                raise
+            tx.interruption = error
+        self._announce(tx)
+
+    def _announce(self, tx: Transaction) -> None:
+        tx.committed()
+        if tx.channels:
+            self._ears.ring(tx.channels)
+        if self._wal_pages >= self._checkpoint_at:
+            self._checkpoint()
+
+    def _roll_back(self, tx: Transaction) -> None:
+        if self._writer.in_transaction:
+            self._writer.execute("ROLLBACK")
+        tx.rolled_back()
+
+    def _set_syncs(self, syncs: bool) -> None:
+        if syncs is not self._syncs:
+            self._writer.execute(_FULL if syncs else _NORMAL)
+            self._syncs = syncs
+
+    def _count_wal(self, _: apsw.Connection, __: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    def _checkpoint(self) -> None:
+        """Copy the log into the file, so that the log starts again from its beginning."""
+        try:
+            pages, copied = self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error:
+            # Somebody else is at it, or the disk is full: the log holds everything; the next commit tries again.
+            pages, copied = self._wal_pages, 0
+        failpoints.hit("engine.checkpoint.mid")
+        self._wal_pages = 0
+        # A long reader keeps the log from starting again: trying at every commit would only cost.
+        self._checkpoint_at = CHECKPOINT_PAGES if copied >= pages else pages + CHECKPOINT_PAGES // 4
+
+    def _data_version(self) -> int:
+        try:
+            return self.read(lambda connection: int(connection.pragma("data_version")))
+        except ConfigurationError:
+            return -1

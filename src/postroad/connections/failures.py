@@ -1,0 +1,28 @@
+"""SQLite's errors in Postroad's words."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import apsw
+
+from postroad.errors import ConfigurationError, OutcomeUnknown, PostroadError, StorageDamaged, StorageFull, Unavailable
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_UNSURE = {apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC}
+
+
+def translate(error: apsw.Error | OSError, path: Path) -> PostroadError:
+    """The Postroad error that says what happened to the file and what to do."""
+    if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and error.errno in _NO_ROOM):
+        return StorageFull(f"{path}: the disk is full; nothing was stored")
+    if isinstance(error, apsw.NotADBError):
+        return ConfigurationError(f"{path}: is not a Postroad file", field="url")
+    if isinstance(error, apsw.CorruptError):
+        return StorageDamaged(f"{path}: the file is damaged: {error}")
+    if isinstance(error, apsw.BusyError):
+        return Unavailable(f"{path}: another process kept the file locked for 5 seconds", remedy="Try again.")
+    if isinstance(error, apsw.IOError) and getattr(error, "extendedresult", None) in _UNSURE:
+        return OutcomeUnknown(f"{path}: the disk did not confirm the write: {error}")
+    return Unavailable(f"{path}: {error}", remedy="Check the file, its directory and its permissions.")

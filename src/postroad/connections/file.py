@@ -1,0 +1,84 @@
+"""Opening the embedded file: ours or refused, private, in WAL mode, every commit on disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from postroad.connections.failures import translate
+from postroad.errors import ConfigurationError
+
+APPLICATION_ID: Final = 0x706F7374  # "post"
+BUSY_TIMEOUT_MS: Final = 5_000
+_HEADER = b"SQLite format 3\x00"
+_FIXED_VERSION = (3, 51, 3)
+
+
+def open_file(path: Path) -> apsw.Connection:
+    """Open or make the file and return a connection whose commits survive a power cut."""
+    _refuse_old_library()
+    _make_private(path)
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        _refuse_foreign(connection, path)
+        _configure(connection, path)
+    except apsw.Error as error:
+        raise translate(error, path) from error
+    return connection
+
+
+def _refuse_old_library() -> None:
+    # Older libraries can corrupt a WAL file when two processes checkpoint in a row.
+    version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+    if version < _FIXED_VERSION:
+        raise ConfigurationError(
+            f"the SQLite library {apsw.sqlite_lib_version()} has a known WAL bug", remedy="pip install -U apsw"
+        )
+
+
+def _make_private(path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise _refused(path, "is a directory")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _refused(path, f"cannot be opened: {error.strerror}") from error
+    try:
+        header = os.read(descriptor, len(_HEADER))
+    finally:
+        os.close(descriptor)
+    if header and header != _HEADER:
+        raise _refused(path, "is not a Postroad file")
+
+
+def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
+    if connection.pragma("application_id") == APPLICATION_ID:
+        return
+    if connection.execute("SELECT count(*) FROM sqlite_schema").get:
+        raise _refused(path, "is the database of another program")
+
+
+def _configure(connection: apsw.Connection, path: Path) -> None:
+    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+    if connection.pragma("journal_mode", "wal") != "wal":
+        raise _refused(path, "cannot use a write-ahead log (a network file system?)")
+    connection.pragma("synchronous", "full")
+    connection.pragma("fullfsync", 1)
+    connection.pragma("checkpoint_fullfsync", 1)
+    connection.pragma("wal_autocheckpoint", 0)
+    connection.pragma("journal_size_limit", -1)
+    connection.pragma("temp_store", "memory")
+    connection.pragma("cache_size", -16_000)
+    if connection.pragma("synchronous") != 2:
+        raise _refused(path, "does not take synchronous=FULL")
+    if connection.pragma("application_id") != APPLICATION_ID:
+        connection.pragma("application_id", APPLICATION_ID)
+
+
+def _refused(path: Path, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path}: {why}", field="url", remedy="Name a file that Postroad made, or one that does not exist yet."
+    )

@@ -1,0 +1,50 @@
+"""What the file knows of itself: its salt, and the version of each part's tables."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from postroad.connections.schema import Schema
+from postroad.errors import SchemaMismatch
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS part (
+    name TEXT PRIMARY KEY, version INTEGER NOT NULL, boot TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS file (salt INTEGER NOT NULL) STRICT;
+"""
+_SALT: Final = "SELECT salt FROM file"
+_SET_SALT: Final = "INSERT INTO file (salt) SELECT ? WHERE NOT EXISTS (SELECT 1 FROM file)"
+_PART: Final = "SELECT version, boot FROM part WHERE name = ?"
+_SET_PART: Final = """
+INSERT INTO part (name, version, boot) VALUES (?, ?, ?)
+ON CONFLICT DO UPDATE SET version = excluded.version, boot = excluded.boot
+"""
+
+
+def begin_file(connection: apsw.Connection) -> None:
+    """Make what every file has; one that has it stays as it is."""
+    connection.execute(_TABLES)
+    connection.execute(_SET_SALT, (int.from_bytes(os.urandom(8)) >> 4,))
+
+
+def read_salt(connection: apsw.Connection) -> int:
+    """The file's 60 random bits, which no other file has."""
+    return int(connection.execute(_SALT).get)
+
+
+def migrate(connection: apsw.Connection, schema: Schema, boot_id: str, path: Path) -> bool:
+    """Bring the part's tables to the newest version; says whether the machine was booted since the last time."""
+    version, boot = connection.execute(_PART, (schema.part,)).fetchone() or (0, boot_id)
+    newest = len(schema.steps)
+    if version > newest:
+        raise SchemaMismatch(f"{path}: its {schema.part} are of version {version}; this Postroad knows up to {newest}")
+    for step in schema.steps[version:]:
+        connection.execute(step)
+    if version != newest or boot != boot_id:
+        connection.execute(_SET_PART, (schema.part, newest, boot_id))
+    return bool(boot != boot_id)

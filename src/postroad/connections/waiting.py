@@ -1,0 +1,119 @@
+"""Listening for changes: woken at once in this process, by a datagram from others, and by a slow look as a fallback."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+from postroad.connections.wakeup import Doorbell
+
+LOOK_EVERY: Final = 0.1
+_ALL: Final = b"*"
+_LONGEST: Final = 4_000
+
+
+class Ear:
+    """Hears that something changed; what was rung before `wait` counts."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until rung; False when the time is over."""
+        return self._lock.acquire(timeout=max(timeout, 0.0))
+
+    def ring(self) -> None:
+        """Wake whoever waits, or the next one that does."""
+        # Rung already: one wake-up is enough.
+        with contextlib.suppress(RuntimeError):
+            self._lock.release()
+
+
+class Ears:
+    """All that listen in this process."""
+
+    def __init__(self, path: Path, version: Callable[[], int]) -> None:
+        self._doorbell = Doorbell(path.with_name(f"{path.name}.wake"))
+        self._version = version
+        self._lock = threading.Lock()
+        self._ears: dict[str, list[Ear]] = {}
+        self._someone = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @contextlib.contextmanager
+    def listen(self, channel: str) -> Iterator[Ear]:
+        """An ear on the channel for the time of the block."""
+        ear = Ear()
+        with self._lock:
+            self._start()
+            self._ears.setdefault(channel, []).append(ear)
+            self._someone.set()
+        try:
+            yield ear
+        finally:
+            self._stop_listening(channel, ear)
+
+    def ring(self, channels: Collection[str]) -> None:
+        """Wake those who listen to the channels, here and in other processes."""
+        for channel in channels:
+            for ear in tuple(self._ears.get(channel, ())):
+                ear.ring()
+        names = "\n".join(channels).encode()
+        self._doorbell.ring(names if len(names) <= _LONGEST else _ALL)
+
+    def close(self) -> None:
+        """Stop listening."""
+        with self._lock:
+            self._closed = True
+            self._someone.set()
+        self._ring_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._doorbell.close()
+
+    def abandon(self) -> None:
+        """Forget the thread, which a forked child does not have."""
+        self._closed = True
+        self._thread = None
+
+    def _start(self) -> None:
+        if self._thread is None and not self._closed:
+            self._doorbell.hang()
+            self._thread = threading.Thread(target=self._run, name="postroad-ears", daemon=True)
+            self._thread.start()
+
+    def _stop_listening(self, channel: str, ear: Ear) -> None:
+        with self._lock:
+            ears = self._ears[channel]
+            ears.remove(ear)
+            if not ears:
+                del self._ears[channel]
+            if not self._ears and not self._closed:
+                self._someone.clear()
+
+    def _run(self) -> None:
+        seen = -1
+        while not self._closed:
+            self._someone.wait()
+            rung = self._doorbell.listen(LOOK_EVERY)
+            if _ALL in rung:
+                self._ring_all()
+            for name in rung:
+                for ear in tuple(self._ears.get(name.decode(), ())):
+                    ear.ring()
+            if not rung and (version := self._version()) != seen:
+                seen = version
+                self._ring_all()
+
+    def _ring_all(self) -> None:
+        with self._lock:
+            everyone = [ear for ears in self._ears.values() for ear in ears]
+        for ear in everyone:
+            ear.ring()

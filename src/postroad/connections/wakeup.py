@@ -1,0 +1,100 @@
+"""Waking receivers that wait in other processes: a datagram to each one's socket beside the file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from pathlib import Path
+from typing import Final
+
+_LONGEST_ADDRESS: Final = 104
+_LONGEST_DATAGRAM: Final = 4_096
+_KIND: Final = socket.SOCK_DGRAM
+
+
+class Doorbell:
+    """This process's socket in the directory that all processes of one file share."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
+        self._out = _unix_socket()
+        self._in: socket.socket | None = None
+        self._descriptor: int | None = None
+        self._prefix: str | None = None
+        self._looked_at = -1
+        self._others: tuple[str, ...] = ()
+
+    def hang(self) -> None:
+        """Make this process's socket, so that others can ring. Hanging twice changes nothing."""
+        if self._in is not None:
+            return
+        self._in = _unix_socket()
+        # Without a bound socket the slow look at the file still finds everything.
+        with contextlib.suppress(OSError):
+            self._directory.mkdir(mode=0o700, exist_ok=True)
+            self._in.bind(self._address(self._name))
+
+    def ring(self, channels: bytes) -> None:
+        """Tell every other process which channels changed."""
+        for name in self._listeners():
+            try:
+                self._out.sendto(channels[:_LONGEST_DATAGRAM], self._address(name))
+            except ConnectionRefusedError:
+                # Its process is gone without a farewell.
+                with contextlib.suppress(OSError):
+                    (self._directory / name).unlink()
+            except OSError:
+                # Full: it has been rung and has not looked yet. Missing: it left.
+                continue
+
+    def listen(self, timeout: float) -> set[bytes]:
+        """The channels rung since the last look; none when the time is over."""
+        channels: set[bytes] = set()
+        if self._in is not None and select.select([self._in], [], [], timeout)[0]:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    channels.update(self._in.recv(_LONGEST_DATAGRAM).split(b"\n"))
+        return channels
+
+    def close(self) -> None:
+        """Take the socket away."""
+        self._out.close()
+        if self._in is not None:
+            self._in.close()
+            with contextlib.suppress(OSError):
+                (self._directory / self._name).unlink()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _listeners(self) -> tuple[str, ...]:
+        try:
+            changed_at = os.stat(self._directory).st_mtime_ns  # noqa: PTH116 - called after every commit
+        except OSError:
+            return ()
+        if changed_at != self._looked_at:
+            self._others = tuple(name for name in os.listdir(self._directory) if name != self._name)  # noqa: PTH208
+            self._looked_at = changed_at
+        return self._others
+
+    def _address(self, name: str) -> str:
+        if self._prefix is None:
+            self._prefix = self._short_prefix()
+        return f"{self._prefix}/{name}"
+
+    def _short_prefix(self) -> str:
+        direct = str(self._directory)
+        if len(os.fsencode(direct)) + 1 + len(self._name) < _LONGEST_ADDRESS:
+            return direct
+        # A socket's address holds about a hundred bytes; the directory's descriptor is a shorter way to it.
+        self._descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._descriptor}"
+
+
+def _unix_socket() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, _KIND)
+    made.setblocking(False)
+    return made
