@@ -11,13 +11,13 @@ from postroad.blobs.directory import DirectoryBlobs
 from postroad.blobs.port import BlobRef
 from postroad.errors import StorageDamaged, StorageFull, Unavailable
 from postroad.testing.blobs import BlobsConformance, BlobsGround
-from postroad.testing.clock import ManualClock
+from postroad.testing.clock import FakeClock
 
 
 class TestDirectoryBlobs(BlobsConformance):
     @pytest.fixture
     def ground(self, tmp_path: Path) -> BlobsGround:
-        clock = ManualClock()
+        clock = FakeClock()
         return BlobsGround(blobs=DirectoryBlobs(tmp_path / "blobs", clock), advance=clock.advance)
 
 

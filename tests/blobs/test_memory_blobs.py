@@ -4,11 +4,11 @@ import pytest
 
 from postroad.blobs.memory import MemoryBlobs
 from postroad.testing.blobs import BlobsConformance, BlobsGround
-from postroad.testing.clock import ManualClock
+from postroad.testing.clock import FakeClock
 
 
 class TestMemoryBlobs(BlobsConformance):
     @pytest.fixture
     def ground(self) -> BlobsGround:
-        clock = ManualClock()
+        clock = FakeClock()
         return BlobsGround(blobs=MemoryBlobs(clock), advance=clock.advance)

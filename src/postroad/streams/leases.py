@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from postroad.errors import InvalidInput
+from postroad.streams.port import ShardLease
+
 
 def share(shards: Sequence[str], held: Mapping[str, str], *, worker: str, workers: Collection[str]) -> list[str]:
     """The shards for `worker` now: its own first, then free ones, up to an equal part rounded up.
@@ -16,3 +19,9 @@ def share(shards: Sequence[str], held: Mapping[str, str], *, worker: str, worker
     mine = [shard for shard in shards if held.get(shard) == worker]
     free = [shard for shard in shards if shard not in held]
     return (mine + free)[:fair]
+
+
+def check_own(lease: ShardLease | None, shard: str) -> None:
+    """Refuse a checkpoint of one shard under the lease of another."""
+    if lease is not None and lease.shard != shard:
+        raise InvalidInput(f"lease: is for {lease.shard!r}, not for {shard!r}", field="lease")

@@ -1,0 +1,128 @@
+"""The rules by which workers split the shards of a stream; part of `StreamConformance`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from postroad.errors import InvalidInput
+from postroad.streams import Record, ShardLease, Stream
+
+SECONDS = 1.5
+"""How long a lease lasts here: long enough for a few calls to an emulator, short enough to sit through."""
+
+
+class ShardLeaseRules:
+    """The promises of `lease`, and of a checkpoint under one."""
+
+    def test_a_worker_alone_gets_all_shards(self, stream: Stream) -> None:
+        leases = stream.lease("billing", "w1", seconds=SECONDS)
+
+        assert [lease.shard for lease in leases] == stream.shards()
+        assert {lease.worker for lease in leases} == {"w1"}
+
+    def test_consumers_do_not_touch_each_others_leases(self, stream: Stream) -> None:
+        stream.lease("billing", "w1", seconds=SECONDS)
+
+        assert len(stream.lease("audit", "w2", seconds=SECONDS)) == 4
+
+    def test_a_renewal_by_the_same_name_keeps_shards_and_tokens(self, stream: Stream) -> None:
+        first = stream.lease("billing", "w1", seconds=SECONDS)
+
+        assert stream.lease("billing", "w1", seconds=SECONDS) == first
+
+    def test_a_shard_is_with_one_worker_at_a_time(self, stream: Stream) -> None:
+        stream.lease("billing", "w1", seconds=SECONDS)
+
+        assert stream.lease("billing", "w2", seconds=SECONDS) == []
+
+    def test_a_newcomer_gets_its_part_after_the_others_next_renewal(self, stream: Stream) -> None:
+        stream.lease("billing", "w1", seconds=SECONDS)
+        stream.lease("billing", "w2", seconds=SECONDS)
+
+        first = _shards(stream.lease("billing", "w1", seconds=SECONDS))
+        second = _shards(stream.lease("billing", "w2", seconds=SECONDS))
+
+        assert (len(first), len(second)) == (2, 2)
+        assert sorted(first + second) == stream.shards()
+
+    def test_a_worker_too_many_waits_with_empty_hands(self, narrow: Stream) -> None:
+        held = narrow.lease("billing", "w1", seconds=SECONDS)
+        spare = narrow.lease("billing", "w2", seconds=SECONDS)
+
+        assert (len(held), spare) == (1, [])
+        assert narrow.lease("billing", "w1", seconds=SECONDS) == held
+
+    def test_a_dead_workers_shards_are_taken_over_with_larger_tokens(
+        self, stream: Stream, advance: Callable[[float], None]
+    ) -> None:
+        dead = stream.lease("billing", "w1", seconds=SECONDS)
+        advance(SECONDS + 0.2)
+
+        taken = stream.lease("billing", "w2", seconds=SECONDS)
+
+        assert _shards(taken) == stream.shards()
+        assert all(new.token > old.token for old, new in zip(dead, taken, strict=True))
+
+    def test_a_renewed_lease_is_not_taken_over_early(self, narrow: Stream, advance: Callable[[float], None]) -> None:
+        held = narrow.lease("billing", "w1", seconds=4)
+        advance(1.0)
+        narrow.lease("billing", "w1", seconds=4)
+        advance(1.0)
+
+        assert narrow.lease("billing", "w2", seconds=SECONDS) == []
+        assert narrow.lease("billing", "w1", seconds=4) == held
+
+    def test_a_checkpoint_under_a_held_lease_takes_effect(self, narrow: Stream) -> None:
+        (result,) = narrow.put([Record("k", b"x")])
+        (lease,) = narrow.lease("billing", "w1", seconds=10)
+
+        assert narrow.checkpoint("billing", lease.shard, result.sequence or "", lease=lease)
+        assert narrow.position("billing", lease.shard) == result.sequence
+
+    def test_a_checkpoint_under_a_lease_that_was_taken_over_changes_nothing_and_says_so(
+        self, narrow: Stream, advance: Callable[[float], None]
+    ) -> None:
+        (result,) = narrow.put([Record("k", b"x")])
+        (stale,) = narrow.lease("billing", "w1", seconds=SECONDS)
+        advance(SECONDS + 0.2)
+        (lease,) = narrow.lease("billing", "w2", seconds=10)
+
+        assert not narrow.checkpoint("billing", stale.shard, result.sequence or "", lease=stale)
+        assert narrow.position("billing", stale.shard) is None
+        assert narrow.checkpoint("billing", lease.shard, result.sequence or "", lease=lease)
+
+    def test_a_checkpoint_under_a_forged_lease_changes_nothing(self, narrow: Stream) -> None:
+        (result,) = narrow.put([Record("k", b"x")])
+        (shard,) = narrow.shards()
+        forged = ShardLease(shard=shard, worker="w1", token=7)
+
+        assert not narrow.checkpoint("billing", shard, result.sequence or "", lease=forged)
+        assert narrow.position("billing", shard) is None
+
+    def test_a_checkpoint_under_the_lease_of_another_shard_is_refused(self, stream: Stream) -> None:
+        (result,) = stream.put([Record("k", b"x")])
+        leases = stream.lease("billing", "w1", seconds=10)
+        wrong = next(lease for lease in leases if lease.shard != result.shard)
+
+        with pytest.raises(InvalidInput) as refused:
+            stream.checkpoint("billing", result.shard or "", result.sequence or "", lease=wrong)
+
+        assert refused.value.field == "lease"
+
+    @pytest.mark.parametrize(
+        ("field", "consumer", "worker", "seconds"),
+        [("consumer", "", "w1", 1.0), ("worker", "billing", "a b", 1.0), ("seconds", "billing", "w1", 0.0)],
+    )
+    def test_a_lease_that_cannot_be_is_refused(
+        self, narrow: Stream, field: str, consumer: str, worker: str, seconds: float
+    ) -> None:
+        with pytest.raises(InvalidInput) as refused:
+            narrow.lease(consumer, worker, seconds=seconds)
+
+        assert refused.value.field == field
+
+
+def _shards(leases: list[ShardLease]) -> list[str]:
+    return [lease.shard for lease in leases]
