@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroad.errors import PostroadError
+from postroad.errors import InternalError, PostroadError, QueueExists
 
 
 def problem(error: Exception, *, request_id: str | None = None) -> dict[str, Any]:
     """An error as `application/problem+json`. What Postroad did not foresee carries nothing but the request id."""
-    if not isinstance(error, PostroadError):
-        return _unforeseen(request_id)
+    known = error if isinstance(error, PostroadError) else InternalError("The cause is in the log.")
     document: dict[str, Any] = {
-        "type": f"/errors/{error.slug}",
-        "title": _title(error),
-        "status": error.status,
-        "detail": str(error),
-        "remedy": remedy(error),
+        "type": f"/errors/{known.slug}",
+        "title": _title(known),
+        "status": known.status,
+        "detail": str(known),
+        "remedy": remedy(known),
         "request_id": request_id,
     }
-    if error.field is not None:
-        document["field"] = error.field
-    if differences := getattr(error, "differences", None):
-        document["differences"] = {name: list(pair) for name, pair in differences.items()}
+    if known.field is not None:
+        document["field"] = known.field
+    if isinstance(known, QueueExists):
+        document["differences"] = {name: list(pair) for name, pair in known.differences.items()}
     return document
 
 
@@ -40,14 +39,3 @@ def entry_problem(error: Exception) -> dict[str, Any]:
 def _title(error: PostroadError) -> str:
     """The first line of the class's own contract."""
     return (type(error).__doc__ or "").strip().split("\n", 1)[0]
-
-
-def _unforeseen(request_id: str | None) -> dict[str, Any]:
-    return {
-        "type": "/errors/internal",
-        "title": "Something went wrong inside Postroad.",
-        "status": 500,
-        "detail": "The cause is in the log.",
-        "remedy": "Look for the request id in the log; POSTROAD_DEBUG=1 shows the traceback.",
-        "request_id": request_id,
-    }

@@ -38,7 +38,6 @@ def load(
     return Settings(
         **values,
         failpoints=environment.get(PREFIX + "FAILPOINTS"),
-        no_color=bool(environment.get("NO_COLOR")),
         sources=sources,
         warnings=tuple(_unknown_variables(environment)),
     )
@@ -47,6 +46,11 @@ def load(
 def debugging(env: Mapping[str, str] | None = None) -> bool:
     """Whether tracebacks are wanted; known even when the settings cannot be read."""
     return (os.environ if env is None else env).get(PREFIX + "DEBUG", "") not in ("", "0")
+
+
+def no_color(env: Mapping[str, str] | None = None) -> bool:
+    """Whether the user wants no colour anywhere (https://no-color.org)."""
+    return bool((os.environ if env is None else env).get("NO_COLOR"))
 
 
 def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:

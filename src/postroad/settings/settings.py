@@ -34,7 +34,6 @@ class Settings:
     app: str = "postroad"
 
     failpoints: str | None = None
-    no_color: bool = False
     sources: Mapping[str, Source] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     """Variables that look like settings and are none."""

@@ -1,0 +1,46 @@
+"""`postroad config show|check`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from postroad.cli.verbs import Call, verb
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make the verbs part of `postroad config`."""
+    verb(app, "show", example="postroad config show --json")(show)
+    verb(app, "check", example="postroad config check --config staging.toml")(check)
+
+
+def show(call: Call) -> None:
+    """Show every setting with its value and where it comes from; secrets are starred."""
+    from rich.text import Text
+
+    from postroad.cli.tables import table
+
+    items = call.settings().items()
+    rows = (
+        [Text(item["key"], "bold"), Text(_shown(item["value"])), Text(item["source"]), Text(item["env"], "dim")]
+        for item in items
+    )
+    call.show({"items": items}, table(["KEY", "VALUE", "SOURCE", "VARIABLE"], rows))
+
+
+def check(call: Call) -> None:
+    """Validate flags, environment and file without starting anything."""
+    items = call.settings().items()
+    given = sum(item["source"] != "default" for item in items)
+    call.show({"ok": True}, f"ok: {given} of {len(items)} settings are given, the others have their defaults")
+
+
+def _shown(value: Any) -> str:
+    from postroad.cli.output import legible
+
+    if value is None or value == []:
+        return "-"
+    return legible(
+        ", ".join(value) if isinstance(value, list) else str(value).lower() if isinstance(value, bool) else value
+    )

@@ -1,0 +1,29 @@
+"""Durations on the command line: `30`, `30s`, `5m`, `2h`, `7d`."""
+
+from __future__ import annotations
+
+import re
+
+import typer
+
+_FORM = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def duration(text: str) -> float:
+    """Seconds from a number with or without a unit."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f'"{text}" is not a duration such as 30, 30s, 5m, 2h or 7d')
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    return int(seconds) if seconds.is_integer() else seconds
+
+
+def spoken(seconds: float | None) -> str:
+    """Seconds, rounded down to the unit a person would use."""
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds / size)}{unit}"
+    return f"{seconds:.3g}s"

@@ -1,0 +1,78 @@
+"""`postroad queue peek|send`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from postroad.cli.durations import duration
+from postroad.cli.queues import QueueName
+from postroad.cli.verbs import Call, verb
+from postroad.errors import InvalidInput
+
+_ATTRIBUTE_FORM = "K=V"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make the verbs part of `postroad queue`."""
+    verb(app, "peek", example="postroad queue peek orders-dlq --limit 3 --body")(peek)
+    verb(app, "send", example="""postroad queue send orders --body '{"id": 7}' --attr EventType=orders.placed""")(send)
+
+
+def attributes(pairs: list[str]) -> dict[str, str]:
+    """The attributes given as `K=V`."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise InvalidInput(f'attr: "{pair}" is not {_ATTRIBUTE_FORM}', field="attr")
+        found[name] = value
+    return found
+
+
+def peek(
+    call: Call,
+    name: QueueName,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, metavar="N", help="How many at most.")] = 10,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Begin behind this message.")] = None,
+    body: Annotated[bool, typer.Option("--body", help="Show the bodies too.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="On SQS: look even where looking counts as a receive.")
+    ] = False,
+) -> None:
+    """Look at messages without touching them."""
+    from postroad.cli.tables import message_blocks
+    from postroad.documents import open_queue, peeked
+
+    with call.backend() as backend:
+        found = open_queue(backend, name).peek(limit=limit, after=after, force=force)
+        now = backend.clock.now()
+    items = [peeked(message, body=body) for message in found]
+    cursor = found[-1].message_id if len(found) == limit else None
+    call.show({"items": items, "next_cursor": cursor}, *message_blocks(items, now))
+
+
+def send(
+    call: Call,
+    name: QueueName,
+    body: Annotated[str, typer.Option(metavar="TEXT|-", help="The body; - reads it from stdin.")],
+    attr: Annotated[list[str] | None, typer.Option(metavar=_ATTRIBUTE_FORM, help="An attribute; repeatable.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="G", help="The group whose order is kept.")] = None,
+    dedup_id: Annotated[str | None, typer.Option(metavar="D", help="Recognises a repeat (FIFO).")] = None,
+    delay: Annotated[
+        float | None, typer.Option(parser=duration, metavar="DURATION", help="Hide it this long first.")
+    ] = None,
+) -> None:
+    """Send one message and print its id."""
+    from postroad.documents import open_queue
+    from postroad.queues import OutgoingMessage
+
+    content = sys.stdin.buffer.read() if body == "-" else body
+    message = OutgoingMessage(content, attributes(attr or []), group, dedup_id, delay or 0)
+    with call.backend() as backend:
+        [result] = open_queue(backend, name).send([message])
+    if result.error is not None:
+        raise result.error
+    call.show({"message_id": result.message_id}, str(result.message_id))

@@ -1,0 +1,113 @@
+"""`postroad queue create|delete|list|show|purge`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from postroad.cli.completion import queue_names
+from postroad.cli.confirming import confirm_name
+from postroad.cli.durations import duration
+from postroad.cli.verbs import Call, verb
+from postroad.errors import InvalidInput
+
+QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The queue.", autocompletion=queue_names)]
+Confirm = Annotated[str | None, typer.Option(metavar="NAME", help="The queue's name again, instead of the question.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make the verbs part of `postroad queue`."""
+    verb(app, "create", example="postroad queue create orders --visibility 2m --dead-letter orders-dlq")(create)
+    verb(app, "list", example="postroad queue list --prefix orders")(list_)
+    verb(app, "show", example="postroad queue show orders")(show)
+    verb(app, "delete", example="postroad queue delete orders --confirm orders", destructive=True)(delete)
+    verb(
+        app, "purge", example='postroad queue purge orders --confirm orders --reason "test data"', destructive=True
+    )(purge)  # fmt: skip
+
+
+def create(
+    call: Call,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 80 letters, digits, '-', '_'; FIFO ends in .fifo.")],
+    fifo: Annotated[bool, typer.Option("--fifo", help="Keep the order within each group.")] = False,
+    visibility: Annotated[
+        float | None, typer.Option(parser=duration, metavar="DURATION", help="How long a received message hides (30s).")
+    ] = None,
+    dead_letter: Annotated[
+        str | None, typer.Option(metavar="QUEUE", help="Where messages rest that failed.", autocompletion=queue_names)
+    ] = None,
+    max_receives: Annotated[
+        int | None, typer.Option(metavar="N", help="Receives before a message becomes a dead letter (3).")
+    ] = None,
+) -> None:
+    """Make a queue. One that exists with the same settings stays as it is."""
+    from postroad.cli.tables import queue_card
+    from postroad.documents import open_queue, queue_detail
+    from postroad.queues import QueueSpec
+
+    given: dict[str, Any] = {"visibility": visibility, "dead_letter": dead_letter, "max_receives": max_receives}
+    spec = QueueSpec(name, fifo=fifo, **{key: value for key, value in given.items() if value is not None})
+    with call.backend() as backend:
+        if dead_letter is not None:
+            open_queue(backend, dead_letter)
+        backend.create_queue(spec)
+        document = queue_detail(backend, name)
+    call.show(document, *queue_card(document))
+
+
+def delete(call: Call, name: QueueName, confirm: Confirm = None) -> None:
+    """Remove a queue with everything in it."""
+    from postroad.documents import queue_row
+
+    with call.backend() as backend:
+        row = queue_row(backend, name)
+        confirm_name(name, confirm, f'removes queue "{name}" with {_held(row)}')
+        backend.delete_queue(name)
+    call.show({"deleted": name}, f"deleted {name}")
+
+
+def list_(
+    call: Call, prefix: Annotated[str, typer.Option(metavar="P", help="Only names that begin like this.")] = ""
+) -> None:
+    """List the queues with what they hold."""
+    from postroad.cli.tables import queue_table
+    from postroad.documents import queue_row
+
+    with call.backend() as backend:
+        rows = [queue_row(backend, name) for name in backend.queues() if name.startswith(prefix)]
+    call.show({"items": rows}, queue_table(rows))
+
+
+def show(call: Call, name: QueueName) -> None:
+    """Show one queue: what it holds, its settings, and whose dead letters it takes."""
+    from postroad.cli.tables import queue_card
+    from postroad.documents import queue_detail
+
+    with call.backend() as backend:
+        document = queue_detail(backend, name)
+    call.show(document, *queue_card(document))
+
+
+def purge(
+    call: Call,
+    name: QueueName,
+    confirm: Confirm = None,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; required.")] = "",
+) -> None:
+    """Remove every message of a queue, leased ones included."""
+    from postroad.documents import open_queue, queue_row
+    from postroad.queues import purge as purge_queue
+
+    if not reason.strip():
+        raise InvalidInput("reason: is empty", field="reason", remedy="Say why with --reason; nothing was changed.")
+    with call.backend() as backend:
+        queue = open_queue(backend, name)
+        confirm_name(name, confirm, f'removes {_held(queue_row(backend, name))} from queue "{name}"')
+        purged = purge_queue(queue)
+    call.show({"purged": purged}, f"purged {purged} from {name}")
+
+
+def _held(row: dict[str, Any]) -> str:
+    count = row["visible"] + row["in_flight"] + row["delayed"]
+    return "1 message" if count == 1 else f"{count:,} messages"

@@ -1,0 +1,93 @@
+"""What people see: tables without lines, numbers to the right, and nothing that data could do to a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from postroad.cli.durations import spoken
+from postroad.cli.output import legible
+
+_SECONDS = {"visibility", "retention", "delay", "receive_wait", "auto_delete_after"}
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Text]]) -> Table:
+    """Columns with two spaces between them; headings that begin with '>' stand to the right."""
+    found = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for heading in headings:
+        found.add_column(heading.lstrip(">"), justify="right" if heading.startswith(">") else "left", overflow="fold")
+    for row in rows:
+        found.add_row(*row)
+    return found
+
+
+def queue_table(rows: list[dict[str, Any]]) -> Table | Text:
+    """One line per queue."""
+    if not rows:
+        return Text("no queues; make one with: postroad queue create orders")
+    headings = ["QUEUE", ">VISIBLE", ">IN FLIGHT", ">DELAYED", ">OLDEST", "DEAD LETTERS TO"]
+    return table(headings, (_queue_cells(row) for row in rows))
+
+
+def _queue_cells(row: dict[str, Any]) -> list[Text]:
+    numbers = [_number(row[key]) for key in ("visible", "in_flight", "delayed")]
+    return [
+        Text(row["name"], "bold"),
+        *numbers,
+        Text(spoken(row["oldest_age_seconds"])),
+        Text(row["dead_letter"] or "-"),
+    ]
+
+
+def queue_card(document: dict[str, Any]) -> Iterator[Table | Text]:
+    """One queue on a card: the numbers, then the settings."""
+    yield queue_table([document])
+    yield Text()
+    settings = {key: value for key, value in document["settings"].items() if key not in ("name", "dead_letter")}
+    rows = [(key, _setting(key, value)) for key, value in settings.items() if value is not None]
+    if document["sources"]:
+        rows.append(("takes dead letters of", ", ".join(document["sources"])))
+    yield table(["SETTING", "VALUE"], ([Text(key), Text(value)] for key, value in rows))
+
+
+def _setting(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(value)
+    return spoken(value) if key in _SECONDS else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def message_blocks(items: list[dict[str, Any]], now: datetime) -> Iterator[Text]:
+    """One headline per message; attributes and body below it."""
+    if not items:
+        yield Text("no messages")
+    for item in items:
+        yield _headline(item, now)
+        for name, value in sorted(item["attributes"].items()):
+            yield Text(f"    {legible(name)}=", "dim").append(legible(value), "default")
+        if "body" in item:
+            yield Text(f"    {legible(item['body'])}")
+
+
+def _headline(item: dict[str, Any], now: datetime) -> Text:
+    age = max(0.0, (now - datetime.fromisoformat(item["sent_at"])).total_seconds())
+    facts = [
+        item["state"].replace("_", " "),
+        f"received {item['receive_count']}x",
+        f"{spoken(age)} old",
+        f"{item['size']:,} B",
+    ]
+    if item["group"] is not None:
+        facts.append(f"group {legible(item['group'])}")
+    return Text(item["message_id"], "bold").append("  " + "  ".join(facts), "default not bold")
+
+
+def _number(value: int | None) -> Text:
+    if value is None:
+        return Text("-", "dim")
+    return Text(f"{value:,}", "" if value else "dim")
