@@ -36,7 +36,10 @@ def mark_dead(
     at: datetime,
     reason: str | None = None,
 ) -> dict[str, str]:
-    """The attributes of a dead letter; without room for the marker they stay as they are."""
+    """The attributes of a dead letter; without room for the marker they stay as they are.
+
+    `Redrive` stays, so that a message that comes back is known to the run that sent it.
+    """
     marker = DeadLetter(
         source=source,
         receives=receives,
@@ -45,7 +48,13 @@ def mark_dead(
         at=at.isoformat(),
         reason=None if reason is None else legible(reason),
     )
-    return _with(attributes, DEAD_LETTER, msgspec.json.encode(marker).decode(), instead_of=REDRIVE)
+    return _with(attributes, DEAD_LETTER, msgspec.json.encode(marker).decode())
+
+
+def mark_moved(attributes: Mapping[str, str], *, source: str, receives: int) -> dict[str, str]:
+    """The attributes of a dead letter that the store's own policy moved: without error and time."""
+    marker = DeadLetter(source=source, receives=receives, error=None, type=attributes.get("EventType"), at=None)
+    return _with(attributes, DEAD_LETTER, msgspec.json.encode(marker).decode())
 
 
 def read_dead(attributes: Mapping[str, str]) -> DeadLetter | None:
@@ -80,7 +89,7 @@ def legible(text: str) -> str:
     return clean.encode("utf-8", "replace").decode()
 
 
-def _with(attributes: Mapping[str, str], name: str, value: str, *, instead_of: str) -> dict[str, str]:
+def _with(attributes: Mapping[str, str], name: str, value: str, *, instead_of: str | None = None) -> dict[str, str]:
     marked = {key: kept for key, kept in attributes.items() if key not in (name, instead_of)}
     if len(marked) < MAX_ATTRIBUTES:
         marked[name] = value

@@ -43,6 +43,10 @@ class Movable(Protocol):
         """
         ...
 
+    def end(self) -> str | None:
+        """The cursor behind the last message the queue holds now; None where messages have no order."""
+        ...
+
     def purge(self) -> int:
         """Remove everything the queue holds, leased messages included; how many there were."""
         ...

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 _START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-class ManualClock:
-    """Both clocks, moved by hand: time passes with `advance`, the wall clock alone steps with `step`."""
+class FakeClock:
+    """Both clocks, moved by hand: time passes with `advance`, the wall clock alone moves with `set` and `step`."""
 
     def __init__(self, now: datetime = _START) -> None:
         self._lock = threading.Lock()
-        self._now = now
+        self._now = _aware(now)
         self._monotonic = 1_000.0
         self._boots = 1
 
@@ -28,9 +28,16 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         """Let time pass on both clocks."""
+        if seconds < 0:
+            raise ValueError(f"seconds: {seconds!r} is negative; step() moves the wall clock back")
         with self._lock:
             self._now += timedelta(seconds=seconds)
             self._monotonic += seconds
+
+    def set(self, now: datetime) -> None:
+        """Put the wall clock to this moment, as a time server does; no time passes."""
+        with self._lock:
+            self._now = _aware(now)
 
     def step(self, seconds: float) -> None:
         """Set the wall clock forward or back, as an operator does; no time passes."""
@@ -43,3 +50,12 @@ class ManualClock:
             self._now += timedelta(seconds=seconds)
             self._monotonic = 1.0
             self._boots += 1
+
+
+def _aware(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment!r} has no time zone; write datetime(..., tzinfo=UTC)")
+    return moment.astimezone(UTC)
+
+
+ManualClock = FakeClock
