@@ -36,7 +36,7 @@ class MemoryItems:
         check_expect(expect)
         with self._lock:
             current = self._items.get(key)
-            if not holds(expect, current):
+            if not holds(expect, None if current is None else current.version):
                 return ItemResult(ok=False, item=current)
             if current is None:
                 bisect.insort(self._keys, key)
@@ -50,7 +50,7 @@ class MemoryItems:
         check_expect(expect)
         with self._lock:
             current = self._items.get(key)
-            if not holds(expect, current):
+            if not holds(expect, None if current is None else current.version):
                 return ItemResult(ok=False, item=current)
             if current is not None:
                 del self._items[key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from postroad.errors import InvalidInput
-from postroad.items.port import ABSENT, ANY, Expect, Item
+from postroad.items.port import ABSENT, ANY, Expect
 
 MAX_REST_BYTES = 900
 MAX_VALUE_BYTES = 262_144
@@ -59,13 +59,13 @@ def check_scan(prefix: object, limit: object, cursor: object) -> None:
         raise InvalidInput("cursor: is not of a scan with this prefix", field="cursor")
 
 
-def holds(expect: int | Expect, current: Item | None) -> bool:
-    """Whether what is there is what the write expects."""
+def holds(expect: int | Expect, version: int | None) -> bool:
+    """Whether the version that is there, None for absence, is what the write expects."""
     if expect is ANY:
         return True
     if expect is ABSENT:
-        return current is None
-    return current is not None and current.version == expect
+        return version is None
+    return version == expect
 
 
 def split(key: str) -> tuple[str, str]:

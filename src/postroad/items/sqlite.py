@@ -1,0 +1,120 @@
+"""Items on the embedded engine: one row each, written in the transaction of whatever they belong to."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import apsw
+
+from postroad.connections.engine import Engine
+from postroad.connections.schema import Schema
+from postroad.connections.transaction import Transaction
+from postroad.errors import StorageDamaged
+from postroad.items.port import ANY, Expect, Item, ItemPage, ItemResult, ItemsTraits
+from postroad.items.rules import MAX_VALUE_BYTES, check_expect, check_key, check_scan, check_value, holds
+
+_SCHEMA = Schema(
+    "items",
+    (
+        """
+        CREATE TABLE items (
+            id INTEGER PRIMARY KEY,
+            key TEXT NOT NULL UNIQUE,
+            version INTEGER NOT NULL,
+            crc INTEGER NOT NULL,
+            value BLOB NOT NULL
+        ) STRICT;
+        """,
+    ),
+)
+_GET = "SELECT key, version, crc, value FROM items WHERE key = ?"
+_PUT = """
+INSERT INTO items (key, version, crc, value) VALUES (?, ?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET version = excluded.version, crc = excluded.crc, value = excluded.value
+"""
+_DELETE = "DELETE FROM items WHERE key = ?"
+_SCAN = "SELECT key, version, crc, value FROM items WHERE key >= ? AND key > ? AND key < ? ORDER BY key LIMIT ?"
+# Behind every printable character, so that it bounds all keys with a prefix.
+_LAST_CHARACTER = "\U0010ffff"
+_TRAITS = ItemsTraits(durable=True, joins_writes=True, max_value_bytes=MAX_VALUE_BYTES)
+
+Row = tuple[str, int, int, bytes]
+
+
+class SQLiteItems:
+    """Items in the engine's file; a write inside `engine.transaction()` commits with the others."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        engine.prepare(_SCHEMA)
+
+    @property
+    def traits(self) -> ItemsTraits:
+        return _TRAITS
+
+    def get(self, key: str) -> Item | None:
+        """The item as the last write left it."""
+        check_key(key)
+        return _item(self._engine.read(lambda connection: _row(connection, key)))
+
+    def put(self, key: str, value: bytes, *, expect: int | Expect = ANY) -> ItemResult:
+        """Write the value if the expected version, absence or anything is there."""
+        check_key(key)
+        check_value(value)
+        check_expect(expect)
+
+        def work(tx: Transaction) -> ItemResult:
+            row = _row(tx.connection, key)
+            if not holds(expect, row and row[1]):
+                return ItemResult(ok=False, item=_item(row))
+            version = 1 if row is None else row[1] + 1
+            tx.connection.execute(_PUT, (key, version, zlib.crc32(value), value))
+            return ItemResult(ok=True, item=Item(key=key, value=value, version=version))
+
+        return self._engine.write(work)
+
+    def delete(self, key: str, *, expect: int | Expect = ANY) -> ItemResult:
+        """Remove the item if the expected version is there; ok with `ANY` also when there is none."""
+        check_key(key)
+        check_expect(expect)
+
+        def work(tx: Transaction) -> ItemResult:
+            row = _row(tx.connection, key)
+            if not holds(expect, row and row[1]):
+                return ItemResult(ok=False, item=_item(row))
+            if row is not None:
+                tx.connection.execute(_DELETE, (key,))
+            return ItemResult(ok=True, item=None)
+
+        return self._engine.write(work)
+
+    def scan(self, prefix: str, *, limit: int = 100, cursor: str | None = None) -> ItemPage:
+        """Items whose key starts with `prefix`, in key order."""
+        check_scan(prefix, limit, cursor)
+        bounds = (prefix, cursor or "", prefix + _LAST_CHARACTER, limit + 1)
+        rows = self._engine.read(lambda connection: _rows(connection, bounds))
+        items = tuple(item for row in rows[:limit] if (item := _item(row)) is not None)
+        return ItemPage(items=items, cursor=items[-1].key if len(rows) > limit else None)
+
+
+def _row(connection: apsw.Connection, key: str) -> Row | None:
+    row: Any = connection.execute(_GET, (key,)).fetchone()
+    return None if row is None else (row[0], row[1], row[2], row[3])
+
+
+def _rows(connection: apsw.Connection, bounds: tuple[str, str, str, int]) -> list[Row]:
+    rows: list[Any] = connection.execute(_SCAN, bounds).fetchall()
+    return rows
+
+
+def _item(row: Row | None) -> Item | None:
+    if row is None:
+        return None
+    key, version, crc, value = row
+    if zlib.crc32(value) != crc:
+        raise StorageDamaged(
+            f"item {key!r}: its value is not what was written",
+            remedy="Restore the file from a backup, or delete or overwrite the item.",
+        )
+    return Item(key=key, value=value, version=version)

@@ -1,0 +1,136 @@
+"""Records of streams on the embedded engine: appended, read as ranges, and swept away when their time is over."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import apsw
+
+from postroad.connections.transaction import Transaction
+from postroad.errors import StorageDamaged
+from postroad.streams.port import Record, StreamRecord
+from postroad.streams.rules import sequence_text
+from postroad.streams.sqlite.tables import Shard
+
+_STATE = """
+SELECT shard.last, shard.arrived_us, stream.retention_us
+FROM stream_shards AS shard JOIN streams AS stream ON stream.id = shard.stream WHERE shard.id = ?
+"""
+_ADVANCE = "UPDATE stream_shards SET last = ?, arrived_us = ? WHERE id = ?"
+_INSERT = "INSERT INTO stream_records (id, arrived_us, crc, key, data) VALUES (?, ?, ?, ?, ?)"
+_ARRIVAL = "SELECT id, arrived_us FROM stream_records WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1"
+_READ = "SELECT id, arrived_us, crc, key, data FROM stream_records WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
+_SWEEP = "DELETE FROM stream_records WHERE id BETWEEN ? AND ? AND arrived_us <= ?"
+_SWEEP_STEP = 100
+# What GetRecords of Kinesis returns at the most: a read of many large records must not fill the memory.
+_MAX_READ_BYTES = 10_485_760
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def append(
+    tx: Transaction, shards: Sequence[Shard], targets: Sequence[Shard], records: Sequence[Record], now_us: int
+) -> list[int]:
+    """Store each record at the end of its shard and return their rowids; sweep some of what has expired."""
+    states: dict[Shard, tuple[int, int]] = {}
+    rows = []
+    for shard, record in zip(targets, records, strict=True):
+        last, arrived_us = states.get(shard) or _begin(tx.connection, shard, now_us)
+        states[shard] = (last + 1, arrived_us)
+        rows.append((shard.base + last + 1, arrived_us, _crc(record.key, record.data), record.key, record.data))
+    tx.connection.executemany(_INSERT, rows)
+    tx.connection.executemany(_ADVANCE, [(*state, shard.id) for shard, state in states.items()])
+    _sweep(tx.connection, {*states, _in_turn(shards, states)}, max(_SWEEP_STEP, 2 * len(records)), now_us)
+    for shard in states:
+        tx.touch(shard.channel)
+    return [row[0] for row in rows]
+
+
+def last(connection: apsw.Connection, shard: Shard) -> int:
+    """The rowid of the shard's newest record, there or expired."""
+    number, _, _ = _state(connection, shard)
+    return shard.base + number
+
+
+def behind(connection: apsw.Connection, shard: Shard, start: int, limit: int, now_us: int) -> list[StreamRecord]:
+    """Up to `limit` records behind the rowid `start` that have not expired."""
+    _, _, retention_us = _state(connection, shard)
+    first = _first_fresh(connection, shard, start + 1, now_us - retention_us)
+    if first is None:
+        return []
+    return _read(connection, shard, first, limit)
+
+
+def _begin(connection: apsw.Connection, shard: Shard, now_us: int) -> tuple[int, int]:
+    """The shard's last number and the arrival for its next ones, which never goes back when the wall clock does."""
+    number, arrived_us, _ = _state(connection, shard)
+    return number, max(now_us, arrived_us)
+
+
+def _state(connection: apsw.Connection, shard: Shard) -> tuple[int, int, int]:
+    row: Any = connection.execute(_STATE, (shard.id,)).fetchone()
+    return row[0], row[1], row[2]
+
+
+def _first_fresh(connection: apsw.Connection, shard: Shard, start: int, horizon_us: int) -> int | None:
+    """The first rowid from `start` on whose record is younger than the horizon, found by halving: arrivals grow."""
+    found = _arrival(connection, shard, start)
+    if found is None or found[1] > horizon_us:
+        return None if found is None else found[0]
+    low, high = found[0] + 1, last(connection, shard) + 1
+    while low < high:
+        middle = (low + high) // 2
+        _, arrived_us = _arrival(connection, shard, middle) or (middle, horizon_us)
+        low, high = (middle + 1, high) if arrived_us <= horizon_us else (low, middle)
+    return low
+
+
+def _arrival(connection: apsw.Connection, shard: Shard, start: int) -> tuple[int, int] | None:
+    """Rowid and arrival of the first record from `start` on."""
+    row: Any = connection.execute(_ARRIVAL, (start, shard.top)).fetchone()
+    return None if row is None else (row[0], row[1])
+
+
+def _read(connection: apsw.Connection, shard: Shard, first: int, limit: int) -> list[StreamRecord]:
+    records: list[StreamRecord] = []
+    size = 0
+    cursor = connection.execute(_READ, (first, shard.top, limit))
+    try:
+        for number, arrived_us, crc, key, data in cursor:
+            size += len(data)
+            if records and size > _MAX_READ_BYTES:
+                break
+            records.append(_record(shard, number, arrived_us, crc, key, data))
+    finally:
+        # A cursor left open would keep the log from starting again.
+        cursor.close(True)
+    return records
+
+
+def _record(shard: Shard, number: int, arrived_us: int, crc: int, key: str, data: bytes) -> StreamRecord:
+    if _crc(key, data) != crc:
+        raise StorageDamaged(
+            f"record {sequence_text(number)} of {shard.name} is not what was put",
+            remedy="Restore the file from a backup, or read on behind this sequence.",
+        )
+    arrived_at = _EPOCH + timedelta(microseconds=arrived_us)
+    return StreamRecord(shard=shard.name, sequence=sequence_text(number), key=key, data=data, arrived_at=arrived_at)
+
+
+def _in_turn(shards: Sequence[Shard], states: dict[Shard, tuple[int, int]]) -> Shard:
+    """One more shard to sweep, another each time, so that shards without new records are swept too."""
+    return shards[sum(number for number, _ in states.values()) % len(shards)]
+
+
+def _sweep(connection: apsw.Connection, shards: set[Shard], step: int, now_us: int) -> None:
+    for shard in shards:
+        _, _, retention_us = _state(connection, shard)
+        oldest = _arrival(connection, shard, shard.base)
+        if oldest is not None and oldest[1] <= now_us - retention_us:
+            connection.execute(_SWEEP, (oldest[0], oldest[0] + step - 1, now_us - retention_us))
+
+
+def _crc(key: str, data: bytes) -> int:
+    return zlib.crc32(data, zlib.crc32(key.encode()))
