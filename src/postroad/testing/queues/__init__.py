@@ -1,0 +1,21 @@
+"""The rules of queues, one test each: a new adapter is a subclass with the fixture `ground`."""
+
+from __future__ import annotations
+
+from postroad.testing.queues.dead_letters import DeadLetterRules
+from postroad.testing.queues.deduplication import DeduplicationRules
+from postroad.testing.queues.delivery import DeliveryRules
+from postroad.testing.queues.fifo import FifoRules
+from postroad.testing.queues.ground import QueueGround, QueueStore
+from postroad.testing.queues.leases import LeaseRules
+from postroad.testing.queues.limits import LimitRules
+from postroad.testing.queues.moving import MovingRules
+from postroad.testing.queues.settings import SettingRules
+
+__all__ = ["QueueConformance", "QueueGround", "QueueStore"]
+
+
+class QueueConformance(
+    DeliveryRules, LeaseRules, FifoRules, DeduplicationRules, DeadLetterRules, LimitRules, SettingRules, MovingRules
+):
+    """Every promise of `Queue`, unless its traits say otherwise."""

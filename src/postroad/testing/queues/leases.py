@@ -1,0 +1,223 @@
+"""A lease hides a message for its time, and a receipt is good for one lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from postroad.errors import InvalidInput, StaleReceipt
+from postroad.queues import AckResult, Delivery, Queue
+from postroad.testing.queues.ground import (
+    LEASE,
+    LEASE_OVER,
+    QueueGround,
+    QueueRules,
+    bodies,
+    ordered,
+    take,
+    take_one,
+    texts,
+)
+
+Verb = Callable[[Queue, Sequence[Delivery]], list[AckResult]]
+
+ACK: Verb = lambda queue, held: queue.ack(held)  # noqa: E731
+EXTEND: Verb = lambda queue, held: queue.extend(held, seconds=60)  # noqa: E731
+RELEASE: Verb = lambda queue, held: queue.release(held, after=60)  # noqa: E731
+VERBS = [pytest.param(EXTEND, id="extend"), pytest.param(RELEASE, id="release")]
+
+
+class LeaseRules(QueueRules):
+    """Visibility, extensions, releases and stale receipts."""
+
+    def test_a_received_message_is_hidden_for_its_visibility(self, ground: QueueGround) -> None:
+        queue = ground.create(visibility=60)
+        queue.send(texts("held"))
+
+        take_one(queue)
+
+        assert queue.receive() == []
+
+    def test_an_expired_lease_comes_back_with_a_higher_receive_count(self, ground: QueueGround) -> None:
+        queue = ground.create(visibility=LEASE)
+        queue.send(texts("again"))
+        first = take_one(queue)
+
+        ground.advance(LEASE_OVER)
+        second = take_one(queue)
+
+        assert second.message_id == first.message_id
+        assert (first.receive_count, second.receive_count) == (1, 2)
+        assert second.receipt != first.receipt
+        assert second.first_received_at == first.first_received_at
+
+    def test_a_receive_may_set_its_own_visibility(self, ground: QueueGround) -> None:
+        queue = ground.create(visibility=60)
+        queue.send(texts("short"))
+
+        take_one(queue, visibility=LEASE)
+        ground.advance(LEASE_OVER)
+
+        assert take_one(queue).receive_count == 2
+
+    @pytest.mark.parametrize("step", [-86_400.0, 3_600.0])
+    def test_a_wall_clock_that_jumps_ends_no_lease_and_no_delay(self, ground: QueueGround, step: float) -> None:
+        queue = ground.create(visibility=60)
+        clock = ground.fake_clock()
+        queue.send([*texts("held"), *texts("delayed", delay=60)])
+        take_one(queue)
+
+        clock.step(step)
+        early = queue.receive()
+        clock.advance(61)
+
+        assert early == []
+        assert sorted(bodies(take(queue, 2))) == ["delayed", "held"]
+
+    def test_an_extended_lease_lasts_from_now(self, ground: QueueGround) -> None:
+        queue = ground.create(visibility=LEASE)
+        queue.send(texts("long"))
+        held = take_one(queue)
+
+        [result] = queue.extend([held], seconds=60)
+        ground.advance(LEASE_OVER)
+
+        assert result.ok
+        assert queue.receive() == []
+        assert queue.ack([held])[0].ok
+
+    def test_an_extension_can_shorten_a_lease(self, ground: QueueGround) -> None:
+        queue = ground.create(visibility=60)
+        queue.send(texts("short"))
+
+        queue.extend([take_one(queue)], seconds=1)
+        ground.advance(LEASE_OVER)
+
+        assert take_one(queue).receive_count == 2
+
+    def test_a_lease_lasts_twelve_hours_at_most_however_often_it_is_extended(self, ground: QueueGround) -> None:
+        queue = ground.create()
+        queue.send(texts("held"))
+        held = take_one(queue, visibility=43_200)
+
+        ground.jump(3_600)
+        queue.extend([held], seconds=43_200)
+        ground.jump(43_200 - 3_600 + 1)
+
+        assert take_one(queue).receive_count == 2
+
+    @pytest.mark.parametrize("seconds", [-1, 43_201, float("nan")])
+    def test_extensions_and_releases_out_of_range_are_refused(self, ground: QueueGround, seconds: float) -> None:
+        queue = ground.create(visibility=60)
+        queue.send(texts("held"))
+        held = take_one(queue)
+
+        with pytest.raises(InvalidInput) as extension:
+            queue.extend([held], seconds=seconds)
+        with pytest.raises(InvalidInput) as release:
+            queue.release([held], after=seconds)
+
+        assert (extension.value.field, release.value.field) == ("seconds", "after")
+        assert queue.receive() == []
+
+    def test_a_released_message_comes_back_at_once(self, ground: QueueGround) -> None:
+        queue = ground.create(visibility=60)
+        queue.send(texts("back"))
+
+        [result] = queue.release([take_one(queue)])
+
+        assert result.ok
+        assert take_one(queue).receive_count == 2
+
+    def test_a_message_released_for_later_comes_back_later(self, ground: QueueGround) -> None:
+        queue = ground.create(visibility=60)
+        queue.send(texts("back"))
+
+        queue.release([take_one(queue)], after=1)
+        early = queue.receive()
+        ground.advance(LEASE_OVER)
+
+        assert early == []
+        assert take_one(queue).receive_count == 2
+
+    def test_a_late_ack_on_a_standard_queue_counts_while_nobody_else_has_the_message(self, ground: QueueGround) -> None:
+        queue = ground.create(visibility=LEASE)
+        queue.send(texts("late"))
+        held = take_one(queue)
+
+        ground.advance(LEASE_OVER)
+        [result] = queue.ack([held])
+
+        assert result.ok
+        assert queue.receive() == []
+
+    def test_a_late_ack_on_a_fifo_queue_is_stale(self, ground: QueueGround) -> None:
+        queue = ground.create(fifo=True, visibility=LEASE)
+        queue.send(ordered("g", "late"))
+        held = take_one(queue)
+
+        ground.advance(LEASE_OVER)
+        [result] = queue.ack([held])
+
+        assert _is_stale(result)
+        assert take_one(queue).receive_count == 2
+
+    @pytest.mark.parametrize("fifo", [False, True])
+    def test_the_ack_of_a_former_receiver_is_stale(self, ground: QueueGround, fifo: bool) -> None:
+        queue = ground.create(fifo=fifo, visibility=LEASE)
+        queue.send(ordered("g", "one") if fifo else texts("one"))
+        former = take_one(queue)
+        ground.advance(LEASE_OVER)
+        holder = take_one(queue, visibility=60)
+        if not fifo and not queue.traits.tells_stale_acks:
+            pytest.skip("a late ack on a standard queue answers success, says the trait")
+
+        [result] = queue.ack([former])
+
+        assert _is_stale(result)
+        assert queue.ack([holder])[0].ok
+
+    @pytest.mark.parametrize("act", VERBS)
+    def test_extending_or_releasing_after_the_lease_is_stale(self, ground: QueueGround, act: Verb) -> None:
+        queue = ground.create(visibility=LEASE)
+        queue.send(texts("one"))
+        held = take_one(queue)
+
+        ground.advance(LEASE_OVER)
+        [result] = act(queue, [held])
+
+        assert _is_stale(result)
+        assert take_one(queue).receive_count == 2
+
+    @pytest.mark.parametrize("act", [pytest.param(ACK, id="ack"), *VERBS])
+    def test_a_settled_receipt_is_stale(self, ground: QueueGround, act: Verb) -> None:
+        queue = ground.create(visibility=60)
+        if act is ACK and not queue.traits.tells_stale_acks:
+            pytest.skip("a late ack on a standard queue answers success, says the trait")
+        queue.send(texts("one"))
+        held = take_one(queue)
+        queue.ack([held])
+
+        [result] = act(queue, [held])
+
+        assert _is_stale(result)
+        assert queue.receive() == []
+
+    @pytest.mark.parametrize("act", [pytest.param(ACK, id="ack"), *VERBS])
+    def test_a_released_receipt_is_stale(self, ground: QueueGround, act: Verb) -> None:
+        queue = ground.create(visibility=60)
+        if not queue.traits.tells_stale_acks:
+            pytest.skip("a late ack on a standard queue answers success, says the trait")
+        queue.send(texts("one"))
+        held = take_one(queue)
+        queue.release([held])
+
+        [result] = act(queue, [held])
+
+        assert _is_stale(result)
+        assert take_one(queue).receive_count == 2
+
+
+def _is_stale(result: AckResult) -> bool:
+    return not result.ok and isinstance(result.error, StaleReceipt)

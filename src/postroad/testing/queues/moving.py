@@ -1,0 +1,104 @@
+"""Messages can be moved between queues and purged where the adapter is `Movable`."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroad.queues import Movable, Move, PeekedMessage, Queue
+from postroad.testing.queues.ground import QueueGround, QueueRules, bodies, ordered, take, take_one, texts
+
+
+class MovingRules(QueueRules):
+    """Steps of moving, and purging."""
+
+    def test_moved_messages_keep_id_body_group_and_order_and_start_at_no_receives(self, ground: QueueGround) -> None:
+        source, target = ground.create("source", fifo=True), ground.create("target", fifo=True)
+        movable = _movable(source)
+        sent = source.send(ordered("g", "1", "2", "3"))
+        source.release([take_one(source)])
+        target.send(ordered("g", "waits"))
+
+        step = movable.move(lambda message: Move(to=target.name, attributes={"moved": "yes"}))
+        received = take(target, 4)
+
+        assert {message_id for message_id, _ in step.moved} == {result.message_id for result in sent}
+        assert (step.cursor, step.looked_at, step.in_flight) == (None, 3, 0)
+        assert bodies(received) == ["waits", "1", "2", "3"]
+        assert [delivery.receive_count for delivery in received] == [1, 1, 1, 1]
+        assert received[1].attributes == {"moved": "yes"}
+        assert [delivery.message_id for delivery in received[1:]] == [result.message_id for result in sent]
+        assert source.receive() == []
+
+    def test_a_step_looks_at_its_limit_and_the_cursor_goes_on(self, ground: QueueGround) -> None:
+        source = ground.create("source")
+        movable = _movable(source)
+        source.send(texts(*"abcde"))
+        seen: list[bytes] = []
+
+        first = movable.move(lambda message: seen.append(message.body), limit=2)
+        second = movable.move(lambda message: seen.append(message.body), cursor=first.cursor, limit=3)
+
+        assert seen == [b"a", b"b", b"c", b"d", b"e"]
+        assert (first.looked_at, second.looked_at) == (2, 3)
+        assert (first.moved, second.moved) == ((), ())
+        assert second.cursor is None
+
+    def test_messages_in_flight_are_left_alone_and_counted(self, ground: QueueGround) -> None:
+        source, target = ground.create("source", visibility=60), ground.create("target")
+        movable = _movable(source)
+        source.send(texts("a", "b"))
+        held = take_one(source)
+
+        step = movable.move(lambda message: Move(to=target.name, attributes={}))
+
+        assert step.in_flight == 1
+        assert len(step.moved) == 1
+        assert source.ack([held])[0].ok
+
+    def test_a_step_that_fails_moves_nothing(self, ground: QueueGround) -> None:
+        source, target = ground.create("source"), ground.create("target")
+        movable = _movable(source)
+        source.send(texts("a", "b"))
+
+        def decide(message: PeekedMessage) -> Move:
+            if message.body == b"b":
+                raise RuntimeError("no")
+            return Move(to=target.name, attributes={})
+
+        with pytest.raises(RuntimeError):
+            movable.move(decide)
+
+        assert target.receive() == []
+        assert sorted(bodies(take(source, 2))) == ["a", "b"]
+
+    def test_the_end_is_a_cursor_behind_what_is_there_now(self, ground: QueueGround) -> None:
+        source = ground.create("source")
+        movable = _movable(source)
+        source.send(texts("before"))
+
+        end = movable.end()
+        source.send(texts("after"))
+        seen: list[bytes] = []
+        movable.move(lambda message: seen.append(message.body), cursor=end)
+
+        assert seen == [b"after"]
+
+    def test_purging_removes_everything_and_says_how_much(self, ground: QueueGround) -> None:
+        queue = ground.create(visibility=60)
+        if not isinstance(queue, Movable):
+            pytest.skip("the adapter moves and purges nothing")
+        queue.send([*texts("a", "b"), *texts("c", delay=60)])
+        held = take_one(queue)
+
+        purged = queue.purge()
+        stats = queue.stats()
+
+        assert purged == 3
+        assert (stats.visible, stats.in_flight, stats.delayed) == (0, 0, 0)
+        assert not queue.release([held])[0].ok
+
+
+def _movable(queue: Queue) -> Movable:
+    if not isinstance(queue, Movable) or not queue.traits.peeks_clean:
+        pytest.skip("the adapter moves by send and delete, which its own tests cover")
+    return queue
