@@ -1,0 +1,115 @@
+"""Blobs in an S3 bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from postroad.blobs.keys import check_prefix
+from postroad.blobs.port import BlobRef
+from postroad.blobs.rules import check_age, check_data, check_reference, check_size, missing, reference
+from postroad.clock import SYSTEM_CLOCK, Clock
+from postroad.connections.aws import AwsConnection
+from postroad.connections.aws_errors import Make, translated
+from postroad.errors import ConfigurationError, PostroadError, Unavailable
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+_MAX_DELETE = 1_000
+
+
+class S3Blobs:
+    """Blobs as objects of one bucket, which exists already."""
+
+    def __init__(self, connection: AwsConnection, bucket: str | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        chosen = bucket or connection.bucket
+        if not chosen:
+            raise ConfigurationError(
+                "bucket: no S3 bucket is given", field="bucket", remedy="Name it: aws://region?bucket=NAME."
+            )
+        self._connection = connection
+        self._bucket = chosen
+        self._clock = clock
+
+    def put(self, key: str, data: bytes) -> BlobRef:
+        """Store the bytes durably; an existing key is overwritten."""
+        ref = reference(key, data)
+        with translated(f"S3 put of {key!r}", self._known(key)):
+            self._client.put_object(Bucket=self._bucket, Key=key, Body=data, Metadata={"sha256": ref.sha256})
+        return ref
+
+    def get(self, ref: BlobRef) -> bytes:
+        """The bytes that were put, or `BlobNotFound`, or `StorageDamaged` when they are others."""
+        check_reference(ref)
+        with translated(f"S3 get of {ref.key!r}", self._known(ref.key)):
+            answer = self._client.get_object(Bucket=self._bucket, Key=ref.key)
+            with answer["Body"] as body:
+                check_size(ref, answer["ContentLength"])
+                data = body.read()
+        return check_data(ref, data)
+
+    def delete(self, ref: BlobRef) -> None:
+        """Remove the bytes; deleting twice changes nothing."""
+        check_reference(ref)
+        with translated(f"S3 delete of {ref.key!r}", self._known(ref.key)):
+            self._client.delete_object(Bucket=self._bucket, Key=ref.key)
+
+    def keep(self, ref: BlobRef) -> None:
+        """Start the blob's time anew, by copying the object onto itself."""
+        check_reference(ref)
+        with translated(f"S3 copy of {ref.key!r}", self._known(ref.key)):
+            self._client.copy_object(
+                Bucket=self._bucket,
+                Key=ref.key,
+                CopySource={"Bucket": self._bucket, "Key": ref.key},
+                Metadata={"sha256": ref.sha256},
+                # S3 refuses to copy an object onto itself unless something of it is replaced.
+                MetadataDirective="REPLACE",
+            )
+
+    def prune(self, prefix: str, *, older_than: float) -> int:
+        """Remove blobs under `prefix` that were put or kept more than `older_than` seconds ago; how many."""
+        check_prefix(prefix)
+        check_age(older_than)
+        removed = 0
+        for keys in self._old(prefix, older_than):
+            self._remove(keys)
+            removed += len(keys)
+        return removed
+
+    @property
+    def _client(self) -> S3Client:
+        return self._connection.s3
+
+    def _old(self, prefix: str, older_than: float) -> Iterator[list[str]]:
+        """Keys in pages of at most a thousand, as one delete may name them."""
+        limit = self._clock.now() - timedelta(seconds=older_than)
+        with translated(f"S3 list of {prefix!r}", self._known(prefix)):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=prefix, PaginationConfig={"PageSize": _MAX_DELETE}
+            )
+            for page in pages:
+                if keys := [found["Key"] for found in page.get("Contents", ()) if found["LastModified"] < limit]:
+                    yield keys
+
+    def _remove(self, keys: list[str]) -> None:
+        with translated("S3 delete", self._known(keys[0])):
+            answer = self._client.delete_objects(
+                Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            )
+        if errors := answer.get("Errors"):
+            first = errors[0]
+            raise Unavailable(f"S3 delete of {first.get('Key')!r}: {first.get('Code')}: {first.get('Message')}")
+
+    def _known(self, key: str) -> dict[str, Make]:
+        def absent(_: str) -> PostroadError:
+            return missing(key)
+
+        def no_bucket(_: str) -> PostroadError:
+            return ConfigurationError(
+                f"there is no S3 bucket {self._bucket!r}", field="bucket", remedy="Create it, or name another."
+            )
+
+        return {"NoSuchKey": absent, "404": absent, "NoSuchBucket": no_bucket}

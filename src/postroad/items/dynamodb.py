@@ -1,0 +1,189 @@
+"""Items in a DynamoDB table: `PK` is TENANT#{tenant}, `SK` the rest of the key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from postroad.connections.aws import AwsConnection
+from postroad.connections.aws_errors import Make, translated, was_unsure
+from postroad.errors import ConfigurationError
+from postroad.items.port import ABSENT, ANY, Expect, Item, ItemPage, ItemResult, ItemsTraits
+from postroad.items.rules import (
+    MAX_VALUE_BYTES,
+    check_expect,
+    check_key,
+    check_scan,
+    check_value,
+    split,
+)
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb.client import DynamoDBClient
+
+_TRAITS = ItemsTraits(durable=True, joins_writes=False, max_value_bytes=MAX_VALUE_BYTES)
+_NAMES = {"#value": "value", "#version": "version"}
+_ONE = {"N": "1"}
+
+
+class DynamoItems:
+    """Items under conditional writes and consistent reads."""
+
+    def __init__(self, connection: AwsConnection, table: str | None = None) -> None:
+        self._connection = connection
+        self._table = table or connection.table or f"events-{connection.stage}"
+        self._known: dict[str, Make] = {"ResourceNotFoundException": self._no_table}
+
+    @property
+    def traits(self) -> ItemsTraits:
+        return _TRAITS
+
+    def create_table(self) -> None:
+        """Make the table when it is missing, and wait until it can be used."""
+        with translated(f"DynamoDB table {self._table!r}"):
+            with suppress(self._client.exceptions.ResourceInUseException):
+                self._client.create_table(
+                    TableName=self._table,
+                    BillingMode="PAY_PER_REQUEST",
+                    KeySchema=[{"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}],
+                    AttributeDefinitions=[
+                        {"AttributeName": "PK", "AttributeType": "S"},
+                        {"AttributeName": "SK", "AttributeType": "S"},
+                    ],
+                )
+            self._client.get_waiter("table_exists").wait(
+                TableName=self._table, WaiterConfig={"Delay": 1, "MaxAttempts": 60}
+            )
+
+    def get(self, key: str) -> Item | None:
+        """The item as the last write left it."""
+        check_key(key)
+        with translated(f"DynamoDB get of {key!r}", self._known):
+            answer = self._client.get_item(TableName=self._table, Key=_key(key), ConsistentRead=True)
+        return _item(key, answer.get("Item"))
+
+    def put(self, key: str, value: bytes, *, expect: int | Expect = ANY) -> ItemResult:
+        """Write the value if the expected version, absence or anything is there."""
+        check_key(key)
+        check_value(value)
+        check_expect(expect)
+        values = {":value": {"B": value}, ":one": _ONE}
+        update = "SET #value = :value ADD #version :one"
+        result = self._write("update_item", key, expect, values, UpdateExpression=update, ReturnValues="ALL_NEW")
+        return self._believed(result, lambda item: _is_own_put(item, value, expect))
+
+    def delete(self, key: str, *, expect: int | Expect = ANY) -> ItemResult:
+        """Remove the item if the expected version is there; ok with `ANY` also when there is none."""
+        check_key(key)
+        check_expect(expect)
+        if expect is ABSENT:
+            current = self.get(key)
+            return ItemResult(ok=current is None, item=current)
+        result = self._write("delete_item", key, expect, {})
+        return self._believed(result, lambda item: item is None)
+
+    def scan(self, prefix: str, *, limit: int = 100, cursor: str | None = None) -> ItemPage:
+        """Items whose key starts with `prefix`, in key order."""
+        check_scan(prefix, limit, cursor)
+        found: list[Item] = []
+        start = None if cursor is None else _key(cursor)
+        while True:
+            answer = self._query(prefix, limit + 1 - len(found), start)
+            found += [item for raw in answer["Items"] if (item := _item(_text(raw), raw)) is not None]
+            start = answer.get("LastEvaluatedKey")
+            if start is None or len(found) > limit:
+                break
+        page = tuple(found[:limit])
+        return ItemPage(items=page, cursor=page[-1].key if len(found) > limit else None)
+
+    @property
+    def _client(self) -> DynamoDBClient:
+        return self._connection.dynamodb
+
+    def _write(
+        self, operation: str, key: str, expect: int | Expect, values: dict[str, Any], **parameters: Any
+    ) -> ItemResult:
+        parameters |= _condition(expect, values)
+        if values:
+            parameters["ExpressionAttributeValues"] = values
+        names = {name: meant for name, meant in _NAMES.items() if name in str(parameters)}
+        if names:
+            parameters["ExpressionAttributeNames"] = names
+        with translated(f"DynamoDB {operation} of {key!r}", self._known):
+            try:
+                call = getattr(self._client, operation)
+                answer = call(TableName=self._table, Key=_key(key), **parameters)
+            except self._client.exceptions.ConditionalCheckFailedException as error:
+                return ItemResult(ok=False, item=self._current(key, dict(error.response)))
+        return ItemResult(ok=True, item=_item(key, answer.get("Attributes")))
+
+    def _current(self, key: str, response: Mapping[str, Any]) -> Item | None:
+        item = _item(key, response.get("Item"))
+        # Without an item there was none, or this endpoint does not return what it found.
+        return self.get(key) if item is None else item
+
+    def _believed(self, result: ItemResult, is_own: Any) -> ItemResult:
+        """A write whose first attempt got no answer may meet itself at the second: then it took place."""
+        if not result.ok and was_unsure() and is_own(result.item):
+            return ItemResult(ok=True, item=result.item)
+        return result
+
+    def _query(self, prefix: str, limit: int, start: Mapping[str, Any] | None) -> Any:
+        tenant, rest = split(prefix)
+        values: dict[str, Any] = {":pk": {"S": _partition(tenant)}}
+        condition = "PK = :pk"
+        if rest:
+            values[":rest"] = {"S": rest}
+            condition += " AND begins_with(SK, :rest)"
+        parameters: dict[str, Any] = {"ExclusiveStartKey": start} if start else {}
+        with translated(f"DynamoDB query of {prefix!r}", self._known):
+            return self._client.query(
+                TableName=self._table,
+                KeyConditionExpression=condition,
+                ExpressionAttributeValues=values,
+                ConsistentRead=True,
+                Limit=limit,
+                **parameters,
+            )
+
+    def _no_table(self, _: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"there is no DynamoDB table {self._table!r}", field="table",
+            remedy="Create it (DynamoItems.create_table, or your infrastructure), or name another with ?table=.",
+        )  # fmt: skip
+
+
+def _condition(expect: int | Expect, values: dict[str, Any]) -> dict[str, Any]:
+    if expect is ANY:
+        return {}
+    condition = "attribute_not_exists(PK)"
+    if expect is not ABSENT:
+        values[":expected"] = {"N": str(expect)}
+        condition = "#version = :expected"
+    return {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+
+
+def _is_own_put(item: Item | None, value: bytes, expect: int | Expect) -> bool:
+    written = 1 if isinstance(expect, Expect) else expect + 1
+    return item is not None and item.value == value and item.version == written
+
+
+def _partition(tenant: str) -> str:
+    return f"TENANT#{tenant}"
+
+
+def _key(key: str) -> dict[str, Any]:
+    tenant, rest = split(key)
+    return {"PK": {"S": _partition(tenant)}, "SK": {"S": rest}}
+
+
+def _text(raw: Mapping[str, Any]) -> str:
+    return f"{raw['PK']['S'].removeprefix('TENANT#')}/{raw['SK']['S']}"
+
+
+def _item(key: str, raw: Mapping[str, Any] | None) -> Item | None:
+    """The item; a row of the table that is none of ours counts as absent."""
+    if not raw or "version" not in raw or "value" not in raw:
+        return None
+    return Item(key=key, value=bytes(raw["value"]["B"]), version=int(raw["version"]["N"]))

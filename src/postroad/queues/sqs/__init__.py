@@ -1,0 +1,7 @@
+"""Queues on SQS, standard and FIFO."""
+
+from postroad.queues.sqs.calls import SQSClient
+from postroad.queues.sqs.queue import SQSQueue
+from postroad.queues.sqs.store import SQSQueues
+
+__all__ = ["SQSClient", "SQSQueue", "SQSQueues"]

@@ -1,0 +1,157 @@
+"""The calls to SQS: one entry or a batch, with the driver's errors translated."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Protocol, cast, runtime_checkable
+
+from postroad.connections.aws import AwsConnection
+from postroad.connections.aws_errors import THROTTLED, refused, short_code, translated, watch
+from postroad.connections.batches import Again
+from postroad.errors import (
+    InvalidMessage,
+    NotSupported,
+    OutcomeUnknown,
+    PostroadError,
+    QueueNotFound,
+    StaleReceipt,
+    Unavailable,
+)
+
+Outcome = Mapping[str, Any] | Again | PostroadError
+
+
+@runtime_checkable
+class SQSClient(Protocol):
+    """The least an injected client must have. Whatever else boto3's client offers is used where it is there."""
+
+    def send_message(
+        self,
+        QueueUrl: str,
+        MessageBody: str,
+        MessageAttributes: dict[str, Any] | None = None,
+        MessageGroupId: str | None = None,
+        MessageDeduplicationId: str | None = None,
+    ) -> dict[str, Any]: ...
+
+    def receive_message(
+        self,
+        QueueUrl: str,
+        MaxNumberOfMessages: int = 1,
+        WaitTimeSeconds: int = 0,
+        VisibilityTimeout: int = 30,
+        MessageAttributeNames: list[str] | None = None,
+    ) -> dict[str, Any]: ...
+
+    def delete_message(self, QueueUrl: str, ReceiptHandle: str) -> dict[str, Any]: ...
+
+
+class SQSCalls:
+    """Calls on a connection's client, made when first used, or on a client that was given."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        if not isinstance(source, AwsConnection) and hasattr(source, "meta"):
+            watch(source)
+
+    @property
+    def client(self) -> Any:
+        return self._source.sqs if isinstance(self._source, AwsConnection) else self._source
+
+    def has(self, operation: str) -> bool:
+        """Whether the client knows the operation."""
+        return hasattr(self.client, operation)
+
+    def call(self, operation: str, queue: str, **parameters: Any) -> dict[str, Any]:
+        """Make one call about `queue`; its errors are Postroad's."""
+        client = self.client
+        if not hasattr(client, operation):
+            raise NotSupported(
+                f"the SQS client has no {operation}", remedy="Give a boto3 client, or one that has this method too."
+            )
+        with translated(f"SQS {operation} on {queue!r}", _known(queue)):
+            return cast("dict[str, Any]", getattr(client, operation)(**parameters))
+
+    def batch(self, operation: str, url: str, entries: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+        """The outcome of each entry, by one batch call where the client has it."""
+        if not self.has(f"{operation}_batch"):
+            return [self._single(operation, url, entry) for entry in entries]
+        numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
+        answer = self.call(f"{operation}_batch", name_in(url), QueueUrl=url, Entries=numbered)
+        return _outcomes(operation, answer, len(entries))
+
+    def _single(self, operation: str, url: str, entry: Mapping[str, Any]) -> Outcome:
+        try:
+            return self.call(operation, name_in(url), QueueUrl=url, **entry)
+        except Unavailable as error:
+            return Again(error)
+        except PostroadError as error:
+            return error
+
+    @cached_property
+    def tells_system_attributes(self) -> bool:
+        """Whether the client can be asked for receive counts, groups and times."""
+        parameters = inspect.signature(self.client.receive_message).parameters
+        return "MessageSystemAttributeNames" in parameters or any(
+            parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
+        )
+
+
+def name_in(url: str) -> str:
+    """The queue's name at the end of its URL."""
+    return url.rpartition("/")[2]
+
+
+def sibling(url: str, name: str) -> str:
+    """The URL of a queue of the same account and region."""
+    return f"{url.rpartition('/')[0]}/{name}"
+
+
+def _known(queue: str) -> dict[str, Any]:
+    def missing(_: str) -> PostroadError:
+        return QueueNotFound(f"there is no queue {queue!r}")
+
+    def stale(words: str) -> PostroadError:
+        return StaleReceipt(f"queue {queue!r}: {words}")
+
+    def deleted_recently(_: str) -> PostroadError:
+        return Unavailable(
+            f"queue {queue!r} was deleted less than 60 seconds ago", remedy="Wait a minute and create it again."
+        )
+
+    def purging(_: str) -> PostroadError:
+        return Unavailable(f"queue {queue!r} was purged less than 60 seconds ago", remedy="Wait a minute.")
+
+    return {
+        "NonExistentQueue": missing,
+        "QueueDoesNotExist": missing,
+        "QueueDeletedRecently": deleted_recently,
+        "PurgeQueueInProgress": purging,
+        "MessageNotInflight": stale,
+        "ReceiptHandleIsInvalid": stale,
+    }
+
+
+def _outcomes(operation: str, answer: Mapping[str, Any], count: int) -> list[Outcome]:
+    outcomes: dict[str, Outcome] = {entry["Id"]: entry for entry in answer.get("Successful") or ()}
+    outcomes.update({entry["Id"]: _failed(operation, entry) for entry in answer.get("Failed") or ()})
+    unknown = OutcomeUnknown(f"SQS {operation}: the answer says nothing about this entry")
+    return [outcomes.get(str(number), unknown) for number in range(count)]
+
+
+def _failed(operation: str, entry: Mapping[str, Any]) -> Again | PostroadError:
+    code, words = short_code(str(entry.get("Code", ""))), str(entry.get("Message", ""))
+    text = f"SQS {operation}: {entry.get('Code')}: {words}"
+    if not entry.get("SenderFault") or code in THROTTLED:
+        return Again(Unavailable(text))
+    if code in ("ReceiptHandleIsInvalid", "MessageNotInflight") or _is_over(words):
+        return StaleReceipt(text)
+    error = refused(code, text)
+    return InvalidMessage(text) if operation == "send_message" and not isinstance(error, Unavailable) else error
+
+
+def _is_over(words: str) -> bool:
+    """SQS tells a lease that is over as an invalid parameter, by these words only."""
+    return "expired" in words or "does not exist or is not available" in words

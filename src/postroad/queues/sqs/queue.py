@@ -1,0 +1,239 @@
+"""One queue on SQS: the eight verbs, in batches of ten."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from postroad.clock import Clock
+from postroad.connections.batches import Entry, deliver
+from postroad.errors import NotSupported, PostroadError, TransportError, Unavailable
+from postroad.queues import rules
+from postroad.queues.moving import Decide, MoveStep
+from postroad.queues.port import (
+    AckResult,
+    Delivery,
+    OutgoingMessage,
+    PeekedMessage,
+    QueueStats,
+    QueueTraits,
+    SendResult,
+)
+from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
+from postroad.queues.sqs import rejecting, settings
+from postroad.queues.sqs.calls import SQSCalls, name_in, sibling
+from postroad.queues.sqs.moving import Mover
+from postroad.queues.sqs.wire import MAX_BATCH, MAX_BATCH_BYTES, delivery_of, entry_of, peeked_of, size_of, whole
+
+_COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
+_OK = AckResult(ok=True)
+
+
+class SQSQueue:
+    """A queue by its URL. SQS counts in whole seconds: visibility, delay, wait and extension are rounded up."""
+
+    def __init__(self, calls: SQSCalls, url: str, clock: Clock) -> None:
+        self.name = name_in(url)
+        self.url = url
+        self.clock = clock
+        self._calls = calls
+        self._fifo = self.name.endswith(".fifo")
+        self._lock = threading.Lock()
+        self._known: tuple[QueueSpec, str] | None = None
+        self._mover = Mover(self)
+
+    @property
+    def traits(self) -> QueueTraits:
+        """What this queue promises. The queue's attributes are read once."""
+        return QueueTraits(
+            fifo=self._fifo,
+            durable=True,
+            exclusive=self._fifo,
+            peeks_clean=False,
+            tells_stale_acks=False,
+            atomic_reject=False,
+            keeps_release_error=False,
+            counts_expired=False,
+            auto_deletes=False,
+            max_message_bytes=self.spec.max_message_bytes,
+        )
+
+    @property
+    def spec(self) -> QueueSpec:
+        """The settings as they were when first looked at."""
+        return self._look()[0]
+
+    @property
+    def arn(self) -> str:
+        """The queue's ARN."""
+        return self._look()[1]
+
+    def _look(self) -> tuple[QueueSpec, str]:
+        with self._lock:
+            if self._known is None:
+                self._known = self._read()
+            return self._known
+
+    def _read(self) -> tuple[QueueSpec, str]:
+        if not self._calls.has("get_queue_attributes"):
+            return settings.assumed(self.name), ""
+        try:
+            attributes = self.attributes("All")
+        except Unavailable as error:
+            # A sender needs no right to read attributes.
+            if "AccessDenied" not in error.message:
+                raise
+            return settings.assumed(self.name), ""
+        return settings.spec_of(self.name, attributes), attributes.get("QueueArn", "")
+
+    def attributes(self, *names: str) -> Mapping[str, str]:
+        """Some attributes of the queue, as they are now."""
+        answer = self._calls.call("get_queue_attributes", self.name, QueueUrl=self.url, AttributeNames=list(names))
+        return answer.get("Attributes") or {}
+
+    def sibling(self, name: str) -> SQSQueue:
+        """The queue of this name in the same account and region."""
+        return SQSQueue(self._calls, sibling(self.url, name), self.clock)
+
+    def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        """Store the messages; what is ok is durable. On FIFO a failed one holds back the later ones of its group.
+
+        No call carries two messages of one group, since SQS may take the second and refuse the first.
+        """
+        if not messages:
+            return []
+        bodies = rules.check_messages(self.spec, messages)
+        entries = [self._entry(message, body) for message, body in zip(messages, bodies, strict=True)]
+        return [_sent(outcome) for outcome in self._deliver("send_message", entries)]
+
+    def _entry(self, message: OutgoingMessage, body: bytes) -> Entry[dict[str, Any]]:
+        return Entry(
+            entry_of(message, body, fifo=self._fifo),
+            size=size_of(body, message.attributes),
+            key=message.group if self._fifo else None,
+        )
+
+    def _deliver(
+        self, operation: str, entries: Sequence[Entry[dict[str, Any]]]
+    ) -> list[Mapping[str, Any] | PostroadError]:
+        call = partial(self._calls.batch, operation, self.url)
+        return deliver(entries, call, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES)
+
+    def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
+        """Lease up to `max_messages`, ten by each call, waiting up to `wait` seconds for the first one."""
+        rules.check_receive(max_messages, wait, visibility)
+        deliveries: list[Delivery] = []
+        while (missing := max_messages - len(deliveries)) > 0:
+            asked = min(missing, MAX_BATCH)
+            try:
+                batch = self._receive(asked, 0 if deliveries else wait, visibility)
+            except TransportError:
+                if not deliveries:
+                    raise
+                break
+            deliveries.extend(batch)
+            if len(batch) < asked:
+                break
+        return deliveries
+
+    def _receive(self, count: int, wait: float, visibility: float | None) -> list[Delivery]:
+        parameters: dict[str, Any] = {
+            "QueueUrl": self.url,
+            "MaxNumberOfMessages": count,
+            "WaitTimeSeconds": whole(wait),
+            "MessageAttributeNames": ["All"],
+        }
+        if visibility is not None:
+            parameters["VisibilityTimeout"] = whole(visibility)
+        if self._calls.tells_system_attributes:
+            parameters["MessageSystemAttributeNames"] = ["All"]
+            if self._fifo:
+                # A repeated attempt gets the answer that was lost, where else its groups would be locked.
+                parameters["ReceiveRequestAttemptId"] = uuid.uuid4().hex
+        answer = self._calls.call("receive_message", self.name, **parameters)
+        now = self.clock.now()
+        return [delivery_of(raw, now) for raw in answer.get("Messages") or ()]
+
+    def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
+        """Forget the messages. A late ack on a standard queue answers ok and may change nothing."""
+        entries = [Entry({"ReceiptHandle": delivery.receipt}) for delivery in deliveries]
+        return [_acked(outcome) for outcome in self._deliver("delete_message", entries)]
+
+    def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
+        """Keep the leases for `seconds` from now, rounded up, at most twelve hours in all."""
+        rules.check_seconds(seconds, "seconds", MAX_VISIBILITY)
+        return self._hide(deliveries, whole(seconds))
+
+    def release(
+        self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
+    ) -> list[AckResult]:
+        """Give the messages back, to be received again after `after` seconds. SQS has no place for the error."""
+        rules.check_seconds(after, "after", MAX_VISIBILITY)
+        return self._hide(deliveries, whole(after))
+
+    def _hide(self, deliveries: Sequence[Delivery], seconds: int) -> list[AckResult]:
+        entries = [Entry({"ReceiptHandle": each.receipt, "VisibilityTimeout": seconds}) for each in deliveries]
+        return [_acked(outcome) for outcome in self._deliver("change_message_visibility", entries)]
+
+    def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
+        """Send the messages to the dead letters with the reason, then delete them: under a new id."""
+        return rejecting.reject(self, deliveries, reason=reason, error=error)
+
+    def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
+        """Look at some messages, by receiving them without hiding them: each look counts as a receive."""
+        rules.check_count(limit, "limit", rules.MAX_RECEIVE)
+        if self.spec.dead_letter is not None and not force:
+            raise NotSupported(
+                f"looking at queue {self.name!r} counts as receiving: often enough, it sends messages to the dead "
+                "letters",
+                remedy="Look at its dead-letter queue instead, or say force=True (on the command line --force).",
+            )
+        return self._peek(limit, after)
+
+    def _peek(self, limit: int, after: str | None) -> list[PeekedMessage]:
+        seen: dict[str, PeekedMessage] = {}
+        while len(seen) < limit:
+            looked_at = [peeked_of(delivery) for delivery in self._receive(MAX_BATCH, 0, 0)]
+            new = {message.message_id: message for message in looked_at if message.message_id not in seen}
+            if not new:
+                break
+            seen.update(new)
+        ids = list(seen)
+        start = ids.index(after) + 1 if after in seen else 0
+        return [seen[message_id] for message_id in ids[start : start + limit]]
+
+    def stats(self) -> QueueStats:
+        """Count what the queue holds, approximately; SQS tells neither ages nor what expired."""
+        counts = self.attributes(*_COUNTS)
+        visible, in_flight, delayed = (int(counts.get(name, 0)) for name in _COUNTS)
+        return QueueStats(visible=visible, in_flight=in_flight, delayed=delayed, oldest_age_seconds=None, expired=None)
+
+    def move(self, decide: Decide, *, cursor: str | None = None, limit: int = 500) -> MoveStep:
+        """Receive up to `limit` messages and move those `decide` sends on: send, then delete."""
+        return self._mover.step(decide, cursor=cursor, limit=limit)
+
+    def end(self) -> str | None:
+        """None: the messages of SQS have no place that a cursor could name."""
+        return None
+
+    def purge(self) -> int:
+        """Remove everything the queue holds, leased messages included; about how many there were."""
+        stats = self.stats()
+        self._calls.call("purge_queue", self.name, QueueUrl=self.url)
+        return stats.visible + stats.in_flight + stats.delayed
+
+
+def _sent(outcome: Mapping[str, Any] | PostroadError) -> SendResult:
+    if isinstance(outcome, PostroadError):
+        return SendResult(ok=False, error=outcome)
+    sequence = outcome.get("SequenceNumber")
+    return SendResult(
+        ok=True, message_id=outcome.get("MessageId"), sequence=None if sequence is None else int(sequence)
+    )
+
+
+def _acked(outcome: Mapping[str, Any] | PostroadError) -> AckResult:
+    return AckResult(ok=False, error=outcome) if isinstance(outcome, PostroadError) else _OK

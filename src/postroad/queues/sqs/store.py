@@ -1,0 +1,116 @@
+"""The queues of one AWS account and region."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postroad.clock import SYSTEM_CLOCK, Clock
+from postroad.connections.aws import AwsConnection
+from postroad.errors import ConfigurationError, PostroadError, QueueExists, QueueNotFound
+from postroad.queues.spec import QueueSpec, check_name, check_source_allowed
+from postroad.queues.sqs import settings
+from postroad.queues.sqs.calls import SQSCalls, SQSClient, name_in
+from postroad.queues.sqs.queue import SQSQueue
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs.client import SQSClient as Boto3SQSClient
+
+
+class SQSQueues:
+    """Queues by name or URL. Using one takes no right to list or create queues."""
+
+    def __init__(self, connection: AwsConnection | Boto3SQSClient | SQSClient, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._calls = SQSCalls(connection)
+        self.clock = clock
+
+    def queue(self, name: str) -> SQSQueue:
+        """The queue of this name or URL. A URL is taken as it is and no call is made."""
+        if name.startswith(("http://", "https://")):
+            return SQSQueue(self._calls, name, self.clock)
+        check_name(name)
+        if not self._calls.has("get_queue_url"):
+            raise ConfigurationError(
+                f"the SQS client cannot look up queue {name!r}", field="name", remedy="Give the queue's URL."
+            )
+        answer = self._calls.call("get_queue_url", name, QueueName=name)
+        return SQSQueue(self._calls, answer["QueueUrl"], self.clock)
+
+    def create_queue(self, spec: QueueSpec) -> SQSQueue:
+        """Make the queue, or return it when it exists with the same settings; seconds are rounded up."""
+        spec = settings.rounded(spec)
+        try:
+            return _same(self.queue(spec.name), spec)
+        except QueueNotFound:
+            pass
+        attributes = settings.attributes_of(spec, self._dead_letter_arn(spec))
+        if spec.fifo:
+            attributes["FifoQueue"] = "true"
+        try:
+            self._calls.call("create_queue", spec.name, QueueName=spec.name, Attributes=attributes)
+        except PostroadError as error:
+            # Somebody else was quicker.
+            if "QueueNameExists" not in error.message and "QueueAlreadyExists" not in error.message:
+                raise
+            return _same(self.queue(spec.name), spec)
+        if spec.redrive_allow != "all":
+            self._allow_redrive(self.queue(spec.name), spec)
+        return self.queue(spec.name)
+
+    def update_queue(self, spec: QueueSpec) -> SQSQueue:
+        """Give an existing queue these settings; seconds are rounded up."""
+        spec = settings.rounded(spec)
+        queue = self.queue(spec.name)
+        attributes = settings.attributes_of(spec, self._dead_letter_arn(spec))
+        if spec.dead_letter is None and queue.spec.dead_letter is not None:
+            attributes["RedrivePolicy"] = ""
+        self._set(queue, attributes)
+        if spec.redrive_allow != queue.spec.redrive_allow:
+            self._allow_redrive(queue, spec)
+        return self.queue(spec.name)
+
+    def delete_queue(self, name: str) -> None:
+        """Remove the queue with what it holds; SQS takes up to a minute for it."""
+        self._calls.call("delete_queue", name, QueueUrl=self.queue(name).url)
+
+    def queue_spec(self, name: str) -> QueueSpec:
+        """The settings of the queue."""
+        return self.queue(name).spec
+
+    def queues(self) -> list[str]:
+        """The names of all queues, sorted."""
+        names: list[str] = []
+        token: str | None = None
+        while True:
+            page = {"MaxResults": 1000} if token is None else {"MaxResults": 1000, "NextToken": token}
+            answer = self._calls.call("list_queues", "*", **page)
+            names += [name_in(url) for url in answer.get("QueueUrls") or ()]
+            token = answer.get("NextToken")
+            if not token:
+                return sorted(names)
+
+    def set_policy(self, queue: SQSQueue, policy: str) -> None:
+        """Replace the queue's access policy; an empty one removes it."""
+        self._set(queue, {"Policy": policy})
+
+    def _dead_letter_arn(self, spec: QueueSpec) -> str | None:
+        if spec.dead_letter is None:
+            return None
+        try:
+            dead_letters = self.queue(spec.dead_letter)
+        except QueueNotFound as error:
+            raise QueueNotFound(f"dead_letter: there is no queue {spec.dead_letter!r}", field="dead_letter") from error
+        check_source_allowed(dead_letters.spec, spec.name)
+        return dead_letters.arn
+
+    def _allow_redrive(self, queue: SQSQueue, spec: QueueSpec) -> None:
+        self._set(queue, {"RedriveAllowPolicy": settings.redrive_allow_policy(spec, queue.arn)})
+
+    def _set(self, queue: SQSQueue, attributes: dict[str, str]) -> None:
+        self._calls.call("set_queue_attributes", queue.name, QueueUrl=queue.url, Attributes=attributes)
+
+
+def _same(queue: SQSQueue, wanted: QueueSpec) -> SQSQueue:
+    if differences := queue.spec.differences(wanted):
+        told = ", ".join(f"{name} is {mine!r}, not {theirs!r}" for name, (mine, theirs) in differences.items())
+        raise QueueExists(f"queue {wanted.name!r} exists with other settings: {told}", differences=differences)
+    return queue

@@ -1,0 +1,253 @@
+"""Streams on Kinesis; positions and leases live in items, since Kinesis keeps none."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+
+from postroad.clock import SYSTEM_CLOCK, Clock
+from postroad.connections.aws import AwsConnection
+from postroad.connections.aws_errors import THROTTLED, Make, translated
+from postroad.connections.batches import Again, Entry, deliver
+from postroad.errors import InvalidInput, PostroadError, StreamNotFound, Unavailable
+from postroad.items import Items
+from postroad.streams import rules
+from postroad.streams.item_leases import ItemLeases
+from postroad.streams.leases import check_own
+from postroad.streams.port import LATEST, TRIM_HORIZON, PutResult, Record, ShardLease, StreamRecord, StreamTraits
+
+if TYPE_CHECKING:
+    from mypy_boto3_kinesis.client import KinesisClient
+
+MAX_PUT_RECORDS = 500
+# Kinesis takes 5 MiB in one call, keys included; base64 and the rest of the request are left room for.
+MAX_PUT_BYTES = 4_194_304
+_MIN_RETENTION_HOURS = 24
+_TRAITS = StreamTraits(durable=True, joins_writes=False, max_record_bytes=rules.MAX_DATA_BYTES)
+_SEQUENCE = re.compile(r"[0-9]{1,128}")
+# Kinesis allows five reads a second on each shard, for all consumers together.
+_POLL_SECONDS = 0.25
+_MAX_ITERATORS = 1_000
+
+
+class KinesisStreams:
+    """The streams of one AWS account and region."""
+
+    def __init__(self, connection: AwsConnection, items: Items, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._connection = connection
+        self._items = items
+        self._clock = clock
+
+    def stream(self, name: str, *, shards: int = 4, retention: float = 86_400) -> KinesisStream:
+        """The stream of this name, made when missing. Retention is kept in whole hours, 24 at the least."""
+        rules.check_settings(name, shards, retention)
+        client = self._connection.kinesis
+        with translated(f"Kinesis stream {name!r}"):
+            with suppress(client.exceptions.ResourceInUseException):
+                client.create_stream(StreamName=name, ShardCount=shards)
+            summary = client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
+            if summary["StreamStatus"] == "CREATING":
+                client.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 120})
+                summary = client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
+            if summary["OpenShardCount"] != shards:
+                raise rules.other_shards(name, summary["OpenShardCount"], shards)
+            hours = max(_MIN_RETENTION_HOURS, -int(-retention // 3600))
+            if summary["RetentionPeriodHours"] < hours:
+                client.increase_stream_retention_period(StreamName=name, RetentionPeriodHours=hours)
+        return KinesisStream(self._connection, self._items, self._clock, name)
+
+
+class KinesisStream:
+    """One stream on Kinesis."""
+
+    def __init__(self, connection: AwsConnection, items: Items, clock: Clock, name: str) -> None:
+        self.name = name
+        self._connection = connection
+        self._leases = ItemLeases(items, clock, name)
+        self._lock = threading.Lock()
+        self._iterators: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._parents: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def traits(self) -> StreamTraits:
+        return _TRAITS
+
+    def shards(self) -> list[str]:
+        """The names of the shards, parents before children: Kinesis numbers them as they come to be."""
+        return sorted(self._list_shards())
+
+    def put(self, records: Sequence[Record]) -> list[PutResult]:
+        """Store the records; those of one key in their order, each in a call of its own."""
+        rules.check_records(records)
+        entries = [
+            Entry(record, size=len(record.data) + len(record.key.encode()), key=record.key) for record in records
+        ]
+        outcomes = deliver(entries, self._put, most=MAX_PUT_RECORDS, most_bytes=MAX_PUT_BYTES)
+        return [
+            PutResult(None, None, outcome) if isinstance(outcome, PostroadError) else outcome for outcome in outcomes
+        ]
+
+    def read(self, shard: str, *, after: str, limit: int = 100, wait: float = 0.0) -> list[StreamRecord]:
+        """Records behind the sequence `after`, or from 'trim_horizon', or 'latest': what comes from now on."""
+        rules.check_read(limit, wait)
+        if after not in (TRIM_HORIZON, LATEST):
+            _check_sequence(after, "after")
+        self._check_shard(shard)
+        deadline = time.monotonic() + wait
+        iterator: str | None = self._cached(shard, after) or self._iterator(shard, after)
+        while iterator is not None:
+            records, iterator, behind = self._get(shard, after, iterator, limit)
+            left = deadline - time.monotonic()
+            if records or (left <= 0 and not behind):
+                return records
+            # Behind a gap in the shard Kinesis answers empty pages until the next record comes in sight.
+            if not behind:
+                time.sleep(min(left, _POLL_SECONDS))
+        return []
+
+    def checkpoint(self, consumer: str, shard: str, sequence: str, *, lease: ShardLease | None = None) -> bool:
+        """Remember that `consumer` is done up to `sequence`. With a lease that is no longer held: False, no change."""
+        rules.check_name(consumer, field="consumer")
+        check_own(lease, shard)
+        _check_sequence(sequence, "sequence")
+        self._check_shard(shard)
+        return self._leases.checkpoint(consumer, shard, sequence, lease)
+
+    def position(self, consumer: str, shard: str) -> str | None:
+        """The last checkpoint, or None."""
+        rules.check_name(consumer, field="consumer")
+        self._check_shard(shard)
+        return self._leases.position(consumer, shard)
+
+    def lease(self, consumer: str, worker: str, *, seconds: float = 5.0) -> list[ShardLease]:
+        """Take or renew this worker's share of the shards; a child comes when its parents are read to the end."""
+        rules.check_lease(consumer, worker, seconds)
+        return self._leases.lease(consumer, worker, self._readable(consumer), seconds)
+
+    @property
+    def _client(self) -> KinesisClient:
+        return self._connection.kinesis
+
+    def _readable(self, consumer: str) -> list[str]:
+        """The shards to read now: not those read to their end, nor children of others."""
+        parents = self._list_shards()
+        drained = {shard for shard in _ancestors(parents) if self._is_drained(consumer, shard)}
+        waiting = {shard for shard, above in parents.items() if any(parent not in drained for parent in above)}
+        return [shard for shard in sorted(parents) if shard not in drained and shard not in waiting]
+
+    def _is_drained(self, consumer: str, shard: str) -> bool:
+        if self._leases.is_drained(consumer, shard):
+            return True
+        after = self._leases.position(consumer, shard) or TRIM_HORIZON
+        iterator: str | None = self._iterator(shard, after)
+        behind = True
+        while iterator is not None and behind:
+            records, iterator, behind = self._get(shard, after, iterator, 1)
+            if records:
+                return False
+        if iterator is None:
+            self._leases.mark_drained(consumer, shard)
+        return iterator is None
+
+    def _list_shards(self) -> dict[str, tuple[str, ...]]:
+        """Every shard with those of its parents that are still there."""
+        found: dict[str, list[str]] = {}
+        with translated(f"Kinesis stream {self.name!r}", self._known()):
+            for page in self._client.get_paginator("list_shards").paginate(StreamName=self.name):
+                for shard in page["Shards"]:
+                    above = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+                    found[shard["ShardId"]] = [parent for parent in above if parent]
+        self._parents = {shard: tuple(parent for parent in above if parent in found) for shard, above in found.items()}
+        return self._parents
+
+    def _check_shard(self, shard: str) -> None:
+        if shard not in self._parents and shard not in self._list_shards():
+            raise StreamNotFound(f"stream {self.name!r} has no shard {shard!r}", field="shard")
+
+    def _put(self, records: list[Record]) -> list[PutResult | Again | PostroadError]:
+        entries: list[Any] = [{"PartitionKey": record.key, "Data": record.data} for record in records]
+        with translated(f"Kinesis put to {self.name!r}", self._known()):
+            answer = self._client.put_records(StreamName=self.name, Records=entries)
+        return [self._put_result(entry) for entry in answer["Records"]]
+
+    def _put_result(self, entry: Any) -> PutResult | Again | PostroadError:
+        if not entry.get("ErrorCode"):
+            return PutResult(entry["ShardId"], entry["SequenceNumber"])
+        code = entry["ErrorCode"]
+        error = Unavailable(f"Kinesis put to {self.name!r}: {code}: {entry.get('ErrorMessage', '')}")
+        return Again(error) if code in THROTTLED or code == "InternalFailure" else error
+
+    def _iterator(self, shard: str, after: str) -> str:
+        kinds = {TRIM_HORIZON: "TRIM_HORIZON", LATEST: "LATEST"}
+        parameters: dict[str, Any] = {"ShardIteratorType": kinds.get(after, "AFTER_SEQUENCE_NUMBER")}
+        if after not in kinds:
+            parameters["StartingSequenceNumber"] = after
+        with translated(f"Kinesis shard {shard!r}", self._known()):
+            answer = self._client.get_shard_iterator(StreamName=self.name, ShardId=shard, **parameters)
+        return answer["ShardIterator"]
+
+    def _get(self, shard: str, after: str, iterator: str, limit: int) -> tuple[list[StreamRecord], str | None, bool]:
+        """Records, the iterator behind them (None at the end of a closed shard), and whether more are known."""
+        with translated(f"Kinesis shard {shard!r}", self._known()):
+            try:
+                answer: Any = self._client.get_records(ShardIterator=iterator, Limit=limit)
+            except self._client.exceptions.ExpiredIteratorException:
+                return [], self._iterator(shard, after), True
+            except self._client.exceptions.ProvisionedThroughputExceededException:
+                return [], iterator, False
+        records = [_record(shard, raw) for raw in answer["Records"]]
+        following = answer.get("NextShardIterator")
+        self._remember(shard, records[-1].sequence if records else after, following)
+        return records, following, bool(answer.get("MillisBehindLatest"))
+
+    def _cached(self, shard: str, after: str) -> str | None:
+        # What 'latest' and 'trim_horizon' mean moves on; an old iterator would point elsewhere.
+        if after in (LATEST, TRIM_HORIZON):
+            return None
+        with self._lock:
+            return self._iterators.pop((shard, after), None)
+
+    def _remember(self, shard: str, after: str, iterator: str | None) -> None:
+        if iterator is None or after in (LATEST, TRIM_HORIZON):
+            return
+        with self._lock:
+            self._iterators[(shard, after)] = iterator
+            if len(self._iterators) > _MAX_ITERATORS:
+                self._iterators.popitem(last=False)
+
+    def _known(self) -> dict[str, Make]:
+        def missing(words: str) -> PostroadError:
+            return StreamNotFound(f"stream {self.name!r}: {words}")
+
+        def refused(words: str) -> PostroadError:
+            return InvalidInput(f"stream {self.name!r}: {words}", field="after")
+
+        return {"ResourceNotFoundException": missing, "InvalidArgumentException": refused}
+
+
+def _ancestors(parents: dict[str, tuple[str, ...]]) -> set[str]:
+    return {parent for above in parents.values() for parent in above}
+
+
+def _record(shard: str, raw: Any) -> StreamRecord:
+    return StreamRecord(
+        shard=shard,
+        sequence=raw["SequenceNumber"],
+        key=raw["PartitionKey"],
+        data=bytes(raw["Data"]),
+        arrived_at=raw["ApproximateArrivalTimestamp"].astimezone(UTC),
+    )
+
+
+def _check_sequence(value: object, field: str) -> None:
+    if not isinstance(value, str) or _SEQUENCE.fullmatch(value) is None:
+        raise InvalidInput(
+            f"{field}: {value!r} is not a sequence of this shard", field=field,
+            remedy=f"Give the sequence of a record that was read from this shard, {TRIM_HORIZON!r} or {LATEST!r}.",
+        )  # fmt: skip

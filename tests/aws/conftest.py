@@ -1,0 +1,60 @@
+"""Connections to emulated AWS: one ministack and one moto for each test process."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.aws.emulators import ministack, moto
+
+from postroad.connections.aws import AwsConnection
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _credentials() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def ministack_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with ministack(tmp_path_factory.mktemp("ministack")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def moto_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with moto(tmp_path_factory.mktemp("moto")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def aws(ministack_url: str) -> Iterator[AwsConnection]:
+    """AWS as ministack emulates it."""
+    connection = AwsConnection("us-east-1", ministack_url)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture(scope="session")
+def moto_aws(moto_url: str) -> Iterator[AwsConnection]:
+    """AWS as moto emulates it."""
+    connection = AwsConnection("us-east-1", moto_url)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Make names that no other test uses."""
+
+    def name(stem: str) -> str:
+        return f"{stem}-{uuid.uuid4().hex[:12]}"
+
+    return name
