@@ -91,7 +91,7 @@ class QueueSpec:
             check_name(name, field="redrive_allow")
 
     def differences(self, other: QueueSpec) -> dict[str, tuple[Any, Any]]:
-        """The settings in which `other` differs, as (mine, theirs)."""
+        """The settings in which `other` differs, as (this one's, the other's)."""
         pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
         return {name: (mine, theirs) for name, mine, theirs in pairs if mine != theirs}
 

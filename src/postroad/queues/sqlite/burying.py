@@ -1,0 +1,75 @@
+"""Taking messages out of a queue other than by ack: to the dead letters, or because their time is over."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from postroad import failpoints
+from postroad.connections.fetching import one
+from postroad.connections.transaction import Transaction
+from postroad.queues.markers import mark_dead
+from postroad.queues.sqlite.rows import Row, moment, read_attributes, write_attributes
+from postroad.queues.sqlite.sending import Sender
+from postroad.queues.sqlite.state import ENTRY, QueueState, States
+
+_QUEUE_ID: Final = "SELECT id FROM queue WHERE name = ?"
+_DELETE: Final = "DELETE FROM message WHERE id = ?"
+_DELETE_LEASE: Final = "DELETE FROM lease WHERE id = ?"
+
+
+class Undertaker:
+    """Moves messages to dead-letter queues and removes expired ones."""
+
+    def __init__(self, states: States, sender: Sender) -> None:
+        self._states = states
+        self._sender = sender
+
+    def dead_letters(self, tx: Transaction, state: QueueState) -> int | None:
+        """The id of the dead-letter queue; None when there is none."""
+        name = state.spec.dead_letter
+        found = None if name is None else one(tx.connection, _QUEUE_ID, (name,))
+        return None if found is None else int(found[0])
+
+    def bury(
+        self, tx: Transaction, state: QueueState, dead_letters: int, row: Row, *, now_us: int, reason: str | None = None
+    ) -> None:
+        """Move one message to the dead letters in this transaction."""
+        tx.must_be_durable()
+        grave = self._states.get(tx, dead_letters)
+        grave.last_us = max(grave.last_us, now_us)
+        attributes = mark_dead(
+            read_attributes(row.attributes),
+            source=state.name,
+            receives=row.receives,
+            error=row.error,
+            at=moment(now_us),
+            reason=reason,
+        )
+        # A standard dead letter goes on ageing from its first sending, a FIFO one starts anew; so does SQS.
+        sent_us = grave.last_us if grave.spec.fifo else row.sent_us
+        content = (sent_us, row.group_name, row.body, write_attributes(attributes))
+        self._sender.append(tx, grave, content, origin=row.first_id)
+        self.remove(tx, state, row.id)
+        state.dead += 1
+        entry = ENTRY.pack(row.first_id, min(row.receives, 65_535), row.sent_us, row.first_us or 0)
+        self._states.add_trail(tx, state.id, "dead", [entry], now_us, row.error or reason)
+        tx.touch(channel(dead_letters))
+        failpoints.hit("queue.dead_letter.before_commit")
+
+    def expire(self, tx: Transaction, state: QueueState, row: Row, *, now_us: int) -> None:
+        """Remove a message that is older than the queue keeps it."""
+        self.remove(tx, state, row.id)
+        state.expired += 1
+        entry = ENTRY.pack(row.first_id, min(row.receives, 65_535), row.sent_us, row.first_us or 0)
+        self._states.add_trail(tx, state.id, "expired", [entry], now_us)
+
+    def remove(self, tx: Transaction, state: QueueState, row_id: int) -> None:
+        """Remove one message and its lease."""
+        tx.connection.execute(_DELETE_LEASE, (row_id,))
+        tx.connection.execute(_DELETE, (row_id,))
+        state.size -= 1
+
+
+def channel(queue_id: int) -> str:
+    """Where changes of a queue are heard."""
+    return f"q{queue_id}"

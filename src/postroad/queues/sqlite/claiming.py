@@ -1,0 +1,165 @@
+"""Leasing messages to a receiver: what came back first, then what was never received, in the order of sending."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from postroad.connections.engine import Engine
+from postroad.connections.fetching import every, one
+from postroad.connections.transaction import Transaction
+from postroad.queues.port import Delivery
+from postroad.queues.sqlite.burying import Undertaker
+from postroad.queues.sqlite.groups import regroup
+from postroad.queues.sqlite.ids import MessageIds, receipt
+from postroad.queues.sqlite.rows import COLUMNS, Row, check, moment, read_attributes
+from postroad.queues.sqlite.state import QueueState
+from postroad.queues.sqlite.tables import ID_BITS
+
+_RETURNED: Final = f"""
+SELECT {COLUMNS}, lease.receives, lease.first_us, lease.error FROM lease JOIN message AS m ON m.id = lease.id
+WHERE lease.queue = ? AND lease.visible_us <= ? ORDER BY lease.visible_us LIMIT ?
+"""  # noqa: S608 - COLUMNS is a constant
+_FRESH: Final = f"""
+SELECT {COLUMNS}, 0, NULL, NULL, lease.id FROM message AS m LEFT JOIN lease ON lease.id = m.id
+WHERE m.id >= ? AND m.id < ? ORDER BY m.id LIMIT ?
+"""  # noqa: S608 - COLUMNS is a constant
+_FREE_GROUPS: Final = "SELECT id FROM grp WHERE queue = ? AND visible_us <= ? ORDER BY visible_us LIMIT ?"
+_OF_GROUP: Final = f"""
+SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, lease.error, m.due_us
+FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.grp = ? ORDER BY m.id LIMIT ?
+"""  # noqa: S608 - COLUMNS is a constant
+_LEASE: Final = """
+INSERT INTO lease (id, queue, grp, visible_us, held, receives, first_us, leased_us, sent_us, origin)
+VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET visible_us = excluded.visible_us, held = 1, receives = excluded.receives,
+    first_us = excluded.first_us, leased_us = excluded.leased_us, due_wall_us = NULL
+"""
+_LOCK_GROUP: Final = "UPDATE grp SET visible_us = ? WHERE id = ?"
+_NEXT_RETURN: Final = "SELECT min(visible_us) FROM lease WHERE queue = ?"
+_NEXT_GROUP: Final = "SELECT min(visible_us) FROM grp WHERE queue = ?"
+
+
+class Claimer:
+    """Gives messages to receivers."""
+
+    def __init__(self, engine: Engine, ids: MessageIds, undertaker: Undertaker) -> None:
+        self._engine = engine
+        self._ids = ids
+        self._undertaker = undertaker
+
+    def claim(self, tx: Transaction, state: QueueState, *, limit: int, visibility_us: int | None) -> list[Delivery]:
+        """Lease up to `limit` messages."""
+        now_us, monotonic_us = self._engine.now_us(), self._engine.monotonic_us()
+        if state.spec.auto_delete_after is not None:
+            state.seen_us = monotonic_us
+        if visibility_us is None:
+            visibility_us = int(state.spec.visibility * 1_000_000)
+        find = self._find_ordered if state.spec.fifo else self._find_standard
+        until_us = monotonic_us + visibility_us
+        leases, deliveries = [], []
+        for row in find(tx, state, limit, now_us, monotonic_us, until_us):
+            first_us, receives = row.first_us or now_us, row.receives + 1
+            leases.append(
+                (row.id, state.id, row.grp, until_us, receives, first_us, monotonic_us, row.sent_us, row.origin)
+            )
+            deliveries.append(self._delivery(row, receives, first_us))
+        if leases:
+            tx.connection.executemany(_LEASE, leases)
+            state.received += len(leases)
+        return deliveries
+
+    def next_due_us(self, tx: Transaction, state: QueueState) -> int | None:
+        """When, on the monotonic clock, something may be there that is not there now."""
+        statement = _NEXT_GROUP if state.spec.fifo else _NEXT_RETURN
+        found = one(tx.connection, statement, (state.id,))
+        return None if found is None or found[0] is None else int(found[0])
+
+    def _find_standard(
+        self, tx: Transaction, state: QueueState, limit: int, now_us: int, monotonic_us: int, _: int
+    ) -> Iterator[Row]:
+        while limit:
+            rows = [Row(*r) for r in every(tx.connection, _RETURNED, (state.id, monotonic_us, limit))]
+            alive = [row for row in rows if self._is_alive(tx, state, row, now_us)]
+            yield from alive
+            limit -= len(alive)
+            if len(alive) == len(rows):
+                break
+        while limit and (found := self._look_ahead(tx, state, limit)):
+            for *columns, leased in found:
+                row = Row(*columns)
+                if leased is None and self._is_alive(tx, state, row, now_us):
+                    yield row
+                    limit -= 1
+
+    def _look_ahead(self, tx: Transaction, state: QueueState, limit: int) -> list[Any]:
+        """The next rows that nobody looked at. Delayed ones among them have a lease and come back by it."""
+        if state.head >= state.next:
+            return []
+        found = every(tx.connection, _FRESH, (state.head, state.next, limit))
+        state.head = found[-1][0] + 1 if found else state.next
+        return found
+
+    def _find_ordered(
+        self, tx: Transaction, state: QueueState, limit: int, now_us: int, monotonic_us: int, until_us: int
+    ) -> Iterator[Row]:
+        while limit:
+            groups = every(tx.connection, _FREE_GROUPS, (state.id, monotonic_us, limit))
+            if not groups:
+                return
+            for (group,) in groups:
+                given = 0
+                for row in self._of_group(tx, state, group, limit, now_us, monotonic_us):
+                    yield row
+                    given += 1
+                if given:
+                    tx.connection.execute(_LOCK_GROUP, (until_us, group))
+                else:
+                    regroup(tx, state, group, monotonic_us)
+                limit -= given
+                if not limit:
+                    return
+            if until_us <= monotonic_us:
+                return
+
+    def _of_group(
+        self, tx: Transaction, state: QueueState, group: int, limit: int, now_us: int, monotonic_us: int
+    ) -> Iterator[Row]:
+        for *columns, due_us in every(tx.connection, _OF_GROUP, (group, limit)):
+            if due_us is not None and due_us > monotonic_us:
+                return
+            row = Row(*columns)
+            if self._is_alive(tx, state, row, now_us):
+                yield row
+
+    def _is_alive(self, tx: Transaction, state: QueueState, row: Row, now_us: int) -> bool:
+        """Whether the message may be given out; else it is taken away."""
+        if row.sent_us + state.spec.retention * 1_000_000 <= now_us:
+            self._undertaker.expire(tx, state, row, now_us=now_us)
+            return False
+        if row.receives >= state.spec.max_receives:
+            dead_letters = self._undertaker.dead_letters(tx, state)
+            if dead_letters is not None:
+                self._undertaker.bury(tx, state, dead_letters, row, now_us=now_us)
+                return False
+        return True
+
+    def _delivery(self, row: Row, receives: int, first_us: int) -> Delivery:
+        message_id = self._ids.text(row.first_id)
+        check(row, message_id)
+        return Delivery(
+            message_id,
+            row.body,
+            read_attributes(row.attributes),
+            row.group_name,
+            receipt(row.id, receives),
+            receives,
+            moment(row.sent_us),
+            moment(first_us),
+            row.id,
+        )
+
+
+def id_range(queue_id: int) -> tuple[int, int]:
+    """The ids that belong to a queue: from, and up to but without."""
+    return queue_id << ID_BITS, (queue_id + 1) << ID_BITS

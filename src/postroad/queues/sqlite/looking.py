@@ -1,0 +1,95 @@
+"""Reading a queue without touching it: peek, stats and what the counters say."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+
+from postroad.connections.fetching import every, one
+from postroad.errors import InvalidInput, QueueNotFound
+from postroad.queues.port import MessageState, PeekedMessage, QueueStats
+from postroad.queues.spec import QueueSpec
+from postroad.queues.sqlite.claiming import id_range
+from postroad.queues.sqlite.ids import MessageIds
+from postroad.queues.sqlite.rows import COLUMNS, Row, check, moment, read_attributes
+
+PEEK: Final = f"""
+SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, lease.error,
+    coalesce(lease.visible_us, m.due_us, 0), coalesce(lease.held, 0)
+FROM message AS m LEFT JOIN lease ON lease.id = m.id
+WHERE m.id > ? AND m.id < ? AND m.sent_us > ? ORDER BY m.id LIMIT ?
+"""  # noqa: S608 - COLUMNS is a constant
+_MOVED: Final = "SELECT id FROM message WHERE origin = ? AND id > ? AND id < ?"
+_TALLY: Final = "SELECT size, expired FROM tally WHERE queue = ?"
+_WAITING: Final = "SELECT held, count(*) FROM lease WHERE queue = ? AND visible_us > ? GROUP BY held"
+_FIFO_DELAYED: Final = """
+SELECT count(*) FROM message WHERE id > coalesce(
+    (SELECT max(id) FROM message WHERE id > ?1 AND id < ?2 AND due_us <= ?3), ?1) AND id < ?2
+"""
+_OLDEST: Final = "SELECT sent_us FROM message WHERE id > ? AND id < ? ORDER BY id LIMIT 1"
+
+
+def oldest_us(connection: apsw.Connection, *, queue_id: int) -> int | None:
+    """When the message at the old end of the queue was sent."""
+    found = one(connection, _OLDEST, id_range(queue_id))
+    return None if found is None else int(found[0])
+
+
+def find_position(connection: apsw.Connection, ids: MessageIds, queue_id: int, after: str | None) -> int:
+    """The row behind which to go on: a message id, or the sequence of a message that may be gone."""
+    low, high = id_range(queue_id)
+    if after is None:
+        return low
+    if after.isdecimal() and len(after) <= 19:
+        return max(low, int(after))
+    first_id = ids.row_id(after)
+    if first_id is None:
+        raise InvalidInput(f"after: {after!r} is not a message id of this backend", field="after")
+    if low < first_id < high:
+        return first_id
+    moved = one(connection, _MOVED, (first_id, low, high))
+    if moved is None:
+        raise InvalidInput(f"after: message {after} is not in this queue", field="after")
+    return int(moved[0])
+
+
+def peek(
+    connection: apsw.Connection, ids: MessageIds, queue_id: int, *, position: int, limit: int, oldest_us: int, now: int
+) -> list[PeekedMessage]:
+    """Up to `limit` messages behind the position, sent after `oldest_us`; `now` is the monotonic clock's."""
+    found = every(connection, PEEK, (position, id_range(queue_id)[1], oldest_us, limit))
+    return [peeked(ids, Row(*columns), visible_us, held, now) for *columns, visible_us, held in found]
+
+
+def peeked(ids: MessageIds, row: Row, visible_us: int, held: int, now: int) -> PeekedMessage:
+    """A row as `peek` shows it."""
+    message_id = ids.text(row.first_id)
+    check(row, message_id)
+    state: MessageState = "visible" if visible_us <= now else "in_flight" if held else "delayed"
+    return PeekedMessage(
+        message_id,
+        row.body,
+        read_attributes(row.attributes),
+        row.group_name,
+        row.receives,
+        moment(row.sent_us),
+        row.id,
+        state,
+    )
+
+
+def stats(connection: apsw.Connection, queue_id: int, spec: QueueSpec, *, monotonic_us: int, now_us: int) -> QueueStats:
+    """Count the queue. Neither backlog nor age makes it slower; leases and delays are counted one by one."""
+    tally = one(connection, _TALLY, (queue_id,))
+    if tally is None:
+        raise QueueNotFound(f"queue {spec.name!r} was deleted")
+    size, expired = tally
+    low, high = id_range(queue_id)
+    waiting = dict(every(connection, _WAITING, (queue_id, monotonic_us)))
+    in_flight, delayed = waiting.get(1, 0), waiting.get(0, 0)
+    if spec.fifo and spec.delay:
+        delayed += one(connection, _FIFO_DELAYED, (low, high, monotonic_us))[0]
+    oldest = oldest_us(connection, queue_id=queue_id)
+    age = None if oldest is None else max(0.0, (now_us - oldest) / 1_000_000)
+    return QueueStats(size - in_flight - delayed, in_flight, delayed, age, expired)

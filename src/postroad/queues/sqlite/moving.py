@@ -1,0 +1,78 @@
+"""Moving messages to other queues, each step one transaction: a message is always in exactly one of the two."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from postroad.connections.engine import Engine
+from postroad.connections.fetching import every, one
+from postroad.connections.transaction import Transaction
+from postroad.errors import QueueNotFound
+from postroad.queues.moving import Decide, Move, MoveStep
+from postroad.queues.sqlite.burying import Undertaker, channel
+from postroad.queues.sqlite.claiming import id_range
+from postroad.queues.sqlite.groups import regroup
+from postroad.queues.sqlite.ids import MessageIds
+from postroad.queues.sqlite.looking import PEEK, find_position, peeked
+from postroad.queues.sqlite.rows import Row, write_attributes
+from postroad.queues.sqlite.sending import Sender
+from postroad.queues.sqlite.state import QueueState, States
+
+_QUEUE_ID: Final = "SELECT id FROM queue WHERE name = ?"
+_PURGE: Final = "DELETE FROM message WHERE id IN (SELECT id FROM message WHERE id > ? AND id < ? ORDER BY id LIMIT ?)"
+_PURGE_LEASES: Final = "DELETE FROM lease WHERE queue = ? AND id < ?"
+_FREE_GROUPS: Final = """
+DELETE FROM grp WHERE queue = ? AND NOT EXISTS (SELECT 1 FROM message WHERE message.grp = grp.id)
+"""
+_PURGE_STEP: Final = 10_000
+
+
+class Mover:
+    """Redrives and purges the embedded queues."""
+
+    def __init__(self, engine: Engine, ids: MessageIds, states: States, sender: Sender, undertaker: Undertaker) -> None:
+        self._engine = engine
+        self._ids = ids
+        self._states = states
+        self._sender = sender
+        self._undertaker = undertaker
+
+    def move(self, tx: Transaction, state: QueueState, decide: Decide, cursor: str | None, limit: int) -> MoveStep:
+        """Look at the next messages in sequence order and move those that `decide` sends on."""
+        now = self._engine.monotonic_us()
+        position = find_position(tx.connection, self._ids, state.id, cursor)
+        found = every(tx.connection, PEEK, (position, id_range(state.id)[1], 0, limit))
+        moved, in_flight = [], 0
+        for *columns, visible_us, held in found:
+            row = Row(*columns)
+            if visible_us > now and held:
+                in_flight += 1
+            elif (move := decide(peeked(self._ids, row, visible_us, held, now))) is not None:
+                self._move_one(tx, state, row, move, now)
+                moved.append((self._ids.text(row.first_id), move.to))
+        end = str(found[-1][0]) if len(found) == limit else None
+        return MoveStep(cursor=end, looked_at=len(found), moved=tuple(moved), in_flight=in_flight)
+
+    def _move_one(self, tx: Transaction, state: QueueState, row: Row, move: Move, now: int) -> None:
+        found = one(tx.connection, _QUEUE_ID, (move.to,))
+        if found is None:
+            raise QueueNotFound(f"queue {move.to!r} does not exist")
+        target = self._states.get(tx, found[0])
+        target.last_us = max(target.last_us, self._engine.now_us())
+        content = (target.last_us, row.group_name, row.body, write_attributes(move.attributes))
+        self._sender.append(tx, target, content, origin=row.first_id)
+        self._undertaker.remove(tx, state, row.id)
+        state.redriven += 1
+        if row.grp is not None:
+            regroup(tx, state, row.grp, now)
+        tx.touch(channel(target.id))
+
+    def purge_step(self, tx: Transaction, state: QueueState, below: int) -> int:
+        """Remove up to a step of messages with ids below the given one; how many."""
+        tx.connection.execute(_PURGE, (id_range(state.id)[0], below, _PURGE_STEP))
+        removed = tx.connection.changes()
+        tx.connection.execute(_PURGE_LEASES, (state.id, below))
+        if state.spec.fifo:
+            tx.connection.execute(_FREE_GROUPS, (state.id,))
+        state.size -= removed
+        return removed

@@ -1,0 +1,217 @@
+"""The queue on the embedded engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from postroad import failpoints
+from postroad.clock import SystemClock
+from postroad.connections.transaction import Transaction
+from postroad.queues.markers import legible
+from postroad.queues.moving import Decide, MoveStep
+from postroad.queues.port import (
+    AckResult,
+    Delivery,
+    OutgoingMessage,
+    PeekedMessage,
+    QueueStats,
+    QueueTraits,
+    SendResult,
+)
+from postroad.queues.rules import check_count, check_messages, check_receive, check_seconds
+from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
+from postroad.queues.sqlite import looking
+from postroad.queues.sqlite.burying import channel
+from postroad.queues.sqlite.parking import Waiter
+from postroad.queues.sqlite.state import QueueState
+
+if TYPE_CHECKING:
+    from postroad.queues.sqlite.store import SQLiteQueues
+
+T = TypeVar("T")
+
+_LONGEST_PEEK: Final = 1_000
+_LOOK_AGAIN: Final = 0.05
+_SWEEP_EVERY: Final = 1.0
+
+
+class SQLiteQueue:
+    """One queue in the embedded file."""
+
+    def __init__(self, store: SQLiteQueues, queue_id: int, spec: QueueSpec) -> None:
+        self._store = store
+        self._engine = store.engine
+        self._id = queue_id
+        self._channel = channel(queue_id)
+        self._spec = spec
+        self._swept_at = -_SWEEP_EVERY
+        # A clock that only moves when a test moves it rings no bell.
+        self._look_every = 3_600.0 if isinstance(self._engine.clock, SystemClock) else _LOOK_AGAIN
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def id(self) -> int:
+        """The queue's number in its file, which is never given again."""
+        return self._id
+
+    @property
+    def traits(self) -> QueueTraits:
+        return QueueTraits(
+            fifo=self._spec.fifo,
+            durable=True,
+            exclusive=True,
+            peeks_clean=True,
+            tells_stale_acks=True,
+            atomic_reject=True,
+            keeps_release_error=True,
+            counts_expired=True,
+            auto_deletes=True,
+            max_message_bytes=self._spec.max_message_bytes,
+        )
+
+    def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        bodies = check_messages(self._spec, messages)
+        if not bodies:
+            return []
+        results = self._write(self._send, messages, bodies)
+        failpoints.hit("queue.send.after_commit")
+        return results
+
+    def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
+        check_receive(max_messages, wait, visibility)
+        visibility_us = None if visibility is None else int(visibility * 1_000_000)
+        self._sweep()
+        if wait:
+            deliveries = self._receive_waiting(max_messages, wait, visibility_us)
+        else:
+            deliveries = self._write(self._claim, max_messages, visibility_us, durable=False)
+        failpoints.hit("queue.receive.after_commit")
+        return deliveries
+
+    def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
+        results = self._write(self._store.settler.ack, deliveries, durable=False)
+        failpoints.hit("queue.ack.after_commit")
+        return results
+
+    def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
+        check_seconds(seconds, "seconds", MAX_VISIBILITY)
+        until_us = self._engine.monotonic_us() + int(seconds * 1_000_000)
+        return self._write(self._store.settler.extend, deliveries, until_us, durable=False)
+
+    def release(
+        self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
+    ) -> list[AckResult]:
+        check_seconds(after, "after", MAX_VISIBILITY)
+        text = None if error is None else legible(error)
+        return self._write(self._store.settler.release, deliveries, int(after * 1_000_000), text, durable=False)
+
+    def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
+        return self._write(self._store.settler.reject, deliveries, reason, error)
+
+    def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
+        check_count(limit, "limit", _LONGEST_PEEK)
+        oldest_us = self._engine.now_us() - int(self._spec.retention * 1_000_000)
+
+        def look(connection: Any) -> list[PeekedMessage]:
+            position = looking.find_position(connection, self._store.ids, self._id, after)
+            return looking.peek(
+                connection, self._store.ids, self._id, position=position, limit=limit, oldest_us=oldest_us,
+                now=self._engine.monotonic_us(),
+            )  # fmt: skip
+
+        return self._engine.read(look)
+
+    def stats(self) -> QueueStats:
+        self._sweep(force=True)
+        now_us, monotonic_us = self._engine.now_us(), self._engine.monotonic_us()
+        return self._engine.read(
+            lambda connection: looking.stats(connection, self._id, self._spec, monotonic_us=monotonic_us, now_us=now_us)
+        )
+
+    def move(self, decide: Decide, *, cursor: str | None = None, limit: int = 500) -> MoveStep:
+        check_count(limit, "limit", _LONGEST_PEEK)
+        return self._write(self._store.mover.move, decide, cursor, limit)
+
+    def end(self) -> str | None:
+        return str(self._next_id() - 1)
+
+    def purge(self) -> int:
+        below = self._next_id()
+        removed = 0
+        while step := self._write(self._store.mover.purge_step, below):
+            removed += step
+        return removed
+
+    def _next_id(self) -> int:
+        return self._engine.write(lambda tx: self._store.states.get(tx, self._id).next, durable=False)
+
+    def _write(self, verb: Callable[..., T], *arguments: Any, durable: bool = True) -> T:
+        """Run `verb(tx, state, *arguments)` in the engine's next transaction."""
+
+        def work(tx: Transaction) -> T:
+            return verb(tx, self._store.states.get(tx, self._id), *arguments)
+
+        return self._engine.write(work, durable=durable)
+
+    def _send(
+        self, tx: Transaction, state: QueueState, messages: Sequence[OutgoingMessage], bodies: Sequence[bytes]
+    ) -> list[SendResult]:
+        results = self._store.sender.send(tx, state, messages, bodies)
+        self._store.deliver(tx, state)
+        failpoints.hit("queue.send.before_commit")
+        return results
+
+    def _claim(self, tx: Transaction, state: QueueState, limit: int, visibility_us: int | None) -> list[Delivery]:
+        return self._store.claimer.claim(tx, state, limit=limit, visibility_us=visibility_us)
+
+    def _claim_or_park(self, tx: Transaction, state: QueueState, waiter: Waiter) -> tuple[list[Delivery], int | None]:
+        found = self._claim(tx, state, waiter.limit, waiter.visibility_us)
+        if found:
+            return found, None
+        self._store.parking.park(self._id, waiter)
+        return found, self._store.claimer.next_due_us(tx, state)
+
+    def _receive_waiting(self, limit: int, wait: float, visibility_us: int | None) -> list[Delivery]:
+        deadline = time.monotonic() + wait
+        with self._engine.listen(self._channel) as ear:
+            waiter = Waiter(ear, limit, visibility_us)
+            try:
+                while True:
+                    found, due_us = self._write(self._claim_or_park, waiter, durable=False)
+                    if not found:
+                        ear.wait(min(deadline - time.monotonic(), self._pause(due_us)))
+                        found = self._store.parking.withdraw(self._id, waiter)
+                    if found or time.monotonic() >= deadline:
+                        return found
+            except BaseException:
+                self._give_back(waiter)
+                raise
+
+    def _pause(self, due_us: int | None) -> float:
+        if due_us is None:
+            return self._look_every
+        return min(self._look_every, max(0.001, (due_us - self._engine.monotonic_us()) / 1_000_000))
+
+    def _give_back(self, waiter: Waiter) -> None:
+        """Undo what was leased for a receiver that was interrupted while it waited."""
+        found = self._store.parking.withdraw(self._id, waiter)
+        if found:
+            self._write(self._store.settler.undo, found, durable=False)
+
+    def _sweep(self, *, force: bool = False) -> None:
+        """Let expired messages go, at most once a second."""
+        now = self._engine.clock.monotonic()
+        if not force and now - self._swept_at < _SWEEP_EVERY:
+            return
+        self._swept_at = now
+        oldest = self._engine.read(partial(looking.oldest_us, queue_id=self._id))
+        if oldest is None or oldest > self._engine.now_us() - self._spec.retention * 1_000_000:
+            return
+        while self._write(lambda tx, state: self._store.sweeper.expire_oldest(tx, state), durable=False):
+            continue

@@ -1,0 +1,130 @@
+"""Putting messages into a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from postroad.connections.engine import Engine
+from postroad.connections.fetching import one
+from postroad.connections.transaction import Transaction
+from postroad.queues.port import OutgoingMessage, SendResult
+from postroad.queues.rules import DEDUP_SECONDS, dedup_id
+from postroad.queues.sqlite.ids import MessageIds
+from postroad.queues.sqlite.rows import checksum, write_attributes
+from postroad.queues.sqlite.state import QueueState
+
+INSERT: Final = """
+INSERT INTO message (id, sent_us, grp, due_us, origin, group_name, body, attributes, checksum)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_DELAY: Final = """
+INSERT INTO lease (id, queue, visible_us, held, receives, due_wall_us, sent_us) VALUES (?, ?, ?, 0, 0, ?, ?)
+"""
+_GROUP: Final = "SELECT id FROM grp WHERE queue = ? AND name = ?"
+_ADD_GROUP: Final = "INSERT INTO grp (queue, name, visible_us) VALUES (?, ?, ?) RETURNING id"
+_KNOWN: Final = "SELECT message, until_us FROM dedup WHERE scope = ? AND grp = ? AND id = ?"
+_REMEMBER: Final = """
+INSERT OR REPLACE INTO dedup (scope, grp, id, message, until_us, until_wall_us) VALUES (?, ?, ?, ?, ?, ?)
+"""
+_FORGET: Final = "DELETE FROM dedup WHERE n IN (SELECT n FROM dedup ORDER BY n LIMIT 4) AND until_us <= ?"
+_DEDUP_US: Final = int(DEDUP_SECONDS * 1_000_000)
+
+
+class Sender:
+    """Writes messages of the embedded queues."""
+
+    def __init__(self, engine: Engine, ids: MessageIds) -> None:
+        self._engine = engine
+        self._ids = ids
+
+    def send(
+        self, tx: Transaction, state: QueueState, messages: Sequence[OutgoingMessage], bodies: Sequence[bytes]
+    ) -> list[SendResult]:
+        """Store the messages behind what the queue holds."""
+        state.last_us = max(state.last_us, self._engine.now_us())
+        monotonic_us = self._engine.monotonic_us()
+        if state.spec.fifo:
+            return [
+                self._send_ordered(tx, state, message, body, monotonic_us)
+                for message, body in zip(messages, bodies, strict=True)
+            ]
+        return self._send_standard(tx, state, messages, bodies, monotonic_us)
+
+    def _send_standard(
+        self,
+        tx: Transaction,
+        state: QueueState,
+        messages: Sequence[OutgoingMessage],
+        bodies: Sequence[bytes],
+        monotonic_us: int,
+    ) -> list[SendResult]:
+        rows, results, now_us, row_id = [], [], state.last_us, state.next
+        for message, body in zip(messages, bodies, strict=True):
+            attributes = write_attributes(message.attributes)
+            rows.append((row_id, now_us, None, None, None, message.group, body, attributes, checksum(body, attributes)))
+            if delay_us := int((message.delay or state.spec.delay) * 1_000_000):
+                tx.connection.execute(_DELAY, (row_id, state.id, monotonic_us + delay_us, now_us + delay_us, now_us))
+            results.append(SendResult(True, self._ids.text(row_id), row_id))
+            row_id += 1
+        tx.connection.executemany(INSERT, rows)
+        state.next = row_id
+        state.size += len(rows)
+        state.sent += len(rows)
+        return results
+
+    def _send_ordered(
+        self, tx: Transaction, state: QueueState, message: OutgoingMessage, body: bytes, monotonic_us: int
+    ) -> SendResult:
+        group = message.group or ""
+        scope = group if state.spec.dedup_scope == "group" else ""
+        unique = dedup_id(message, body)
+        if (first := self.known(tx, state.id, scope, unique)) is not None:
+            return SendResult(True, self._ids.text(first), first)
+        self.remember(tx, state.id, scope, unique, state.next)
+        attributes = write_attributes(message.attributes)
+        delay_us = int(state.spec.delay * 1_000_000)
+        row_id = self.append(
+            tx, state, (state.last_us, group, body, attributes), due_us=monotonic_us + delay_us if delay_us else None
+        )
+        state.sent += 1
+        return SendResult(True, self._ids.text(row_id), row_id)
+
+    def append(
+        self,
+        tx: Transaction,
+        state: QueueState,
+        content: tuple[int, str | None, bytes, str | None],
+        *,
+        due_us: int | None = None,
+        origin: int | None = None,
+    ) -> int:
+        """Store one message, given its time, group, body and attributes, at the end of the queue."""
+        sent_us, group_name, body, attributes = content
+        grp = None
+        if state.spec.fifo and group_name is not None:
+            grp = self._group(tx, state.id, group_name, due_us or self._engine.monotonic_us())
+        row_id = state.next
+        row = (row_id, sent_us, grp, due_us, origin, group_name, body, attributes, checksum(body, attributes))
+        tx.connection.execute(INSERT, row)
+        state.next = row_id + 1
+        state.size += 1
+        return row_id
+
+    def known(self, tx: Transaction, scope: int, group: str, unique: str) -> int | None:
+        """The first message under this id, if that was less than five minutes ago."""
+        found = one(tx.connection, _KNOWN, (scope, group, unique))
+        return int(found[0]) if found is not None and found[1] > self._engine.monotonic_us() else None
+
+    def remember(self, tx: Transaction, scope: int, group: str, unique: str, row_id: int) -> None:
+        """Know the id for five minutes from now, and forget a few that are older."""
+        now = self._engine.monotonic_us()
+        tx.connection.execute(_FORGET, (now,))
+        entry = (scope, group, unique, row_id, now + _DEDUP_US, self._engine.now_us() + _DEDUP_US)
+        tx.connection.execute(_REMEMBER, entry)
+
+    def _group(self, tx: Transaction, queue_id: int, name: str, free_us: int) -> int:
+        found = one(tx.connection, _GROUP, (queue_id, name))
+        if found is None:
+            found = one(tx.connection, _ADD_GROUP, (queue_id, name, free_us))
+        return int(found[0])

@@ -1,0 +1,172 @@
+"""What a receiver does with its lease: ack, extend, release, reject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from postroad import failpoints
+from postroad.connections.engine import Engine
+from postroad.connections.fetching import one
+from postroad.connections.transaction import Transaction
+from postroad.errors import NotSupported, StaleReceipt
+from postroad.queues.port import AckResult, Delivery
+from postroad.queues.spec import MAX_VISIBILITY
+from postroad.queues.sqlite.burying import Undertaker, channel
+from postroad.queues.sqlite.groups import regroup
+from postroad.queues.sqlite.ids import read_receipt
+from postroad.queues.sqlite.rows import COLUMNS, Row
+from postroad.queues.sqlite.state import ENTRY, QueueState, States
+
+_ACK: Final = """
+DELETE FROM lease WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4
+RETURNING id, receives, sent_us, first_us, origin, grp
+"""
+_DELETE: Final = "DELETE FROM message WHERE id = ?"
+_EXTEND: Final = """
+UPDATE lease SET visible_us = min(?5, leased_us + ?6)
+WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4 RETURNING grp
+"""
+_RELEASE: Final = """
+UPDATE lease SET visible_us = ?5, held = 0, error = coalesce(?6, error)
+WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4
+RETURNING id, receives, sent_us, first_us, origin, grp
+"""
+_UNDO: Final = """
+UPDATE lease SET visible_us = ?5, held = 0, receives = receives - 1
+WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4 RETURNING grp
+"""
+_HELD: Final = f"""
+SELECT {COLUMNS}, lease.receives, lease.first_us, lease.error FROM lease JOIN message AS m ON m.id = lease.id
+WHERE lease.id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4
+"""  # noqa: S608 - COLUMNS is a constant
+_MAX_US: Final = int(MAX_VISIBILITY * 1_000_000)
+_OK: Final = AckResult(True)
+
+Key = tuple[int, int, int, int]
+"""What finds a valid lease: row, receive count, the time it must reach beyond, queue."""
+
+
+class Settler:
+    """Ends and prolongs leases."""
+
+    def __init__(self, engine: Engine, states: States, undertaker: Undertaker) -> None:
+        self._engine = engine
+        self._states = states
+        self._undertaker = undertaker
+
+    def ack(self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery]) -> list[AckResult]:
+        """Remove the messages whose receipts are valid. A standard queue takes an ack that is late but still first."""
+        monotonic_us = self._engine.monotonic_us()
+        results, gone, groups = [], [], set()
+        for delivery, key in self._keys(state, deliveries, monotonic_us, late=not state.spec.fifo):
+            row = one(tx.connection, _ACK, key)
+            if row is None:
+                results.append(_stale(delivery))
+                continue
+            row_id, receives, sent_us, first_us, origin, group = row
+            gone.append((row_id,))
+            groups.add(group)
+            state.remember(origin or row_id, receives, sent_us, first_us)
+            results.append(_OK)
+        tx.connection.executemany(_DELETE, gone)
+        state.acked += len(gone)
+        state.size -= len(gone)
+        state.last_us = max(state.last_us, self._engine.now_us())
+        self._regroup(tx, state, groups, monotonic_us)
+        failpoints.hit("queue.ack.before_commit")
+        return results
+
+    def extend(
+        self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery], until_us: int
+    ) -> list[AckResult]:
+        """Move the end of the leases, at most twelve hours from the receive."""
+        return self._change(tx, state, deliveries, lambda key: one(tx.connection, _EXTEND, (*key, until_us, _MAX_US)))
+
+    def undo(self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery]) -> list[AckResult]:
+        """Take back deliveries that their receiver never saw; they cost no receive."""
+        now = self._engine.monotonic_us()
+        results = self._change(tx, state, deliveries, lambda key: one(tx.connection, _UNDO, (*key, now)))
+        state.received -= sum(result.ok for result in results)
+        tx.touch(channel(state.id))
+        return results
+
+    def release(
+        self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery], after_us: int, error: str | None
+    ) -> list[AckResult]:
+        """End the leases without settling the messages."""
+        monotonic_us = self._engine.monotonic_us()
+        results, groups = [], set()
+        for delivery, key in self._keys(state, deliveries, monotonic_us, late=False):
+            row = one(tx.connection, _RELEASE, (*key, monotonic_us + after_us, error))
+            if row is None:
+                results.append(_stale(delivery))
+                continue
+            row_id, receives, sent_us, first_us, origin, group = row
+            groups.add(group)
+            state.retried += 1
+            if error is not None:
+                entry = ENTRY.pack(origin or row_id, min(receives, 65_535), sent_us, first_us or 0)
+                self._states.add_trail(tx, state.id, "failed", [entry], self._engine.now_us(), error)
+            results.append(_OK)
+        self._regroup(tx, state, groups, monotonic_us)
+        tx.touch(channel(state.id))
+        return results
+
+    def reject(
+        self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery], reason: str, error: str | None
+    ) -> list[AckResult]:
+        """Move the messages to the dead letters now."""
+        dead_letters = self._undertaker.dead_letters(tx, state)
+        if dead_letters is None:
+            raise NotSupported(f"queue {state.name!r} has no dead-letter queue to reject to")
+        monotonic_us, now_us = self._engine.monotonic_us(), self._engine.now_us()
+        results, groups = [], set()
+        for delivery, key in self._keys(state, deliveries, monotonic_us, late=False):
+            found = one(tx.connection, _HELD, key)
+            if found is None:
+                results.append(_stale(delivery))
+                continue
+            row = Row(*found)
+            row = row if error is None else row._replace(error=error)
+            groups.add(row.grp)
+            self._undertaker.bury(tx, state, dead_letters, row, now_us=now_us, reason=reason)
+            results.append(_OK)
+        self._regroup(tx, state, groups, monotonic_us)
+        return results
+
+    def _change(
+        self,
+        tx: Transaction,
+        state: QueueState,
+        deliveries: Sequence[Delivery],
+        change: Callable[[Key], Any],
+    ) -> list[AckResult]:
+        monotonic_us = self._engine.monotonic_us()
+        results, groups = [], set()
+        for delivery, key in self._keys(state, deliveries, monotonic_us, late=False):
+            row = change(key)
+            if row is None:
+                results.append(_stale(delivery))
+                continue
+            groups.add(row[0])
+            results.append(_OK)
+        self._regroup(tx, state, groups, monotonic_us)
+        return results
+
+    def _keys(
+        self, state: QueueState, deliveries: Sequence[Delivery], monotonic_us: int, *, late: bool
+    ) -> Iterator[tuple[Delivery, Key]]:
+        beyond = -1 if late else monotonic_us
+        for delivery in deliveries:
+            row_id, receives = read_receipt(delivery.receipt)
+            yield delivery, (row_id, receives, beyond, state.id)
+
+    def _regroup(self, tx: Transaction, state: QueueState, groups: set[int | None], monotonic_us: int) -> None:
+        for group in groups:
+            if group is not None:
+                regroup(tx, state, group, monotonic_us)
+
+
+def _stale(delivery: Delivery) -> AckResult:
+    return AckResult(False, StaleReceipt(f"message {delivery.message_id}: the receipt is no longer valid"))

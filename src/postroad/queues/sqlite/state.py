@@ -1,0 +1,117 @@
+"""A queue within one transaction: read once, changed in memory, written once before the commit."""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from postroad.connections.fetching import one
+from postroad.connections.transaction import Transaction
+from postroad.errors import QueueNotFound
+from postroad.queues.spec import QueueSpec
+
+_LOAD: Final = """
+SELECT queue.name, queue.spec, next, head, last_us, seen_us FROM tally JOIN queue ON queue.id = tally.queue
+WHERE tally.queue = ?
+"""
+_STORE: Final = """
+UPDATE tally SET next = ?2, head = ?3, last_us = ?4, seen_us = ?5, size = size + ?6, sent = sent + ?7,
+    received = received + ?8, acked = acked + ?9, retried = retried + ?10, dead = dead + ?11,
+    redriven = redriven + ?12, expired = expired + ?13
+WHERE queue = ?1
+"""
+_LAST_TRAIL: Final = "SELECT n, upto FROM trail ORDER BY n DESC LIMIT 1"
+_ADD_TRAIL: Final = "INSERT INTO trail (n, queue, at_us, kind, upto, entries, detail) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_TURN_TRAIL: Final = """
+DELETE FROM trail WHERE n IN (SELECT n FROM trail ORDER BY n LIMIT 256) AND upto <= ?
+"""
+_TURN_EVERY: Final = 64
+_NO_TRAIL: Final = (0, 0)
+
+ENTRY: Final = struct.Struct(">qHqq")
+"""How the trail remembers a message: the id it was first sent under, its receives, when it was sent, first received."""
+
+
+@lru_cache(maxsize=4_096)
+def read_spec(text: str) -> QueueSpec:
+    """The settings as they are stored."""
+    return msgspec.json.decode(text, type=QueueSpec)
+
+
+def write_spec(spec: QueueSpec) -> str:
+    """The settings as they are stored."""
+    return msgspec.json.encode(spec).decode()
+
+
+class QueueState:
+    """One queue's numbers in one transaction."""
+
+    __slots__ = (
+        "acked", "dead", "entries", "expired", "head", "id", "last_us", "name", "next", "received", "redriven",
+        "retried", "seen_us", "sent", "size", "spec",
+    )  # fmt: skip
+
+    def __init__(self, queue_id: int, row: tuple[str, str, int, int, int, int]) -> None:
+        self.id = queue_id
+        self.name, spec, self.next, self.head, self.last_us, self.seen_us = row
+        self.spec = read_spec(spec)
+        self.size = self.sent = self.received = self.acked = self.retried = self.dead = self.redriven = self.expired = 0
+        self.entries: list[bytes] = []
+
+    def store(self, tx: Transaction) -> None:
+        """Write the numbers back."""
+        numbers = (
+            self.id, self.next, self.head, self.last_us, self.seen_us, self.size, self.sent, self.received,
+            self.acked, self.retried, self.dead, self.redriven, self.expired,
+        )  # fmt: skip
+        tx.connection.execute(_STORE, numbers)
+
+    def remember(self, row_id: int, receives: int, sent_us: int, first_us: int | None) -> None:
+        """Note a settled message for the trail."""
+        self.entries.append(ENTRY.pack(row_id, min(receives, 65_535), sent_us, first_us or 0))
+
+
+class States:
+    """The states of all queues that a transaction touches."""
+
+    def __init__(self, trail_keep: int) -> None:
+        self._trail_keep = trail_keep
+
+    def get(self, tx: Transaction, queue_id: int) -> QueueState:
+        """The queue's state in this transaction; `QueueNotFound` when it was deleted."""
+        states: dict[int, QueueState] | None = tx.scratch.get("queues")
+        if states is None:
+            states = tx.scratch["queues"] = {}
+            tx.before_commit(lambda: self._store(tx))
+        state = states.get(queue_id)
+        if state is None:
+            row = one(tx.connection, _LOAD, (queue_id,))
+            if row is None:
+                raise QueueNotFound("the queue was deleted")
+            state = states[queue_id] = QueueState(queue_id, row)
+        return state
+
+    def forget(self, tx: Transaction, queue_id: int) -> None:
+        """Drop a state whose queue is deleted in this transaction."""
+        tx.scratch.get("queues", {}).pop(queue_id, None)
+
+    def add_trail(
+        self, tx: Transaction, queue_id: int, kind: str, entries: list[bytes], at_us: int, detail: str | None = None
+    ) -> None:
+        """Write settled messages into the ring, as one row."""
+        if not self._trail_keep:
+            return
+        n, upto = one(tx.connection, _LAST_TRAIL) or _NO_TRAIL
+        upto += len(entries)
+        tx.connection.execute(_ADD_TRAIL, (n + 1, queue_id, at_us, kind, upto, b"".join(entries), detail))
+        if (n + 1) % _TURN_EVERY == 0:
+            tx.connection.execute(_TURN_TRAIL, (upto - self._trail_keep,))
+
+    def _store(self, tx: Transaction) -> None:
+        for state in tx.scratch["queues"].values():
+            state.store(tx)
+            if state.entries:
+                self.add_trail(tx, state.id, "acked", state.entries, state.last_us)

@@ -1,0 +1,164 @@
+"""All queues of one embedded file."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from postroad.connections.engine import Engine
+from postroad.connections.fetching import every, one
+from postroad.connections.transaction import Transaction
+from postroad.errors import ConfigurationError, QueueExists, QueueNotFound
+from postroad.queues.port import Delivery
+from postroad.queues.spec import QueueSpec, check_name, check_source_allowed
+from postroad.queues.sqlite.burying import Undertaker, channel
+from postroad.queues.sqlite.claiming import Claimer
+from postroad.queues.sqlite.ids import MessageIds
+from postroad.queues.sqlite.moving import Mover
+from postroad.queues.sqlite.parking import Parking, Waiter
+from postroad.queues.sqlite.queue import SQLiteQueue
+from postroad.queues.sqlite.sending import Sender
+from postroad.queues.sqlite.settling import Settler
+from postroad.queues.sqlite.state import QueueState, States, read_spec, write_spec
+from postroad.queues.sqlite.sweeping import Sweeper
+from postroad.queues.sqlite.tables import ID_BITS, SCHEMA, after_reboot
+
+TRAIL_KEEP: Final = 100_000
+_FIND: Final = "SELECT id, spec FROM queue WHERE name = ?"
+_ADD: Final = "INSERT INTO queue (name, spec) VALUES (?, ?) RETURNING id"
+_ADD_TALLY: Final = "INSERT INTO tally (queue, next, head, seen_us, lives_us) VALUES (?, ?, ?, ?, ?)"
+_UPDATE: Final = "UPDATE queue SET spec = ? WHERE id = ?"
+_UPDATE_LIFE: Final = "UPDATE tally SET lives_us = ?, seen_us = ? WHERE queue = ?"
+_NAMES: Final = "SELECT name FROM queue ORDER BY name"
+_COUNTERS: Final = """
+SELECT name, sent, received, acked, retried, dead, redriven, expired FROM tally JOIN queue ON queue.id = tally.queue
+"""
+_COUNTED: Final = ("sent", "received", "acked", "retried", "dead", "redriven", "expired")
+
+
+class SQLiteQueues:
+    """Makes, finds and removes the queues of one file."""
+
+    def __init__(self, engine: Engine, *, trail_keep: int = TRAIL_KEEP) -> None:
+        self.engine = engine
+        self.ids = MessageIds(engine.salt)
+        self.states = States(trail_keep)
+        self.parking = Parking()
+        self.sender = Sender(engine, self.ids)
+        self._undertaker = Undertaker(self.states, self.sender)
+        self.claimer = Claimer(engine, self.ids, self._undertaker)
+        self.settler = Settler(engine, self.states, self._undertaker)
+        self.sweeper = Sweeper(engine, self.states, self._undertaker)
+        self.mover = Mover(engine, self.ids, self.states, self.sender, self._undertaker)
+        engine.prepare(SCHEMA, after_reboot=self._after_reboot)
+
+    def create_queue(self, spec: QueueSpec) -> SQLiteQueue:
+        """Make the queue, or return the one that is the same."""
+
+        def work(tx: Transaction) -> int:
+            self.sweeper.remove_abandoned(tx)
+            found = one(tx.connection, _FIND, (spec.name,))
+            if found is None:
+                return self._add(tx, spec)
+            if differences := read_spec(found[1]).differences(spec):
+                raise QueueExists(_differ(spec.name, differences), differences=differences)
+            return int(found[0])
+
+        return SQLiteQueue(self, self.engine.write(work), spec)
+
+    def update_queue(self, spec: QueueSpec) -> SQLiteQueue:
+        """Give the queue other settings."""
+
+        def work(tx: Transaction) -> int:
+            queue_id, _ = self._find(tx, spec.name)
+            self._check_dead_letter(tx, spec)
+            tx.connection.execute(_UPDATE, (write_spec(spec), queue_id))
+            tx.connection.execute(_UPDATE_LIFE, (_lives_us(spec), self.engine.monotonic_us(), queue_id))
+            tx.touch(channel(queue_id))
+            return queue_id
+
+        return SQLiteQueue(self, self.engine.write(work), spec)
+
+    def delete_queue(self, name: str) -> None:
+        """Remove the queue; a crash in the middle leaves a queue that holds less."""
+        self.queue(name).purge()
+        self.engine.write(lambda tx: self.sweeper.remove_queue(tx, self._find(tx, name)[0]))
+
+    def queue(self, name: str) -> SQLiteQueue:
+        """The queue of this name."""
+        check_name(name)
+
+        def work(tx: Transaction) -> SQLiteQueue:
+            self.sweeper.remove_abandoned(tx)
+            queue_id, spec = self._find(tx, name)
+            return SQLiteQueue(self, queue_id, spec)
+
+        return self.engine.write(work, durable=False)
+
+    def queue_spec(self, name: str) -> QueueSpec:
+        """The settings of the queue."""
+        check_name(name)
+        found = self.engine.read(lambda connection: one(connection, _FIND, (name,)))
+        if found is None:
+            raise _not_found(name)
+        return read_spec(found[1])
+
+    def queues(self) -> list[str]:
+        """All names, sorted."""
+        self.engine.write(self.sweeper.remove_abandoned, durable=False)
+        return self.engine.read(lambda connection: [name for (name,) in every(connection, _NAMES)])
+
+    def counters(self) -> dict[str, dict[str, int]]:
+        """What happened on each queue since it was made, in all processes."""
+        rows = self.engine.read(lambda connection: every(connection, _COUNTERS))
+        return {name: dict(zip(_COUNTED, numbers, strict=True)) for name, *numbers in rows}
+
+    def deliver(self, tx: Transaction, state: QueueState) -> None:
+        """Lease what was sent to receivers that wait in this process; ring for others if something is left."""
+
+        def claim(waiter: Waiter) -> list[Delivery]:
+            return self.claimer.claim(tx, state, limit=waiter.limit, visibility_us=waiter.visibility_us)
+
+        self.parking.serve(tx, state.id, claim)
+        if state.spec.fifo or state.head < state.next:
+            tx.touch(channel(state.id))
+
+    def _add(self, tx: Transaction, spec: QueueSpec) -> int:
+        self._check_dead_letter(tx, spec)
+        queue_id: int = one(tx.connection, _ADD, (spec.name, write_spec(spec)))[0]
+        first = (queue_id << ID_BITS) + 1
+        seen_us = self.engine.monotonic_us()
+        tx.connection.execute(_ADD_TALLY, (queue_id, first, first, seen_us, _lives_us(spec)))
+        return queue_id
+
+    def _check_dead_letter(self, tx: Transaction, spec: QueueSpec) -> None:
+        if spec.dead_letter is None:
+            return
+        found = one(tx.connection, _FIND, (spec.dead_letter,))
+        if found is None:
+            raise ConfigurationError(
+                f"dead_letter: queue {spec.dead_letter!r} does not exist", field="dead_letter",
+                remedy="Create the dead-letter queue first.",
+            )  # fmt: skip
+        check_source_allowed(read_spec(found[1]), spec.name)
+
+    def _find(self, tx: Transaction, name: str) -> tuple[int, QueueSpec]:
+        found = one(tx.connection, _FIND, (name,))
+        if found is None:
+            raise _not_found(name)
+        return int(found[0]), read_spec(found[1])
+
+    def _after_reboot(self, tx: Transaction) -> None:
+        after_reboot(tx, monotonic_us=self.engine.monotonic_us(), now_us=self.engine.now_us())
+
+
+def _lives_us(spec: QueueSpec) -> int | None:
+    return None if spec.auto_delete_after is None else int(spec.auto_delete_after * 1_000_000)
+
+
+def _not_found(name: str) -> QueueNotFound:
+    return QueueNotFound(f'queue "{name}" does not exist')
+
+
+def _differ(name: str, differences: dict[str, tuple[object, object]]) -> str:
+    told = ", ".join(f"{field} is {theirs!r}, not {mine!r}" for field, (theirs, mine) in differences.items())
+    return f'queue "{name}" exists with other settings: {told}'

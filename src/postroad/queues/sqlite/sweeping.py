@@ -1,0 +1,69 @@
+"""Removing what has outlived its time: messages past their retention, queues whose owner is gone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from postroad.connections.engine import Engine
+from postroad.connections.fetching import every
+from postroad.connections.transaction import Transaction
+from postroad.queues.sqlite.burying import Undertaker
+from postroad.queues.sqlite.claiming import id_range
+from postroad.queues.sqlite.groups import regroup
+from postroad.queues.sqlite.rows import COLUMNS, Row
+from postroad.queues.sqlite.state import QueueState, States
+
+STEP: Final = 500
+_OLDEST: Final = f"""
+SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, lease.error
+FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.id > ? AND m.id < ? ORDER BY m.id LIMIT ?
+"""  # noqa: S608 - COLUMNS is a constant
+_ABANDONED: Final = "SELECT queue, size FROM tally WHERE lives_us IS NOT NULL AND seen_us <= ? - lives_us"
+_COUNT: Final = "UPDATE abandoned SET queues = queues + 1, messages = messages + ?"
+_REMOVE: Final = (
+    "DELETE FROM lease WHERE queue = ?1",
+    "DELETE FROM message WHERE id > ?1 << 40 AND id < (?1 + 1) << 40",
+    "DELETE FROM grp WHERE queue = ?1",
+    "DELETE FROM dedup WHERE scope = ?1",
+    "DELETE FROM tally WHERE queue = ?1",
+    "DELETE FROM queue WHERE id = ?1",
+)
+
+
+class Sweeper:
+    """Takes away what nobody will come for."""
+
+    def __init__(self, engine: Engine, states: States, undertaker: Undertaker) -> None:
+        self._engine = engine
+        self._states = states
+        self._undertaker = undertaker
+
+    def expire_oldest(self, tx: Transaction, state: QueueState) -> int:
+        """Remove up to a step of expired messages from the old end of the queue; how many."""
+        now_us, monotonic_us = self._engine.now_us(), self._engine.monotonic_us()
+        low, high = id_range(state.id)
+        oldest_us = now_us - state.spec.retention * 1_000_000
+        removed, groups = 0, set()
+        for columns in every(tx.connection, _OLDEST, (low, high, STEP)):
+            row = Row(*columns)
+            if row.sent_us > oldest_us:
+                break
+            self._undertaker.expire(tx, state, row, now_us=now_us)
+            groups.add(row.grp)
+            removed += 1
+        for group in groups:
+            if group is not None:
+                regroup(tx, state, group, monotonic_us)
+        return removed
+
+    def remove_abandoned(self, tx: Transaction) -> None:
+        """Remove queues whose owner renewed nothing for as long as they live."""
+        for queue_id, size in every(tx.connection, _ABANDONED, (self._engine.monotonic_us(),)):
+            self.remove_queue(tx, queue_id)
+            tx.connection.execute(_COUNT, (size,))
+
+    def remove_queue(self, tx: Transaction, queue_id: int) -> None:
+        """Remove a queue with all it holds."""
+        self._states.forget(tx, queue_id)
+        for statement in _REMOVE:
+            tx.connection.execute(statement, (queue_id,))
