@@ -1,0 +1,344 @@
+"""The rules of topics, one test each: a new adapter is a subclass with the fixture `ground`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pytest
+
+from postroad.errors import ConfigurationError, InvalidInput, InvalidMessage, MessageTooLarge, QueueNotFound
+from postroad.queues import OutgoingMessage, Queue
+from postroad.testing.differences import Differences
+from postroad.testing.queues.ground import QueueGround, bodies, ordered, take, texts
+from postroad.topics import Subscription, Topic
+
+
+class TopicStore(Protocol):
+    """The store's half that makes topics."""
+
+    def topic(self, name: str, *, fifo: bool) -> Topic: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicGround:
+    """An adapter under test, with the queues it copies to."""
+
+    topics: TopicStore
+    queues: QueueGround
+    settle: Callable[[], None] = lambda: None
+    """Wait until a changed subscription holds, where that takes time."""
+    fifo: bool = True
+    """False where the adapter has no FIFO topics at all."""
+
+    def topic(self, *, fifo: bool = False) -> Topic:
+        """A topic under a name that no other test has."""
+        if fifo and not self.fifo:
+            pytest.skip("the adapter has no FIFO topics")
+        return self.topics.topic(f"news-{uuid.uuid4().hex[:8]}{'.fifo' if fifo else ''}", fifo=fifo)
+
+    def subscriber(self, topic: Topic, *, filter: Any = None, fifo: bool = False) -> Queue:
+        """A new queue that gets copies."""
+        queue = self.queues.create("copies", fifo=fifo, visibility=60)
+        topic.subscribe(queue, filter=filter)
+        self.settle()
+        return queue
+
+
+class TopicConformance(Differences):
+    """Every promise of `Topic`, unless its traits say otherwise."""
+
+    @pytest.fixture
+    def ground(self) -> TopicGround:
+        """Override this with the adapter under test."""
+        raise NotImplementedError
+
+    def test_every_subscribed_queue_gets_its_own_copy(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        queues = [ground.subscriber(topic) for _ in range(3)]
+
+        [result] = topic.publish([OutgoingMessage(body="news é", attributes={"EventType": "Placed"})])
+        copies = [take(queue, 1)[0] for queue in queues]
+        queues[0].ack([copies[0]])
+
+        assert result.ok
+        assert {copy.body for copy in copies} == {"news é".encode()}
+        assert {copy.attributes["EventType"] for copy in copies} == {"Placed"}
+        assert queues[1].ack([copies[1]])[0].ok
+
+    def test_publishing_without_subscribers_is_ok(self, ground: TopicGround) -> None:
+        [result] = ground.topic().publish(texts("to nobody"))
+
+        assert result.ok
+        assert result.message_id
+
+    def test_an_empty_batch_publishes_nothing(self, ground: TopicGround) -> None:
+        assert ground.topic().publish([]) == []
+
+    def test_batches_above_ten_are_published_whole(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        queue = ground.subscriber(topic)
+        sent = [f"body-{n}" for n in range(23)]
+
+        results = topic.publish(texts(*sent))
+
+        assert [result.ok for result in results] == [True] * 23
+        assert sorted(bodies(take(queue, 23))) == sorted(sent)
+
+    def test_a_filter_lets_through_what_has_one_of_its_values(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        queue = ground.subscriber(topic, filter={"EventType": ["Placed", "Paid"]})
+
+        topic.publish(
+            [OutgoingMessage(body=kind, attributes={"EventType": kind}) for kind in ("Placed", "Sent", "Paid")]
+        )
+        topic.publish(texts("without the attribute"))
+
+        assert sorted(bodies(take(queue, 2))) == ["Paid", "Placed"]
+        assert queue.receive() == []
+
+    def test_all_attributes_that_a_filter_names_must_match(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        queue = ground.subscriber(topic, filter={"EventType": ["Placed"], "tenant": ["a", "b"]})
+
+        topic.publish(
+            [
+                OutgoingMessage(body="both", attributes={"EventType": "Placed", "tenant": "b"}),
+                OutgoingMessage(body="one", attributes={"EventType": "Placed", "tenant": "c"}),
+                OutgoingMessage(body="other", attributes={"tenant": "a"}),
+            ]
+        )
+
+        assert bodies(take(queue, 1)) == ["both"]
+        assert queue.receive() == []
+
+    def test_subscribing_again_replaces_the_filter(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        queue = ground.subscriber(topic, filter={"k": ["old"]})
+        if not topic.traits.filters_at_once:
+            pytest.skip("a changed filter takes its time, says the trait")
+
+        topic.subscribe(queue, filter={"k": ["new"]})
+        ground.settle()
+        topic.publish([OutgoingMessage(body=value, attributes={"k": value}) for value in ("old", "new")])
+
+        assert bodies(take(queue, 1)) == ["new"]
+        assert queue.receive() == []
+        assert topic.subscriptions() == [Subscription(queue=queue.name, filter={"k": ("new",)})]
+
+    def test_subscribing_again_without_a_filter_lets_everything_through(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        queue = ground.subscriber(topic, filter={"k": ["old"]})
+        if not topic.traits.filters_at_once:
+            pytest.skip("a changed filter takes its time, says the trait")
+
+        topic.subscribe(queue)
+        ground.settle()
+        topic.publish(texts("all"))
+
+        assert bodies(take(queue, 1)) == ["all"]
+
+    def test_subscribing_twice_gives_one_copy(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        queue = ground.subscriber(topic)
+
+        topic.subscribe(queue)
+        ground.settle()
+        topic.publish(texts("once"))
+
+        assert bodies(take(queue, 1)) == ["once"]
+        assert queue.receive() == []
+
+    def test_unsubscribing_stops_the_copies_and_leaves_what_is_there(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        queue = ground.subscriber(topic)
+        topic.publish(texts("before"))
+
+        first, second = topic.unsubscribe(queue), topic.unsubscribe(queue)
+        ground.settle()
+        topic.publish(texts("after"))
+
+        assert (first, second) == (True, False)
+        assert bodies(take(queue, 1)) == ["before"]
+        assert queue.receive() == []
+
+    def test_unsubscribing_one_queue_leaves_the_others(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        gone, stays = ground.subscriber(topic), ground.subscriber(topic)
+
+        topic.unsubscribe(gone)
+        ground.settle()
+        topic.publish(texts("news"))
+
+        assert bodies(take(stays, 1)) == ["news"]
+
+    def test_subscriptions_name_queues_and_filters(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        plain, choosy = ground.subscriber(topic), ground.subscriber(topic, filter={"k": ["v", "w"]})
+
+        expected = [
+            Subscription(queue=plain.name, filter=None),
+            Subscription(queue=choosy.name, filter={"k": ("v", "w")}),
+        ]
+        assert topic.subscriptions() == sorted(expected, key=lambda each: each.queue)
+
+    def test_a_topic_asked_for_twice_is_one_topic(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        queue = ground.subscriber(topic)
+
+        ground.topics.topic(topic.name, fifo=False).publish(texts("news"))
+
+        assert bodies(take(queue, 1)) == ["news"]
+
+    def test_a_fifo_topic_keeps_the_order_of_each_group(self, ground: TopicGround) -> None:
+        topic = ground.topic(fifo=True)
+        queues = [ground.subscriber(topic, fifo=True) for _ in range(2)]
+
+        for n in range(6):
+            topic.publish([*ordered("a", f"a{n}"), *ordered("b", f"b{n}")])
+
+        for queue in queues:
+            received = bodies(take(queue, 12))
+            assert [body for body in received if body[0] == "a"] == [f"a{n}" for n in range(6)]
+            assert [body for body in received if body[0] == "b"] == [f"b{n}" for n in range(6)]
+
+    def test_a_fifo_topic_recognises_a_repeated_dedup_id(self, ground: TopicGround) -> None:
+        topic = ground.topic(fifo=True)
+        queue = ground.subscriber(topic, fifo=True)
+
+        [first] = topic.publish([OutgoingMessage(body="one", group="g", dedup_id="same")])
+        queue.ack(take(queue, 1))
+        [second] = topic.publish([OutgoingMessage(body="two", group="g", dedup_id="same")])
+
+        assert second.ok
+        assert second.message_id == first.message_id
+        assert queue.receive() == []
+
+    def test_after_five_minutes_a_dedup_id_is_new(self, ground: TopicGround) -> None:
+        topic = ground.topic(fifo=True)
+        queue = ground.subscriber(topic, fifo=True)
+        topic.publish(ordered("g", "one"))
+        queue.ack(take(queue, 1))
+
+        ground.queues.jump(301)
+        topic.publish(ordered("g", "one"))
+
+        assert bodies(take(queue, 1)) == ["one"]
+
+    def test_a_standard_queue_may_subscribe_to_a_fifo_topic(self, ground: TopicGround) -> None:
+        topic = ground.topic(fifo=True)
+        queue = ground.subscriber(topic)
+
+        topic.publish(ordered("g", "1", "2"))
+
+        assert sorted(bodies(take(queue, 2))) == ["1", "2"]
+
+    def test_a_fifo_queue_cannot_subscribe_to_a_standard_topic(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        queue = ground.queues.create(fifo=True)
+
+        with pytest.raises(ConfigurationError) as refused:
+            topic.subscribe(queue)
+
+        assert refused.value.field == "queue"
+        assert topic.subscriptions() == []
+
+    def test_a_message_above_the_limit_is_refused(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        queue = ground.subscriber(topic)
+        limit = topic.traits.max_message_bytes
+
+        with pytest.raises(MessageTooLarge) as refused:
+            topic.publish(texts("fits", "x" * (limit + 1)))
+
+        assert refused.value.field == "messages[1].body"
+        assert queue.receive() == []
+
+    @pytest.mark.parametrize(
+        ("field", "fields"),
+        [
+            ("body", {"body": ""}),
+            ("body", {"body": "\x00"}),
+            ("body", {"body": b"\xff"}),
+            ("attributes", {"attributes": {f"a{n}": "v" for n in range(11)}}),
+            ("attributes.k", {"attributes": {"k": ""}}),
+            ("delay", {"delay": 5}),
+            ("dedup_id", {"dedup_id": "d"}),
+        ],
+    )
+    def test_a_message_that_breaks_a_limit_is_refused(
+        self, ground: TopicGround, field: str, fields: dict[str, Any]
+    ) -> None:
+        topic = ground.topic()
+        queue = ground.subscriber(topic)
+
+        with pytest.raises(InvalidMessage) as refused:
+            topic.publish([OutgoingMessage(**{"body": "x", **fields})])
+
+        assert refused.value.field == field
+        assert queue.receive() == []
+
+    @pytest.mark.parametrize(
+        ("field", "fields"),
+        [("group", {"group": None}), ("group", {"group": "a b"}), ("dedup_id", {"dedup_id": "d" * 129})],
+    )
+    def test_a_fifo_message_that_breaks_a_limit_is_refused(
+        self, ground: TopicGround, field: str, fields: dict[str, Any]
+    ) -> None:
+        topic = ground.topic(fifo=True)
+
+        with pytest.raises(InvalidMessage) as refused:
+            topic.publish([OutgoingMessage(**{"body": "x", "group": "g", "dedup_id": "d", **fields})])
+
+        assert refused.value.field == field
+
+    @pytest.mark.parametrize("filter", [{}, {"k": []}, {"k": "text"}, {"k": [1]}, {"": ["v"]}, ["k"]])
+    def test_a_filter_that_makes_no_sense_is_refused(self, ground: TopicGround, filter: Any) -> None:
+        topic = ground.topic()
+        queue = ground.queues.create()
+
+        with pytest.raises(InvalidInput, match="filter"):
+            topic.subscribe(queue, filter=filter)
+
+        assert topic.subscriptions() == []
+
+    def test_one_bad_message_publishes_nothing_of_its_batch(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        queue = ground.subscriber(topic)
+
+        with pytest.raises(InvalidMessage):
+            topic.publish(texts("good", ""))
+
+        assert queue.receive() == []
+
+    def test_a_batch_reaches_all_queues_or_none(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        if not topic.traits.atomic_batch:
+            pytest.skip("a batch is not published as one, says the trait")
+        wide, narrow = ground.subscriber(topic), ground.queues.create("narrow", max_message_bytes=1_024)
+        topic.subscribe(narrow)
+
+        with pytest.raises(MessageTooLarge):
+            topic.publish(texts("small", "x" * 2_000))
+
+        assert wide.receive() == []
+        assert narrow.receive() == []
+
+    def test_a_deleted_queue_does_not_break_publishing_to_the_others(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        gone, stays = ground.subscriber(topic), ground.subscriber(topic)
+
+        ground.queues.queues.delete_queue(gone.name)
+        [result] = topic.publish(texts("news"))
+
+        assert result.ok
+        assert bodies(take(stays, 1)) == ["news"]
+
+    def test_a_queue_that_is_not_there_cannot_subscribe(self, ground: TopicGround) -> None:
+        topic, queue = ground.topic(), ground.queues.create()
+        ground.queues.queues.delete_queue(queue.name)
+
+        with pytest.raises(QueueNotFound):
+            topic.subscribe(queue)
