@@ -5,10 +5,14 @@ PYTEST := $(PY) -m pytest -n auto --dist worksteal
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help up check test bench format errors picture clean
+.PHONY: help setup up check test bench format errors picture clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install everything that development and all tests need
+	@tools/environment dev
+	@tools/environment ministack
 
 up: ## start Postroad here (ARGS="--demo --port 9000" passes flags on)
 	@tools/environment run
@@ -18,9 +22,7 @@ check: ## what a change must pass: format, lint, types, layers, unit tests, conf
 	@tools/environment dev
 	@$(PYTEST) -m "not slow and not aws" $(ARGS)
 
-test: ## everything, AWS emulation included
-	@tools/environment dev
-	@tools/environment ministack
+test: setup ## everything, AWS emulation included
 	@$(PYTEST) $(ARGS)
 
 bench: ## measure beside the peers (ONLY=name for one row, QUICK=1 for a short run)

@@ -1,0 +1,1 @@
+"""Measurements beside the peers, under rules that let either side lose: `python -m benchmarks --help`."""

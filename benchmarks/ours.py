@@ -1,0 +1,90 @@
+"""Postroad's side of the rows."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+import postroad
+from benchmarks.frame import Durability, Load, Open, Opened, WrongResult
+from benchmarks.workload import move
+from postroad import OutgoingMessage, Queue, QueueSpec
+
+NAME = "bench"
+_LEVELS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
+
+
+def url(directory: Path) -> str:
+    """Where the embedded file of this side lies."""
+    return f"sqlite:///{directory / 'postroad.db'}"
+
+
+@contextmanager
+def open_queue(directory: Path, *, fifo: bool = False) -> Iterator[Queue]:
+    """A fresh queue with the defaults a user gets, but for a visibility no round outlasts."""
+    with postroad.connect(url(directory)) as backend:
+        yield backend.create_queue(QueueSpec(f"{NAME}.fifo" if fifo else NAME, fifo=fifo, visibility=600))
+
+
+def moving(*, producers: int, consumers: int, send_batch: int, take_batch: int) -> Open:
+    """A side that moves messages with threads of one process."""
+
+    @contextmanager
+    def opened(directory: Path, load: Load) -> Iterator[Opened]:
+        with open_queue(directory) as queue:
+            client = QueueClient(queue, take_batch)
+
+            def run() -> float:
+                return move([client] * producers, [client] * consumers, messages=load.messages, batch=send_batch)
+
+            yield Opened(run, lambda: durability(queue))
+
+    return opened
+
+
+class QueueClient:
+    """A queue as the workload sees it. Any number of threads may share it."""
+
+    def __init__(self, queue: Queue, take_batch: int) -> None:
+        self._queue = queue
+        self._take_batch = take_batch
+
+    def put(self, bodies: Sequence[str]) -> None:
+        """Send the bodies as one batch."""
+        send(self._queue, [OutgoingMessage(body) for body in bodies])
+
+    def take(self) -> list[str]:
+        """Receive up to a batch and ack it."""
+        return receive(self._queue, self._take_batch, wait=0.2)
+
+
+def send(queue: Queue, messages: Sequence[OutgoingMessage]) -> None:
+    """Send, and refuse the round when one was not stored."""
+    for result in queue.send(messages):
+        if not result.ok:
+            raise WrongResult(f"a send failed: {result.error}")
+
+
+def receive(queue: Queue, most: int, *, wait: float = 0.0) -> list[str]:
+    """Receive and ack up to `most`, and refuse the round when an ack came too late."""
+    deliveries = queue.receive(max_messages=most, wait=wait)
+    for result in queue.ack(deliveries) if deliveries else ():
+        if not result.ok:
+            raise WrongResult(f"an ack failed: {result.error}")
+    return [delivery.body.decode() for delivery in deliveries]
+
+
+def durability(queue: Queue) -> Durability:
+    """Read back what the connections of this process say right after a send."""
+    fifo = queue.traits.fifo
+    send(queue, [OutgoingMessage("0-x", group="probe" if fifo else None, dedup_id=uuid.uuid4().hex if fifo else None)])
+    open_now = [connection for connection in apsw.connections() if connection.filename.endswith("postroad.db")]
+    # The engine has several: the weakest one is what counts.
+    level = min(int(connection.pragma("synchronous")) for connection in open_now)
+    journals = {str(connection.pragma("journal_mode")) for connection in open_now}
+    receive(queue, 1)
+    return Durability(journal="/".join(sorted(journals)), synchronous=_LEVELS[level])

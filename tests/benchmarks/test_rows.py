@@ -1,0 +1,22 @@
+"""Every row works at its smallest size: what comes out is right, whatever the figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmarks.frame import Row, measure, missing
+from benchmarks.rows import ROWS
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_gives_checked_figures_for_both_sides(row: Row, tmp_path: Path) -> None:
+    if (side := missing(row)) is not None:
+        pytest.skip(f"absent: {side.label} is not installed; `make setup` installs it")
+
+    samples = measure(row, scale="smallest", rounds=1, directory=tmp_path)
+
+    assert samples.ours[0] > 0
+    assert samples.peer[0] > 0
