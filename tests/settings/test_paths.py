@@ -13,6 +13,7 @@ from postroad.settings import beside, data_path
         ("sqlite:///postroad.db", Path("postroad.db"), Path("postroad.db.token")),
         ("sqlite:////var/lib/shop.db", Path("/var/lib/shop.db"), Path("/var/lib/shop.db.token")),
         ("sqlite:///a.db?mode=x", Path("a.db"), Path("a.db.token")),
+        ("sqlite:///my%20shop.db", Path("my shop.db"), Path("my shop.db.token")),
         ("memory://", None, Path("postroad.token")),
         ("aws://eu-west-1", None, Path("postroad.token")),
     ],

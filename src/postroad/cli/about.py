@@ -7,13 +7,14 @@ from typing import Any
 
 import typer
 
-from postroad.cli.verbs import Call, verb
+from postroad.cli.call import Call
+from postroad.cli.verbs import add_verb
 
 
 def add_to(app: typer.Typer) -> None:
     """Make the verbs part of the program."""
-    verb(app, "version", example="postroad version --json")(version)
-    verb(app, "commands", example="postroad commands --json")(commands)
+    add_verb(app, "version", version, example="postroad version --json")
+    add_verb(app, "commands", commands, example="postroad commands --json")
 
 
 def version(call: Call) -> None:
@@ -32,7 +33,8 @@ def commands(call: Call) -> None:
 
     items = list(_leaves(program(), ""))
     rows = (
-        [Text(i["command"], "bold"), Text("destructive" if i["destructive"] else ""), Text(i["summary"])] for i in items
+        [Text(i["command"], "bold"), Text("destroys" if i["destructive"] else "", "red"), Text(i["summary"])]
+        for i in items
     )
     call.show({"items": items}, table(["COMMAND", "", "SUMMARY"], rows))
 

@@ -6,13 +6,15 @@ from typing import Any
 
 import typer
 
-from postroad.cli.verbs import Call, verb
+from postroad.cli.call import Call
+from postroad.cli.output import legible
+from postroad.cli.verbs import add_verb
 
 
 def add_to(app: typer.Typer) -> None:
     """Make the verbs part of `postroad config`."""
-    verb(app, "show", example="postroad config show --json")(show)
-    verb(app, "check", example="postroad config check --config staging.toml")(check)
+    add_verb(app, "show", show, example="postroad config show --json")
+    add_verb(app, "check", check, example="postroad config check --config staging.toml")
 
 
 def show(call: Call) -> None:
@@ -23,7 +25,12 @@ def show(call: Call) -> None:
 
     items = call.settings().items()
     rows = (
-        [Text(item["key"], "bold"), Text(_shown(item["value"])), Text(item["source"]), Text(item["env"], "dim")]
+        [
+            Text(item["key"], "bold"),
+            Text(_shown(item["value"])),
+            Text(item["source"], "" if item["source"] == "default" else "green"),
+            Text(item["env"], "dim"),
+        ]
         for item in items
     )
     call.show({"items": items}, table(["KEY", "VALUE", "SOURCE", "VARIABLE"], rows))
@@ -37,10 +44,8 @@ def check(call: Call) -> None:
 
 
 def _shown(value: Any) -> str:
-    from postroad.cli.output import legible
-
     if value is None or value == []:
         return "-"
-    return legible(
-        ", ".join(value) if isinstance(value, list) else str(value).lower() if isinstance(value, bool) else value
-    )
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return legible(", ".join(value) if isinstance(value, list) else value)

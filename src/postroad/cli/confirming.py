@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -15,7 +16,7 @@ def confirm_name(name: str, confirm: str | None, effect: str) -> None:
     if confirm is None:
         if not sys.stdin.isatty():
             raise InvalidInput(
-                f"{effect} needs a confirmation", field="confirm",
+                f'to go on, "{name}" must be confirmed: this {effect}', field="confirm",
                 remedy=f"Repeat the command with --confirm {name}; nothing was changed.",
             )  # fmt: skip
         write(f"This {effect}.", sys.stderr)
@@ -26,14 +27,14 @@ def confirm_name(name: str, confirm: str | None, effect: str) -> None:
         )
 
 
-def confirm_yes(yes: bool, effect: str) -> None:
-    """Go on only if `--yes` was given or the person at the terminal agrees."""
+def confirm_yes(yes: bool, action: str, effect: Callable[[], str]) -> None:
+    """Go on only if `--yes` was given, or the person at the terminal has seen the effect and agrees."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise InvalidInput(
-            f"{effect} needs a confirmation", field="yes", remedy="Repeat the command with --yes; nothing was changed."
+            f"{action} needs a confirmation", field="yes", remedy="Repeat the command with --yes; nothing was changed."
         )
-    write(f"This {effect}.", sys.stderr)
+    write(f"This {effect()}.", sys.stderr)
     if not typer.confirm("Go on?", err=True):
         raise InvalidInput("not confirmed", field="yes", remedy="Nothing was changed.")

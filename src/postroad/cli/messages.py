@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from postroad.cli.call import Call
 from postroad.cli.durations import duration
 from postroad.cli.queues import QueueName
-from postroad.cli.verbs import Call, verb
+from postroad.cli.verbs import add_verb
 from postroad.errors import InvalidInput
 
 _ATTRIBUTE_FORM = "K=V"
@@ -17,8 +18,10 @@ _ATTRIBUTE_FORM = "K=V"
 
 def add_to(app: typer.Typer) -> None:
     """Make the verbs part of `postroad queue`."""
-    verb(app, "peek", example="postroad queue peek orders-dlq --limit 3 --body")(peek)
-    verb(app, "send", example="""postroad queue send orders --body '{"id": 7}' --attr EventType=orders.placed""")(send)
+    add_verb(app, "peek", peek, example="postroad queue peek orders-dlq --limit 3 --body")
+    add_verb(
+        app, "send", send, example="""postroad queue send orders --body '{"id": 7}' --attr EventType=orders.placed"""
+    )
 
 
 def attributes(pairs: list[str]) -> dict[str, str]:

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
+from postroad.cli.call import Call
 from postroad.cli.completion import queue_names
 from postroad.cli.confirming import confirm_name
 from postroad.cli.durations import duration
-from postroad.cli.verbs import Call, verb
-from postroad.errors import InvalidInput
+from postroad.cli.verbs import add_verb
+from postroad.errors import InvalidInput, NotSupported
 
 QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The queue.", autocompletion=queue_names)]
 Confirm = Annotated[str | None, typer.Option(metavar="NAME", help="The queue's name again, instead of the question.")]
@@ -18,13 +19,17 @@ Confirm = Annotated[str | None, typer.Option(metavar="NAME", help="The queue's n
 
 def add_to(app: typer.Typer) -> None:
     """Make the verbs part of `postroad queue`."""
-    verb(app, "create", example="postroad queue create orders --visibility 2m --dead-letter orders-dlq")(create)
-    verb(app, "list", example="postroad queue list --prefix orders")(list_)
-    verb(app, "show", example="postroad queue show orders")(show)
-    verb(app, "delete", example="postroad queue delete orders --confirm orders", destructive=True)(delete)
-    verb(
-        app, "purge", example='postroad queue purge orders --confirm orders --reason "test data"', destructive=True
-    )(purge)  # fmt: skip
+    add_verb(app, "create", create, example="postroad queue create orders --visibility 2m --dead-letter orders-dlq")
+    add_verb(app, "list", list_, example="postroad queue list --prefix orders")
+    add_verb(app, "show", show, example="postroad queue show orders")
+    add_verb(app, "delete", delete, example="postroad queue delete orders --confirm orders", destructive=True)
+    add_verb(
+        app,
+        "purge",
+        purge,
+        example='postroad queue purge orders --confirm orders --reason "test data"',
+        destructive=True,
+    )
 
 
 def create(
@@ -97,14 +102,16 @@ def purge(
 ) -> None:
     """Remove every message of a queue, leased ones included."""
     from postroad.documents import open_queue, queue_row
-    from postroad.queues import purge as purge_queue
+    from postroad.queues import Movable
 
     if not reason.strip():
         raise InvalidInput("reason: is empty", field="reason", remedy="Say why with --reason; nothing was changed.")
     with call.backend() as backend:
         queue = open_queue(backend, name)
         confirm_name(name, confirm, f'removes {_held(queue_row(backend, name))} from queue "{name}"')
-        purged = purge_queue(queue)
+        if not isinstance(queue, Movable):
+            raise NotSupported(f'queue "{name}" cannot be purged on this backend')
+        purged = queue.purge()
     call.show({"purged": purged}, f"purged {purged} from {name}")
 
 

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from postroad.cli.durations import spoken
 from postroad.cli.output import legible
+from postroad.queues.markers import DEAD_LETTER, read_dead
 
 _SECONDS = {"visibility", "retention", "delay", "receive_wait", "auto_delete_after"}
 
@@ -62,16 +64,14 @@ def _setting(key: str, value: Any) -> str:
     return spoken(value) if key in _SECONDS else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def message_blocks(items: list[dict[str, Any]], now: datetime) -> Iterator[Text]:
-    """One headline per message; attributes and body below it."""
+def message_blocks(items: list[dict[str, Any]], now: datetime) -> Iterator[Text | Padding]:
+    """One headline per message; why it is dead, its attributes and its body below it."""
     if not items:
         yield Text("no messages")
     for item in items:
         yield _headline(item, now)
-        for name, value in sorted(item["attributes"].items()):
-            yield Text(f"    {legible(name)}=", "dim").append(legible(value), "default")
-        if "body" in item:
-            yield Text(f"    {legible(item['body'])}")
+        for line in _details(item):
+            yield Padding(line, (0, 0, 0, 4), expand=False)
 
 
 def _headline(item: dict[str, Any], now: datetime) -> Text:
@@ -84,7 +84,19 @@ def _headline(item: dict[str, Any], now: datetime) -> Text:
     ]
     if item["group"] is not None:
         facts.append(f"group {legible(item['group'])}")
-    return Text(item["message_id"], "bold").append("  " + "  ".join(facts), "default not bold")
+    return Text.assemble((item["message_id"], "bold"), "  ", "  ".join(facts))
+
+
+def _details(item: dict[str, Any]) -> Iterator[Text]:
+    dead = read_dead(item["attributes"])
+    if dead is not None:
+        why = dead.error or dead.reason or "no error recorded"
+        yield Text(legible(f"dead letter of {dead.source} after {dead.receives} receives: {why}"), "red")
+    for name, value in sorted(item["attributes"].items()):
+        if dead is None or name != DEAD_LETTER:
+            yield Text.assemble((f"{legible(name)}=", "dim"), legible(value))
+    if "body" in item:
+        yield Text(legible(item["body"]))
 
 
 def _number(value: int | None) -> Text:

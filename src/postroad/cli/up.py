@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from postroad.cli.verbs import Call, verb
+from postroad.cli.call import Call
+from postroad.cli.verbs import add_verb
 
 
 def add_to(app: typer.Typer) -> None:
     """Make the verb part of the program."""
-    verb(app, "up", example="postroad up --port 9000 --open")(up)
+    add_verb(app, "up", up, example="postroad up --port 9000 --open")
 
 
 def up(
@@ -22,7 +23,7 @@ def up(
     read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every change by HTTP.")] = False,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the browser when ready.")] = False,
 ) -> None:
-    """Start Postroad here: the HTTP API and the parts that work behind it, until Ctrl-C."""
+    """Start Postroad here, with its HTTP API, until Ctrl-C."""
     from postroad.service import run_up
 
     settings = call.settings(host=host, port=port, load=load or None, read_only=read_only or None)

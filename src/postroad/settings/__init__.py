@@ -1,8 +1,20 @@
 """Settings: what this process was told by flags, environment and file; the only reader of the environment."""
 
-from postroad.settings.loading import FILE_NAME, debugging, load, no_color
+from postroad.settings.loading import FILE_NAME, debugging, default_url, failpoints, load, no_color
 from postroad.settings.names import nearest
 from postroad.settings.paths import beside, data_path
 from postroad.settings.settings import Settings, Source
 
-__all__ = ["FILE_NAME", "Settings", "Source", "beside", "data_path", "debugging", "load", "nearest", "no_color"]
+__all__ = [
+    "FILE_NAME",
+    "Settings",
+    "Source",
+    "beside",
+    "data_path",
+    "debugging",
+    "default_url",
+    "failpoints",
+    "load",
+    "nearest",
+    "no_color",
+]

@@ -43,6 +43,16 @@ def load(
     )
 
 
+def default_url(env: Mapping[str, str] | None = None) -> str:
+    """The backend that a program which names none opens."""
+    return (os.environ if env is None else env).get(PREFIX + "URL") or Settings().url
+
+
+def failpoints(env: Mapping[str, str] | None = None) -> str | None:
+    """The failpoints this process was started with."""
+    return (os.environ if env is None else env).get(PREFIX + "FAILPOINTS")
+
+
 def debugging(env: Mapping[str, str] | None = None) -> bool:
     """Whether tracebacks are wanted; known even when the settings cannot be read."""
     return (os.environ if env is None else env).get(PREFIX + "DEBUG", "") not in ("", "0")

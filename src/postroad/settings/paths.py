@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 _SQLITE = "sqlite:///"
 
@@ -11,7 +12,7 @@ def data_path(url: str) -> Path | None:
     """The file that a backend keeps its data in; None where the backend is no file."""
     if not url.startswith(_SQLITE):
         return None
-    return Path(url.removeprefix(_SQLITE).split("?", 1)[0])
+    return Path(unquote(urlsplit(url).path[1:]))
 
 
 def beside(url: str, suffix: str) -> Path:

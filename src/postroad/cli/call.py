@@ -1,0 +1,58 @@
+"""What a verb knows about its invocation: the shared options and what follows from them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from postroad.cli.output import legible, render, write, write_json
+from postroad.settings import Settings, load, no_color
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from postroad.wiring import Backend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One invocation of a verb."""
+
+    url: str | None = None
+    config: Path | None = None
+    json: bool = False
+    no_color: bool = False
+
+    def settings(self, **flags: Any) -> Settings:
+        """The settings under these flags; doubtful variables are named on stderr."""
+        settings = load(flags={"url": self.url, **flags}, file=self.config)
+        for warning in settings.warnings:
+            write(f"warning: {legible(warning)}", sys.stderr)
+        return settings
+
+    @contextmanager
+    def backend(self) -> Iterator[Backend]:
+        """The backend that the settings name, closed afterwards."""
+        settings = self.settings()
+        from postroad.wiring import connect
+
+        with connect(settings.url, trail_keep=settings.trail_keep) as backend:
+            yield backend
+
+    def show(self, document: Any, *parts: RenderableType) -> None:
+        """Print the document, or its parts for people."""
+        if self.json:
+            write_json(document)
+        elif all(isinstance(part, str) for part in parts):
+            write("\n".join(map(str, parts)))
+        else:
+            write(render(*parts, color=self.color))
+
+    @property
+    def color(self) -> bool:
+        """Whether colour is welcome on a terminal."""
+        return not (self.no_color or no_color())

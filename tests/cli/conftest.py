@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from tests.cli.terminal import Outcome, Postroad
+
+from postroad.cli.app import run
+
+
+@pytest.fixture(autouse=True)
+def _a_directory_and_an_environment_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in [name for name in os.environ if name.startswith("POSTROAD_") or name == "NO_COLOR"]:
+        monkeypatch.delenv(variable)
+
+
+@pytest.fixture
+def postroad(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Postroad:
+    """Run a command in this process, on `postroad.db` in the test's own directory."""
+
+    def call(*args: str, stdin: str = "") -> Outcome:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        capsys.readouterr()
+        code = run(args)
+        written = capsys.readouterr()
+        return Outcome(code, written.out, written.err)
+
+    return call

@@ -1,0 +1,106 @@
+"""`postroad queue peek|send`."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cli.terminal import Postroad
+
+from postroad.queues import OutgoingMessage
+from postroad.wiring import connect
+
+
+def test_send_prints_the_id_of_the_message(postroad: Postroad) -> None:
+    postroad("queue", "create", "orders")
+
+    sent = postroad("queue", "send", "orders", "--body", "x", "--json").document
+
+    [item] = postroad("queue", "peek", "orders", "--json").document["items"]
+    assert sent == {"message_id": item["message_id"]}
+
+
+def test_send_takes_attributes_group_and_a_body_from_stdin(postroad: Postroad) -> None:
+    postroad("queue", "create", "orders.fifo", "--fifo")
+
+    postroad(
+        *("queue", "send", "orders.fifo", "--body", "-", "--attr", "EventType=a=b", "--group", "g", "--dedup-id", "d"),
+        stdin="hello\n",
+    )
+
+    [item] = postroad("queue", "peek", "orders.fifo", "--body", "--json").document["items"]
+    assert (item["body"], item["attributes"], item["group"]) == ("hello\n", {"EventType": "a=b"}, "g")
+
+
+def test_a_delayed_message_is_shown_as_such(postroad: Postroad) -> None:
+    postroad("queue", "create", "orders")
+
+    postroad("queue", "send", "orders", "--body", "x", "--delay", "5m")
+
+    [item] = postroad("queue", "peek", "orders", "--json").document["items"]
+    assert item["state"] == "delayed"
+
+
+@pytest.mark.parametrize("extra", [("--group", "a b"), ("--dedup-id", "d"), ("--delay", "20m"), ("--body", "")])
+def test_a_message_that_breaks_a_limit_is_exit_2_and_not_sent(extra: tuple[str, str], postroad: Postroad) -> None:
+    postroad("queue", "create", "orders")
+
+    outcome = postroad("queue", "send", "orders", "--body", "x", *extra)
+
+    assert outcome.code == 2
+    assert postroad("queue", "peek", "orders", "--json").document == {"items": [], "next_cursor": None}
+
+
+def test_peek_shows_bodies_only_when_asked_and_touches_nothing(postroad: Postroad) -> None:
+    postroad("queue", "create", "orders")
+    postroad("queue", "send", "orders", "--body", "secret")
+
+    hidden = [postroad("queue", "peek", "orders", "--json") for _ in range(5)][-1]
+    shown = postroad("queue", "peek", "orders", "--body", "--json")
+
+    assert "secret" not in hidden.out
+    assert hidden.document["items"][0].keys() == {
+        *("message_id", "attributes", "group", "receive_count", "sent_at", "state", "size")
+    }
+    assert shown.document["items"][0]["body"] == "secret"
+    assert shown.document["items"][0]["receive_count"] == 0
+
+
+def test_peek_walks_the_queue_page_by_page(postroad: Postroad) -> None:
+    postroad("queue", "create", "orders")
+    with connect("sqlite:///postroad.db") as backend:
+        backend.queue("orders").send([OutgoingMessage(str(number)) for number in range(5)])
+
+    seen, after = [], None
+    while True:
+        page = postroad(
+            *("queue", "peek", "orders", "--limit", "2", "--body", "--json"), *(("--after", after) if after else ())
+        )
+        seen += [item["body"] for item in page.document["items"]]
+        after = page.document["next_cursor"]
+        if after is None:
+            break
+
+    assert seen == ["0", "1", "2", "3", "4"]
+
+
+def test_what_data_says_cannot_drive_the_terminal(postroad: Postroad) -> None:
+    postroad("queue", "create", "orders")
+    evil = "\u202e<script>[red]"
+    postroad("queue", "send", "orders", "--body", evil, "--attr", f"Note={evil}")
+
+    text = postroad("queue", "peek", "orders", "--body").out
+
+    assert "\u202e" not in text
+    assert text.count(r"\u202e<script>[red]") == 2
+
+
+def test_a_dead_letter_says_why_it_is_one(postroad: Postroad) -> None:
+    postroad("queue", "create", "orders-dlq")
+    postroad("queue", "create", "orders", "--dead-letter", "orders-dlq")
+    postroad("queue", "send", "orders", "--body", "x")
+    with connect("sqlite:///postroad.db") as backend:
+        queue = backend.queue("orders")
+        queue.reject(queue.receive(), reason="poison", error="ValueError: bad amount")
+
+    text = postroad("queue", "peek", "orders-dlq").out
+
+    assert "dead letter of orders after 1 receives: ValueError: bad amount" in text

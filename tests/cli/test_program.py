@@ -1,0 +1,135 @@
+"""What only the real program can show: streams, pipes, terminals, imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.terminal import PROGRAM, program
+
+
+def _on_a_terminal(*args: str, env: dict[str, str] | None = None, answer: str = "") -> tuple[int, str]:
+    """Run the program on a pseudo-terminal 80 columns wide; its exit code and all it wrote."""
+    terminal, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*PROGRAM, *args], stdin=theirs, stdout=theirs, stderr=theirs,
+        env={**os.environ, "COLUMNS": "80", "TERM": "xterm", **(env or {})},
+    )  # fmt: skip
+    os.close(theirs)
+    os.write(terminal, answer.encode())
+    written = b""
+    try:
+        while chunk := os.read(terminal, 65_536):
+            written += chunk
+    except OSError:
+        pass  # the other side was closed: that is how a pseudo-terminal ends
+    os.close(terminal)
+    return process.wait(timeout=60), written.decode()
+
+
+def test_the_program_answers_and_fails_with_its_exit_code() -> None:
+    good = program("version")
+    bad = program("queue", "show", "nothing-here")
+
+    assert (good.returncode, good.stderr) == (0, "")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith('error: queue "nothing-here" does not exist\n')
+    assert "Traceback" not in bad.stderr
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['postroad', '--help']\n"
+        "from postroad.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(sorted(m for m in ('boto3', 'litestar', 'psycopg', 'rich', 'apsw', 'structlog') if m in sys.modules))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    done = subprocess.run([*PROGRAM, "commands"], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_characters_the_output_cannot_hold_are_replaced() -> None:
+    program("queue", "create", "orders")
+    program("queue", "send", "orders", "--body", "snow \u2603")
+
+    text = program("queue", "peek", "orders", "--body", env={"PYTHONIOENCODING": "ascii"})
+    document = program("queue", "peek", "orders", "--body", "--json", env={"PYTHONIOENCODING": "ascii"})
+
+    assert text.returncode == document.returncode == 0
+    assert "snow ?" in text.stdout
+    assert r"snow \u2603" in document.stdout
+
+
+def test_colour_is_for_terminals_that_want_it() -> None:
+    _, coloured = _on_a_terminal("commands")
+    _, by_variable = _on_a_terminal("commands", env={"NO_COLOR": "1"})
+    _, by_flag = _on_a_terminal("commands", "--no-color")
+    piped = program("commands").stdout
+
+    assert "\x1b[" in coloured
+    assert not any("\x1b" in text for text in (by_variable, by_flag, piped))
+
+
+def test_a_table_fits_the_terminal() -> None:
+    program("queue", "create", "a-queue-with-a-name-that-is-long-" + "x" * 40)
+
+    _, text = _on_a_terminal("queue", "list", "--no-color")
+
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("orders\n", 0, 0), ("order\n", 2, 1), ("\x04", 130, 1)])
+def test_a_person_at_the_terminal_is_asked_before_something_is_destroyed(answer: str, code: int, left: int) -> None:
+    program("queue", "create", "orders")
+
+    ended, text = _on_a_terminal("queue", "delete", "orders", answer=answer)
+
+    assert ended == code
+    assert 'This removes queue "orders" with 0 messages.' in text
+    assert len(json.loads(program("queue", "list", "--json").stdout)["items"]) == left
+
+
+def test_queue_names_complete_from_the_data() -> None:
+    program("queue", "create", "orders")
+    program("queue", "create", "payments")
+
+    done = program(
+        env={"_POSTROAD_COMPLETE": "complete_bash", "COMP_WORDS": "postroad queue show or", "COMP_CWORD": "3"}
+    )
+
+    assert done.stdout.split() == ["orders"]
+
+
+def test_completion_without_data_makes_no_file() -> None:
+    done = program(
+        env={"_POSTROAD_COMPLETE": "complete_bash", "COMP_WORDS": "postroad queue show or", "COMP_CWORD": "3"}
+    )
+
+    assert done.stdout.split() == []
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_is_given_for_each_shell(shell: str) -> None:
+    done = program(env={"_POSTROAD_COMPLETE": f"source_{shell}"})
+
+    assert done.returncode == 0
+    assert "_POSTROAD_COMPLETE" in done.stdout
