@@ -1,0 +1,6 @@
+"""Wiring: `connect(url)` picks the adapters of one store and gives them as a `Backend`."""
+
+from postroad.wiring.backend import Backend, Overflow
+from postroad.wiring.connect import connect
+
+__all__ = ["Backend", "Overflow", "connect"]

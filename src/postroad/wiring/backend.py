@@ -8,11 +8,14 @@ from typing import Literal, Protocol, Self
 
 from postroad.blobs import Blobs
 from postroad.clock import Clock
+from postroad.errors import ConfigurationError
 from postroad.events import EventRegistry
 from postroad.items import Items
 from postroad.queues import Queue, QueueSpec
+from postroad.queues.overflow import OverflowingQueue
 from postroad.streams import Stream
 from postroad.topics import Topic
+from postroad.topics.overflow import OverflowingTopic
 
 Overflow = Literal["blobs", "fail"]
 
@@ -70,7 +73,7 @@ class Backend:
         self._ground.delete_queue(name)
 
     def queue(self, name: str, *, overflow: Overflow | None = None) -> Queue:
-        """The queue of this name, or `QueueNotFound`. Bodies above its limit travel as blobs unless `overflow='fail'`."""
+        """The queue of this name, or `QueueNotFound`. Large bodies travel as blobs unless `overflow='fail'`."""
         return self._overflowing(self._ground.queue(name), overflow)
 
     def queue_spec(self, name: str) -> QueueSpec:
@@ -83,7 +86,9 @@ class Backend:
 
     def topic(self, name: str, *, fifo: bool = False, overflow: Overflow | None = None) -> Topic:
         """The topic of this name, made when missing. An ARN is taken as it is and no call is made."""
-        raise AssertionError
+        topic = self._ground.topic(name, fifo=fifo)
+        blobs = self._blobs_for(overflow)
+        return topic if blobs is None else OverflowingTopic(topic, blobs, clock=self.clock)
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -114,7 +119,21 @@ class Backend:
         self._ground.close()
 
     def _overflowing(self, queue: Queue, overflow: Overflow | None) -> Queue:
-        raise AssertionError
+        blobs = self._blobs_for(overflow)
+        return queue if blobs is None else OverflowingQueue(queue, blobs, clock=self.clock)
+
+    def _blobs_for(self, overflow: Overflow | None) -> Blobs | None:
+        """Where large bodies go: to the blobs unless told otherwise."""
+        if overflow not in (None, "blobs", "fail"):
+            raise ConfigurationError(f"overflow: {overflow!r} is neither 'blobs' nor 'fail'", field="overflow")
+        blobs = None if overflow == "fail" else self.blobs()
+        if blobs is None and overflow == "blobs":
+            raise ConfigurationError(
+                "overflow: this backend has no blobs",
+                field="overflow",
+                remedy="Name a bucket in the url: aws://region?bucket=NAME.",
+            )
+        return blobs
 
     def __enter__(self) -> Self:
         return self

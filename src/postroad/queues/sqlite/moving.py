@@ -41,17 +41,17 @@ class Mover:
         """Look at the next messages in sequence order and move those that `decide` sends on."""
         now = self._engine.monotonic_us()
         position = find_position(tx.connection, self._ids, state.id, cursor)
-        found = every(tx.connection, PEEK, (position, id_range(state.id)[1], 0, limit))
+        found = every(tx.connection, PEEK, (position, id_range(state.id)[1], 0, limit + 1))
         moved, in_flight = [], 0
-        for *columns, visible_us, held in found:
+        for *columns, visible_us, held in found[:limit]:
             row = Row(*columns)
             if visible_us > now and held:
                 in_flight += 1
             elif (move := decide(peeked(self._ids, row, visible_us, held, now))) is not None:
                 self._move_one(tx, state, row, move, now)
                 moved.append((self._ids.text(row.first_id), move.to))
-        end = str(found[-1][0]) if len(found) == limit else None
-        return MoveStep(cursor=end, looked_at=len(found), moved=tuple(moved), in_flight=in_flight)
+        end = str(found[limit - 1][0]) if len(found) > limit else None
+        return MoveStep(cursor=end, looked_at=min(len(found), limit), moved=tuple(moved), in_flight=in_flight)
 
     def _move_one(self, tx: Transaction, state: QueueState, row: Row, move: Move, now: int) -> None:
         found = one(tx.connection, _QUEUE_ID, (move.to,))

@@ -1,0 +1,173 @@
+"""Topics on the embedded engine: all copies of a batch are made in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from postroad.connections.engine import Engine
+from postroad.connections.fetching import every, one
+from postroad.connections.schema import Schema
+from postroad.connections.transaction import Transaction
+from postroad.errors import QueueNotFound
+from postroad.queues import OutgoingMessage, Queue, SendResult
+from postroad.queues.rules import check_messages, dedup_id
+from postroad.queues.spec import MAX_MESSAGE_BYTES
+from postroad.queues.sqlite import SQLiteQueues
+from postroad.topics import rules
+from postroad.topics.port import Filter, Subscription, TopicTraits
+
+_SCHEMA: Final = Schema(
+    "topics",
+    (
+        """
+CREATE TABLE topic (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,
+    next INTEGER NOT NULL         -- counts what was published
+) STRICT;
+CREATE TABLE subscription (
+    topic INTEGER NOT NULL,
+    queue INTEGER NOT NULL,
+    filter TEXT,
+    PRIMARY KEY (topic, queue)
+) STRICT, WITHOUT ROWID;
+""",
+    ),
+)
+_FIND: Final = "SELECT id FROM topic WHERE name = ?"
+_ADD: Final = "INSERT INTO topic (name, next) VALUES (?, 1) ON CONFLICT DO NOTHING"
+_NAMES: Final = "SELECT name FROM topic ORDER BY name"
+_COUNT: Final = "UPDATE topic SET next = next + ? WHERE id = ? RETURNING next"
+_SUBSCRIBE: Final = """
+INSERT INTO subscription (topic, queue, filter) SELECT ?, id, ? FROM queue WHERE name = ?
+ON CONFLICT DO UPDATE SET filter = excluded.filter RETURNING queue
+"""
+_UNSUBSCRIBE: Final = """
+DELETE FROM subscription WHERE topic = ? AND queue = (SELECT id FROM queue WHERE name = ?) RETURNING queue
+"""
+_SUBSCRIPTIONS: Final = """
+SELECT queue.id, queue.name, filter FROM subscription JOIN queue ON queue.id = subscription.queue
+WHERE topic = ? ORDER BY queue.name
+"""
+_TOPIC_BIT: Final = 1 << 61
+"""Marks ids of published messages, so that none is ever that of a message in a queue."""
+
+_filter = msgspec.json.Decoder(dict[str, tuple[str, ...]])
+
+
+class SQLiteTopics:
+    """All topics of one file, next to its queues."""
+
+    def __init__(self, engine: Engine, queues: SQLiteQueues) -> None:
+        self.engine = engine
+        self.queues = queues
+        engine.prepare(_SCHEMA)
+
+    def topic(self, name: str, *, fifo: bool = False) -> SQLiteTopic:
+        """The topic of this name, made when missing."""
+        rules.check_topic_name(name, fifo=fifo)
+        found = self.engine.read(lambda connection: one(connection, _FIND, (name,)))
+        if found is None:
+            found = self.engine.write(lambda tx: self._add(tx, name))
+        return SQLiteTopic(self, found[0], name, fifo=fifo)
+
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return self.engine.read(lambda connection: [name for (name,) in every(connection, _NAMES)])
+
+    def _add(self, tx: Transaction, name: str) -> Any:
+        tx.connection.execute(_ADD, (name,))
+        return one(tx.connection, _FIND, (name,))
+
+
+class SQLiteTopic:
+    """One topic in the embedded file."""
+
+    def __init__(self, store: SQLiteTopics, topic_id: int, name: str, *, fifo: bool) -> None:
+        self._engine = store.engine
+        self._queues = store.queues
+        self._id = topic_id
+        self._fifo = fifo
+        self.name = name
+
+    @property
+    def traits(self) -> TopicTraits:
+        return TopicTraits(
+            fifo=self._fifo,
+            durable=True,
+            atomic_batch=True,
+            filters_at_once=True,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+        )
+
+    def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        bodies = rules.check_published(messages, fifo=self._fifo, limit=MAX_MESSAGE_BYTES)
+        return self._engine.write(lambda tx: self._publish(tx, messages, bodies)) if bodies else []
+
+    def subscribe(self, queue: Queue, *, filter: Filter | None = None) -> None:
+        values = rules.check_filter(filter)
+        rules.check_subscriber(self.name, fifo=self._fifo, queue=queue.name)
+        text = None if values is None else msgspec.json.encode(values).decode()
+        if self._engine.write(lambda tx: one(tx.connection, _SUBSCRIBE, (self._id, text, queue.name))) is None:
+            raise QueueNotFound(f'queue "{queue.name}" does not exist')
+
+    def unsubscribe(self, queue: Queue) -> bool:
+        removed = self._engine.write(lambda tx: one(tx.connection, _UNSUBSCRIBE, (self._id, queue.name)))
+        return removed is not None
+
+    def subscriptions(self) -> list[Subscription]:
+        rows = self._engine.read(lambda connection: every(connection, _SUBSCRIPTIONS, (self._id,)))
+        return [Subscription(name, _read_filter(text)) for _, name, text in rows]
+
+    def _publish(
+        self, tx: Transaction, messages: Sequence[OutgoingMessage], bodies: Sequence[bytes]
+    ) -> list[SendResult]:
+        first = one(tx.connection, _COUNT, (len(messages), self._id))[0] - len(messages)
+        numbers = [_TOPIC_BIT | self._id << 40 | first + index for index in range(len(messages))]
+        known = [self._known(tx, *each) for each in zip(messages, bodies, numbers, strict=True)]
+        fresh = [each for each, first_number in zip(zip(messages, bodies, strict=True), known, strict=True)
+                 if first_number is None]  # fmt: skip
+        self._queues.sweeper.remove_abandoned(tx)
+        for queue_id, _, text in every(tx.connection, _SUBSCRIPTIONS, (self._id,)):
+            self._copy(tx, queue_id, _read_filter(text), fresh)
+        return [
+            self._result(number if first_number is None else first_number)
+            for number, first_number in zip(numbers, known, strict=True)
+        ]
+
+    def _known(self, tx: Transaction, message: OutgoingMessage, body: bytes, number: int) -> int | None:
+        """The number of the first message under this deduplication id, or None: then it is remembered."""
+        if not self._fifo:
+            return None
+        unique = dedup_id(message, body)
+        first = self._queues.sender.known(tx, -self._id, "", unique)
+        if first is None:
+            self._queues.sender.remember(tx, -self._id, "", unique, number)
+        return first
+
+    def _copy(
+        self,
+        tx: Transaction,
+        queue_id: int,
+        filter: Mapping[str, tuple[str, ...]] | None,
+        fresh: Sequence[tuple[OutgoingMessage, bytes]],
+    ) -> None:
+        state = self._queues.states.get(tx, queue_id)
+        wanted = [each for each in fresh if rules.lets_through(filter, each[0].attributes)]
+        if not wanted:
+            return
+        copies = [
+            message if state.spec.fifo else msgspec.structs.replace(message, dedup_id=None) for message, _ in wanted
+        ]
+        self._queues.sender.send(tx, state, copies, check_messages(state.spec, copies))
+        self._queues.deliver(tx, state)
+
+    def _result(self, number: int) -> SendResult:
+        return SendResult(True, self._queues.ids.text(number), number if self._fifo else None)
+
+
+def _read_filter(text: str | None) -> dict[str, tuple[str, ...]] | None:
+    return None if text is None else _filter.decode(text)

@@ -1,0 +1,74 @@
+"""The memory of this process as a ground: for tests, and for nothing that must outlive them."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from postroad.blobs import Blobs
+from postroad.blobs.memory import MemoryBlobs
+from postroad.clock import Clock
+from postroad.errors import NotSupported
+from postroad.items import Items
+from postroad.items.memory import MemoryItems
+from postroad.queues import Queue, QueueSpec
+from postroad.queues.memory import MemoryQueues
+from postroad.streams import Stream
+from postroad.streams.memory import MemoryStreams
+from postroad.topics import Topic
+from postroad.topics.memory import MemoryTopics
+
+
+class MemoryGround:
+    """Everything in dictionaries."""
+
+    url = "memory://"
+    kind = "memory"
+
+    def __init__(self, clock: Clock) -> None:
+        self._queues = MemoryQueues(clock)
+        self._topics = MemoryTopics(self._queues)
+        self._streams = MemoryStreams(clock)
+        self._items = MemoryItems()
+        self._blobs = MemoryBlobs(clock)
+
+    def create_queue(self, spec: QueueSpec) -> Queue:
+        return self._queues.create_queue(spec)
+
+    def update_queue(self, spec: QueueSpec) -> Queue:
+        return self._queues.update_queue(spec)
+
+    def delete_queue(self, name: str) -> None:
+        self._queues.delete_queue(name)
+
+    def queue(self, name: str) -> Queue:
+        return self._queues.queue(name)
+
+    def queue_spec(self, name: str) -> QueueSpec:
+        return self._queues.queue_spec(name)
+
+    def queues(self) -> list[str]:
+        return self._queues.queues()
+
+    def topic(self, name: str, *, fifo: bool) -> Topic:
+        return self._topics.topic(name, fifo=fifo)
+
+    def topics(self) -> list[str]:
+        return self._topics.topics()
+
+    def stream(self, name: str, *, shards: int, retention: float) -> Stream:
+        return self._streams.stream(name, shards=shards, retention=retention)
+
+    def items(self) -> Items:
+        return self._items
+
+    def blobs(self) -> Blobs | None:
+        return self._blobs
+
+    def transaction(self) -> AbstractContextManager[None]:
+        raise NotSupported("memory has no transactions; use the embedded engine (sqlite:///path)")
+
+    def check(self) -> None:
+        """Memory is always there."""
+
+    def close(self) -> None:
+        """There is nothing to give back."""

@@ -1,0 +1,76 @@
+"""One SQLite file as a ground, with a directory of blobs beside it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from postroad.blobs import Blobs
+from postroad.blobs.directory import DirectoryBlobs
+from postroad.clock import Clock
+from postroad.connections.engine import Engine
+from postroad.items import Items
+from postroad.items.sqlite import SQLiteItems
+from postroad.queues import Queue, QueueSpec
+from postroad.queues.sqlite import SQLiteQueues
+from postroad.streams import Stream
+from postroad.streams.sqlite import SQLiteStreams
+from postroad.topics import Topic
+from postroad.topics.sqlite import SQLiteTopics
+
+
+class SQLiteGround:
+    """Everything in one file."""
+
+    kind = "sqlite"
+
+    def __init__(self, path: Path, *, clock: Clock, trail_keep: int) -> None:
+        self.url = f"sqlite:///{path}"
+        self._engine = Engine(path, clock=clock)
+        self._queues = SQLiteQueues(self._engine, trail_keep=trail_keep)
+        self._topics = SQLiteTopics(self._engine, self._queues)
+        self._streams = SQLiteStreams(self._engine)
+        self._items = SQLiteItems(self._engine)
+        self._blobs = DirectoryBlobs(path.with_name(f"{path.name}.blobs"), clock)
+
+    def create_queue(self, spec: QueueSpec) -> Queue:
+        return self._queues.create_queue(spec)
+
+    def update_queue(self, spec: QueueSpec) -> Queue:
+        return self._queues.update_queue(spec)
+
+    def delete_queue(self, name: str) -> None:
+        self._queues.delete_queue(name)
+
+    def queue(self, name: str) -> Queue:
+        return self._queues.queue(name)
+
+    def queue_spec(self, name: str) -> QueueSpec:
+        return self._queues.queue_spec(name)
+
+    def queues(self) -> list[str]:
+        return self._queues.queues()
+
+    def topic(self, name: str, *, fifo: bool) -> Topic:
+        return self._topics.topic(name, fifo=fifo)
+
+    def topics(self) -> list[str]:
+        return self._topics.topics()
+
+    def stream(self, name: str, *, shards: int, retention: float) -> Stream:
+        return self._streams.stream(name, shards=shards, retention=retention)
+
+    def items(self) -> Items:
+        return self._items
+
+    def blobs(self) -> Blobs | None:
+        return self._blobs
+
+    def transaction(self) -> AbstractContextManager[None]:
+        return self._engine.transaction()
+
+    def check(self) -> None:
+        self._engine.write(lambda tx: None, durable=False)
+
+    def close(self) -> None:
+        self._engine.close()

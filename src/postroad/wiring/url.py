@@ -1,0 +1,73 @@
+"""Addresses of backends: `sqlite:///path`, `memory://`, `aws://region[?endpoint_url=…&stage=…]`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from postroad.errors import ConfigurationError
+
+DEFAULT_URL = "sqlite:///postroad.db"
+_OPTIONS = {
+    "sqlite": frozenset[str](),
+    "memory": frozenset[str](),
+    "aws": frozenset(("endpoint_url", "stage", "bucket", "table")),
+}
+_FORMS = "sqlite:///path, memory:// or aws://region[?endpoint_url=…&stage=…&bucket=…&table=…]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A backend's address, taken apart."""
+
+    scheme: str
+    place: str
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        """The file of an embedded backend."""
+        return Path(self.place)
+
+
+def parse(url: str) -> Address:
+    """Take an address apart, or refuse it naming the remedy."""
+    if not isinstance(url, str):
+        raise _refused(repr(url), "is not text")
+    parts = urlsplit(url)
+    if parts.scheme not in _OPTIONS:
+        raise _refused(url, f"has an unknown scheme {parts.scheme!r}")
+    try:
+        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    except ValueError as error:
+        raise _refused(url, f"has a query that cannot be read: {error}") from None
+    for name in options:
+        if name not in _OPTIONS[parts.scheme]:
+            raise _refused(url, f"has an unknown option {name!r}")
+    return Address(scheme=parts.scheme, place=_PLACES[parts.scheme](url, parts.netloc, parts.path), options=options)
+
+
+def _sqlite_place(url: str, host: str, path: str) -> str:
+    if host or not path.startswith("/") or len(path) < 2:
+        raise _refused(url, "names no file: three slashes stand before the path")
+    return unquote(path[1:])
+
+
+def _memory_place(url: str, host: str, path: str) -> str:
+    if host or path:
+        raise _refused(url, "names a place, which memory does not have")
+    return ""
+
+
+def _aws_place(url: str, host: str, path: str) -> str:
+    if path.strip("/"):
+        raise _refused(url, "has a path; only the region stands before the options")
+    return host
+
+
+_PLACES = {"sqlite": _sqlite_place, "memory": _memory_place, "aws": _aws_place}
+
+
+def _refused(url: str, why: str) -> ConfigurationError:
+    return ConfigurationError(f"url: {url} {why}", field="url", remedy=f"Use {_FORMS}.")

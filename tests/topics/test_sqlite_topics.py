@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postroad.connections.engine import Engine
+from postroad.queues.sqlite import SQLiteQueues
+from postroad.testing.clock import FakeClock
+from postroad.testing.queues import QueueGround
+from postroad.testing.topics import TopicConformance, TopicGround
+from postroad.topics.sqlite import SQLiteTopics
+
+
+class TestSQLiteTopic(TopicConformance):
+    @pytest.fixture
+    def ground(self, tmp_path: Path) -> Iterator[TopicGround]:
+        clock = FakeClock()
+        engine = Engine(tmp_path / "postroad.db", clock=clock)
+        queues = SQLiteQueues(engine)
+        yield TopicGround(topics=SQLiteTopics(engine, queues), queues=QueueGround(queues=queues, clock=clock))
+        engine.close()
