@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from postroad.clock import SYSTEM_CLOCK, Clock
@@ -22,6 +24,7 @@ class SQSQueues:
     def __init__(self, connection: AwsConnection | Boto3SQSClient | SQSClient, clock: Clock = SYSTEM_CLOCK) -> None:
         self._calls = SQSCalls(connection)
         self.clock = clock
+        self._policies = threading.Lock()
 
     def queue(self, name: str) -> SQSQueue:
         """The queue of this name or URL. A URL is taken as it is and no call is made."""
@@ -88,9 +91,14 @@ class SQSQueues:
             if not token:
                 return sorted(names)
 
-    def set_policy(self, queue: SQSQueue, policy: str) -> None:
-        """Replace the queue's access policy; an empty one removes it."""
-        self._set(queue, {"Policy": policy})
+    def change_policy(self, queue: SQSQueue, change: Callable[[str | None], str]) -> None:
+        """Replace the queue's access policy by what `change` makes of it; an empty one removes it."""
+        # SQS cannot compare and set: at least the threads of this process do not overwrite each other.
+        with self._policies:
+            before = queue.attributes("Policy").get("Policy")
+            after = change(before)
+            if after != (before or ""):
+                self._set(queue, {"Policy": after})
 
     def _dead_letter_arn(self, spec: QueueSpec) -> str | None:
         if spec.dead_letter is None:

@@ -1,0 +1,207 @@
+"""Topics on EventBridge: a topic is an event bus, a subscription a rule whose target is an SQS queue."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from postroad.connections.aws import AwsConnection
+from postroad.connections.aws_errors import THROTTLED, Make, refused, translated
+from postroad.connections.batches import Again, Entry, deliver
+from postroad.errors import NotSupported, PostroadError, TopicNotFound, Unavailable
+from postroad.queues import OutgoingMessage, Queue, SendResult
+from postroad.queues.sqs import SQSQueue, SQSQueues
+from postroad.queues.unwrapping import EVENT_SOURCE, wrap_detail
+from postroad.topics import queue_policies, rules
+from postroad.topics.port import Filter, Subscription, TopicTraits
+
+if TYPE_CHECKING:
+    from mypy_boto3_events.client import EventBridgeClient
+
+# A body becomes text in JSON, where a quotation mark takes two bytes: half of the entry's mebibyte always fits.
+MAX_MESSAGE_BYTES = 520_000
+MAX_BATCH = 10
+MAX_BATCH_BYTES = 1_048_576
+_RULE_PREFIX = "postroad-"
+_TARGET = "queue"
+_FAULTS_OF_EVENTBRIDGE = frozenset({"InternalException", "InternalFailure", "InternalError", "ServiceUnavailable"})
+
+
+class EventBridgeTopics:
+    """The event buses of one AWS account and region."""
+
+    def __init__(self, connection: AwsConnection, queues: SQSQueues) -> None:
+        self._connection = connection
+        self._queues = queues
+
+    def topic(self, name: str, *, fifo: bool = False) -> EventBridgeTopic:
+        """The event bus of this name, made when first used, or of this ARN, taken as it is. No call is made here."""
+        if fifo:
+            raise NotSupported("fifo: EventBridge keeps no order", field="fifo", remedy="Use a topic on SNS.")
+        if name.startswith("arn:"):
+            return EventBridgeTopic(self._connection, self._queues, name.rpartition("/")[2], arn=name)
+        rules.check_topic_name(name, fifo=False)
+        return EventBridgeTopic(self._connection, self._queues, name)
+
+    def topics(self) -> list[str]:
+        """The names of all event buses, sorted."""
+        names: list[str] = []
+        parameters: dict[str, Any] = {}
+        with translated("EventBridge buses"):
+            while True:
+                answer = self._connection.events.list_event_buses(**parameters)
+                names += [bus["Name"] for bus in answer["EventBuses"]]
+                if "NextToken" not in answer:
+                    return sorted(names)
+                parameters = {"NextToken": answer["NextToken"]}
+
+
+class EventBridgeTopic:
+    """One event bus."""
+
+    def __init__(self, connection: AwsConnection, queues: SQSQueues, name: str, *, arn: str | None = None) -> None:
+        self.name = name
+        self._connection = connection
+        self._queues = queues
+        self._given_arn = arn
+
+    @property
+    def traits(self) -> TopicTraits:
+        """What this topic promises: neither order nor deduplication. A changed rule takes its time."""
+        return TopicTraits(
+            fifo=False,
+            durable=True,
+            atomic_batch=False,
+            filters_at_once=False,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+        )
+
+    @cached_property
+    def bus(self) -> str:
+        """What the calls name the bus by; the bus of a name is made when missing."""
+        if self._given_arn is not None:
+            return self._given_arn
+        if self.name != "default":
+            with self._translated("creating"), suppress(self._client.exceptions.ResourceAlreadyExistsException):
+                self._client.create_event_bus(Name=self.name)
+        return self.name
+
+    def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        """Copy each message to every queue whose filter matches its attributes."""
+        bodies = rules.check_published(messages, fifo=False, limit=MAX_MESSAGE_BYTES)
+        entries = [self._entry(message, body) for message, body in zip(messages, bodies, strict=True)]
+        outcomes = deliver(entries, self._publish, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES)
+        return [
+            SendResult(ok=False, error=outcome)
+            if isinstance(outcome, PostroadError)
+            else SendResult(ok=True, message_id=outcome)
+            for outcome in outcomes
+        ]
+
+    def subscribe(self, queue: Queue, *, filter: Filter | None = None) -> None:
+        """Give the queue a copy from now on, by a rule of its own. Subscribing again replaces the filter."""
+        values = rules.check_filter(filter)
+        rules.check_subscriber(self.name, fifo=False, queue=queue.name)
+        subscriber = self._queues.queue(queue.name)
+        target_arn, bus, name = subscriber.arn, self.bus, _rule_name(queue.name)
+        with self._translated("subscribing to"):
+            rule = self._client.put_rule(Name=name, EventBusName=bus, EventPattern=_pattern(values), State="ENABLED")
+        self._queues.change_policy(subscriber, lambda policy: _allowed(policy, rule["RuleArn"], subscriber))
+        with self._translated("subscribing to"):
+            answer = self._client.put_targets(Rule=name, EventBusName=bus, Targets=[{"Id": _TARGET, "Arn": target_arn}])
+        if answer["FailedEntryCount"]:
+            failed = answer["FailedEntries"][0]
+            raise Unavailable(f"subscribing to {self.name!r}: {failed.get('ErrorCode')}: {failed.get('ErrorMessage')}")
+
+    def unsubscribe(self, queue: Queue) -> bool:
+        """Stop the copies, and take back the right to send; what the queue holds stays."""
+        subscriber = self._queues.queue(queue.name)
+        name, bus = _rule_name(queue.name), self.bus
+        with self._translated("unsubscribing from"):
+            try:
+                rule = self._client.describe_rule(Name=name, EventBusName=bus)
+                self._client.remove_targets(Rule=name, EventBusName=bus, Ids=[_TARGET])
+            except self._client.exceptions.ResourceNotFoundException:
+                return False
+            self._client.delete_rule(Name=name, EventBusName=bus)
+        self._queues.change_policy(subscriber, lambda policy: queue_policies.disallow(policy, source_arn=rule["Arn"]))
+        return True
+
+    def subscriptions(self) -> list[Subscription]:
+        """Who gets copies, by queue name."""
+        bus = self.bus
+        found: list[Subscription] = []
+        with self._translated("subscriptions of"):
+            for rule in self._rules(bus):
+                targets = self._client.list_targets_by_rule(Rule=rule["Name"], EventBusName=bus)["Targets"]
+                found += [
+                    Subscription(queue=target["Arn"].rpartition(":")[2], filter=_filter(rule["EventPattern"]))
+                    for target in targets
+                    if target["Id"] == _TARGET
+                ]
+        return sorted(found, key=lambda subscription: subscription.queue)
+
+    @property
+    def _client(self) -> EventBridgeClient:
+        return self._connection.events
+
+    def _translated(self, doing: str) -> Any:
+        return translated(f"{doing} EventBridge bus {self.name!r}", _known(self.name))
+
+    def _rules(self, bus: str) -> Iterator[Any]:
+        pages = self._client.get_paginator("list_rules").paginate(EventBusName=bus, NamePrefix=_RULE_PREFIX)
+        for page in pages:
+            yield from page["Rules"]
+
+    def _entry(self, message: OutgoingMessage, body: bytes) -> Entry[dict[str, Any]]:
+        detail = wrap_detail(body, message.attributes)
+        kind = message.attributes.get("EventType", "message")[:128]
+        content = {"Source": EVENT_SOURCE, "DetailType": kind, "Detail": detail}
+        return Entry(content, size=len(detail.encode()) + len(kind.encode()) + len(EVENT_SOURCE))
+
+    def _publish(self, contents: list[dict[str, Any]]) -> list[str | Again | PostroadError]:
+        entries: list[Any] = [{"EventBusName": self.bus, **content} for content in contents]
+        with self._translated("publishing to"):
+            answer = self._client.put_events(Entries=entries)
+        return [self._outcome(entry) for entry in answer["Entries"]]
+
+    def _outcome(self, entry: Mapping[str, Any]) -> str | Again | PostroadError:
+        code = entry.get("ErrorCode")
+        if not code:
+            return str(entry["EventId"])
+        text = f"publishing to EventBridge bus {self.name!r}: {code}: {entry.get('ErrorMessage', '')}"
+        if code in THROTTLED or code in _FAULTS_OF_EVENTBRIDGE:
+            return Again(Unavailable(text))
+        return refused("InvalidArgument" if code == "MalformedDetail" else code, text)
+
+
+def _known(name: str) -> dict[str, Make]:
+    def missing(_: str) -> PostroadError:
+        return TopicNotFound(f"there is no EventBridge bus {name!r}")
+
+    return {"ResourceNotFoundException": missing}
+
+
+def _rule_name(queue: str) -> str:
+    """One rule for each queue; rule names have 64 characters at most, queue names 80."""
+    return f"{_RULE_PREFIX}{queue[:40].replace('.', '-')}-{hashlib.sha256(queue.encode()).hexdigest()[:12]}"
+
+
+def _pattern(values: rules.Values | None) -> str:
+    pattern: dict[str, Any] = {"source": [EVENT_SOURCE]}
+    if values is not None:
+        pattern["detail"] = {"attributes": {name: list(allowed) for name, allowed in values.items()}}
+    return json.dumps(pattern)
+
+
+def _filter(pattern: str) -> rules.Values | None:
+    attributes = json.loads(pattern).get("detail", {}).get("attributes", {})
+    return {name: tuple(values) for name, values in attributes.items()} or None
+
+
+def _allowed(policy: str | None, rule_arn: str, queue: SQSQueue) -> str:
+    return queue_policies.allow(policy, service="events.amazonaws.com", source_arn=rule_arn, queue_arn=queue.arn)

@@ -1,0 +1,197 @@
+"""Topics on SNS, standard and FIFO, delivered raw into SQS queues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from postroad.connections.aws import AwsConnection
+from postroad.connections.aws_errors import THROTTLED, Make, refused, short_code, translated
+from postroad.connections.batches import Again, Entry, deliver
+from postroad.errors import OutcomeUnknown, PostroadError, TopicNotFound, Unavailable
+from postroad.queues import OutgoingMessage, Queue, SendResult
+from postroad.queues.sqs import SQSQueue, SQSQueues
+from postroad.queues.sqs.wire import attributes_of, size_of
+from postroad.topics import queue_policies, rules
+from postroad.topics.port import Filter, Subscription, TopicTraits
+
+if TYPE_CHECKING:
+    from mypy_boto3_sns.client import SNSClient
+
+MAX_MESSAGE_BYTES = 262_144
+MAX_BATCH = 10
+_NO_FILTER = "{}"
+
+
+class SNSTopics:
+    """The topics of one AWS account and region."""
+
+    def __init__(self, connection: AwsConnection, queues: SQSQueues) -> None:
+        self._connection = connection
+        self._queues = queues
+
+    def topic(self, name: str, *, fifo: bool = False) -> SNSTopic:
+        """The topic of this name, made when first used, or of this ARN, taken as it is. No call is made here."""
+        if name.startswith("arn:"):
+            return SNSTopic(self._connection, self._queues, name.rpartition(":")[2], arn=name)
+        rules.check_topic_name(name, fifo=fifo)
+        return SNSTopic(self._connection, self._queues, name)
+
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        with translated("SNS topics"):
+            pages = self._connection.sns.get_paginator("list_topics").paginate()
+            return sorted(topic["TopicArn"].rpartition(":")[2] for page in pages for topic in page["Topics"])
+
+
+class SNSTopic:
+    """One topic on SNS."""
+
+    def __init__(self, connection: AwsConnection, queues: SQSQueues, name: str, *, arn: str | None = None) -> None:
+        self.name = name
+        self._connection = connection
+        self._queues = queues
+        self._given_arn = arn
+        self._fifo = name.endswith(".fifo")
+
+    @property
+    def traits(self) -> TopicTraits:
+        """What this topic promises. SNS may take 15 minutes until a changed filter holds everywhere."""
+        return TopicTraits(
+            fifo=self._fifo,
+            durable=True,
+            atomic_batch=False,
+            filters_at_once=False,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+        )
+
+    @cached_property
+    def arn(self) -> str:
+        """The topic's ARN; the topic of a name is made when missing."""
+        if self._given_arn is not None:
+            return self._given_arn
+        attributes = {"FifoTopic": "true"} if self._fifo else {}
+        with self._translated("creating"):
+            return self._client.create_topic(Name=self.name, Attributes=attributes)["TopicArn"]
+
+    def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        """Copy each message to every queue whose filter matches; on FIFO a failed one holds back its group."""
+        bodies = rules.check_published(messages, fifo=self._fifo, limit=MAX_MESSAGE_BYTES)
+        entries = [self._entry(message, body) for message, body in zip(messages, bodies, strict=True)]
+        outcomes = deliver(entries, self._publish, most=MAX_BATCH, most_bytes=MAX_MESSAGE_BYTES)
+        return [_published(outcome) for outcome in outcomes]
+
+    def subscribe(self, queue: Queue, *, filter: Filter | None = None) -> None:
+        """Give the queue a copy from now on, and SNS the right to send to it. Subscribing again replaces the filter."""
+        values = rules.check_filter(filter)
+        rules.check_subscriber(self.name, fifo=self._fifo, queue=queue.name)
+        subscriber = self._queues.queue(queue.name)
+        self._queues.change_policy(subscriber, lambda policy: self._allowed(policy, subscriber))
+        known = self._find(subscriber)
+        if known is None:
+            self._subscribe(subscriber, values)
+        elif self._filter(known) != values:
+            self._set(known, "FilterPolicy", _NO_FILTER if values is None else json.dumps(values))
+
+    def unsubscribe(self, queue: Queue) -> bool:
+        """Stop the copies, and take back the right to send; what the queue holds stays."""
+        subscriber = self._queues.queue(queue.name)
+        known = self._find(subscriber)
+        if known is None:
+            return False
+        with self._translated("unsubscribing from"):
+            self._client.unsubscribe(SubscriptionArn=known)
+        self._queues.change_policy(subscriber, lambda policy: queue_policies.disallow(policy, source_arn=self.arn))
+        return True
+
+    def subscriptions(self) -> list[Subscription]:
+        """Who gets copies, by queue name."""
+        found = [
+            Subscription(queue=endpoint.rpartition(":")[2], filter=self._filter(arn))
+            for endpoint, arn in self._subscribed()
+        ]
+        return sorted(found, key=lambda subscription: subscription.queue)
+
+    @property
+    def _client(self) -> SNSClient:
+        return self._connection.sns
+
+    def _translated(self, doing: str) -> Any:
+        return translated(f"{doing} SNS topic {self.name!r}", _known(self.name))
+
+    def _entry(self, message: OutgoingMessage, body: bytes) -> Entry[dict[str, Any]]:
+        content: dict[str, Any] = {"Message": body.decode()}
+        if message.attributes:
+            content["MessageAttributes"] = attributes_of(message.attributes)
+        if message.group is not None:
+            content["MessageGroupId"] = message.group
+        if self._fifo:
+            content["MessageDeduplicationId"] = message.dedup_id
+        key = message.group if self._fifo else None
+        return Entry(content, size=size_of(body, message.attributes), key=key)
+
+    def _publish(self, contents: list[dict[str, Any]]) -> list[Mapping[str, Any] | Again | PostroadError]:
+        entries: list[Any] = [{"Id": str(number), **content} for number, content in enumerate(contents)]
+        arn = self.arn
+        with self._translated("publishing to"):
+            answer = self._client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=entries)
+        outcomes: dict[str, Any] = {entry["Id"]: entry for entry in answer.get("Successful") or ()}
+        outcomes.update({entry["Id"]: self._failed(entry) for entry in answer.get("Failed") or ()})
+        unknown = OutcomeUnknown(f"publishing to SNS topic {self.name!r}: the answer says nothing about this entry")
+        return [outcomes.get(str(number), unknown) for number in range(len(contents))]
+
+    def _failed(self, entry: Mapping[str, Any]) -> Again | PostroadError:
+        code = short_code(str(entry.get("Code", "")))
+        text = f"publishing to SNS topic {self.name!r}: {code}: {entry.get('Message', '')}"
+        return Again(Unavailable(text)) if not entry.get("SenderFault") or code in THROTTLED else refused(code, text)
+
+    def _allowed(self, policy: str | None, queue: SQSQueue) -> str:
+        return queue_policies.allow(policy, service="sns.amazonaws.com", source_arn=self.arn, queue_arn=queue.arn)
+
+    def _subscribe(self, queue: SQSQueue, values: rules.Values | None) -> None:
+        attributes = {"RawMessageDelivery": "true"}
+        if values is not None:
+            attributes["FilterPolicy"] = json.dumps(values)
+        arn, endpoint = self.arn, queue.arn
+        with self._translated("subscribing to"):
+            self._client.subscribe(TopicArn=arn, Protocol="sqs", Endpoint=endpoint, Attributes=attributes)
+
+    def _set(self, subscription: str, name: str, value: str) -> None:
+        with self._translated("subscribing to"):
+            self._client.set_subscription_attributes(
+                SubscriptionArn=subscription, AttributeName=name, AttributeValue=value
+            )
+
+    def _filter(self, subscription: str) -> rules.Values | None:
+        with self._translated("subscriptions of"):
+            answer = self._client.get_subscription_attributes(SubscriptionArn=subscription)
+        policy = json.loads(answer["Attributes"].get("FilterPolicy") or _NO_FILTER)
+        return {name: tuple(values) for name, values in policy.items()} or None
+
+    def _find(self, queue: SQSQueue) -> str | None:
+        return next((arn for endpoint, arn in self._subscribed() if endpoint == queue.arn), None)
+
+    def _subscribed(self) -> Iterator[tuple[str, str]]:
+        """The ARNs of the subscribed queues and of their subscriptions."""
+        arn = self.arn
+        with self._translated("subscriptions of"):
+            for page in self._client.get_paginator("list_subscriptions_by_topic").paginate(TopicArn=arn):
+                for found in page["Subscriptions"]:
+                    if found["Protocol"] == "sqs":
+                        yield found["Endpoint"], found["SubscriptionArn"]
+
+
+def _known(name: str) -> dict[str, Make]:
+    def missing(_: str) -> PostroadError:
+        return TopicNotFound(f"there is no SNS topic {name!r}")
+
+    return {"NotFound": missing, "NotFoundException": missing}
+
+
+def _published(outcome: Mapping[str, Any] | PostroadError) -> SendResult:
+    if isinstance(outcome, PostroadError):
+        return SendResult(ok=False, error=outcome)
+    sequence = outcome.get("SequenceNumber")
+    return SendResult(ok=True, message_id=outcome["MessageId"], sequence=int(sequence) if sequence else None)
