@@ -9,7 +9,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from postroad.cli import about, configuration, messages, queues, up
+from postroad.cli import about, configuration, messages, queues, redriving, up
 from postroad.cli.errors import report
 from postroad.cli.output import prepare_streams
 from postroad.cli.verbs import noun, remember_shared_options
@@ -22,8 +22,9 @@ def program() -> Any:
     app.callback()(remember_shared_options)
     queue = noun("Make, see, empty and redrive queues.", example="postroad queue list")
     config = noun("See and check the settings.", example="postroad config show")
-    for module, place in ((up, app), (queues, queue), (messages, queue), (configuration, config), (about, app)):
-        module.add_to(place)
+    for place, modules in ((app, (up, about)), (queue, (queues, messages, redriving)), (config, (configuration,))):
+        for module in modules:
+            module.add_to(place)
     app.add_typer(queue, name="queue")
     app.add_typer(config, name="config")
     return get_command(app)

@@ -26,4 +26,4 @@ def spoken(seconds: float | None) -> str:
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{int(seconds / size)}{unit}"
-    return f"{seconds:.3g}s" if seconds < 10 else f"{int(seconds)}s"
+    return f"{round(seconds, 1):g}s" if seconds < 10 else f"{int(seconds)}s"

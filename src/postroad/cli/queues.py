@@ -11,7 +11,7 @@ from postroad.cli.completion import queue_names
 from postroad.cli.confirming import confirm_name
 from postroad.cli.durations import duration
 from postroad.cli.verbs import add_verb
-from postroad.errors import InvalidInput, NotSupported
+from postroad.errors import InvalidInput
 
 QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The queue.", autocompletion=queue_names)]
 Confirm = Annotated[str | None, typer.Option(metavar="NAME", help="The queue's name again, instead of the question.")]
@@ -102,16 +102,14 @@ def purge(
 ) -> None:
     """Remove every message of a queue, leased ones included."""
     from postroad.documents import open_queue, queue_row
-    from postroad.queues import Movable
+    from postroad.queues.moving import purge as remove_all
 
     if not reason.strip():
         raise InvalidInput("reason: is empty", field="reason", remedy="Say why with --reason; nothing was changed.")
     with call.backend() as backend:
         queue = open_queue(backend, name)
         confirm_name(name, confirm, f'removes {_held(queue_row(backend, name))} from queue "{name}"')
-        if not isinstance(queue, Movable):
-            raise NotSupported(f'queue "{name}" cannot be purged on this backend')
-        purged = queue.purge()
+        purged = remove_all(queue)
     call.show({"purged": purged}, f"purged {purged} from {name}")
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,9 +18,11 @@ from postroad.cli.messages import attributes
 from postroad.cli.verbs import add_verb
 
 if TYPE_CHECKING:
-    from postroad.queues import RedriveReport
+    from postroad.queues.redrive import RedriveReport
 
 _EXAMPLE = "postroad queue redrive orders-dlq --type orders.placed --rate 50 --dry-run"
+
+_STOPPED = ("returned", "canary_failed")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -57,9 +62,9 @@ def redrive(
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the record.")] = "",
 ) -> None:
     """Send dead letters back to where they came from."""
-    from postroad.documents import open_queue, redrive_document
-    from postroad.queues import Match
-    from postroad.queues import redrive as move
+    from postroad.documents import open_queue, redrive_report
+    from postroad.queues.match import Match
+    from postroad.queues.redrive import redrive as move
 
     match = Match(
         fingerprint=failure_group, key=key, event_type=type_, attributes=attributes(attr or []), ids=tuple(id_ or ())
@@ -75,9 +80,43 @@ def redrive(
         if dry_run:
             report = look()
         else:
-            confirm_yes(yes, f'redriving "{name}"', lambda: f"moves {_destinations(look())}")
+            confirm_yes(yes, f'redriving "{name}"', lambda: f"moves {_counts(look().destinations)}")
             with _progress(call) as progress:
                 report = move(backend, name, reason=reason, progress=progress, **options)
-    call.show(redrive_document(report), _summary(report))
-    if report.status in ("returned", "canary_failed"):
+    call.show(redrive_report(report), *_summary(report))
+    if report.status in _STOPPED:
         raise typer.Exit(ANSWER_IS_NO)
+
+
+@contextmanager
+def _progress(call: Call) -> Iterator[Callable[[RedriveReport], None] | None]:
+    """Count on one line of the terminal while messages move; nothing elsewhere."""
+    if call.json or not sys.stderr.isatty():
+        yield None
+        return
+    try:
+        yield lambda report: _overwrite(f"moved {report.moved:,}, {report.returned:,} came back")
+    finally:
+        _overwrite("")
+
+
+def _overwrite(text: str) -> None:
+    sys.stderr.write(f"\r{text:<60}\r")
+    sys.stderr.flush()
+
+
+def _summary(report: RedriveReport) -> Iterator[str]:
+    verb = "would move" if report.status == "dry_run" else "moved"
+    yield f"{verb} {_counts(report.destinations)} ({report.matched:,} matched)"
+    for why, count in report.skipped.items():
+        yield f"left {count:,}: {why.replace('_', ' ')}"
+    if report.status in _STOPPED:
+        yield f"stopped: {report.returned:,} came back; look at why before going on"
+    if report.status == "limit":
+        yield "more matched than the limit; run it again for the rest"
+
+
+def _counts(destinations: Mapping[str, int]) -> str:
+    if not destinations:
+        return "nothing"
+    return ", ".join(f"{count:,} to {name}" for name, count in sorted(destinations.items()))

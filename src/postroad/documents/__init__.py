@@ -8,6 +8,7 @@ from postroad.documents.queues import (
     queue_detail,
     queue_not_found,
     queue_row,
+    redrive_report,
     settings_document,
     sources,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "queue_detail",
     "queue_not_found",
     "queue_row",
+    "redrive_report",
     "remedy",
     "settings_document",
     "sources",

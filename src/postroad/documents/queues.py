@@ -11,6 +11,7 @@ from postroad.queues import Delivery, PeekedMessage, Queue, QueueSpec
 from postroad.settings.names import nearest
 
 if TYPE_CHECKING:
+    from postroad.queues.redrive import RedriveReport
     from postroad.wiring.backend import Backend
 
 
@@ -90,6 +91,20 @@ def delivery(leased: Delivery) -> dict[str, Any]:
         "sent_at": _moment(leased.sent_at),
         "first_received_at": _moment(leased.first_received_at),
         "sequence": leased.sequence,
+    }
+
+
+def redrive_report(report: RedriveReport) -> dict[str, Any]:
+    """What a redrive did, or would do."""
+    return {
+        "run_id": report.run_id,
+        "status": report.status,
+        "matched": report.matched,
+        "moved": report.moved,
+        "returned": report.returned,
+        "skipped": dict(report.skipped),
+        "destinations": dict(report.destinations),
+        "task_handle": report.task_handle,
     }
 
 
