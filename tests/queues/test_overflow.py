@@ -1,0 +1,482 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroad.blobs import BlobRef
+from postroad.blobs.memory import MemoryBlobs
+from postroad.errors import (
+    BlobNotFound,
+    InvalidMessage,
+    MessageTooLarge,
+    NotSupported,
+    OutcomeUnknown,
+    PostroadError,
+    StorageFull,
+    Unavailable,
+)
+from postroad.queues import Move, OutgoingMessage, Queue, QueueSpec, SendResult
+from postroad.queues.markers import read_dead
+from postroad.queues.memory import MemoryQueue, MemoryQueues
+from postroad.queues.overflow import OverflowingQueue
+from postroad.queues.references import KEEP_FOR, Pruning
+from postroad.testing.clock import FakeClock
+from postroad.testing.queues import QueueConformance, QueueGround
+
+LARGE = "é" * 2_000
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+SHA = "0" * 64
+
+
+class OverflowingQueues:
+    """Memory queues, each inside an overflowing one."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._queues = MemoryQueues(clock)
+        self._clock = clock
+        self._blobs = MemoryBlobs(clock)
+        self.delete_queue = self._queues.delete_queue
+        self.queue_spec = self._queues.queue_spec
+        self.queues = self._queues.queues
+
+    def create_queue(self, spec: QueueSpec) -> Queue:
+        return self._around(self._queues.create_queue(spec))
+
+    def update_queue(self, spec: QueueSpec) -> Queue:
+        return self._around(self._queues.update_queue(spec))
+
+    def queue(self, name: str) -> Queue:
+        return self._around(self._queues.queue(name))
+
+    def _around(self, queue: Queue) -> Queue:
+        return OverflowingQueue(queue, self._blobs, clock=self._clock)
+
+
+class TestOverflowingQueue(QueueConformance):
+    known_differences = {
+        "test_a_body_of_the_limit_fits_and_one_byte_more_does_not": "what is above the limit travels as a blob",
+        "test_a_queue_may_have_a_lower_limit": "what is above the limit travels as a blob",
+        "test_attributes_count_towards_the_limit": "what is above the limit travels as a blob",
+    }
+
+    @pytest.fixture
+    def ground(self) -> QueueGround:
+        clock = FakeClock()
+        return QueueGround(queues=OverflowingQueues(clock), clock=clock)
+
+
+@dataclass
+class Ground:
+    clock: FakeClock
+    blobs: MemoryBlobs
+    inner: MemoryQueue
+    dead: MemoryQueue
+    queue: OverflowingQueue
+
+    def stored(self) -> int:
+        """How many blobs there are; counting ends them."""
+        self.clock.advance(1)
+        return self.blobs.prune("overflow/", older_than=0)
+
+    def reference(self) -> BlobRef:
+        """Where the body of the only message is."""
+        (message,) = self.inner.peek()
+        return msgspec.convert(msgspec.json.decode(message.body)["postroad_blob"], BlobRef)
+
+
+def _ground(*, fifo: bool = False, dead_letter: bool = True, **settings: Any) -> Ground:
+    clock, end = FakeClock(NOW), ".fifo" if fifo else ""
+    queues, blobs = MemoryQueues(clock), MemoryBlobs(clock)
+    dead = queues.create_queue(QueueSpec(f"dead{end}", fifo=fifo))
+    spec = QueueSpec(
+        f"jobs{end}", fifo=fifo, max_message_bytes=1_024, dead_letter=dead.name if dead_letter else None, **settings
+    )
+    inner = queues.create_queue(spec)
+    ids = (f"{n:032x}" for n in itertools.count())
+    queue = OverflowingQueue(inner, blobs, clock=clock, new_id=ids.__next__)
+    return Ground(clock, blobs, inner, dead, queue)
+
+
+@pytest.fixture
+def ground() -> Ground:
+    return _ground()
+
+
+@pytest.fixture
+def ordered() -> Ground:
+    return _ground(fifo=True, content_dedup=True)
+
+
+def test_a_large_body_comes_back_whole_without_a_trace(ground: Ground) -> None:
+    sent = ground.queue.send([OutgoingMessage(LARGE, {"k": "v"})])
+
+    (delivery,) = ground.queue.receive()
+
+    assert (delivery.body.decode(), delivery.attributes) == (LARGE, {"k": "v"})
+    assert delivery.message_id == sent[0].message_id
+    assert ground.queue.ack([delivery])[0].ok
+    assert ground.queue.stats().in_flight == 0
+
+
+def test_a_large_body_travels_as_a_reference_under_a_key_built_by_postroad(ground: Ground) -> None:
+    ground.queue.send([OutgoingMessage(LARGE, {"k": "v"})])
+
+    (packed,) = ground.inner.peek()
+
+    key = ground.reference().key
+    assert key == "overflow/20300101/00000000000000000000000000000000"
+    assert packed.attributes == {"k": "v", "PostroadBlob": "1"}
+    assert len(packed.body) < 300
+
+
+def test_a_body_at_the_limit_travels_by_itself_and_one_byte_more_as_a_blob(ground: Ground) -> None:
+    ground.queue.send([OutgoingMessage("x" * 1_024)])
+    ground.queue.send([OutgoingMessage("x" * 1_025)])
+
+    assert [len(d.body) for d in ground.queue.receive()] == [1_024, 1_025]
+    assert ground.stored() == 1
+
+
+def test_attributes_count_towards_the_limit(ground: Ground) -> None:
+    ground.queue.send([OutgoingMessage("x" * 1_020, {"k": "v"})])
+
+    assert [(len(d.body), d.attributes) for d in ground.queue.receive()] == [(1_020, {"k": "v"})]
+    assert ground.stored() == 1
+
+
+def test_a_batch_may_mix_small_and_large_bodies(ground: Ground) -> None:
+    bodies = ["small", LARGE, "also small", LARGE + "!"]
+
+    results = ground.queue.send([OutgoingMessage(body) for body in bodies])
+
+    assert all(result.ok for result in results)
+    assert [delivery.body.decode() for delivery in ground.queue.receive()] == bodies
+
+
+def test_peeking_shows_the_whole_body(ground: Ground) -> None:
+    ground.queue.send([OutgoingMessage(LARGE, {"k": "v"})])
+
+    (message,) = ground.queue.peek()
+
+    assert (message.body.decode(), message.attributes) == (LARGE, {"k": "v"})
+
+
+def test_peeking_at_a_message_whose_blob_is_lost_shows_the_reference(ground: Ground) -> None:
+    ground.queue.send([OutgoingMessage(LARGE)])
+    ground.blobs.delete(ground.reference())
+
+    assert ground.queue.peek() == ground.inner.peek()
+
+
+def test_the_traits_tell_the_limit_of_blobs(ground: Ground) -> None:
+    assert ground.queue.traits.max_message_bytes == 104_857_600
+    assert ground.queue.name == "jobs"
+
+
+def test_a_released_extended_or_rejected_large_message_keeps_its_blob(ground: Ground) -> None:
+    ground.queue.send([OutgoingMessage(LARGE)])
+
+    assert ground.queue.release(ground.queue.receive())[0].ok
+    assert ground.queue.extend(held := ground.queue.receive(), seconds=60)[0].ok
+    assert ground.queue.reject(held, reason="poison")[0].ok
+
+    (buried,) = OverflowingQueue(ground.dead, ground.blobs).receive()
+    assert buried.body.decode() == LARGE
+
+
+def test_a_lost_blob_is_a_failed_delivery_and_ends_in_the_dead_letters(ground: Ground) -> None:
+    ground.queue.send([OutgoingMessage(LARGE), OutgoingMessage("small")])
+    ground.blobs.delete(msgspec.convert(msgspec.json.decode(ground.inner.peek()[0].body)["postroad_blob"], BlobRef))
+
+    received = [[d.body for d in ground.queue.receive()] for _ in range(4)]
+
+    (buried,) = ground.dead.peek()
+    marker = read_dead(buried.attributes)
+    assert received == [[b"small"], [], [], []]
+    assert marker is not None
+    assert marker.error == "BlobNotFound: there is no blob 'overflow/20300101/00000000000000000000000000000000'"
+
+
+def test_a_damaged_blob_is_a_failed_delivery(ground: Ground) -> None:
+    ground.queue.send([OutgoingMessage(LARGE)])
+    ground.blobs.put(ground.reference().key, b"other")
+
+    assert [ground.queue.receive() for _ in range(4)] == [[], [], [], []]
+    assert len(ground.dead.peek()) == 1
+
+
+FORGED: list[bytes | dict[str, Any]] = [
+    b"not json",
+    b"{}",
+    {"key": "secrets/a", "size": 1, "sha256": SHA},
+    {"key": "overflow/../secrets/a", "size": 1, "sha256": SHA},
+    {"key": "/etc/passwd", "size": 1, "sha256": SHA},
+    {"key": "overflow/a", "size": 10**12, "sha256": SHA},
+    {"key": "overflow/a", "size": -1, "sha256": SHA},
+    {"key": "overflow/a", "size": 1, "sha256": "?"},
+    {"key": "overflow/a", "size": "1", "sha256": SHA},
+    {"key": "overflow/a", "size": 1, "sha256": SHA, "more": "x"},
+]
+
+
+@pytest.mark.parametrize("forged", FORGED, ids=str)
+def test_a_forged_reference_is_a_failed_delivery_and_reads_nothing(
+    ground: Ground, forged: bytes | dict[str, Any]
+) -> None:
+    ground.blobs.put("secrets/a", b"s")
+    body = forged if isinstance(forged, bytes) else msgspec.json.encode({"postroad_blob": forged})
+    ground.inner.send([OutgoingMessage(body, {"PostroadBlob": "1"})])
+
+    assert [ground.queue.receive() for _ in range(4)] == [[], [], [], []]
+    assert [letter.body for letter in ground.dead.peek()] == [body]
+
+
+def test_a_body_that_looks_like_a_reference_is_a_body(ground: Ground) -> None:
+    body = b'{"postroad_blob":{"key":"overflow/a","size":1,"sha256":"%s"}}' % SHA.encode()
+
+    ground.queue.send([OutgoingMessage(body)])
+
+    assert [delivery.body for delivery in ground.queue.receive()] == [body]
+
+
+def test_a_lost_blob_without_dead_letters_comes_back_ever_slower() -> None:
+    ground = _ground(dead_letter=False)
+    ground.queue.send([OutgoingMessage(LARGE)])
+    ground.blobs.delete(ground.reference())
+
+    for _ in range(12):
+        assert ground.queue.receive() == []
+
+    (message,) = ground.inner.peek()
+    assert message.receive_count == 10
+
+
+class _AwayBlobs(MemoryBlobs):
+    def get(self, ref: BlobRef) -> bytes:
+        raise Unavailable("the store of blobs does not answer")
+
+
+def test_a_store_of_blobs_that_does_not_answer_costs_one_receive_and_a_pause(ground: Ground) -> None:
+    ground.queue.send([OutgoingMessage(LARGE)])
+    away = OverflowingQueue(ground.inner, _AwayBlobs(ground.clock), clock=ground.clock)
+
+    assert [away.receive() for _ in range(4)] == [[], [], [], []]
+    ground.clock.advance(31)
+
+    (delivery,) = ground.queue.receive()
+    assert (delivery.body.decode(), delivery.receive_count) == (LARGE, 2)
+
+
+def test_on_fifo_a_lost_blob_does_not_take_the_messages_behind_it_along(ordered: Ground) -> None:
+    ordered.queue.send([OutgoingMessage(body, group="g") for body in (LARGE, "second", "third")])
+    ordered.blobs.delete(msgspec.convert(msgspec.json.decode(ordered.inner.peek()[0].body)["postroad_blob"], BlobRef))
+
+    received = ordered.queue.receive()
+
+    assert [(d.body, d.receive_count) for d in received] == [(b"second", 1), (b"third", 1)]
+    (buried,) = ordered.dead.peek()
+    marker = read_dead(buried.attributes)
+    assert marker is not None
+    assert str(marker.error).startswith("BlobNotFound")
+
+
+def test_on_fifo_nothing_overtakes_a_message_whose_store_of_blobs_does_not_answer(ordered: Ground) -> None:
+    ordered.queue.send([OutgoingMessage(body, group="g") for body in (LARGE, "second")])
+    ordered.queue.send([OutgoingMessage("free", group="h")])
+    away = OverflowingQueue(ordered.inner, _AwayBlobs(ordered.clock), clock=ordered.clock)
+
+    first = away.receive()
+    ordered.clock.advance(31)
+
+    assert [d.body for d in first] == [b"free"]
+    assert [d.body.decode() for d in ordered.queue.receive() if d.group == "g"] == [LARGE, "second"]
+
+
+def test_on_fifo_a_repeated_large_body_is_recognised(ordered: Ground) -> None:
+    first, second = ordered.queue.send([OutgoingMessage(LARGE, group="g")] * 2)
+
+    assert first.message_id == second.message_id
+    assert len(ordered.inner.peek()) == 1
+
+
+def test_on_fifo_a_dedup_id_of_the_senders_own_is_kept(ordered: Ground) -> None:
+    first, second = ordered.queue.send(
+        [OutgoingMessage(body, group="g", dedup_id="same") for body in (LARGE, LARGE + "!")]
+    )
+
+    assert first.message_id == second.message_id
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("body", OutgoingMessage("\x00" + LARGE)),
+        ("body", OutgoingMessage(b"\xff" * 2_000)),
+        ("attributes", OutgoingMessage(LARGE, {f"k{n}": "v" for n in range(11)})),
+        ("attributes.k", OutgoingMessage(LARGE, {"k": "\x00"})),
+        ("attributes.PostroadBlob", OutgoingMessage("small", {"PostroadBlob": "1"})),
+        ("attributes.PostroadBlob", OutgoingMessage(LARGE, {"PostroadBlob": "1"})),
+        ("delay", OutgoingMessage(LARGE, delay=901)),
+        ("body", OutgoingMessage("small", {"k": "x" * 2_000})),
+    ],
+)
+def test_a_bad_message_is_refused_and_leaves_no_blob(ground: Ground, field: str, message: OutgoingMessage) -> None:
+    with pytest.raises(InvalidMessage) as refused:
+        ground.queue.send([message])
+
+    assert refused.value.field == field
+    assert ground.stored() == 0
+    assert ground.inner.peek() == []
+
+
+def test_one_bad_message_of_a_batch_is_named_and_leaves_no_blob(ground: Ground) -> None:
+    with pytest.raises(InvalidMessage) as refused:
+        ground.queue.send([OutgoingMessage(LARGE), OutgoingMessage("")])
+
+    assert refused.value.field == "messages[1].body"
+    assert ground.stored() == 0
+
+
+def test_a_large_body_with_all_ten_attribute_places_taken_is_refused(ground: Ground) -> None:
+    with pytest.raises(MessageTooLarge, match="all are taken"):
+        ground.queue.send([OutgoingMessage(LARGE, {f"k{n}": "v" for n in range(10)})])
+
+    assert ground.stored() == 0
+
+
+def test_a_body_above_the_limit_of_blobs_is_refused(ground: Ground) -> None:
+    with pytest.raises(MessageTooLarge, match="104857600") as refused:
+        ground.queue.send([OutgoingMessage("x" * 104_857_601)])
+
+    assert refused.value.field == "body"
+
+
+class _FailingQueue(MemoryQueue):
+    """A queue whose sends end in an error, raised or reported."""
+
+    failure: Callable[[int], list[SendResult]]
+
+    def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        return self.failure(len(messages))
+
+
+def _failing(ground: Ground, failure: Callable[[int], list[SendResult]]) -> OverflowingQueue:
+    inner = _FailingQueue(ground.inner._shelves, ground.inner.name)
+    inner.failure = failure
+    return OverflowingQueue(inner, ground.blobs, clock=ground.clock)
+
+
+@pytest.mark.parametrize(
+    ("error", "blobs"), [(Unavailable("no"), 0), (StorageFull("no"), 0), (OutcomeUnknown("perhaps"), 1)]
+)
+def test_a_blob_is_kept_unless_its_message_surely_was_not_sent(
+    ground: Ground, error: PostroadError, blobs: int
+) -> None:
+    def report(count: int) -> list[SendResult]:
+        return [SendResult(ok=False, error=error)] * count
+
+    (result,) = _failing(ground, report).send([OutgoingMessage(LARGE)])
+
+    assert result.error is error
+    assert ground.stored() == blobs
+
+
+@pytest.mark.parametrize(("error", "blobs"), [(Unavailable("no"), 0), (OutcomeUnknown("perhaps"), 1)])
+def test_a_blob_is_kept_unless_the_raised_error_says_that_nothing_was_sent(
+    ground: Ground, error: PostroadError, blobs: int
+) -> None:
+    def fail(_: int) -> list[SendResult]:
+        raise error
+
+    with pytest.raises(type(error)):
+        _failing(ground, fail).send([OutgoingMessage(LARGE)])
+
+    assert ground.stored() == blobs
+
+
+def test_redriven_messages_start_their_blobs_time_anew(ground: Ground) -> None:
+    ground.queue.send([OutgoingMessage(LARGE)])
+    ref = ground.reference()
+    ground.clock.advance(100)
+
+    step = ground.queue.move(lambda message: Move(to="dead", attributes=dict(message.attributes)))
+
+    assert len(step.moved) == 1
+    assert ground.blobs.prune("overflow/", older_than=50) == 0
+    assert ground.blobs.get(ref).decode() == LARGE
+
+
+def test_messages_that_stay_do_not_keep_their_blobs(ground: Ground) -> None:
+    ground.queue.send([OutgoingMessage(LARGE)])
+    ground.clock.advance(100)
+
+    ground.queue.move(lambda message: None)
+
+    assert ground.blobs.prune("overflow/", older_than=50) == 1
+
+
+def test_a_message_whose_blob_is_lost_can_still_be_moved(ground: Ground) -> None:
+    ground.queue.send([OutgoingMessage(LARGE)])
+    ground.blobs.delete(ground.reference())
+
+    step = ground.queue.move(lambda message: Move(to="dead", attributes=dict(message.attributes)))
+
+    assert len(step.moved) == 1
+
+
+def test_purging_goes_through(ground: Ground) -> None:
+    ground.queue.send([OutgoingMessage(LARGE), OutgoingMessage("small")])
+
+    assert ground.queue.purge() == 2
+
+
+def test_a_queue_that_cannot_move_says_so(ground: Ground) -> None:
+    class Still:
+        name = "still"
+
+    queue = OverflowingQueue(Still(), ground.blobs)  # type: ignore[arg-type]  # an adapter without the moving verbs
+
+    with pytest.raises(NotSupported, match="still"):
+        queue.purge()
+
+
+def test_blobs_are_removed_when_no_retention_can_hold_their_message_any_more(ground: Ground) -> None:
+    ground.queue.send([OutgoingMessage(LARGE)])
+    ref = ground.reference()
+
+    ground.clock.advance(KEEP_FOR - 1)
+    ground.queue.send([OutgoingMessage("small")])
+    assert ground.blobs.get(ref)
+
+    ground.clock.advance(3_601)
+    ground.queue.send([OutgoingMessage("small")])
+    with pytest.raises(BlobNotFound):
+        ground.blobs.get(ref)
+
+
+class _CountingBlobs(MemoryBlobs):
+    prunings = 0
+
+    def prune(self, prefix: str, *, older_than: float) -> int:
+        self.prunings += 1
+        raise Unavailable("the store of blobs does not answer")
+
+
+def test_blobs_are_pruned_once_an_hour_by_all_queues_together_and_a_failure_harms_no_send(ground: Ground) -> None:
+    blobs = _CountingBlobs(ground.clock)
+    pruning = Pruning(blobs, ground.clock)
+    queues = [OverflowingQueue(ground.inner, blobs, clock=ground.clock, pruning=pruning) for _ in range(3)]
+
+    for queue in queues:
+        assert queue.send([OutgoingMessage("small")])[0].ok
+    ground.clock.advance(3_600)
+    for queue in queues:
+        queue.send([OutgoingMessage("small")])
+
+    assert blobs.prunings == 2
