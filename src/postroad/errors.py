@@ -2,6 +2,7 @@
 
     PostroadError
     ├── ConfigurationError        a URL, setting or specification that cannot work
+    │   ├── AmbiguousSource       nothing tells where a dead letter goes back to
     │   └── SchemaMismatch        a file made by another version of Postroad
     ├── InvalidInput              an argument that is refused before anything changes
     │   ├── InvalidName
@@ -77,6 +78,13 @@ class ConfigurationError(PostroadError):
     slug = "configuration"
     status = 400
     remedy = "Correct the value that the message names; `postroad config check` validates without starting."
+
+
+class AmbiguousSource(ConfigurationError):
+    """Nothing tells where a dead letter goes back to."""
+
+    slug = "ambiguous-source"
+    remedy = "Name the destination with to=... or `--to QUEUE`."
 
 
 class SchemaMismatch(ConfigurationError):

@@ -1,7 +1,10 @@
 """Queues: durable messages with leases, on memory, on the embedded engine and on SQS."""
 
+from postroad.queues.destinations import QueueDirectory
+from postroad.queues.fingerprint import fingerprint
 from postroad.queues.markers import DeadLetter
-from postroad.queues.moving import Movable, Move, MoveStep
+from postroad.queues.match import Match
+from postroad.queues.moving import Movable, Move, MoveStep, purge
 from postroad.queues.port import (
     AckResult,
     Delivery,
@@ -12,20 +15,27 @@ from postroad.queues.port import (
     QueueTraits,
     SendResult,
 )
+from postroad.queues.redrive import RedriveReport, redrive
 from postroad.queues.spec import QueueSpec
 
 __all__ = [
     "AckResult",
     "DeadLetter",
     "Delivery",
+    "Match",
     "Movable",
     "Move",
     "MoveStep",
     "OutgoingMessage",
     "PeekedMessage",
     "Queue",
+    "QueueDirectory",
     "QueueSpec",
     "QueueStats",
     "QueueTraits",
+    "RedriveReport",
     "SendResult",
+    "fingerprint",
+    "purge",
+    "redrive",
 ]

@@ -7,7 +7,8 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from postroad.queues.port import PeekedMessage
+from postroad.errors import NotSupported
+from postroad.queues.port import PeekedMessage, Queue
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -50,3 +51,15 @@ class Movable(Protocol):
     def purge(self) -> int:
         """Remove everything the queue holds, leased messages included; how many there were."""
         ...
+
+
+def as_movable(queue: Queue) -> Movable:
+    """The queue as one whose messages can be moved, or `NotSupported`."""
+    if not isinstance(queue, Movable):
+        raise NotSupported(f"queue {queue.name!r} can neither be redriven nor purged by this adapter")
+    return queue
+
+
+def purge(queue: Queue) -> int:
+    """Remove everything the queue holds, leased messages included; how many there were."""
+    return as_movable(queue).purge()
