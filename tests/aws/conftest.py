@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.aws.emulators import ministack, moto
+from tests.aws.endpoint import Endpoint, endpoint
 
 from postroad.connections.aws import AwsConnection
 
@@ -58,3 +59,18 @@ def unique() -> Callable[[str], str]:
         return f"{stem}-{uuid.uuid4().hex[:12]}"
 
     return name
+
+
+@pytest.fixture
+def scripted() -> Iterator[Endpoint]:
+    """An endpoint that says what the test tells it to."""
+    with endpoint() as served:
+        yield served
+
+
+@pytest.fixture
+def scripted_aws(scripted: Endpoint) -> Iterator[AwsConnection]:
+    """A connection to the scripted endpoint that waits a second at most and tries once."""
+    connection = AwsConnection("us-east-1", scripted.url, read_timeout=0.5, attempts=1)
+    yield connection
+    connection.close()

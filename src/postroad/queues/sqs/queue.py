@@ -43,6 +43,7 @@ class SQSQueue:
         self._fifo = self.name.endswith(".fifo")
         self._lock = threading.Lock()
         self._known: tuple[QueueSpec, str] | None = None
+        self._siblings: dict[str, SQSQueue] = {}
         self._mover = Mover(self)
 
     @property
@@ -96,7 +97,7 @@ class SQSQueue:
 
     def sibling(self, name: str) -> SQSQueue:
         """The queue of this name in the same account and region."""
-        return SQSQueue(self._calls, sibling(self.url, name), self.clock)
+        return self._siblings.setdefault(name, SQSQueue(self._calls, sibling(self.url, name), self.clock))
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Store the messages; what is ok is durable. On FIFO a failed one holds back the later ones of its group.

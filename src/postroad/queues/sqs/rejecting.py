@@ -36,6 +36,8 @@ def reject(queue: SQSQueue, deliveries: Sequence[Delivery], *, reason: str, erro
 
 
 def _bury(queue: SQSQueue, deliveries: Sequence[Delivery], reason: str, error: str | None) -> list[AckResult]:
+    if not deliveries:
+        return []
     dead_letters = queue.sibling(str(queue.spec.dead_letter))
     limit = dead_letters.spec.max_message_bytes
     letters = [_letter(queue, delivery, reason, error, limit) for delivery in deliveries]
