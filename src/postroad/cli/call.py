@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postroad.cli.output import legible, render, write, write_json
+from postroad.cli.output import render, write, write_json
 from postroad.settings import Settings, load, no_color
+from postroad.telemetry import legible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

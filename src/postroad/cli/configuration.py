@@ -7,8 +7,8 @@ from typing import Any
 import typer
 
 from postroad.cli.call import Call
-from postroad.cli.output import legible
 from postroad.cli.verbs import add_verb
+from postroad.telemetry import legible
 
 
 def add_to(app: typer.Typer) -> None:

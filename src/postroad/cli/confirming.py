@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import typer
 
-from postroad.cli.output import legible, write
+from postroad.cli.output import write
 from postroad.errors import InvalidInput
+from postroad.telemetry import legible
 
 
 def confirm_name(name: str, confirm: str | None, effect: str) -> None:

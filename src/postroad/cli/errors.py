@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from postroad.cli.output import legible, write, write_json
+from postroad.cli.output import write, write_json
 from postroad.errors import (
     ConfigurationError,
     InvalidInput,
@@ -20,6 +20,7 @@ from postroad.errors import (
     UnknownEventType,
 )
 from postroad.settings import debugging
+from postroad.telemetry import legible
 
 ANSWER_IS_NO = 1
 WRONG_USAGE = 2

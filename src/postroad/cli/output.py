@@ -62,11 +62,3 @@ def render(*parts: RenderableType, color: bool, stream: TextIO | None = None) ->
         for part in parts:
             console.print(part)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
-
-
-def legible(value: object) -> str:
-    """Text in which control characters and direction marks are spelt out, so that no data can drive a terminal."""
-    text = str(value)
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

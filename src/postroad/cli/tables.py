@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from postroad.cli.durations import spoken
-from postroad.cli.output import legible
 from postroad.queues.markers import DEAD_LETTER, read_dead
+from postroad.telemetry import legible
 
 _SECONDS = {"visibility", "retention", "delay", "receive_wait", "auto_delete_after"}
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 LOG_EVENTS = (
+    "housekeeping_swept",
     "http_request",
     "part_failed",
     "part_started",
     "part_stopped",
-    "queue_dead_lettered",
-    "queue_received",
     "queue_redriven",
-    "queue_retried",
-    "queue_sent",
 )

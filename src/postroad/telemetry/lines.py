@@ -1,0 +1,72 @@
+"""How a log line is made: its fields, their order, and what is escaped in them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+from typing import Any, cast
+
+import structlog
+from structlog.typing import Processor
+
+from postroad.telemetry.legible import legible
+
+_STAMPED = (
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+)
+
+
+def structured(logger: logging.Logger, service: str) -> structlog.stdlib.BoundLogger:
+    """A logger of the standard library that takes fields."""
+    wrapped = structlog.wrap_logger(
+        logger,
+        wrapper_class=structlog.stdlib.BoundLogger,
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_STAMPED,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        service=service,
+    )
+    return cast(structlog.stdlib.BoundLogger, wrapped)
+
+
+def json_lines() -> logging.Formatter:
+    """One JSON object a line."""
+    return _formatter(_in_order, structlog.processors.JSONRenderer(default=str))
+
+
+def console_lines(*, color: bool) -> logging.Formatter:
+    """Lines for people."""
+    return _formatter(
+        _unfold, structlog.dev.ConsoleRenderer(timestamp_key="ts", pad_event_to=24, colors=color)
+    )  # fmt: skip
+
+
+def _formatter(*rendering: Processor) -> logging.Formatter:
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=_STAMPED,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            _escape,
+            *rendering,
+        ],
+    )
+
+
+def _escape(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    return {key: legible(value) if isinstance(value, str) else value for key, value in line.items()}
+
+
+def _unfold(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A traceback has its lines again, indented so that none of them looks like a line of the log."""
+    if isinstance(line.get("exception"), str):
+        line["exception"] = "    " + line["exception"].replace("\\n", "\n    ")
+    return line
+
+
+def _in_order(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    first = {key: line.pop(key) for key in ("ts", "level", "event", "service") if key in line}
+    return {**first, **line}
