@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import functools
+import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -191,3 +193,18 @@ def test_two_engines_on_one_file_share_streams_and_leases(engine: Engine, stream
         assert other.lease("billing", "w2") == []
     finally:
         other_engine.close()
+
+
+def test_a_waiting_read_is_woken_by_a_put_of_another_engine(engine: Engine, stream: SQLiteStream) -> None:
+    other_engine = Engine(engine.path, clock=engine.clock)
+    other = SQLiteStreams(other_engine).stream("orders", shards=1, retention=60)
+    put = threading.Timer(0.2, other.put, [[Record("k", b"x")]])
+    began = time.monotonic()
+
+    put.start()
+    found = stream.read(stream.shards()[0], after=TRIM_HORIZON, wait=15)
+    put.join()
+    other_engine.close()
+
+    assert [record.data for record in found] == [b"x"]
+    assert time.monotonic() - began < 5
