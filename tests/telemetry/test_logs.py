@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,12 +97,12 @@ def test_the_names_of_log_lines_are_exactly_those_the_code_uses() -> None:
     assert list(LOG_EVENTS) == sorted(logged)
 
 
-def _logged(path: Path) -> Iterator[str]:
-    """The first argument of every call such as `_log.info("…")` or `get_logger("…").info("…")`."""
+def _logged(path: Path) -> Iterator[Any]:
+    """The names in the first argument of calls such as `_log.info("…")` and `get_logger("…").info("…")`."""
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Call(
                 func=ast.Attribute(value=ast.Name(id="_log") | ast.Call(func=ast.Name(id="get_logger")), attr=level),
-                args=[ast.Constant(value=str(name)), *_],
+                args=[first, *_],
             ) if level in _LEVELS:
-                yield name
+                yield from (part.value for part in ast.walk(first) if isinstance(part, ast.Constant))
