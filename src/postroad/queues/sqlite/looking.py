@@ -46,12 +46,11 @@ def find_position(connection: apsw.Connection, ids: MessageIds, queue_id: int, a
     first_id = ids.row_id(after)
     if first_id is None:
         raise InvalidInput(f"after: {after!r} is not a message id of this backend", field="after")
-    if low < first_id < high:
-        return first_id
+    # A message that was redriven stands where it came to last, not where it was sent first.
     moved = one(connection, _MOVED, (first_id, low, high))
-    if moved is None:
+    if moved is None and not low < first_id < high:
         raise InvalidInput(f"after: message {after} is not in this queue", field="after")
-    return int(moved[0])
+    return first_id if moved is None else int(moved[0])
 
 
 def peek(

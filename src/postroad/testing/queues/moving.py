@@ -71,6 +71,19 @@ class MovingRules(QueueRules):
         assert target.receive() == []
         assert sorted(bodies(take(source, 2))) == ["a", "b"]
 
+    def test_peeking_goes_on_behind_a_message_that_went_and_came_back(self, ground: QueueGround) -> None:
+        source, target = ground.create("source"), ground.create("target")
+        there, back = _movable(source), _movable(target)
+        source.send(texts("a"))
+        there.move(lambda message: Move(to=target.name, attributes={}))
+        source.send(texts("b"))
+        back.move(lambda message: Move(to=source.name, attributes={}))
+
+        b, a = source.peek()
+
+        assert [b.body, a.body] == [b"b", b"a"]
+        assert source.peek(after=a.message_id) == []
+
     def test_the_end_is_a_cursor_behind_what_is_there_now(self, ground: QueueGround) -> None:
         source = ground.create("source")
         movable = _movable(source)
