@@ -1,0 +1,1 @@
+"""HTTP: the API that `postroad up` serves. `app.create_app(context)` builds it, `serving.serve` listens."""

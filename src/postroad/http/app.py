@@ -1,0 +1,46 @@
+"""The app: all routes behind one door."""
+
+from __future__ import annotations
+
+from litestar import Litestar
+from litestar.datastructures import State
+from litestar.handlers import HTTPRouteHandler
+from litestar.types import ASGIApp
+
+from postroad.http.context import Context
+from postroad.http.door import Door
+from postroad.http.guard import guard
+from postroad.http.openapi import Description
+from postroad.http.problems import answer_error
+from postroad.http.requests import ApiRequest
+from postroad.http.routes.errors import explain_error
+from postroad.http.routes.leases import ack_messages, extend_leases, lease_messages, release_messages
+from postroad.http.routes.messages import peek_messages, send_messages
+from postroad.http.routes.queues import delete_queue, list_queues, purge_queue, put_queue, show_queue
+from postroad.http.routes.schema import openapi, schema, style
+from postroad.http.routes.service import health, ready, root, status
+from postroad.http.routes.tokens import create_token, list_tokens, revoke_token
+
+ROUTES: tuple[HTTPRouteHandler, ...] = (
+    *(root, health, ready, status, explain_error, schema, openapi, style),
+    *(list_queues, show_queue, put_queue, delete_queue, purge_queue),
+    *(send_messages, peek_messages),
+    *(lease_messages, ack_messages, extend_leases, release_messages),
+    *(create_token, list_tokens, revoke_token),
+)
+
+
+def create_app(context: Context) -> ASGIApp:
+    """The API over what the context holds."""
+    app = Litestar(
+        ROUTES,
+        state=State({"context": context, "openapi": Description(ROUTES)}),
+        request_class=ApiRequest,
+        guards=[guard],
+        exception_handlers={Exception: answer_error},
+        openapi_config=None,
+        logging_config=None,
+        # The limit is ours: it is checked before and while the body is read.
+        request_max_body_size=None,
+    )
+    return Door(app, host=context.settings.host, allowed_hosts=context.settings.allowed_hosts)

@@ -1,0 +1,93 @@
+"""What the routes work with, put together once per server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from postroad.clock import SYSTEM_CLOCK, Clock
+from postroad.http.cursors import Cursors
+from postroad.http.idempotency import Memory
+from postroad.http.identities import Identities
+from postroad.http.parts import Parts
+from postroad.http.polls import Polls
+from postroad.http.private import kept_secret
+from postroad.http.rates import RateLimits
+from postroad.http.readiness import Readiness
+from postroad.http.tokens import TokenFile
+from postroad.http.turns import Turns
+from postroad.settings import Settings, beside
+from postroad.wiring.backend import Backend
+
+_THREADS = 32
+_BODY_SECONDS = 15.0
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One server's backend, tokens and limits."""
+
+    settings: Settings
+    backend: Backend
+    tokens: TokenFile
+    identities: Identities
+    cursors: Cursors
+    memory: Memory
+    turns: Turns
+    parts: Parts
+    polls: Polls
+    rates: RateLimits
+    readiness: Readiness
+    threads: ThreadPoolExecutor
+    clock: Clock
+    body_seconds: float
+    started_at: float = field(default_factory=time.monotonic)
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Do work that may wait for the disk or the network without holding up other requests."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+
+    async def stop(self) -> None:
+        """Become not ready and let waiting callers go."""
+        self.readiness.stopping = True
+        await self.polls.stop()
+
+    def close(self) -> None:
+        """Give the threads back."""
+        self.threads.shutdown(wait=True)
+
+
+def make_context(
+    settings: Settings,
+    backend: Backend,
+    *,
+    admin: str,
+    clock: Clock = SYSTEM_CLOCK,
+    body_seconds: float = _BODY_SECONDS,
+    max_polls: int = 1_000,
+) -> Context:
+    """Put together what a server of these settings needs; secrets come from the files beside the data."""
+    tokens = TokenFile(beside(settings.url, "tokens.json"), clock=clock)
+    threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="http")
+    parts = Parts()
+    return Context(
+        settings=settings,
+        backend=backend,
+        tokens=tokens,
+        identities=Identities(tokens, admin=admin, clock=clock),
+        cursors=Cursors(kept_secret(beside(settings.url, "secret"))),
+        memory=Memory(backend.items(), tenant=settings.tenant, clock=clock),
+        turns=Turns(),
+        parts=parts,
+        polls=Polls(max_open=max_polls),
+        rates=RateLimits(settings.rate_limit, clock),
+        readiness=Readiness(backend.check, parts, threads=threads, clock=clock),
+        threads=threads,
+        clock=clock,
+        body_seconds=body_seconds,
+    )

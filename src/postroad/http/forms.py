@@ -1,0 +1,129 @@
+"""The forms of request bodies; each refuses fields that it does not know."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from postroad.errors import InvalidInput
+from postroad.events.strict import checked_bytes
+from postroad.http.tokens import MAX_SECONDS, NAME, Scope
+
+_AT = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
+_NAMED = re.compile(r"Object (?:contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
+
+Seconds = Annotated[float, Meta(ge=0, le=43_200)]
+Receipts = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4_096)]], Meta(min_length=1, max_length=100)]
+
+
+class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A body that names nothing it does not know."""
+
+
+class Message(Form, frozen=True):
+    """One message to send. Its content is checked entry by entry, so that one bad message stops no other."""
+
+    body: str
+    attributes: dict[str, str] = {}
+    group: str | None = None
+    dedup_id: str | None = None
+    delay: float = 0.0
+
+
+class Messages(Form, frozen=True):
+    """Messages to send, in order."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=100)]
+
+
+class Lease(Form, frozen=True):
+    """How many messages to lease, for how long, and how long to wait for the first."""
+
+    max_messages: Annotated[int, Meta(ge=1, le=100)] = 10
+    wait: Annotated[float, Meta(ge=0, le=20)] = 0.0
+    visibility: Seconds | None = None
+
+
+class Acks(Form, frozen=True):
+    """Leases whose messages are done."""
+
+    receipts: Receipts
+
+
+class Extensions(Form, frozen=True):
+    """Leases to keep for `seconds` from now."""
+
+    receipts: Receipts
+    seconds: Seconds
+
+
+class Releases(Form, frozen=True):
+    """Leases to give back, to be received again after `after` seconds."""
+
+    receipts: Receipts
+    after: Seconds = 0.0
+
+
+class Purge(Form, frozen=True):
+    """The name of the queue once more, and why everything in it may go."""
+
+    confirm: str
+    reason: Annotated[str, Meta(min_length=1, max_length=500)]
+
+
+class QueueSettings(Form, frozen=True):
+    """The settings of a queue; what is left out has its default. `fifo` follows the name."""
+
+    fifo: bool | None = None
+    visibility: float = 30
+    retention: float = 345_600
+    delay: float = 0
+    receive_wait: float = 20
+    max_message_bytes: int = 1_048_576
+    dead_letter: str | None = None
+    max_receives: int = 3
+    content_dedup: bool = False
+    dedup_scope: Literal["queue", "group"] = "queue"
+    redrive_allow: str | list[str] = "all"
+    auto_delete_after: float | None = None
+
+
+class NewToken(Form, frozen=True):
+    """A token to make."""
+
+    name: Annotated[str, Meta(pattern=f"^{NAME}$")]
+    scope: Scope
+    expires_in: Annotated[float, Meta(gt=0, le=MAX_SECONDS)] | None = None
+
+
+def decode(body: bytes, form: type[Any]) -> Any:
+    """The body in its form, or an `InvalidInput` with the position or the field."""
+    data = checked_bytes(body, len(body))
+    try:
+        return msgspec.json.decode(data, type=form)
+    except msgspec.ValidationError:
+        return _named_misfit(data, form)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise InvalidInput(f"body: {error}", remedy="Send one JSON object in UTF-8; nothing was changed.") from None
+
+
+def _named_misfit(data: bytes, form: type[Any]) -> Any:
+    """Look again, slowly: only a second look knows the index of the entry at fault."""
+    try:
+        return msgspec.convert(msgspec.json.decode(data), form)
+    except msgspec.ValidationError as error:
+        raise misfit(str(error)) from None
+
+
+def misfit(text: str) -> InvalidInput:
+    """What msgspec says about a value, with the field as a dotted path."""
+    match = _AT.fullmatch(text)
+    assert match is not None
+    # "[...]" stands for a place that msgspec does not know.
+    what, field = match["what"], (match["path"] or "").partition("[...]")[0].lstrip(".")
+    if (named := _NAMED.fullmatch(what)) is not None:
+        field = f"{field}.{named['name']}".lstrip(".")
+    return InvalidInput(f"{field or 'body'}: {what[:1].lower()}{what[1:]}", field=field or None)

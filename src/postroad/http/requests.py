@@ -1,0 +1,83 @@
+"""The request: who asks, and a body that is read once, in time, within its limit and as strict JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from litestar import Request
+from litestar.types import HTTPReceiveMessage
+from litestar.types.empty import Empty
+
+from postroad.errors import BodyTooLarge, InvalidInput, NotJSON, RequestTimeout
+from postroad.http.context import Context
+from postroad.http.forms import decode
+from postroad.http.identities import Identity
+
+
+class ApiRequest(Request[Identity | None, Any, Any]):
+    """A request whose `json()` is the form that its route declares."""
+
+    @property
+    def context(self) -> Context:
+        """What the routes work with."""
+        return cast(Context, self.app.state["context"])
+
+    @property
+    def request_id(self) -> str:
+        """The name of this request in answers and logs."""
+        return cast(str, self.scope["state"]["request_id"])
+
+    async def body(self) -> bytes:
+        """The whole body; too long, too slow, encoded or empty it is refused."""
+        if self._body is Empty:
+            self._check_headers()
+            try:
+                async with asyncio.timeout(self.context.body_seconds):
+                    self._body = await self._read()
+            except TimeoutError:
+                raise RequestTimeout(f"the body took more than {self.context.body_seconds:g} seconds") from None
+            if not self._body:
+                raise InvalidInput("the body is empty, at position 0", remedy="Send a JSON object, at least {}.")
+        return self._body
+
+    async def json(self) -> Any:
+        """The body in the form that the route declares, or `InvalidInput` naming the field."""
+        if self._json is Empty:
+            field = self.route_handler.parsed_data_field
+            assert field is not None
+            self._json = decode(await self.body(), field.annotation)
+        return self._json
+
+    def _check_headers(self) -> None:
+        if self.headers.get("content-encoding", "identity").lower() != "identity":
+            raise NotJSON("the body has a Content-Encoding")
+        kind, options = self.content_type
+        if kind != "application/json" or options.get("charset", "utf-8").lower() not in ("utf-8", "utf8"):
+            raise NotJSON("the body's Content-Type is not application/json in UTF-8")
+        limit = self.context.settings.max_body_bytes
+        if (self.content_length or 0) > limit:
+            raise _too_large(limit)
+
+    async def _read(self) -> bytes:
+        limit = self.context.settings.max_body_bytes
+        body = bytearray()
+        while True:
+            event = cast(HTTPReceiveMessage, await self.receive())
+            if event["type"] == "http.disconnect":
+                raise RequestTimeout("the caller went away before the body was complete")
+            body += event["body"]
+            if len(body) > limit:
+                raise _too_large(limit)
+            if not event.get("more_body", False):
+                return bytes(body)
+
+
+async def gone(request: ApiRequest) -> None:
+    """Return when the caller has hung up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body is longer than {limit} bytes")

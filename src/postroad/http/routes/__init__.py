@@ -1,0 +1,1 @@
+"""Routes: one file for each thing that the API speaks of."""

@@ -1,0 +1,109 @@
+"""`/queues/{queue}/leases` and what ends them: consuming from any language."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from litestar import Response, post
+from litestar.openapi.spec import Example
+from litestar.params import Body
+
+from postroad.documents import delivery, entry_problem, open_queue
+from postroad.http import forms
+from postroad.http.answers import LeasedBatch, SettledBatch, answers
+from postroad.http.idempotency import Answer
+from postroad.http.performing import perform, perform_waiting
+from postroad.http.polls import CallerGone
+from postroad.http.requests import ApiRequest, gone
+from postroad.http.routes.parameters import QueueName, checked
+from postroad.queues import AckResult, Delivery, Queue
+
+LeaseBody = Annotated[forms.Lease, Body(examples=[Example(value={"max_messages": 10, "wait": 20, "visibility": 30})])]
+AcksBody = Annotated[forms.Acks, Body(examples=[Example(value={"receipts": ["a receipt of a delivery"]})])]
+ExtensionsBody = Annotated[
+    forms.Extensions, Body(examples=[Example(value={"receipts": ["a receipt of a delivery"], "seconds": 60})])
+]
+ReleasesBody = Annotated[
+    forms.Releases, Body(examples=[Example(value={"receipts": ["a receipt of a delivery"], "after": 5})])
+]
+_SETTLED = answers(SettledBatch, 400, 404, 409, says="What became of each receipt.")
+_NEVER = datetime.fromtimestamp(0, UTC)
+
+
+@post(
+    "/queues/{queue:str}/leases",
+    opt={"scope": "publish"},
+    status_code=200,
+    responses=answers(LeasedBatch, 400, 404, 409, says="The leased messages; none when there was none in time."),
+)
+async def lease_messages(request: ApiRequest, queue: QueueName, data: LeaseBody) -> Response[Any]:
+    """Lease messages, waiting up to `wait` seconds for the first. Hanging up gives back what was leased."""
+    try:
+        return await perform_waiting(request, lambda: _lease(request, checked(queue), data))
+    except CallerGone:
+        # Nobody is there to read it.
+        return Response({"deliveries": []})
+
+
+@post("/queues/{queue:str}/acks", opt={"scope": "publish"}, status_code=200, responses=_SETTLED)
+async def ack_messages(request: ApiRequest, queue: QueueName, data: AcksBody) -> Response[Any]:
+    """Forget the messages: they are done."""
+    return await _settle(request, queue, data.receipts, lambda open_, held: open_.ack(held))
+
+
+@post("/queues/{queue:str}/extensions", opt={"scope": "publish"}, status_code=200, responses=_SETTLED)
+async def extend_leases(request: ApiRequest, queue: QueueName, data: ExtensionsBody) -> Response[Any]:
+    """Keep the leases for `seconds` from now."""
+    return await _settle(request, queue, data.receipts, lambda open_, held: open_.extend(held, seconds=data.seconds))
+
+
+@post("/queues/{queue:str}/releases", opt={"scope": "publish"}, status_code=200, responses=_SETTLED)
+async def release_messages(request: ApiRequest, queue: QueueName, data: ReleasesBody) -> Response[Any]:
+    """Give the messages back, to be received again after `after` seconds."""
+    return await _settle(request, queue, data.receipts, lambda open_, held: open_.release(held, after=data.after))
+
+
+async def _lease(request: ApiRequest, name: str, data: forms.Lease) -> Answer:
+    context = request.context
+    queue = await context.run(lambda: open_queue(context.backend, name))
+    leased = await context.run(lambda: queue.receive(max_messages=data.max_messages, visibility=data.visibility))
+    if not leased and data.wait:
+        leased = await context.polls.receive(
+            queue,
+            max_messages=data.max_messages,
+            wait=data.wait,
+            visibility=data.visibility,
+            gone=lambda: gone(request),
+        )
+    return Answer(200, {"deliveries": [delivery(one) for one in leased]})
+
+
+async def _settle(
+    request: ApiRequest, name: str, receipts: list[str], settle: Callable[[Queue, Sequence[Delivery]], list[AckResult]]
+) -> Response[Any]:
+    def effect() -> Answer:
+        results = settle(open_queue(request.context.backend, checked(name)), [_held(receipt) for receipt in receipts])
+        return Answer(200, {"results": [_settled(result) for result in results]})
+
+    return await perform(request, effect)
+
+
+def _held(receipt: str) -> Delivery:
+    """A stand-in for the delivery: the receipt is all that settling looks at."""
+    return Delivery(
+        message_id="",
+        body=b"",
+        attributes={},
+        group=None,
+        receipt=receipt,
+        receive_count=1,
+        sent_at=_NEVER,
+        first_received_at=_NEVER,
+        sequence=None,
+    )
+
+
+def _settled(result: AckResult) -> dict[str, Any]:
+    return {"ok": result.ok, "error": None if result.error is None else entry_problem(result.error)}

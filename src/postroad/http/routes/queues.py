@@ -1,0 +1,132 @@
+"""`/queues`: making, listing, emptying and removing queues."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Response, delete, get, post, put
+from litestar.openapi.spec import Example
+from litestar.params import Body
+
+from postroad.documents import open_queue, queue_detail, queue_not_found, queue_row
+from postroad.errors import InvalidInput, NotSupported, QueueNotFound
+from postroad.http import forms
+from postroad.http.answers import Purged, QueueDetail, QueuePage, answers
+from postroad.http.idempotency import Answer
+from postroad.http.paging import page
+from postroad.http.performing import perform
+from postroad.http.requests import ApiRequest
+from postroad.http.routes.parameters import Confirm, Cursor, Limit, QueueName, checked
+from postroad.queues import Movable, QueueSpec
+from postroad.wiring.backend import Backend
+
+SettingsBody = Annotated[
+    forms.QueueSettings,
+    Body(examples=[Example(value={"visibility": 60, "dead_letter": "orders-dlq", "max_receives": 5})]),
+]
+PurgeBody = Annotated[forms.Purge, Body(examples=[Example(value={"confirm": "orders", "reason": "test data"})])]
+
+
+@get("/queues", opt={"scope": "read"}, responses=answers(QueuePage, 400, says="Queues by name."))
+async def list_queues(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[dict[str, Any]]:
+    """All queues by name, a page at a time."""
+    backend = request.context.backend
+    after = "" if cursor is None else request.context.cursors.open("queues", cursor)
+
+    def look() -> dict[str, Any]:
+        names = [name for name in backend.queues() if name > after]
+        return page(request, "queues", names, limit, position=str, row=lambda name: _row_if_there(backend, name))
+
+    return Response(await request.context.run(look))
+
+
+@get("/queues/{queue:str}", opt={"scope": "read"}, responses=answers(QueueDetail, 400, 404, says="The queue."))
+async def show_queue(request: ApiRequest, queue: QueueName) -> Response[dict[str, Any]]:
+    """One queue with its settings and the queues whose dead letters it takes."""
+    backend = request.context.backend
+    return Response(await request.context.run(lambda: queue_detail(backend, checked(queue))))
+
+
+@put(
+    "/queues/{queue:str}",
+    opt={"scope": "admin"},
+    status_code=200,
+    responses=answers(QueueDetail, 400, 404, 409, says="It was there, with the same settings.")
+    | answers(QueueDetail, status=201, says="It was made."),
+)
+async def put_queue(request: ApiRequest, queue: QueueName, data: SettingsBody) -> Response[dict[str, Any]]:
+    """Make the queue. It may be there already with the same settings; other settings are a conflict."""
+    spec = _spec(queue, data)
+    made, document = await request.context.run(lambda: _make(request.context.backend, spec))
+    return Response(document, status_code=201 if made else 200)
+
+
+@delete(
+    "/queues/{queue:str}", opt={"scope": "admin"}, responses=answers(None, 400, 404, status=204, says="It is gone.")
+)
+async def delete_queue(request: ApiRequest, queue: QueueName, confirm: Confirm = "") -> None:
+    """Remove the queue with what it holds; `confirm` repeats its name."""
+    _check_confirm(queue, confirm)
+    backend = request.context.backend
+
+    def remove() -> None:
+        try:
+            backend.delete_queue(checked(queue))
+        except QueueNotFound as error:
+            raise queue_not_found(backend, queue) from error
+
+    await request.context.run(remove)
+
+
+@post(
+    "/queues/{queue:str}/purge",
+    opt={"scope": "admin"},
+    status_code=200,
+    responses=answers(Purged, 400, 404, 409, says="Everything is gone."),
+)
+async def purge_queue(request: ApiRequest, queue: QueueName, data: PurgeBody) -> Response[Any]:
+    """Remove everything the queue holds, leased messages included."""
+    _check_confirm(queue, data.confirm)
+    return await perform(request, lambda: _purge(request.context.backend, checked(queue)))
+
+
+def _purge(backend: Backend, name: str) -> Answer:
+    queue = open_queue(backend, name)
+    if not isinstance(queue, Movable):
+        raise NotSupported(f'queue "{name}" cannot be purged on this backend')
+    return Answer(200, {"purged": queue.purge()})
+
+
+def _check_confirm(queue: str, confirm: str) -> None:
+    if confirm != queue:
+        raise InvalidInput(
+            f'confirm: {confirm!r} is not "{queue}"', field="confirm", remedy="Repeat the queue's name in `confirm`."
+        )
+
+
+def _spec(name: str, data: forms.QueueSettings) -> QueueSpec:
+    settings: dict[str, Any] = msgspec.structs.asdict(data)
+    if data.fifo is None:
+        settings["fifo"] = name.endswith(".fifo")
+    if isinstance(data.redrive_allow, list):
+        settings["redrive_allow"] = tuple(data.redrive_allow)
+    return QueueSpec(checked(name), **settings)
+
+
+def _make(backend: Backend, spec: QueueSpec) -> tuple[bool, dict[str, Any]]:
+    try:
+        backend.queue_spec(spec.name)
+        made = False
+    except QueueNotFound:
+        made = True
+    backend.create_queue(spec)
+    return made, queue_detail(backend, spec.name)
+
+
+def _row_if_there(backend: Backend, name: str) -> dict[str, Any] | None:
+    try:
+        return queue_row(backend, name)
+    except QueueNotFound:
+        # It was deleted while the page was being put together.
+        return None

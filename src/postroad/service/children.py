@@ -1,0 +1,157 @@
+"""One child of `postroad up`: started, heard, and started again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from asyncio.subprocess import Process
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from postroad.errors import ConfigurationError, PostroadError, Unavailable
+from postroad.http.parts import Part, PartState
+from postroad.service.restarts import Restarts
+from postroad.service.wire import Job, Notice, PartReport, Report, line
+from postroad.telemetry import get_logger
+
+_log = get_logger("up")
+
+
+class Child:
+    """A process that does one job. `changed` is called whenever what `parts()` says is no longer true."""
+
+    def __init__(
+        self,
+        name: str,
+        job: Job,
+        *,
+        parts: tuple[str, ...],
+        listener: socket.socket | None,
+        changed: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self._job = job
+        self._listener = listener
+        self._changed = changed
+        self._reports = {part: PartReport(name=part, state="starting") for part in parts}
+        self._process: Process | None = None
+        self._restarts = Restarts()
+        self._stopping = False
+        self.refused: PostroadError | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it died so often that it is not started any more."""
+        return self._restarts.failed
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    def parts(self) -> tuple[Part, ...]:
+        """How each of its parts is."""
+        return tuple(
+            Part(
+                name=report.name,
+                process=self.name,
+                pid=self.pid,
+                state=self._state(report),
+                restarts=self._restarts.total + report.restarts,
+            )
+            for report in self._reports.values()
+        )
+
+    async def keep_running(self) -> None:
+        """Start it, and start it again whenever it dies, until it is told to stop or died too often."""
+        while await self._live_until_death():
+            _log.warning(
+                "part_failed" if self.failed else "part_stopped", part=self.name, restart_in=self._restarts.delay
+            )
+            if not self.failed:
+                await asyncio.sleep(self._restarts.delay)
+                self._restarts = self._restarts.started_again()
+
+    def tell(self, notice: Notice) -> None:
+        """Pass a notice on; one that is dead hears nothing."""
+        self._stopping = self._stopping or notice.phase != "running"
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(ConnectionError, RuntimeError):
+                self._process.stdin.write(line(notice))
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def _live_until_death(self) -> bool:
+        """One life; whether the death was untimely."""
+        if self._stopping or self.failed:
+            return False
+        started_at = time.monotonic()
+        await self._live()
+        if not self._stopping:
+            self._restarts = self._restarts.died(time.monotonic(), started_at=started_at)
+            self._changed()
+        return not self._stopping
+
+    async def _live(self) -> None:
+        """One life, from start to death."""
+        reader, writer = os.pipe()
+        try:
+            self._process = await self._start(writer)
+        finally:
+            os.close(writer)
+        _log.info("part_started", part=self.name, pid=self.pid)
+        hearing = asyncio.create_task(self._hear(reader))
+        self._changed()
+        await self._process.wait()
+        await hearing
+        self._process = None
+        self._reports = {part: PartReport(name=part, state="starting") for part in self._reports}
+
+    async def _start(self, writer: int) -> Process:
+        listener = None if self._listener is None else self._listener.fileno()
+        job = msgspec.structs.replace(self._job, report_to=writer, listener=listener)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "postroad.service.child", self.name),
+            stdin=asyncio.subprocess.PIPE,
+            # Whatever a child prints belongs to the log: our stdout carries the answers that programs read.
+            stdout=sys.stderr,
+            pass_fds=[writer] if listener is None else [writer, listener],
+        )
+        assert process.stdin is not None
+        process.stdin.write(line(job))
+        return process
+
+    async def _hear(self, reader: int) -> None:
+        """Take in the child's reports until its end of the pipe is closed."""
+        stream = asyncio.StreamReader(limit=1_048_576)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reader, "rb", buffering=0)
+        )
+        try:
+            while text := await stream.readline():
+                self._take(msgspec.json.decode(text, type=Report))
+        finally:
+            transport.close()
+
+    def _take(self, report: Report) -> None:
+        if report.refused is not None:
+            kind = ConfigurationError if report.kind == "configuration" else Unavailable
+            self.refused = kind(report.refused, remedy=report.remedy)
+            _log.error("part_failed", part=self.name, error=report.refused)
+        self._reports |= {part.name: part for part in report.parts}
+        self._changed()
+
+    def _state(self, report: PartReport) -> PartState:
+        if self.failed:
+            return "failed"
+        return report.state if self._process is not None else "starting"

@@ -1,0 +1,31 @@
+"""The parts that the child `runners` runs, each on a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from postroad.service.housekeeping import keep_house
+from postroad.settings import Settings
+from postroad.wiring.backend import Backend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workplace:
+    """What a part works with. It returns soon after `stop` is set."""
+
+    backend: Backend
+    settings: Settings
+    stop: threading.Event
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerPart:
+    """A part: its name, and what it does until it is told to stop."""
+
+    name: str
+    run: Callable[[Workplace], None]
+
+
+RUNNER_PARTS = (RunnerPart("housekeeping", lambda at: keep_house(at.backend, at.settings, at.stop)),)

@@ -1,0 +1,51 @@
+"""The child `server`: the HTTP API on the socket that the supervisor opened."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from postroad.http.app import create_app
+from postroad.http.context import Context, make_context
+from postroad.http.parts import Part
+from postroad.http.serving import make_server
+from postroad.service.child import Line
+from postroad.service.loading import load_modules
+from postroad.service.wire import Notice, PartReport
+from postroad.wiring import connect
+
+# Until the supervisor has spoken, nobody may take this server for ready.
+_UNHEARD = (Part(name="runners", process="runners", pid=None, state="starting"),)
+
+
+def serve(to_supervisor: Line) -> None:
+    """Serve until the supervisor says stop."""
+    job = to_supervisor.job
+    assert job.listener is not None
+    load_modules(job.settings.load)
+    with connect(job.settings.url) as backend, socket.socket(fileno=job.listener) as listener:
+        asyncio.run(_serve(to_supervisor, make_context(job.settings, backend, admin=job.admin), listener))
+
+
+async def _serve(to_supervisor: Line, context: Context, listener: socket.socket) -> None:
+    context.parts.describe(_UNHEARD)
+    server = make_server(create_app(context))
+    loop = asyncio.get_running_loop()
+    stopping, closing = asyncio.Event(), asyncio.Event()
+
+    def hear(notice: Notice) -> None:
+        context.parts.describe(notice.parts)
+        if notice.phase != "running":
+            loop.call_soon_threadsafe(stopping.set)
+        if notice.phase == "closing":
+            loop.call_soon_threadsafe(closing.set)
+
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    to_supervisor.listen(hear)
+    to_supervisor.report(PartReport(name="server", state="running"))
+    await stopping.wait()
+    await context.stop()
+    await closing.wait()
+    server.should_exit = True
+    await serving
+    context.close()

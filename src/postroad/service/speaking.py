@@ -1,0 +1,75 @@
+"""What `postroad up` says on stdout: for people, or one JSON object a line."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from postroad.http.parts import Part
+from postroad.settings import Settings, beside, data_path
+from postroad.version import __version__
+
+
+class Voice:
+    """Says that everything is ready, and that it has stopped."""
+
+    def __init__(self, settings: Settings, url: str, admin: str, *, as_json: bool) -> None:
+        self._settings = settings
+        self._admin = admin
+        self._as_json = as_json
+        self.url = url
+        self.login_url = f"{url}/login#{admin}"
+
+    def ready(self, parts: tuple[Part, ...]) -> None:
+        """The first word: where everything is."""
+        if self._as_json:
+            self._say_json(
+                event="ready",
+                url=self.url,
+                login_url=self.login_url,
+                token=self._admin,
+                data=self._data(),
+                pid=os.getpid(),
+                version=__version__,
+                parts=parts,
+            )
+        else:
+            _say("\n".join(self._lines()))
+
+    def stopped(self, reason: str, seconds: float) -> None:
+        """The last word."""
+        if self._as_json:
+            self._say_json(event="stopped", reason=reason, seconds=round(seconds, 3))
+        else:
+            _say("stopped")
+
+    def _lines(self) -> list[str]:
+        settings = self._settings
+        own_token = settings.token or settings.token_file
+        return [
+            f"Postroad {__version__}",
+            f"API  {self.url}/schema",
+            f"token  {'set by you' if own_token else beside(settings.url, 'token')}",
+            f"data  {self._data()}",
+            f"try: {self._first_thing_to_try()}",
+            "stop: Ctrl-C",
+        ]
+
+    def _data(self) -> str:
+        path = data_path(self._settings.url)
+        return self._settings.url if path is None else str(Path.cwd() / path)
+
+    def _first_thing_to_try(self) -> str:
+        url = "" if self._settings.url == Settings().url else f" --url {shlex.quote(self._settings.url)}"
+        return f"postroad queue create hello{url} && postroad queue send hello --body world{url}"
+
+    def _say_json(self, **document: Any) -> None:
+        _say(msgspec.json.encode(document).decode())
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,115 @@
+"""`postroad up`: everything on one port, from the first check to the last word."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import socket
+import time
+import webbrowser
+from contextlib import ExitStack
+from pathlib import Path
+
+from postroad.errors import ConfigurationError, Unavailable
+from postroad.http.private import kept_secret, read_secret
+from postroad.http.tokens import PREFIX
+from postroad.service.children import Child
+from postroad.service.exposure import check_exposure
+from postroad.service.lock import UpFile
+from postroad.service.speaking import Voice
+from postroad.service.supervisor import Supervisor
+from postroad.service.wire import Job
+from postroad.settings import Settings, beside, no_color
+from postroad.telemetry import configure_logs
+from postroad.wiring import connect
+
+INTERRUPTED = 130
+_CHILDREN = (("server", ("server",)), ("runners", ("housekeeping",)))
+
+
+def run_up(settings: Settings, *, json_output: bool = False, open_browser: bool = False) -> int:
+    """Run everything until SIGTERM or Ctrl-C and return the exit code; what cannot start raises why."""
+    configure_logs(settings.log_level, settings.log_format, color=not no_color())
+    token = _operator_token(settings)
+    check_exposure(settings, operator_token=token)
+    _check_installed()
+    _check_backend(settings.url)
+    with ExitStack() as cleanup:
+        up_file = UpFile(beside(settings.url, "up"))
+        cleanup.callback(up_file.release)
+        listener = _listen(settings.host, settings.port)
+        cleanup.callback(listener.close)
+        admin = token or kept_secret(beside(settings.url, "token"), PREFIX)
+        voice = Voice(settings, _url_of(settings.host, listener), admin, as_json=json_output)
+        up_file.announce(voice.url)
+        job = Job(settings=settings, admin=admin, parent=os.getpid(), report_to=-1)
+        return asyncio.run(_run(job, listener, voice, open_browser=open_browser))
+
+
+async def _run(job: Job, listener: socket.socket, voice: Voice, *, open_browser: bool) -> int:
+    supervisor = Supervisor(listener)
+    supervisor.obey_signals()
+    supervisor.start([_child(name, parts, job, listener, supervisor) for name, parts in _CHILDREN])
+    started = time.monotonic()
+    try:
+        was_ready = await supervisor.ready()
+        if was_ready:
+            voice.ready(supervisor.parts())
+            if open_browser:
+                webbrowser.open(voice.login_url)
+            await supervisor.told_to_stop()
+    finally:
+        in_order = await supervisor.stop()
+    if was_ready:
+        voice.stopped(supervisor.reason, time.monotonic() - started)
+    return 0 if in_order else INTERRUPTED
+
+
+def _child(name: str, parts: tuple[str, ...], job: Job, listener: socket.socket, supervisor: Supervisor) -> Child:
+    return Child(
+        name,
+        job,
+        parts=parts,
+        listener=listener if name == "server" else None,
+        changed=supervisor.announce,
+    )
+
+
+def _operator_token(settings: Settings) -> str | None:
+    """The admin token that the operator set; None when one is made here."""
+    if settings.token is not None:
+        return settings.token
+    return None if settings.token_file is None else read_secret(Path(settings.token_file))
+
+
+def _check_installed() -> None:
+    if any(importlib.util.find_spec(name) is None for name in ("litestar", "uvicorn")):
+        raise ConfigurationError("the HTTP server is not installed", remedy="Run: pip install 'postroad[http]'")
+
+
+def _check_backend(url: str) -> None:
+    """Open and close it, so that what is wrong with it is said before anything listens."""
+    with connect(url) as backend:
+        backend.check()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that takes connections. It stays open while the server is started again, so callers only wait."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host.strip("[]"), port))
+        listener.listen(2_048)
+    except OSError as error:
+        listener.close()
+        raise Unavailable(
+            f"port {port} on {host} cannot be listened on: {error.strerror or error}",
+            remedy="Choose another port with --port (0 picks a free one), or stop what uses it.",
+        ) from error
+    return listener
+
+
+def _url_of(host: str, listener: socket.socket) -> str:
+    name = f"[{host.strip('[]')}]" if ":" in host else host
+    return f"http://{name}:{listener.getsockname()[1]}"

@@ -1,0 +1,79 @@
+"""A real server on a free port, run on a thread of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+
+from postroad.http.app import create_app
+from postroad.http.context import Context
+from postroad.http.serving import make_server
+from postroad.wiring import Backend
+
+ADMIN = "pr_" + "a" * 40
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A running server and how to reach it."""
+
+    client: httpx.Client
+    context: Context
+    host: str
+    port: int
+    stop: Callable[[], None]
+
+    @property
+    def backend(self) -> Backend:
+        return self.context.backend
+
+    def as_caller(self, token: str | None) -> httpx.Client:
+        """A client with another token, or with none."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return httpx.Client(base_url=self.client.base_url, headers=headers, timeout=30)
+
+    def token(self, scope: str, name: str | None = None) -> str:
+        """A fresh token of this scope."""
+        answer = self.client.post("/tokens", json={"name": name or f"t-{scope}", "scope": scope})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["token"])
+
+    def connect(self) -> socket.socket:
+        """A bare connection."""
+        return socket.create_connection((self.host, self.port), timeout=20)
+
+
+Serve = Callable[..., Api]
+
+
+def run(context: Context, listener: socket.socket) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Serve on a thread; what is returned begins to stop it, and ends it."""
+    server = make_server(create_app(context))
+    loops: list[asyncio.AbstractEventLoop] = []
+    running = threading.Event()
+
+    async def main() -> None:
+        loops.append(asyncio.get_running_loop())
+        running.set()
+        await server.serve(sockets=[listener])
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    running.wait(10)
+
+    def stop() -> None:
+        asyncio.run_coroutine_threadsafe(context.stop(), loops[0]).result(10)
+
+    def end() -> None:
+        stop()
+        server.should_exit = True
+        thread.join(15)
+        context.close()
+        assert not thread.is_alive()
+
+    return stop, end

@@ -1,0 +1,49 @@
+"""Servers for the tests of the HTTP API."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.http.api import ADMIN, Api, Serve, run
+
+from postroad.http.context import make_context
+from postroad.settings import Settings
+from postroad.wiring import connect
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Start servers with the settings that a test needs; all are stopped afterwards."""
+    stops: list[Callable[[], None]] = []
+
+    def start(
+        url: str = f"sqlite:///{tmp_path}/data.db", *, options: dict[str, Any] | None = None, **given: Any
+    ) -> Api:
+        settings = replace(Settings(url=url, rate_limit=0), **given)
+        backend = connect(url)
+        context = make_context(settings, backend, admin=ADMIN, **(options or {}))
+        listener = socket.create_server(("127.0.0.1", 0))
+        stop, end = run(context, listener)
+        client = httpx.Client(
+            base_url=f"http://127.0.0.1:{listener.getsockname()[1]}",
+            headers={"Authorization": f"Bearer {ADMIN}"},
+            timeout=30,
+        )
+        stops.extend([backend.close, end, client.close])
+        return Api(client=client, context=context, host="127.0.0.1", port=listener.getsockname()[1], stop=stop)
+
+    yield start
+    for stop in reversed(stops):
+        stop()
+
+
+@pytest.fixture
+def api(serve: Serve) -> Api:
+    """A server on a new file."""
+    return serve()

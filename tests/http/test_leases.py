@@ -1,0 +1,195 @@
+"""Consuming over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.http.api import ADMIN, Api, Serve
+
+from postroad.queues import OutgoingMessage, QueueSpec
+
+
+def wait_until(condition: Callable[[], Any], *, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that in time"
+        time.sleep(0.01)
+
+
+def lease(api: Api, **body: Any) -> list[dict[str, Any]]:
+    answer = api.client.post("/queues/orders/leases", json=body)
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["deliveries"])
+
+
+def test_a_leased_message_is_acked_by_its_receipt(api: Api) -> None:
+    queue = api.backend.create_queue(QueueSpec("orders"))
+    queue.send([OutgoingMessage("one", {"kind": "a"})])
+
+    [delivery] = lease(api)
+    acked = api.client.post("/queues/orders/acks", json={"receipts": [delivery["receipt"]]})
+
+    assert (delivery["body"], delivery["attributes"], delivery["receive_count"]) == ("one", {"kind": "a"}, 1)
+    assert acked.json() == {"results": [{"ok": True, "error": None}]}
+    assert queue.peek() == []
+
+
+def test_a_released_message_comes_back_and_an_extended_one_does_not(api: Api) -> None:
+    queue = api.backend.create_queue(QueueSpec("orders"))
+    queue.send([OutgoingMessage("one"), OutgoingMessage("two")])
+    one, two = lease(api)
+
+    released = api.client.post("/queues/orders/releases", json={"receipts": [one["receipt"]]})
+    extended = api.client.post("/queues/orders/extensions", json={"receipts": [two["receipt"]], "seconds": 600})
+
+    assert released.json()["results"][0]["ok"]
+    assert extended.json()["results"][0]["ok"]
+    assert [(again["body"], again["receive_count"]) for again in lease(api)] == [("one", 2)]
+
+
+def test_a_receipt_that_is_stale_or_invented_says_so(api: Api) -> None:
+    queue = api.backend.create_queue(QueueSpec("orders"))
+    queue.send([OutgoingMessage("one")])
+    [delivery] = lease(api)
+    api.client.post("/queues/orders/releases", json={"receipts": [delivery["receipt"]]})
+    [again] = lease(api)
+
+    answer = api.client.post(
+        "/queues/orders/acks", json={"receipts": [delivery["receipt"], "invented", again["receipt"]]}
+    )
+
+    results = answer.json()["results"]
+    assert answer.status_code == 200
+    assert [result["ok"] for result in results] == [False, False, True]
+    assert results[0]["error"]["type"] == "/errors/stale-receipt"
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "field"),
+    [
+        ("leases", {"wait": 21}, "wait"),
+        ("leases", {"wait": -1}, "wait"),
+        ("leases", {"visibility": -1}, "visibility"),
+        ("leases", {"visibility": 43_201}, "visibility"),
+        ("leases", {"visibility": True}, "visibility"),
+        ("leases", {"max_messages": 0}, "max_messages"),
+        ("leases", {"max_messages": "ten"}, "max_messages"),
+        ("leases", {"timeout": 3}, "timeout"),
+        ("acks", {"receipts": []}, "receipts"),
+        ("acks", {"receipts": ["r"] * 101}, "receipts"),
+        ("acks", {"receipts": "r"}, "receipts"),
+        ("extensions", {"receipts": ["r"]}, "seconds"),
+        ("extensions", {"receipts": ["r"], "seconds": 43_201}, "seconds"),
+        ("releases", {"receipts": ["r"], "after": -1}, "after"),
+    ],
+)
+def test_a_bad_field_is_refused_by_its_name(api: Api, route: str, body: dict[str, Any], field: str) -> None:
+    queue = api.backend.create_queue(QueueSpec("orders"))
+    queue.send([OutgoingMessage("one")])
+
+    answer = api.client.post(f"/queues/orders/{route}", json=body)
+
+    assert (answer.status_code, answer.json()["field"]) == (400, field)
+    assert queue.peek()[0].receive_count == 0
+
+
+def test_a_long_poll_returns_when_a_message_comes(api: Api) -> None:
+    queue = api.backend.create_queue(QueueSpec("orders"))
+    leased: list[dict[str, Any]] = []
+    poll = threading.Thread(target=lambda: leased.extend(lease(api, wait=20)))
+
+    poll.start()
+    wait_until(lambda: api.context.polls.open == 1)
+    queue.send([OutgoingMessage("late")])
+    poll.join(10)
+
+    assert [delivery["body"] for delivery in leased] == ["late"]
+
+
+def test_a_long_poll_returns_nothing_when_its_time_is_over(api: Api) -> None:
+    api.backend.create_queue(QueueSpec("orders"))
+
+    assert lease(api, wait=0.1) == []
+
+
+def test_long_polls_hold_up_no_other_route(api: Api) -> None:
+    api.backend.create_queue(QueueSpec("orders"))
+    polls = [threading.Thread(target=_poll_apart, args=(api,)) for _ in range(60)]
+    for poll in polls:
+        poll.start()
+    wait_until(lambda: api.context.polls.open == 60)
+
+    started = time.monotonic()
+    answers = [api.client.get("/queues/orders").status_code for _ in range(20)]
+    took = time.monotonic() - started
+
+    api.backend.queue("orders").send([OutgoingMessage(str(number)) for number in range(60)])
+    for poll in polls:
+        poll.join(20)
+    assert answers == [200] * 20
+    assert took < 10, "twenty answers took longer than the polls that wait"
+    assert api.context.polls.open == 0
+
+
+def _poll_apart(api: Api) -> None:
+    with api.as_caller(ADMIN) as client:
+        answer = client.post("/queues/orders/leases", json={"wait": 20, "max_messages": 1})
+    assert len(answer.json()["deliveries"]) == 1
+
+
+def test_more_long_polls_than_fit_are_refused_while_other_routes_answer(serve: Serve) -> None:
+    api = serve(options={"max_polls": 1})
+    api.backend.create_queue(QueueSpec("orders"))
+    poll = threading.Thread(target=lambda: lease(api, wait=20))
+    poll.start()
+    wait_until(lambda: api.context.polls.open == 1)
+
+    with api.as_caller(ADMIN) as client:
+        refused = client.post("/queues/orders/leases", json={"wait": 20})
+        other = client.post("/queues/orders/leases", json={"wait": 0})
+
+    api.backend.queue("orders").send([OutgoingMessage("end")])
+    poll.join(10)
+    assert (refused.status_code, refused.json()["type"]) == (429, "/errors/too-many-polls")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert other.status_code == 200
+
+
+def test_a_caller_who_hangs_up_during_a_long_poll_leaves_nothing_leased(api: Api) -> None:
+    queue = api.backend.create_queue(QueueSpec("orders"))
+    connection = api.connect()
+    body = json.dumps({"wait": 20, "visibility": 600}).encode()
+    connection.sendall(
+        b"POST /queues/orders/leases HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        + f"Authorization: Bearer {ADMIN}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+    wait_until(lambda: api.context.polls.open == 1)
+
+    connection.close()
+    wait_until(lambda: api.context.polls.open == 0)
+    queue.send([OutgoingMessage("one")])
+
+    wait_until(lambda: [message.state for message in queue.peek()] == ["visible"])
+    wait_until(lambda: lease(api))
+
+
+def test_a_stopping_server_lets_its_long_polls_go(serve: Serve) -> None:
+    api = serve()
+    api.backend.create_queue(QueueSpec("orders"))
+    leased: list[Any] = ["unanswered"]
+    poll = threading.Thread(target=lambda: leased.__setitem__(slice(None), lease(api, wait=20)))
+    poll.start()
+    wait_until(lambda: api.context.polls.open == 1)
+
+    api.stop()
+    poll.join(10)
+
+    assert leased == []
+    assert api.client.get("/ready").status_code == 503
+    assert api.client.get("/health").status_code == 200
