@@ -13,6 +13,7 @@ from postroad.events import EventRegistry
 from postroad.items import Items
 from postroad.queues import Queue, QueueSpec
 from postroad.queues.overflow import OverflowingQueue
+from postroad.queues.references import Pruning
 from postroad.streams import Stream
 from postroad.topics import Topic
 from postroad.topics.overflow import OverflowingTopic
@@ -49,6 +50,8 @@ class Backend:
         self._ground = ground
         self.clock = clock
         self.registry = registry
+        blobs = ground.blobs()
+        self._pruning = None if blobs is None else Pruning(blobs, clock)
 
     @property
     def url(self) -> str:
@@ -88,7 +91,7 @@ class Backend:
         """The topic of this name, made when missing. An ARN is taken as it is and no call is made."""
         topic = self._ground.topic(name, fifo=fifo)
         blobs = self._blobs_for(overflow)
-        return topic if blobs is None else OverflowingTopic(topic, blobs, clock=self.clock)
+        return topic if blobs is None else OverflowingTopic(topic, blobs, clock=self.clock, pruning=self._pruning)
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -120,7 +123,7 @@ class Backend:
 
     def _overflowing(self, queue: Queue, overflow: Overflow | None) -> Queue:
         blobs = self._blobs_for(overflow)
-        return queue if blobs is None else OverflowingQueue(queue, blobs, clock=self.clock)
+        return queue if blobs is None else OverflowingQueue(queue, blobs, clock=self.clock, pruning=self._pruning)
 
     def _blobs_for(self, overflow: Overflow | None) -> Blobs | None:
         """Where large bodies go: to the blobs unless told otherwise."""

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from postroad.connections.engine import Engine
+from postroad.connections.fetching import every
+from postroad.connections.transaction import Transaction
+from postroad.errors import ConfigurationError
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = Engine(tmp_path / "postroad.db")
+    engine.write(lambda tx: tx.connection.execute("CREATE TABLE t (n INTEGER PRIMARY KEY)"))
+    yield engine
+    engine.close()
+
+
+def _add(n: int) -> Callable[[Transaction], object]:
+    return lambda tx: tx.connection.execute("INSERT INTO t VALUES (?)", (n,))
+
+
+def _numbers(engine: Engine) -> list[int]:
+    return [n for (n,) in engine.read(lambda connection: every(connection, "SELECT n FROM t ORDER BY n"))]
+
+
+def _in_threads(*works: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_threads_that_wait_share_one_commit(engine: Engine) -> None:
+    transactions: set[int] = set()
+    started, go_on = threading.Event(), threading.Event()
+
+    def hold(tx: Transaction) -> None:
+        started.set()
+        assert go_on.wait(10)
+
+    def write(n: int) -> None:
+        def work(tx: Transaction) -> None:
+            transactions.add(id(tx))
+            tx.connection.execute("INSERT INTO t VALUES (?)", (n,))
+
+        engine.write(work)
+
+    leader = threading.Thread(target=engine.write, args=(hold,))
+    leader.start()
+    assert started.wait(10)
+    followers = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    for follower in followers:
+        follower.start()
+    while len(engine._turns._waiting) < 8:
+        pass
+    go_on.set()
+    for thread in (leader, *followers):
+        thread.join()
+
+    assert _numbers(engine) == list(range(8))
+    assert len(transactions) == 1
+
+
+def test_one_that_fails_does_not_harm_the_others_of_its_group(engine: Engine) -> None:
+    errors: list[BaseException] = []
+
+    def fail() -> None:
+        def work(tx: Transaction) -> None:
+            tx.connection.execute("INSERT INTO t VALUES (-1)")
+            raise ValueError("mine alone")
+
+        try:
+            engine.write(work)
+        except ValueError as error:
+            errors.append(error)
+
+    def add(n: int) -> None:
+        engine.write(_add(n))
+
+    _in_threads(*(fail if n % 3 == 0 else partial(add, n) for n in range(30)))
+
+    assert _numbers(engine) == [n for n in range(30) if n % 3]
+    assert [str(error) for error in errors] == ["mine alone"] * 10
+
+
+def test_an_interruption_hits_the_leading_thread_only(engine: Engine) -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    def hold(tx: Transaction) -> None:
+        started.set()
+        assert go_on.wait(10)
+
+    def follow() -> None:
+        while not engine._turns._waiting:
+            pass
+        followers = [threading.Thread(target=engine.write, args=(_add(n),)) for n in range(3)]
+        for follower in followers:
+            follower.start()
+        while len(engine._turns._waiting) < 4:
+            pass
+        go_on.set()
+        for follower in followers:
+            follower.join()
+
+    holder = threading.Thread(target=engine.write, args=(hold,))
+    holder.start()
+    assert started.wait(10)
+    crowd = threading.Thread(target=follow)
+    crowd.start()
+    with pytest.raises(KeyboardInterrupt):
+        engine.write(lambda tx: signal.raise_signal(signal.SIGINT))
+    crowd.join()
+    holder.join()
+
+    assert _numbers(engine) == [0, 1, 2]
+
+
+def test_a_thread_interrupted_while_it_waits_leaves_the_line(engine: Engine) -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    def hold(tx: Transaction) -> None:
+        started.set()
+        assert go_on.wait(10)
+
+    leader = threading.Thread(target=engine.write, args=(hold,))
+    leader.start()
+    assert started.wait(10)
+    main = threading.main_thread().ident
+    assert main is not None
+    interrupter = threading.Thread(target=_interrupt_when_waiting, args=(engine, main))
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        engine.write(_add(1))
+    go_on.set()
+    leader.join()
+    interrupter.join()
+    engine.write(_add(2))
+
+    assert _numbers(engine) == [2]
+
+
+def _interrupt_when_waiting(engine: Engine, thread: int) -> None:
+    while not engine._turns._waiting:
+        pass
+    signal.pthread_kill(thread, signal.SIGINT)
+
+
+def test_a_block_commits_all_its_writes_or_none(engine: Engine) -> None:
+    with pytest.raises(RuntimeError), engine.transaction():
+        engine.write(_add(1))
+        engine.write(_add(2))
+        raise RuntimeError
+    with engine.transaction():
+        engine.write(_add(3))
+        engine.write(_add(4))
+
+    assert _numbers(engine) == [3, 4]
+
+
+def test_work_that_must_be_durable_is_run_again_with_a_sync(engine: Engine) -> None:
+    seen: list[int] = []
+
+    def work(tx: Transaction) -> None:
+        seen.append(int(tx.connection.pragma("synchronous")))
+        tx.must_be_durable()
+
+    engine.write(work, durable=False)
+
+    assert seen == [1, 2]
+
+
+def test_a_closed_engine_says_so(engine: Engine) -> None:
+    engine.close()
+
+    with pytest.raises(ConfigurationError, match="closed"):
+        engine.write(_add(1))

@@ -1,0 +1,194 @@
+"""Several processes on one file: kills, forks and wake-ups."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import postroad
+from postroad import OutgoingMessage, QueueSpec
+from postroad.errors import ConfigurationError
+
+SENDER = """
+import sys, postroad
+backend = postroad.connect(sys.argv[1])
+queue = backend.queue("jobs")
+for n in range(int(sys.argv[2]), int(sys.argv[3])):
+    (result,) = queue.send([postroad.OutgoingMessage(str(n))])
+    assert result.ok
+    print(n, flush=True)
+"""
+RECEIVER = """
+import sys, postroad
+backend = postroad.connect(sys.argv[1])
+queue = backend.queue("jobs")
+while True:
+    for delivery in queue.receive(wait=20):
+        print("got", delivery.body.decode(), flush=True)
+        (result,) = queue.ack([delivery])
+        if result.ok:
+            print("acked", delivery.body.decode(), flush=True)
+"""
+
+
+def _start(code: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def _kill(process: subprocess.Popen[str]) -> list[str]:
+    process.kill()
+    return process.communicate()[0].splitlines()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path / 'postroad.db'}"
+    with postroad.connect(url) as backend:
+        backend.create_queue(QueueSpec("jobs", visibility=1))
+    return url
+
+
+def _drain(url: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    with postroad.connect(url) as backend:
+        queue = backend.queue("jobs")
+        while deliveries := queue.receive(max_messages=100, wait=3, visibility=600):
+            found.update(delivery.body.decode() for delivery in deliveries)
+            queue.ack(deliveries)
+    return found
+
+
+def test_nothing_acknowledged_is_lost_when_a_sender_is_killed(url: str) -> None:
+    acknowledged: set[str] = set()
+    for round_ in range(5):
+        sender = _start(SENDER, url, round_ * 10_000, round_ * 10_000 + 10_000)
+        assert sender.stdout is not None
+        for _ in range(40 + round_):
+            acknowledged.add(sender.stdout.readline().strip())
+        acknowledged.update(line for line in _kill(sender) if line)
+
+    found = _drain(url)
+
+    assert acknowledged <= set(found)
+    assert set(found.values()) == {1}
+
+
+def test_nothing_is_lost_or_acked_twice_when_receivers_are_killed(url: str) -> None:
+    with postroad.connect(url) as backend:
+        queue = backend.queue("jobs")
+        for n in range(0, 300, 10):
+            queue.send([OutgoingMessage(str(m)) for m in range(n, n + 10)])
+    acked: Counter[str] = Counter()
+
+    for _ in range(6):
+        receiver = _start(RECEIVER, url)
+        assert receiver.stdout is not None
+        lines = [receiver.stdout.readline() for _ in range(30)]
+        lines += _kill(receiver)
+        acked.update(line.split()[1] for line in lines if line.startswith("acked"))
+    left = _drain(url)
+
+    assert set(map(str, range(300))) <= set(acked) | set(left)
+    assert set(acked.values()) <= {1}
+    assert not set(acked) & set(left)
+
+
+@pytest.mark.parametrize(("point", "stored"), [("queue.send.before_commit", False), ("queue.send.after_commit", True)])
+def test_a_send_killed_at_its_commit_is_there_exactly_when_it_was_committed(url: str, point: str, stored: bool) -> None:
+    sender = _start(SENDER, url, 0, 1, POSTROAD_FAILPOINTS=f"{point}=kill9")
+
+    assert sender.communicate()[0] == ""
+    assert sender.returncode == -signal.SIGKILL
+    assert _drain(url) == ({"0": 1} if stored else {})
+
+
+def test_an_ack_killed_before_its_commit_is_delivered_again(url: str) -> None:
+    with postroad.connect(url) as backend:
+        backend.queue("jobs").send([OutgoingMessage("one")])
+    receiver = _start(RECEIVER, url, POSTROAD_FAILPOINTS="queue.ack.before_commit=kill9")
+
+    assert receiver.communicate()[0] == "got one\n"
+    assert _drain(url) == {"one": 1}
+
+
+def test_a_process_killed_while_it_checkpoints_loses_nothing(url: str) -> None:
+    sender = _start(SENDER, url, 0, 100_000, POSTROAD_FAILPOINTS="engine.checkpoint.mid=kill9#2")
+
+    acknowledged = sender.communicate()[0].split()
+
+    assert sender.returncode == -signal.SIGKILL
+    assert set(acknowledged) <= set(_drain(url))
+
+
+def test_a_receiver_in_another_process_wakes_up_at_once(url: str) -> None:
+    receiver = _start(RECEIVER, url)
+    assert receiver.stdout is not None
+    with postroad.connect(url) as backend:
+        queue = backend.queue("jobs")
+        queue.send([OutgoingMessage("warm")])
+        assert receiver.stdout.readline() == "got warm\n"
+        assert receiver.stdout.readline() == "acked warm\n"
+        began = time.monotonic()
+        for n in range(20):
+            queue.send([OutgoingMessage(str(n))])
+            assert receiver.stdout.readline() == f"got {n}\n"
+            assert receiver.stdout.readline() == f"acked {n}\n"
+
+    # Twenty slow looks would take two seconds or more; the bell takes a fraction of that.
+    assert time.monotonic() - began < 2
+    _kill(receiver)
+
+
+def test_several_processes_share_a_queue_without_a_duplicate(url: str) -> None:
+    receivers = [_start(RECEIVER, url) for _ in range(2)]
+    senders = [_start(SENDER, url, n, n + 150) for n in (0, 1_000)]
+
+    for sender in senders:
+        sender.communicate()
+    with postroad.connect(url) as backend:
+        queue = backend.queue("jobs")
+        while (stats := queue.stats()).visible or stats.in_flight:
+            time.sleep(0.01)
+    got = [line for receiver in receivers for line in _kill(receiver) if line.startswith("got")]
+
+    assert Counter(got) == {f"got {n}": 1 for base in (0, 1_000) for n in range(base, base + 150)}
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on(url: str) -> None:
+    with postroad.connect(url) as backend:
+        queue = backend.queue("jobs")
+        queue.send([OutgoingMessage("before")])
+        child = os.fork()
+        if child == 0:
+            os._exit(_in_the_child(url, queue))
+
+        _, status = os.waitpid(child, 0)
+        queue.send([OutgoingMessage("after")])
+
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert [message.body for message in queue.peek()] == [b"before", b"child", b"after"]
+
+
+def _in_the_child(url: str, inherited: postroad.Queue) -> int:
+    try:
+        inherited.send([OutgoingMessage("never")])
+    except ConfigurationError as error:
+        if "fork" not in str(error):
+            return 2
+    else:
+        return 3
+    with postroad.connect(url) as own:
+        own.queue("jobs").send([OutgoingMessage("child")])
+    return 0
