@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.aws.endpoint import Answer, Endpoint
 
 from postroad.connections.aws import AwsConnection
 from postroad.errors import ConfigurationError
+from postroad.items import Item, ItemResult
 from postroad.items.dynamodb import DynamoItems
 from postroad.testing.items import ItemsConformance, ItemsGround
 
@@ -49,3 +51,27 @@ def test_making_the_table_twice_changes_nothing(aws: AwsConnection, unique: Call
     items.create_table()
 
     assert items.get("acme/a") is not None
+
+
+def test_a_put_that_meets_its_own_unanswered_attempt_took_place(scripted: Endpoint) -> None:
+    connection = AwsConnection("us-east-1", scripted.url, read_timeout=0.3, attempts=2)
+    items = DynamoItems(connection, "items")
+    written = {"value": {"B": "bWluZQ=="}, "version": {"N": "3"}}
+    failed = Answer({"__type": "x#ConditionalCheckFailedException", "message": "no", "Item": written}, 400)
+    scripted.on("UpdateItem", Answer(silent=True), failed)
+
+    result = items.put("acme/a", b"mine", expect=2)
+    connection.close()
+
+    assert result == ItemResult(ok=True, item=Item(key="acme/a", value=b"mine", version=3))
+
+
+def test_a_failed_condition_returns_the_item_that_was_there(scripted: Endpoint, scripted_aws: AwsConnection) -> None:
+    items = DynamoItems(scripted_aws, "items")
+    there = {"value": {"B": "dGhlaXJz"}, "version": {"N": "3"}}
+    scripted.on("UpdateItem", Answer({"__type": "x#ConditionalCheckFailedException", "Item": there}, 400))
+
+    result = items.put("acme/a", b"mine", expect=2)
+
+    assert result == ItemResult(ok=False, item=Item(key="acme/a", value=b"theirs", version=3))
+    assert [operation for operation, _ in scripted.requests] == ["UpdateItem"]
