@@ -103,4 +103,4 @@ def test_a_dead_letter_says_why_it_is_one(postroad: Postroad) -> None:
 
     text = postroad("queue", "peek", "orders-dlq").out
 
-    assert "dead letter of orders after 1 receives: ValueError: bad amount" in text
+    assert "dead letter of orders after 1 receive: ValueError: bad amount" in text

@@ -91,7 +91,8 @@ def _details(item: dict[str, Any]) -> Iterator[Text]:
     dead = read_dead(item["attributes"])
     if dead is not None:
         why = dead.error or dead.reason or "no error recorded"
-        yield Text(legible(f"dead letter of {dead.source} after {dead.receives} receives: {why}"), "red")
+        times = "1 receive" if dead.receives == 1 else f"{dead.receives} receives"
+        yield Text(legible(f"dead letter of {dead.source} after {times}: {why}"), "red")
     for name, value in sorted(item["attributes"].items()):
         if dead is None or name != DEAD_LETTER:
             yield Text.assemble((f"{legible(name)}=", "dim"), legible(value))
