@@ -27,10 +27,14 @@ class SQLiteGround:
     def __init__(self, path: Path, *, clock: Clock, trail_keep: int) -> None:
         self.url = f"sqlite:///{path}"
         self._engine = Engine(path, clock=clock)
-        self._queues = SQLiteQueues(self._engine, trail_keep=trail_keep)
-        self._topics = SQLiteTopics(self._engine, self._queues)
-        self._streams = SQLiteStreams(self._engine)
-        self._items = SQLiteItems(self._engine)
+        try:
+            self._queues = SQLiteQueues(self._engine, trail_keep=trail_keep)
+            self._topics = SQLiteTopics(self._engine, self._queues)
+            self._streams = SQLiteStreams(self._engine)
+            self._items = SQLiteItems(self._engine)
+        except BaseException:
+            self._engine.close()
+            raise
         self._blobs = DirectoryBlobs(path.with_name(f"{path.name}.blobs"), clock)
 
     def create_queue(self, spec: QueueSpec) -> Queue:
