@@ -55,4 +55,15 @@ def _threads(count: int, target: float) -> list[Row]:
     ]
 
 
-ROWS = [*_one_at_a_time(), *_batches(), *_threads(8, 4.0), *_threads(32, 5.0)]
+def _trail() -> list[Row]:
+    what = "send, receive and ack in batches of 10 with the trail of settled messages against without it"
+    kept, dropped = (
+        ours.moving(producers=1, consumers=1, send_batch=10, take_batch=10, trail_keep=keep)
+        for keep in (ours.TRAIL_KEEP, 0)
+    )
+    with_trail = Side(label="postroad with its trail", package="postroad", open=kept)
+    without = Side(label="postroad without its trail", package="postroad", open=dropped)
+    return [_row("trail", what, 0.9, with_trail, without, 20_000)]
+
+
+ROWS = [*_one_at_a_time(), *_batches(), *_threads(8, 4.0), *_threads(32, 5.0), *_trail()]

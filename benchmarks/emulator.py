@@ -28,6 +28,7 @@ def running(directory: Path) -> Iterator[str]:
     """Start it, give its URL, and end it."""
     port = _free_port()
     environment = {**os.environ, "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "LOG_LEVEL": "ERROR"}
+    environment["TMPDIR"] = str(directory)
     quiet = subprocess.DEVNULL
     process = subprocess.Popen([str(PROGRAM)], cwd=directory, env=environment, stdout=quiet, stderr=quiet)
     try:

@@ -15,6 +15,7 @@ from benchmarks.workload import move
 from postroad import OutgoingMessage, Queue, QueueSpec
 
 NAME = "bench"
+TRAIL_KEEP = 100_000
 _LEVELS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 
 
@@ -24,18 +25,18 @@ def url(directory: Path) -> str:
 
 
 @contextmanager
-def open_queue(directory: Path, *, fifo: bool = False) -> Iterator[Queue]:
+def open_queue(directory: Path, *, fifo: bool = False, trail_keep: int = TRAIL_KEEP) -> Iterator[Queue]:
     """A fresh queue with the defaults a user gets, but for a visibility no round outlasts."""
-    with postroad.connect(url(directory)) as backend:
+    with postroad.connect(url(directory), trail_keep=trail_keep) as backend:
         yield backend.create_queue(QueueSpec(f"{NAME}.fifo" if fifo else NAME, fifo=fifo, visibility=600))
 
 
-def moving(*, producers: int, consumers: int, send_batch: int, take_batch: int) -> Open:
+def moving(*, producers: int, consumers: int, send_batch: int, take_batch: int, trail_keep: int = TRAIL_KEEP) -> Open:
     """A side that moves messages with threads of one process."""
 
     @contextmanager
     def opened(directory: Path, load: Load) -> Iterator[Opened]:
-        with open_queue(directory) as queue:
+        with open_queue(directory, trail_keep=trail_keep) as queue:
             client = QueueClient(queue, take_batch)
 
             def run() -> float:

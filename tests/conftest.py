@@ -13,6 +13,8 @@ import pytest
 
 _SESSION = "PR_TEST_SESSION"
 _ABSENT = "absent: "
+_MANY_LINES = 400
+_ENDS_WITH_US = "multiprocessing.resource_tracker"
 _directory = pytest.StashKey[Path]()
 _findings = pytest.StashKey[list[str]]()
 _data_before = pytest.StashKey[set[Path]]()
@@ -29,6 +31,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_data_before] = _data_files(config)
     if config.option.basetemp is None:
         config.option.basetemp = str(directory / "t")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Warn of files that are about to become too long."""
+    files = (
+        path for folder in ("src", "tests", "benchmarks", "tools") for path in (config.rootpath / folder).rglob("*.py")
+    )
+    long = sorted(
+        str(path.relative_to(config.rootpath)) for path in files if path.read_bytes().count(b"\n") > _MANY_LINES
+    )
+    return f"files above {_MANY_LINES} lines: {', '.join(long) or 'none'}"
 
 
 @pytest.hookimpl(trylast=True)
@@ -74,7 +87,7 @@ def _marked_processes() -> list[str]:
                 found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip())
         except OSError:
             continue
-    return found
+    return [line for line in found if _ENDS_WITH_US not in line]
 
 
 def _files_left(config: pytest.Config) -> list[Path]:

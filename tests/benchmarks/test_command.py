@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.__main__ import app
+from typer.testing import CliRunner, Result
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=ROOT, capture_output=True, text=True)
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
 
 
 def test_the_rows_can_be_listed() -> None:
     done = run("--list", "--json")
 
     items = json.loads(done.stdout)["items"]
-    assert done.returncode == 0
+    assert done.exit_code == 0
     assert all(set(item) == {"name", "what", "peer", "target"} for item in items)
     assert len({item["name"] for item in items}) == len(items)
 
@@ -26,7 +25,7 @@ def test_the_rows_can_be_listed() -> None:
 def test_an_unknown_row_is_refused_with_the_list() -> None:
     done = run("--only", "one-hueys")
 
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "Did you mean one-huey?" in done.stderr
     assert "backlog-1m" in done.stderr
 
@@ -34,7 +33,7 @@ def test_an_unknown_row_is_refused_with_the_list() -> None:
 def test_no_rounds_at_all_are_refused() -> None:
     done = run("--rounds", "0")
 
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "--rounds" in done.stderr
 
 
@@ -42,7 +41,7 @@ def test_a_quick_run_of_one_row_writes_everything(tmp_path: Path) -> None:
     done = run("--only", "codec", "--quick", "--rounds", "1", "--out", str(tmp_path), "--json")
 
     document = json.loads(done.stdout)
-    assert done.returncode == 0
+    assert done.exit_code == 0
     assert [row["name"] for row in document["rows"]] == ["codec"]
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [
         "RESULTS.md",
@@ -54,5 +53,5 @@ def test_a_quick_run_of_one_row_writes_everything(tmp_path: Path) -> None:
 def test_pages_are_not_written_out_of_nothing(tmp_path: Path) -> None:
     done = run("--render", "--out", str(tmp_path))
 
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "make bench" in done.stderr

@@ -1,0 +1,30 @@
+"""Pages made by a program are what the program would make now."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parents[2]
+
+
+def tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_errors_is_current() -> None:
+    assert (ROOT / "docs" / "errors.md").read_text() == tool("error_page").page(), "repair: make errors"
+
+
+def test_the_picture_of_the_terminal_is_a_picture_that_loads_nothing() -> None:
+    text = (ROOT / "docs" / "images" / "terminal.svg").read_text()
+
+    assert ElementTree.fromstring(text).tag.endswith("svg")
+    assert "url(" not in text.replace("url(#", "")
