@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from tests.cli.terminal import PROGRAM, program
+
+from postroad.queues import OutgoingMessage, QueueSpec
+from postroad.wiring import connect
+
+URL = "sqlite:///postroad.db"
+
+
+def _queue(name: str) -> None:
+    with connect(URL) as backend:
+        backend.create_queue(QueueSpec(name))
 
 
 def _on_a_terminal(*args: str, env: dict[str, str] | None = None, answer: str = "") -> tuple[int, str]:
@@ -66,9 +77,43 @@ def test_a_closed_pipe_ends_quietly() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_closed_output_is_no_obstacle() -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", '"$@" >&-', "sh", *PROGRAM, "version"], capture_output=True, text=True, timeout=60
+    )  # fmt: skip
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_output_that_is_full_is_told() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*PROGRAM, "version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupted_redrive_is_exit_130_and_loses_nothing() -> None:
+    with connect(URL) as backend:
+        backend.create_queue(QueueSpec("orders-dlq"))
+        backend.create_queue(QueueSpec("orders", dead_letter="orders-dlq"))
+        backend.queue("orders-dlq").send([OutgoingMessage(str(number)) for number in range(20)])
+        redrive = subprocess.Popen([*PROGRAM, "queue", "redrive", "orders-dlq", "--yes", "--rate", "5"])
+        while backend.queue("orders").stats().visible == 0:
+            assert redrive.poll() is None
+            time.sleep(0.02)
+
+        redrive.send_signal(signal.SIGINT)
+
+        assert redrive.wait(timeout=60) == 130
+        assert sum(backend.queue(name).stats().visible for name in ("orders", "orders-dlq")) == 20
+
+
 def test_characters_the_output_cannot_hold_are_replaced() -> None:
-    program("queue", "create", "orders")
-    program("queue", "send", "orders", "--body", "snow \u2603")
+    _queue("orders")
+    with connect(URL) as backend:
+        backend.queue("orders").send([OutgoingMessage("snow \u2603")])
 
     text = program("queue", "peek", "orders", "--body", env={"PYTHONIOENCODING": "ascii"})
     document = program("queue", "peek", "orders", "--body", "--json", env={"PYTHONIOENCODING": "ascii"})
@@ -89,7 +134,7 @@ def test_colour_is_for_terminals_that_want_it() -> None:
 
 
 def test_a_table_fits_the_terminal() -> None:
-    program("queue", "create", "a-queue-with-a-name-that-is-long-" + "x" * 40)
+    _queue("a-queue-with-a-name-that-is-long-" + "x" * 40)
 
     _, text = _on_a_terminal("queue", "list", "--no-color")
 
@@ -98,18 +143,19 @@ def test_a_table_fits_the_terminal() -> None:
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("orders\n", 0, 0), ("order\n", 2, 1), ("\x04", 130, 1)])
 def test_a_person_at_the_terminal_is_asked_before_something_is_destroyed(answer: str, code: int, left: int) -> None:
-    program("queue", "create", "orders")
+    _queue("orders")
 
     ended, text = _on_a_terminal("queue", "delete", "orders", answer=answer)
 
     assert ended == code
     assert 'This removes queue "orders" with 0 messages.' in text
-    assert len(json.loads(program("queue", "list", "--json").stdout)["items"]) == left
+    with connect(URL) as backend:
+        assert len(backend.queues()) == left
 
 
 def test_queue_names_complete_from_the_data() -> None:
-    program("queue", "create", "orders")
-    program("queue", "create", "payments")
+    _queue("orders")
+    _queue("payments")
 
     done = program(
         env={"_POSTROAD_COMPLETE": "complete_bash", "COMP_WORDS": "postroad queue show or", "COMP_CWORD": "3"}

@@ -149,3 +149,14 @@ def test_a_backend_that_cannot_be_opened_is_exit_2_and_untouched(url: str, postr
     assert 2 <= len(outcome.err.splitlines()) <= 3
     assert Path("notes.txt").read_text().startswith("these are my notes")
     assert sorted(path.name for path in Path().iterdir()) == ["notes.txt"]
+
+
+def test_a_backend_that_cannot_be_reached_is_exit_3(postroad: Postroad, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+
+    outcome = postroad("queue", "list", "--url", "aws://us-east-1?endpoint_url=http://127.0.0.1:9")
+
+    assert outcome.code == 3
+    assert "127.0.0.1:9" in outcome.err
+    assert 2 <= len(outcome.err.splitlines()) <= 3
