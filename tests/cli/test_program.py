@@ -153,13 +153,15 @@ def test_a_person_at_the_terminal_is_asked_before_something_is_destroyed(answer:
         assert len(backend.queues()) == left
 
 
-def test_queue_names_complete_from_the_data() -> None:
-    _queue("orders")
-    _queue("payments")
+@pytest.mark.parametrize(
+    "words", ["postroad --url sqlite:///shop.db queue show or", "postroad queue show --url sqlite:///shop.db or"]
+)
+def test_queue_names_complete_from_the_data(words: str) -> None:
+    with connect("sqlite:///shop.db") as backend:
+        backend.create_queue(QueueSpec("orders"))
+        backend.create_queue(QueueSpec("payments"))
 
-    done = program(
-        env={"_POSTROAD_COMPLETE": "complete_bash", "COMP_WORDS": "postroad queue show or", "COMP_CWORD": "3"}
-    )
+    done = program(env={"_POSTROAD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "5"})
 
     assert done.stdout.split() == ["orders"]
 

@@ -11,7 +11,8 @@ from postroad.settings import data_path, load
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """The queues whose names begin like this; none when the data cannot be read, for a shell must not be disturbed."""
     try:
-        url = load(flags={"url": ctx.params.get("url")}, file=ctx.params.get("config")).url
+        given = {name: ctx.params.get(name) or ctx.find_root().params.get(name) for name in ("url", "config")}
+        url = load(flags={"url": given["url"]}, file=given["config"]).url
         path = data_path(url)
         if path is not None and not path.exists():
             return []

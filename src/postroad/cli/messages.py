@@ -9,6 +9,7 @@ import typer
 
 from postroad.cli.call import Call
 from postroad.cli.durations import duration
+from postroad.cli.output import write
 from postroad.cli.queues import QueueName
 from postroad.cli.verbs import add_verb
 from postroad.errors import InvalidInput
@@ -50,8 +51,11 @@ def peek(
     from postroad.documents import open_queue, peeked
 
     with call.backend() as backend:
-        found = open_queue(backend, name).peek(limit=limit, after=after, force=force)
+        queue = open_queue(backend, name)
+        found = queue.peek(limit=limit, after=after, force=force)
         now = backend.clock.now()
+    if not queue.traits.peeks_clean:
+        write("note: this is a sample; the queue may hold more, and looking counts as a receive", sys.stderr)
     items = [peeked(message, body=body) for message in found]
     cursor = found[-1].message_id if len(found) == limit else None
     call.show({"items": items, "next_cursor": cursor}, *message_blocks(items, now))
