@@ -1,0 +1,128 @@
+"""Which class a name in a message means. Names are looked up here and never imported."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from postroad.errors import InvalidInput, InvalidName, UnknownEventType
+from postroad.events.identity import checked_name, default_name, identity_of
+from postroad.events.shapes import json_schema
+
+
+class EventRegistry:
+    """The event classes that this process reads and writes, by name.
+
+    `find(name)` and `known_name(cls)` answer None for what is not registered; `type_of` and `name_of` raise.
+    """
+
+    def __init__(self) -> None:
+        self._types: dict[str, type] = {}
+        self._names: dict[type, str] = {}
+        self._lock = threading.Lock()
+        # The dictionaries' own methods: the codec asks once for each message.
+        self.find: Callable[[str], type | None] = self._types.get
+        self.known_name: Callable[[type], str | None] = self._names.get
+
+    def register(self, cls: type, name: str | None = None) -> str:
+        """Make the class known and return the name it is written under.
+
+        A class that is already known keeps its name unless another is given; the names it had are still read.
+        """
+        _refuse_what_cannot_travel(cls)
+        with self._lock:
+            chosen = checked_name(name) if name is not None else self._names.get(cls)
+            chosen = chosen or identity_of(cls).name or default_name(cls)
+            self._claim(chosen, cls)
+            self._names[cls] = chosen
+        return chosen
+
+    def register_module(self, module: ModuleType) -> list[str]:
+        """Register every dataclass and exception that the module exports, as `module:QualName`.
+
+        The name by the defining module is read too; a name given with @event stands.
+        """
+        if not isinstance(module, ModuleType):
+            raise InvalidInput(f"module: {module!r} is not a module", field="module")
+        exported = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+        found: list[Any] = [getattr(module, name, None) for name in exported]
+        classes = dict.fromkeys(value for value in found if _can_travel(value))
+        return [self._register_exported(cls, module.__name__) for cls in classes]
+
+    def name_of(self, cls: object) -> str:
+        """The name under which the class is written."""
+        name = self.known_name(cls) if isinstance(cls, type) else None
+        if name is None:
+            shown = getattr(cls, "__qualname__", repr(cls))
+            raise UnknownEventType(f"event_type: {shown} is not registered", field="event_type")
+        return name
+
+    def type_of(self, name: object) -> type:
+        """The class that was registered under the name."""
+        cls = self.find(name) if isinstance(name, str) else None
+        if cls is None:
+            raise UnknownEventType(f"event_type: {str(name)[:200]!r} is not registered", field="event_type")
+        return cls
+
+    def json_schema(self, cls: type) -> dict[str, Any]:
+        """The JSON Schema of the payload of a registered class."""
+        self.name_of(cls)
+        return json_schema(cls)
+
+    def _register_exported(self, cls: type, module: str) -> str:
+        public = f"{module}:{cls.__qualname__}"
+        name = self.register(cls, identity_of(cls).name or public)
+        with self._lock:
+            self._claim(public, cls)
+            self._claim(default_name(cls), cls)
+        return name
+
+    def _claim(self, name: str, cls: type) -> None:
+        holder = self._types.get(name, cls)
+        # A reloaded module or a notebook cell run again defines the same class anew: the newer one stands.
+        if holder is not cls and (holder.__module__, holder.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise InvalidName(
+                f"name: {name!r} already means {holder.__module__}.{holder.__qualname__}, "
+                f"so it cannot mean {cls.__module__}.{cls.__qualname__} as well",
+                field="name",
+                remedy="Give one of the two classes another name, as in @event(name='orders.placed').",
+            )
+        self._types[name] = cls
+
+
+def _can_travel(value: object) -> bool:
+    return isinstance(value, type) and (dataclasses.is_dataclass(value) or issubclass(value, BaseException))
+
+
+def _refuse_what_cannot_travel(cls: object) -> None:
+    if not isinstance(cls, type):
+        raise InvalidInput(f"cls: {cls!r} is not a class", field="cls", remedy="Pass the class itself.")
+    if not _can_travel(cls):
+        raise InvalidInput(
+            f"cls: {cls.__qualname__} is neither a dataclass nor an exception",
+            field="cls",
+            remedy="Decorate it with @event or @dataclass.",
+        )
+    if init_only := _init_only(cls):
+        raise InvalidInput(
+            f"cls: {cls.__qualname__} has InitVar fields, which cannot travel: {', '.join(init_only)}",
+            field=init_only[0],
+            remedy="Make them ordinary fields.",
+        )
+    if inspect.isabstract(cls):
+        raise InvalidInput(f"cls: {cls.__qualname__} is abstract", field="cls", remedy="Register what derives from it.")
+
+
+def _init_only(cls: type) -> list[str]:
+    params = getattr(cls, "__dataclass_params__", None)
+    if params is None or not params.init:
+        return []
+    names = {field.name for field in dataclasses.fields(cls)}
+    return [name for name in inspect.signature(cls).parameters if name not in names]
+
+
+default_registry = EventRegistry()
