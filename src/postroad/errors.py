@@ -8,6 +8,7 @@
     │   ├── InvalidName
     │   ├── InvalidMessage        (names the field at fault)
     │   │   └── MessageTooLarge
+    │   ├── InvalidSnapshot       a text that holds no session's state
     │   ├── InvalidCursor
     │   ├── TokenInUrl
     │   ├── HostNotAllowed
@@ -22,13 +23,16 @@
     ├── QueueExists               (names the differences)
     ├── NotSupported              this adapter cannot do it; its traits say so
     ├── StaleReceipt              the lease is no longer yours
+    ├── RequestFailed             a main loop answered with an error; it is the cause
+    ├── RequestTimeout            no main loop answered in time (a TimeoutError too)
+    ├── DeadlineExceeded          a request whose time was over before it began
     ├── HeldBack                  not sent, because an earlier one of its key failed
     ├── Unauthorized              no token, or one that opens nothing
     ├── Forbidden                 known, but not allowed to do this
     │   └── ReadOnly
     ├── RouteNotFound
     ├── MethodNotAllowed
-    ├── RequestTimeout            the body came too slowly
+    ├── BodyTooSlow
     ├── TokenNotFound
     ├── TokenExists
     ├── IdempotencyKeyReused      the key came before, with another body
@@ -51,6 +55,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
+from uuid import UUID
 
 
 class PostroadError(Exception):
@@ -358,10 +363,10 @@ class MethodNotAllowed(PostroadError):
     remedy = "Use a method that the `Allow` header names."
 
 
-class RequestTimeout(PostroadError):
+class BodyTooSlow(PostroadError):
     """The request came too slowly."""
 
-    slug = "request-timeout"
+    slug = "body-too-slow"
     status = 408
     remedy = "Send the whole body within 15 seconds."
 
@@ -414,3 +419,50 @@ class InternalError(PostroadError):
 
     slug = "internal"
     remedy = "Look for the request id in the log."
+
+
+class InvalidSnapshot(InvalidInput):
+    """A text that is not the snapshot of a session."""
+
+    slug = "invalid-snapshot"
+    remedy = "Pass what `session.snapshot().to_json()` returned, unchanged; the session is as it was."
+
+
+class RequestFailed(PostroadError):
+    """A main loop answered the request with an error, which is the cause of this one."""
+
+    slug = "request-failed"
+    status = 502
+    remedy = "Look at the cause; it is what the main loop's adapter, prompt or session raised."
+
+    def __init__(self, request_id: UUID, error: BaseException) -> None:
+        super().__init__(f"request {request_id} failed: {error!r}")
+        self.request_id = request_id
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (RequestFailed, (self.request_id, self.error))
+
+
+class RequestTimeout(PostroadError, TimeoutError):
+    """No main loop answered the request in time; a late answer is ignored."""
+
+    slug = "request-timeout"
+    status = 504
+    remedy = "Allow more time, start more workers, or see whether any main loop serves this name."
+
+    def __init__(self, request_id: UUID, seconds: float) -> None:
+        super().__init__(f"request {request_id} had no answer within {seconds:g} seconds")
+        self.request_id = request_id
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (RequestTimeout, (self.request_id, self.seconds))
+
+
+class DeadlineExceeded(PostroadError):
+    """The deadline of a request had passed before the work began; the adapter was not called."""
+
+    slug = "deadline-exceeded"
+    status = 504
+    remedy = "Send the request again with a later deadline, or start more workers."

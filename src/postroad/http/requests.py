@@ -9,7 +9,7 @@ from litestar import Request
 from litestar.types import HTTPReceiveMessage
 from litestar.types.empty import Empty
 
-from postroad.errors import BodyTooLarge, InvalidInput, NotJSON, RequestTimeout
+from postroad.errors import BodyTooLarge, BodyTooSlow, InvalidInput, NotJSON
 from postroad.http.context import Context
 from postroad.http.forms import decode
 from postroad.http.identities import Identity
@@ -36,7 +36,7 @@ class ApiRequest(Request[Identity | None, Any, Any]):
                 async with asyncio.timeout(self.context.body_seconds):
                     self._body = await self._read()
             except TimeoutError:
-                raise RequestTimeout(f"the body took more than {self.context.body_seconds:g} seconds") from None
+                raise BodyTooSlow(f"the body took more than {self.context.body_seconds:g} seconds") from None
             if not self._body:
                 raise InvalidInput("the body is empty, at position 0", remedy="Send a JSON object, at least {}.")
         return self._body
@@ -65,7 +65,7 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         while True:
             event = cast(HTTPReceiveMessage, await self.receive())
             if event["type"] == "http.disconnect":
-                raise RequestTimeout("the caller went away before the body was complete")
+                raise BodyTooSlow("the caller went away before the body was complete")
             body += event["body"]
             if len(body) > limit:
                 raise _too_large(limit)
