@@ -23,13 +23,9 @@ UPDATE tally SET next = ?2, head = ?3, last_us = ?4, seen_us = ?5, size = size +
     redriven = redriven + ?12, expired = expired + ?13
 WHERE queue = ?1
 """
-_LAST_TRAIL: Final = "SELECT n, upto FROM trail ORDER BY n DESC LIMIT 1"
-_ADD_TRAIL: Final = "INSERT INTO trail (n, queue, at_us, kind, upto, entries, detail) VALUES (?, ?, ?, ?, ?, ?, ?)"
-_TURN_TRAIL: Final = """
-DELETE FROM trail WHERE n IN (SELECT n FROM trail ORDER BY n LIMIT 256) AND upto <= ?
-"""
+_ADD_TRAIL: Final = "INSERT INTO trail (queue, at_us, kind, entries, detail) VALUES (?, ?, ?, ?, ?)"
+_TURN_TRAIL: Final = "DELETE FROM trail WHERE n <= ?"
 _TURN_EVERY: Final = 64
-_NO_TRAIL: Final = (0, 0)
 
 ENTRY: Final = struct.Struct(">qHqq")
 """How the trail remembers a message: the id it was first sent under, its receives, when it was sent, first received."""
@@ -104,11 +100,10 @@ class States:
         """Write settled messages into the ring, as one row."""
         if not self._trail_keep:
             return
-        n, upto = one(tx.connection, _LAST_TRAIL) or _NO_TRAIL
-        upto += len(entries)
-        tx.connection.execute(_ADD_TRAIL, (n + 1, queue_id, at_us, kind, upto, b"".join(entries), detail))
-        if (n + 1) % _TURN_EVERY == 0:
-            tx.connection.execute(_TURN_TRAIL, (upto - self._trail_keep,))
+        tx.connection.execute(_ADD_TRAIL, (queue_id, at_us, kind, b"".join(entries), detail))
+        n = tx.connection.last_insert_rowid()
+        if n % _TURN_EVERY == 0:
+            tx.connection.execute(_TURN_TRAIL, (n - self._trail_keep,))
 
     def _store(self, tx: Transaction) -> None:
         for state in tx.scratch["queues"].values():

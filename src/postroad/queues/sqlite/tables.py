@@ -93,12 +93,11 @@ CREATE TABLE dedup (
     UNIQUE (scope, grp, id)
 ) STRICT;
 
-CREATE TABLE trail (              -- the ring of settled messages; one row for many of them
+CREATE TABLE trail (              -- the ring of settled messages; one row for all of a commit
     n INTEGER PRIMARY KEY,
     queue INTEGER NOT NULL,
     at_us INTEGER NOT NULL,
     kind TEXT NOT NULL,
-    upto INTEGER NOT NULL,        -- messages recorded up to and with this row
     entries BLOB NOT NULL,
     detail TEXT
 ) STRICT;
