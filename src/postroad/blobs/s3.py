@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from postroad.blobs.keys import check_prefix
 from postroad.blobs.port import BlobRef
@@ -87,7 +87,7 @@ class S3Blobs:
         """Keys in pages of at most a thousand, as one delete may name them."""
         limit = self._clock.now() - timedelta(seconds=older_than)
         with translated(f"S3 list of {prefix!r}", self._known(prefix)):
-            pages = self._client.get_paginator("list_objects_v2").paginate(
+            pages: Any = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=prefix, PaginationConfig={"PageSize": _MAX_DELETE}
             )
             for page in pages:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import Make, translated, was_unsure
-from postroad.errors import ConfigurationError
+from postroad.errors import ConfigurationError, OutcomeUnknown
 from postroad.items.port import ABSENT, ANY, Expect, Item, ItemPage, ItemResult, ItemsTraits
 from postroad.items.rules import (
     MAX_VALUE_BYTES,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
 
 _TRAITS = ItemsTraits(durable=True, joins_writes=False, max_value_bytes=MAX_VALUE_BYTES)
-_NAMES = {"#value": "value", "#version": "version"}
+_NAMES = {"#value": "value", "#version": "version", "#write": "write"}
 _ONE = {"N": "1"}
 
 
@@ -60,18 +61,20 @@ class DynamoItems:
         """The item as the last write left it."""
         check_key(key)
         with translated(f"DynamoDB get of {key!r}", self._known):
-            answer = self._client.get_item(TableName=self._table, Key=_key(key), ConsistentRead=True)
-        return _item(key, answer.get("Item"))
+            return _item(key, self._row(key))
 
     def put(self, key: str, value: bytes, *, expect: int | Expect = ANY) -> ItemResult:
         """Write the value if the expected version, absence or anything is there."""
         check_key(key)
         check_value(value)
         check_expect(expect)
-        values = {":value": {"B": value}, ":one": _ONE}
-        update = "SET #value = :value ADD #version :one"
-        result = self._write("update_item", key, expect, values, UpdateExpression=update, ReturnValues="ALL_NEW")
-        return self._believed(result, lambda item: _is_own_put(item, value, expect))
+        write_id = uuid.uuid4().hex
+        values = {":value": {"B": value}, ":one": _ONE, ":write": {"S": write_id}}
+        update = "SET #value = :value, #write = :write ADD #version :one"
+        done, raw = self._write("update_item", key, expect, values, UpdateExpression=update, ReturnValues="ALL_NEW")
+        # An attempt whose answer was lost may be met by the next one: then it is this write that is there.
+        met_itself = raw is not None and raw.get("write") == {"S": write_id}
+        return ItemResult(ok=done or met_itself, item=_item(key, raw))
 
     def delete(self, key: str, *, expect: int | Expect = ANY) -> ItemResult:
         """Remove the item if the expected version is there; ok with `ANY` also when there is none."""
@@ -80,8 +83,10 @@ class DynamoItems:
         if expect is ABSENT:
             current = self.get(key)
             return ItemResult(ok=current is None, item=current)
-        result = self._write("delete_item", key, expect, {})
-        return self._believed(result, lambda item: item is None)
+        done, raw = self._write("delete_item", key, expect, {})
+        if not done and raw is None and was_unsure():
+            raise OutcomeUnknown(f"DynamoDB delete of {key!r}: it is gone, by this call or by another")
+        return ItemResult(ok=done, item=None if done else _item(key, raw))
 
     def scan(self, prefix: str, *, limit: int = 100, cursor: str | None = None) -> ItemPage:
         """Items whose key starts with `prefix`, in key order."""
@@ -103,7 +108,8 @@ class DynamoItems:
 
     def _write(
         self, operation: str, key: str, expect: int | Expect, values: dict[str, Any], **parameters: Any
-    ) -> ItemResult:
+    ) -> tuple[bool, Mapping[str, Any] | None]:
+        """Whether the condition held, and the row as it is then."""
         parameters |= _condition(expect, values)
         if values:
             parameters["ExpressionAttributeValues"] = values
@@ -112,22 +118,15 @@ class DynamoItems:
             parameters["ExpressionAttributeNames"] = names
         with translated(f"DynamoDB {operation} of {key!r}", self._known):
             try:
-                call = getattr(self._client, operation)
-                answer = call(TableName=self._table, Key=_key(key), **parameters)
+                answer = getattr(self._client, operation)(TableName=self._table, Key=_key(key), **parameters)
             except self._client.exceptions.ConditionalCheckFailedException as error:
-                return ItemResult(ok=False, item=self._current(key, dict(error.response)))
-        return ItemResult(ok=True, item=_item(key, answer.get("Attributes")))
+                # Without an item there was none, or this endpoint does not return what it found.
+                return False, cast("Any", error.response).get("Item") or self._row(key)
+        return True, answer.get("Attributes")
 
-    def _current(self, key: str, response: Mapping[str, Any]) -> Item | None:
-        item = _item(key, response.get("Item"))
-        # Without an item there was none, or this endpoint does not return what it found.
-        return self.get(key) if item is None else item
-
-    def _believed(self, result: ItemResult, is_own: Any) -> ItemResult:
-        """A write whose first attempt got no answer may meet itself at the second: then it took place."""
-        if not result.ok and was_unsure() and is_own(result.item):
-            return ItemResult(ok=True, item=result.item)
-        return result
+    def _row(self, key: str) -> Mapping[str, Any] | None:
+        answer = self._client.get_item(TableName=self._table, Key=_key(key), ConsistentRead=True)
+        return answer.get("Item")
 
     def _query(self, prefix: str, limit: int, start: Mapping[str, Any] | None) -> Any:
         tenant, rest = split(prefix)
@@ -162,11 +161,6 @@ def _condition(expect: int | Expect, values: dict[str, Any]) -> dict[str, Any]:
         values[":expected"] = {"N": str(expect)}
         condition = "#version = :expected"
     return {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-
-
-def _is_own_put(item: Item | None, value: bytes, expect: int | Expect) -> bool:
-    written = 1 if isinstance(expect, Expect) else expect + 1
-    return item is not None and item.value == value and item.version == written
 
 
 def _partition(tenant: str) -> str:

@@ -53,7 +53,7 @@ class EventBridgeTopics:
         parameters: dict[str, Any] = {}
         with translated("EventBridge buses"):
             while True:
-                answer = self._connection.events.list_event_buses(**parameters)
+                answer: Any = self._connection.events.list_event_buses(**parameters)
                 names += [bus["Name"] for bus in answer["EventBuses"]]
                 if "NextToken" not in answer:
                     return sorted(names)

@@ -42,7 +42,7 @@ class SNSTopics:
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         with translated("SNS topics"):
-            pages = self._connection.sns.get_paginator("list_topics").paginate()
+            pages: Any = self._connection.sns.get_paginator("list_topics").paginate()
             return sorted(topic["TopicArn"].rpartition(":")[2] for page in pages for topic in page["Topics"])
 
 
@@ -136,7 +136,7 @@ class SNSTopic:
         entries: list[Any] = [{"Id": str(number), **content} for number, content in enumerate(contents)]
         arn = self.arn
         with self._translated("publishing to"):
-            answer = self._client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=entries)
+            answer: Any = self._client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=entries)
         outcomes: dict[str, Any] = {entry["Id"]: entry for entry in answer.get("Successful") or ()}
         outcomes.update({entry["Id"]: self._failed(entry) for entry in answer.get("Failed") or ()})
         unknown = OutcomeUnknown(f"publishing to SNS topic {self.name!r}: the answer says nothing about this entry")
@@ -177,7 +177,8 @@ class SNSTopic:
         """The ARNs of the subscribed queues and of their subscriptions."""
         arn = self.arn
         with self._translated("subscriptions of"):
-            for page in self._client.get_paginator("list_subscriptions_by_topic").paginate(TopicArn=arn):
+            pages: Any = self._client.get_paginator("list_subscriptions_by_topic").paginate(TopicArn=arn)
+            for page in pages:
                 for found in page["Subscriptions"]:
                     if found["Protocol"] == "sqs":
                         yield found["Endpoint"], found["SubscriptionArn"]
