@@ -21,6 +21,7 @@ from postroad.queues.sqlite.settling import Settler
 from postroad.queues.sqlite.state import QueueState, States, read_spec, write_spec
 from postroad.queues.sqlite.sweeping import Sweeper
 from postroad.queues.sqlite.tables import ID_BITS, SCHEMA, after_reboot
+from postroad.queues.sqlite.trail import Settled, find_settled
 
 TRAIL_KEEP: Final = 100_000
 _FIND: Final = "SELECT id, spec FROM queue WHERE name = ?"
@@ -32,6 +33,7 @@ _NAMES: Final = "SELECT name FROM queue ORDER BY name"
 _COUNTERS: Final = """
 SELECT name, sent, received, acked, retried, dead, redriven, expired FROM tally JOIN queue ON queue.id = tally.queue
 """
+_ABANDONED: Final = "SELECT queues, messages FROM abandoned"
 _COUNTED: Final = ("sent", "received", "acked", "retried", "dead", "redriven", "expired")
 
 
@@ -111,6 +113,16 @@ class SQLiteQueues:
         """What happened on each queue since it was made, in all processes."""
         rows = self.engine.read(lambda connection: every(connection, _COUNTERS))
         return {name: dict(zip(_COUNTED, numbers, strict=True)) for name, *numbers in rows}
+
+    def settled(self, message_id: str) -> list[Settled]:
+        """What became of a message, as far back as the trail goes."""
+        first_id = self.ids.row_id(message_id)
+        return [] if first_id is None else self.engine.read(lambda connection: find_settled(connection, first_id))
+
+    @property
+    def auto_deleted(self) -> int:
+        """How many queues were removed because their owner was gone."""
+        return int(self.engine.read(lambda connection: one(connection, _ABANDONED))[0])
 
     def deliver(self, tx: Transaction, state: QueueState) -> None:
         """Lease what was sent to receivers that wait in this process; ring for others if something is left."""
