@@ -6,12 +6,14 @@ import contextlib
 import os
 import select
 import socket
+import time
 from pathlib import Path
 from typing import Final
 
 _LONGEST_ADDRESS: Final = 104
 _LONGEST_DATAGRAM: Final = 4_096
-_KIND: Final = socket.SOCK_DGRAM
+_CLOCK_TICK_NS: Final = 50_000_000
+_NEVER: Final = -1
 
 
 class Doorbell:
@@ -24,7 +26,7 @@ class Doorbell:
         self._in: socket.socket | None = None
         self._descriptor: int | None = None
         self._prefix: str | None = None
-        self._looked_at = -1
+        self._looked_at = _NEVER
         self._others: tuple[str, ...] = ()
 
     def hang(self) -> None:
@@ -77,7 +79,9 @@ class Doorbell:
             return ()
         if changed_at != self._looked_at:
             self._others = tuple(name for name in os.listdir(self._directory) if name != self._name)  # noqa: PTH208
-            self._looked_at = changed_at
+            # The file system's clock ticks in milliseconds: a change just after this look may bear the same time.
+            settled = time.time_ns() - changed_at > _CLOCK_TICK_NS
+            self._looked_at = changed_at if settled else _NEVER
         return self._others
 
     def _address(self, name: str) -> str:
@@ -95,6 +99,6 @@ class Doorbell:
 
 
 def _unix_socket() -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, _KIND)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     made.setblocking(False)
     return made
