@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 
@@ -35,7 +37,7 @@ class Api:
     def as_caller(self, token: str | None) -> httpx.Client:
         """A client with another token, or with none."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return httpx.Client(base_url=self.client.base_url, headers=headers, timeout=30)
+        return httpx.Client(base_url=self.client.base_url, headers=headers, timeout=30, verify=False)
 
     def token(self, scope: str, name: str | None = None) -> str:
         """A fresh token of this scope."""
@@ -51,16 +53,32 @@ class Api:
 Serve = Callable[..., Api]
 
 
+def wait_until(condition: Callable[[], Any], *, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that in time"
+        time.sleep(0.01)
+
+
 def run(context: Context, listener: socket.socket) -> tuple[Callable[[], None], Callable[[], None]]:
     """Serve on a thread; what is returned begins to stop it, and ends it."""
     server = make_server(create_app(context))
     loops: list[asyncio.AbstractEventLoop] = []
     running = threading.Event()
+    over = asyncio.Event()
 
     async def main() -> None:
         loops.append(asyncio.get_running_loop())
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
         running.set()
-        await server.serve(sockets=[listener])
+        await over.wait()
+        # The server's own way to stop waits a while for callers that a test no longer has.
+        serving.cancel()
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+        for one in server.servers:
+            one.close()
+        await asyncio.wait([serving])
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
@@ -71,7 +89,7 @@ def run(context: Context, listener: socket.socket) -> tuple[Callable[[], None], 
 
     def end() -> None:
         stop()
-        server.should_exit = True
+        loops[0].call_soon_threadsafe(over.set)
         thread.join(15)
         context.close()
         assert not thread.is_alive()

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from tests.http.api import ADMIN, Api, Serve, run
 
+from postroad.clock import SYSTEM_CLOCK
 from postroad.http.context import make_context
 from postroad.settings import Settings
 from postroad.wiring import connect
@@ -26,14 +27,18 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         url: str = f"sqlite:///{tmp_path}/data.db", *, options: dict[str, Any] | None = None, **given: Any
     ) -> Api:
         settings = replace(Settings(url=url, rate_limit=0), **given)
-        backend = connect(url)
+        backend = connect(url, clock=(options or {}).get("clock", SYSTEM_CLOCK))
         context = make_context(settings, backend, admin=ADMIN, **(options or {}))
-        listener = socket.create_server(("127.0.0.1", 0))
+        # With its protocol named, so that asyncio turns Nagle's algorithm off.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(128)
         stop, end = run(context, listener)
         client = httpx.Client(
             base_url=f"http://127.0.0.1:{listener.getsockname()[1]}",
             headers={"Authorization": f"Bearer {ADMIN}"},
             timeout=30,
+            verify=False,
         )
         stops.extend([backend.close, end, client.close])
         return Api(client=client, context=context, host="127.0.0.1", port=listener.getsockname()[1], stop=stop)

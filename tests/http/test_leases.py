@@ -5,20 +5,12 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.http.api import ADMIN, Api, Serve
+from tests.http.api import ADMIN, Api, Serve, wait_until
 
 from postroad.queues import OutgoingMessage, QueueSpec
-
-
-def wait_until(condition: Callable[[], Any], *, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.01)
 
 
 def lease(api: Api, **body: Any) -> list[dict[str, Any]]:

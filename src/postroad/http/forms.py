@@ -103,19 +103,19 @@ def decode(body: bytes, form: type[Any]) -> Any:
     """The body in its form, or an `InvalidInput` with the position or the field."""
     data = checked_bytes(body, len(body))
     try:
-        return msgspec.json.decode(data, type=form)
-    except msgspec.ValidationError:
-        return _named_misfit(data, form)
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        return _decoded(data, form)
+    except msgspec.ValidationError as error:
+        raise misfit(str(error)) from None
+    except msgspec.DecodeError as error:
         raise InvalidInput(f"body: {error}", remedy="Send one JSON object in UTF-8; nothing was changed.") from None
 
 
-def _named_misfit(data: bytes, form: type[Any]) -> Any:
-    """Look again, slowly: only a second look knows the index of the entry at fault."""
+def _decoded(data: bytes, form: type[Any]) -> Any:
     try:
+        return msgspec.json.decode(data, type=form)
+    except msgspec.ValidationError:
+        # Only a second, slower look knows the index of the entry at fault.
         return msgspec.convert(msgspec.json.decode(data), form)
-    except msgspec.ValidationError as error:
-        raise misfit(str(error)) from None
 
 
 def misfit(text: str) -> InvalidInput:

@@ -14,6 +14,7 @@ from litestar.openapi.config import OpenAPIConfig
 from postroad.http import forms
 from postroad.http.answers import SAYS
 from postroad.http.guard import OPEN
+from postroad.http.requests import ApiRequest
 from postroad.version import __version__
 
 _EVERYWHERE = (400, 500)
@@ -47,10 +48,11 @@ class Description:
             version=__version__,
             description="Events that arrive.",
             path="/unserved",
+            use_handler_docstrings=True,
             operation_id_creator=lambda route, method, path: route.handler_name,
         )
         # An app of its own that nobody serves: the framework would add routes and pages that are not ours.
-        app = Litestar(self._routes, openapi_config=config, logging_config=None)
+        app = Litestar(self._routes, request_class=ApiRequest, openapi_config=config, logging_config=None)
         document: dict[str, Any] = msgspec.to_builtins(app.openapi_schema.to_schema())
         return _completed(document, self._routes)
 

@@ -96,7 +96,7 @@ def _check_backend(url: str) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     """A socket that takes connections. It stays open while the server is started again, so callers only wait."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host.strip("[]"), port))
