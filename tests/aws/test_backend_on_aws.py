@@ -1,0 +1,46 @@
+"""`connect("aws://…")` stands on AWS as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import postroad
+from postroad.connections.aws import AwsConnection
+
+pytestmark = pytest.mark.aws
+
+
+@pytest.fixture
+def backend(aws: AwsConnection, ministack_url: str, unique: Callable[[str], str]) -> Iterator[postroad.Backend]:
+    bucket = unique("blobs")
+    aws.s3.create_bucket(Bucket=bucket)
+    with postroad.connect(f"aws://us-east-1?endpoint_url={ministack_url}&bucket={bucket}") as backend:
+        yield backend
+
+
+def test_a_published_message_reaches_a_subscribed_queue(
+    backend: postroad.Backend, unique: Callable[[str], str]
+) -> None:
+    queue = backend.create_queue(postroad.QueueSpec(unique("orders")))
+    topic = backend.topic(unique("news"))
+    topic.subscribe(queue)
+
+    [published] = topic.publish([postroad.OutgoingMessage("hello")])
+    received = queue.receive(wait=5)
+
+    assert published.ok
+    assert [delivery.body for delivery in received] == [b"hello"]
+    assert queue.ack(received)[0].ok
+
+
+def test_a_body_above_the_limit_travels_through_s3(backend: postroad.Backend, unique: Callable[[str], str]) -> None:
+    queue = backend.create_queue(postroad.QueueSpec(unique("orders")))
+    body = "x" * 1_500_000
+
+    [sent] = queue.send([postroad.OutgoingMessage(body)])
+    [received] = queue.receive(wait=5)
+
+    assert sent.ok
+    assert received.body == body.encode()
