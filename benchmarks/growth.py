@@ -27,7 +27,7 @@ def _standing(*, backlog: Callable[[Load], int], groups: Callable[[Load], int] |
         with ours.open_queue(directory, fifo=groups is not None) as queue:
             make = _maker(groups(load) if groups else None)
             _fill(queue, make, backlog(load))
-            yield Opened(lambda: _loop(queue, make, load.messages), lambda: ours.durability(queue))
+            yield Opened(lambda: _loop(queue, make, load.messages), lambda: ours.durability(queue, directory))
 
     return opened
 

@@ -15,13 +15,14 @@ from benchmarks.workload import move
 from postroad import OutgoingMessage, Queue, QueueSpec
 
 NAME = "bench"
+FILE = "postroad.db"
 TRAIL_KEEP = 100_000
 _LEVELS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 
 
 def url(directory: Path) -> str:
     """Where the embedded file of this side lies."""
-    return f"sqlite:///{directory / 'postroad.db'}"
+    return f"sqlite:///{directory / FILE}"
 
 
 @contextmanager
@@ -42,7 +43,7 @@ def moving(*, producers: int, consumers: int, send_batch: int, take_batch: int, 
             def run() -> float:
                 return move([client] * producers, [client] * consumers, messages=load.messages, batch=send_batch)
 
-            yield Opened(run, lambda: durability(queue))
+            yield Opened(run, lambda: durability(queue, directory))
 
     return opened
 
@@ -79,11 +80,12 @@ def receive(queue: Queue, most: int, *, wait: float = 0.0) -> list[str]:
     return [delivery.body.decode() for delivery in deliveries]
 
 
-def durability(queue: Queue) -> Durability:
+def durability(queue: Queue, directory: Path) -> Durability:
     """Read back what the connections of this process say right after a send."""
     fifo = queue.traits.fifo
     send(queue, [OutgoingMessage("0-x", group="probe" if fifo else None, dedup_id=uuid.uuid4().hex if fifo else None)])
-    open_now = [connection for connection in apsw.connections() if connection.filename.endswith("postroad.db")]
+    path = str((directory / FILE).resolve())
+    open_now = [connection for connection in apsw.connections() if connection.filename == path]
     # The engine has several: the weakest one is what counts.
     level = min(int(connection.pragma("synchronous")) for connection in open_now)
     journals = {str(connection.pragma("journal_mode")) for connection in open_now}

@@ -120,7 +120,9 @@ def _four_processes(directory: Path, load: Load) -> Iterator[Opened]:
     with ours.open_queue(directory) as queue:
         url = ours.url(directory)
         with child(produce, url) as p1, child(produce, url) as p2, child(consume, url) as c1, child(consume, url) as c2:
-            yield Opened(lambda: _exchange([p1, p2], [c1, c2], queue, load.messages), lambda: ours.durability(queue))
+            yield Opened(
+                lambda: _exchange([p1, p2], [c1, c2], queue, load.messages), lambda: ours.durability(queue, directory)
+            )
 
 
 def _exchange(producers: list[Connection], consumers: list[Connection], queue: Queue, messages: int) -> float:
@@ -152,7 +154,7 @@ def _four_threads(directory: Path, load: Load) -> Iterator[Opened]:
         def run() -> float:
             return move([client] * 2, [client] * 2, messages=load.messages, batch=10)
 
-        yield Opened(run, lambda: ours.durability(queue))
+        yield Opened(run, lambda: ours.durability(queue, directory))
 
 
 def _waking(percentile: int) -> Open:
