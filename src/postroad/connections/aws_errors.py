@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from postroad.errors import ConfigurationError, InvalidInput, OutcomeUnknown, PostroadError, Unavailable
+from postroad.errors import ConfigurationError, InvalidInput, NotPermitted, OutcomeUnknown, PostroadError, Unavailable
 
 Make = Callable[[str], PostroadError]
 """Makes the adapter's own error for one of AWS's codes out of AWS's words."""
@@ -127,5 +127,5 @@ def refused(code: str, text: str) -> PostroadError:
     if code in _INVALID:
         return InvalidInput(text)
     if code in _DENIED:
-        return Unavailable(text, remedy="Give these credentials the permission that the message names, or renew them.")
+        return NotPermitted(text)
     return Unavailable(text)

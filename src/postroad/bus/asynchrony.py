@@ -1,0 +1,114 @@
+"""Async handlers: run to their end for a caller that is not async, or awaited by one that is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import os
+import threading
+import weakref
+from collections.abc import Awaitable
+from concurrent.futures import Future
+from typing import Any
+
+from postroad.bus.result import EventHandler
+
+_inside: contextvars.ContextVar[bool] = contextvars.ContextVar("postroad_async_handler", default=False)
+
+
+class LoopThread:
+    """One event loop on a thread of its own, started when first needed and ended with its owner."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+
+    def run(self, awaitable: Awaitable[Any]) -> Any:
+        """Wait until the awaitable is done, in the caller's context, and return or raise what it does."""
+        future: Future[Any] = Future()
+        context = contextvars.copy_context()
+        if _inside.get():
+            # The loop waits for this very call, so a handler's own publish needs another one.
+            threading.Thread(target=context.run, args=(_run_alone, awaitable, future), daemon=True).start()
+        else:
+            context.run(_inside.set, True)
+            self._running().call_soon_threadsafe(_start, awaitable, future, context)
+        return future.result()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+                threading.Thread(target=_serve, args=(self._loop,), name="postroad-async", daemon=True).start()
+                weakref.finalize(self, _stop, self._loop, self._pid)
+            return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _stop(loop: asyncio.AbstractEventLoop, pid: int) -> None:
+    # A forked child inherits the loop without its thread.
+    if pid == os.getpid() and not loop.is_closed():
+        loop.call_soon_threadsafe(loop.stop)
+
+
+def _start(awaitable: Awaitable[Any], future: Future[Any], context: contextvars.Context) -> None:
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(_settle(awaitable, future), context=context)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+
+
+_tasks: set[asyncio.Task[None]] = set()
+"""The tasks that run: a loop itself holds them weakly."""
+
+
+async def _settle(awaitable: Awaitable[Any], future: Future[Any]) -> None:
+    try:
+        result = await awaitable
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def _run_alone(awaitable: Awaitable[Any], future: Future[Any]) -> None:
+    asyncio.run(_settle(awaitable, future))
+
+
+def is_async(handler: EventHandler) -> bool:
+    """Whether calling the handler surely gives a coroutine."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - an object's own __call__ may be async
+    )
+
+
+async def call(handler: EventHandler, event: object) -> Exception | None:
+    """Run one handler for an async caller: awaited on this loop, or in a thread; its error is returned."""
+    try:
+        if is_async(handler):
+            await handler(event)
+        else:
+            # The error comes back as a value: some of them, such as StopIteration, a future cannot carry.
+            found, error = await asyncio.to_thread(_call, handler, event)
+            if error is not None:
+                return error
+            if inspect.isawaitable(found):
+                await found
+    except Exception as error:
+        return error
+    return None
+
+
+def _call(handler: EventHandler, event: object) -> tuple[Any, Exception | None]:
+    try:
+        return handler(event), None
+    except Exception as error:
+        return None, error

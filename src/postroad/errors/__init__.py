@@ -1,0 +1,178 @@
+"""Every error Postroad raises, in one tree.
+
+    PostroadError
+    ├── ConfigurationError        a URL, setting or specification that cannot work
+    │   ├── AmbiguousSource       nothing tells where a dead letter goes back to
+    │   └── SchemaMismatch        a file made by another version of Postroad
+    ├── InvalidInput              an argument that is refused before anything changes
+    │   ├── InvalidName
+    │   ├── InvalidMessage        (names the field at fault)
+    │   │   └── MessageTooLarge
+    │   ├── InvalidSnapshot       a text that holds no session's state
+    │   ├── InvalidCursor
+    │   ├── TokenInUrl
+    │   ├── HostNotAllowed
+    │   ├── BodyTooLarge
+    │   └── NotJSON
+    ├── UnknownEventType          a name that no registry knows
+    ├── RemoteError               an exception of another process whose class is not known here
+    ├── QueueNotFound
+    ├── TopicNotFound
+    ├── StreamNotFound
+    ├── BlobNotFound
+    ├── QueueExists               (names the differences)
+    ├── NotSupported              this adapter cannot do it; its traits say so
+    ├── StaleReceipt              the lease is no longer yours
+    ├── RequestFailed             a main loop answered with an error; it is the cause
+    ├── RequestTimeout            no main loop answered in time (a TimeoutError too)
+    ├── DeadlineExceeded          a request whose time was over before it began
+    ├── HeldBack                  not sent, because an earlier one of its key failed
+    ├── Unauthorized              no token, or one that opens nothing
+    ├── Forbidden                 known, but not allowed to do this
+    │   └── ReadOnly
+    ├── RouteNotFound
+    ├── MethodNotAllowed
+    ├── BodyTooSlow
+    ├── TokenNotFound
+    ├── TokenExists
+    ├── IdempotencyKeyReused      the key came before, with another body
+    ├── RateLimited               too much at once; says when to come again
+    │   └── TooManyPolls
+    ├── InternalError             nothing Postroad foresaw
+    ├── StorageFull
+    ├── StorageDamaged            what was read is not what was written
+    ├── TransportError            the driver or the network failed
+    │   ├── Unavailable           it surely had no effect
+    │   │   ├── NotPermitted      the credentials do not allow it
+    │   │   └── CircuitOpenError  not tried, because too much failed before
+    │   ├── OutcomeUnknown        it may have had its effect; repeat it under the same id
+    │   └── PublishFailed         a bus could not send an event
+    │       ├── OutOfOrder        a later one of its group is already sent
+    │       └── NotSent           an earlier one of its group failed
+    ├── DuplicateInProgress       another copy of the event is being handled
+    └── PublishError
+        ├── RowRejected           this message can never be published
+        └── TargetUnavailable     the target is at fault, not the message
+
+Each class carries the `slug`, `status` and `remedy` that the CLI, the HTTP API and the documentation share.
+"""
+
+from postroad.errors.refusals import (
+    AmbiguousSource,
+    ConfigurationError,
+    InvalidInput,
+    InvalidMessage,
+    InvalidName,
+    InvalidSnapshot,
+    MessageTooLarge,
+    RemoteError,
+    SchemaMismatch,
+    UnknownEventType,
+)
+from postroad.errors.requests import DeadlineExceeded, RequestFailed, RequestTimeout
+from postroad.errors.root import PostroadError
+from postroad.errors.stores import (
+    BlobNotFound,
+    HeldBack,
+    NotSupported,
+    QueueExists,
+    QueueNotFound,
+    StaleReceipt,
+    StorageDamaged,
+    StorageFull,
+    StreamNotFound,
+    TopicNotFound,
+)
+from postroad.errors.transport import (
+    CircuitOpenError,
+    DuplicateInProgress,
+    NotPermitted,
+    NotSent,
+    OutcomeUnknown,
+    OutOfOrder,
+    PublishError,
+    PublishFailed,
+    RowRejected,
+    TargetUnavailable,
+    TransportError,
+    Unavailable,
+)
+from postroad.errors.web import (
+    BodyTooLarge,
+    BodyTooSlow,
+    Forbidden,
+    HostNotAllowed,
+    IdempotencyKeyReused,
+    InternalError,
+    InvalidCursor,
+    MethodNotAllowed,
+    NotJSON,
+    RateLimited,
+    ReadOnly,
+    RouteNotFound,
+    TokenExists,
+    TokenInUrl,
+    TokenNotFound,
+    TooManyPolls,
+    Unauthorized,
+)
+
+__all__ = [
+    "AmbiguousSource",
+    "BlobNotFound",
+    "BodyTooLarge",
+    "BodyTooSlow",
+    "CircuitOpenError",
+    "ConfigurationError",
+    "DeadlineExceeded",
+    "DuplicateInProgress",
+    "Forbidden",
+    "HeldBack",
+    "HostNotAllowed",
+    "IdempotencyKeyReused",
+    "InternalError",
+    "InvalidCursor",
+    "InvalidInput",
+    "InvalidMessage",
+    "InvalidName",
+    "InvalidSnapshot",
+    "MessageTooLarge",
+    "MethodNotAllowed",
+    "NotJSON",
+    "NotPermitted",
+    "NotSent",
+    "NotSupported",
+    "OutOfOrder",
+    "OutcomeUnknown",
+    "PostroadError",
+    "PublishError",
+    "PublishFailed",
+    "QueueExists",
+    "QueueNotFound",
+    "RateLimited",
+    "ReadOnly",
+    "RemoteError",
+    "RequestFailed",
+    "RequestTimeout",
+    "RouteNotFound",
+    "RowRejected",
+    "SchemaMismatch",
+    "StaleReceipt",
+    "StorageDamaged",
+    "StorageFull",
+    "StreamNotFound",
+    "TargetUnavailable",
+    "TokenExists",
+    "TokenInUrl",
+    "TokenNotFound",
+    "TooManyPolls",
+    "TopicNotFound",
+    "TransportError",
+    "Unauthorized",
+    "Unavailable",
+    "UnknownEventType",
+]
+
+# One place to import from is one name in messages, tracebacks and documents: `postroad.errors:QueueNotFound`.
+for _name in __all__:
+    globals()[_name].__module__ = __name__
