@@ -119,7 +119,7 @@ class Codec:
         try:
             fields = _decode(checked)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise refusal(error) from error
+            raise refusal(error, size=len(checked)) from error
         return envelope_of(fields if len(fields) == _REQUIRED_KEYS else without_defaults(fields))
 
     def _payload(self, event: object, shape: Shape) -> dict[str, Any]:

@@ -10,8 +10,10 @@ import msgspec
 
 from postroad.errors import RemoteError
 from postroad.events.identity import default_name
+from postroad.events.strict import is_strict
 
 EXCEPTION_KEY = "__exception__"
+_LEVELS_OF_ARGUMENTS = 32
 BUILT_IN = {
     default_name(value): value
     for value in vars(builtins).values()
@@ -35,7 +37,9 @@ def read(cls: type | None, name: str, message: str, args: list[Any]) -> BaseExce
 
 
 def _as_json(name: str, message: str, args: tuple[Any, ...], write: Callable[[Any], Any]) -> dict[str, Any]:
-    return {EXCEPTION_KEY: name, "message": message, "args": [_argument(arg, write) for arg in args]}
+    # The name of a file may hold what is not text; the message is for people, so it is shown escaped.
+    text = message.encode(errors="backslashreplace").decode()
+    return {EXCEPTION_KEY: name, "message": text, "args": [_argument(arg, write) for arg in args]}
 
 
 def _argument(value: Any, write: Callable[[Any], Any]) -> Any:
@@ -44,7 +48,7 @@ def _argument(value: Any, write: Callable[[Any], Any]) -> Any:
         msgspec.json.encode(result)
     except Exception:
         return repr(value)
-    return result
+    return result if is_strict((result,), _LEVELS_OF_ARGUMENTS) else repr(value)
 
 
 def _made(cls: type[BaseException], args: list[Any]) -> BaseException | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from math import isfinite
 from types import NoneType
 from typing import Any, TypeGuard
@@ -56,9 +56,10 @@ def is_too_deep(data: bytes) -> bool:
     unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = b"".join(unescaped.split(b'"')[::2]).translate(_ONE_KIND_OF_BRACKET, _ALL_BUT_BRACKETS)
     for _ in range(MAX_DEPTH):
-        if not brackets:
-            return False
-        brackets = brackets.replace(b"[]", b"")
+        outer = brackets.replace(b"[]", b"")
+        if len(outer) == len(brackets):
+            return outer.count(b"[") > MAX_DEPTH
+        brackets = outer
     return bool(brackets)
 
 
@@ -67,14 +68,10 @@ def _has_few_brackets(data: bytes) -> bool:
     return len(data.split(b"{", MAX_DEPTH + 1)) + len(data.split(b"[", MAX_DEPTH + 1)) - 2 <= MAX_DEPTH
 
 
-def is_strict(values: Collection[Any], levels: int) -> bool:
+def is_strict(values: Iterable[Any], levels: int) -> bool:
     """Whether the JSON values hold neither NaN nor infinity and nest within the levels left."""
-    if _ALWAYS_STRICT.issuperset(map(type, values)):
-        return True
-    for value in values:
-        if type(value) not in _ALWAYS_STRICT and not _is_strict_value(value, levels):
-            return False
-    return True
+    doubtful = [value for value in values if type(value) not in _ALWAYS_STRICT]
+    return not doubtful or all(_is_strict_value(value, levels) for value in doubtful)
 
 
 def _is_strict_value(value: Any, levels: int) -> bool:
