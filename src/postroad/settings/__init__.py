@@ -1,5 +1,6 @@
 """Settings: what this process was told by flags, environment and file; the only reader of the environment."""
 
+from postroad.settings.buses import bus_variable
 from postroad.settings.loading import FILE_NAME, debugging, default_url, failpoints, load, no_color
 from postroad.settings.names import nearest
 from postroad.settings.paths import beside, data_path
@@ -10,6 +11,7 @@ __all__ = [
     "Settings",
     "Source",
     "beside",
+    "bus_variable",
     "data_path",
     "debugging",
     "default_url",

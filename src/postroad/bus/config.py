@@ -1,0 +1,159 @@
+"""How a remote bus publishes and receives, checked when it is written down."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from postroad.bus.grouping import check_template
+from postroad.errors import ConfigurationError
+from postroad.settings import bus_variable
+
+Echo = Literal["settle", "dispatch", "release"]
+Unhandled = Literal["release", "ack", "dead_letter"]
+_CHOICES = {
+    "echo": ("settle", "dispatch", "release"),
+    "unhandled": ("release", "ack", "dead_letter"),
+    "overflow": ("blobs", "fail"),
+}
+_SECONDS = {
+    "wait_time_seconds": 20.0,
+    "visibility_timeout_seconds": 43_200.0,
+    "poll_interval_seconds": math.inf,
+    "publish_timeout_seconds": math.inf,
+    "publish_retry_delay_seconds": math.inf,
+    "deduplication_window_seconds": math.inf,
+    "heartbeat_max_seconds": math.inf,
+}
+_COUNTS = {"max_messages_per_poll": (1, 10), "publish_retries": (0, 1_000), "concurrency": (1, 1_000),
+           "max_receives": (1, 1_000), "max_message_bytes": (1, 104_857_600)}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SQSEventBusConfig:
+    """The settings of one bus; every default suits a small service."""
+
+    max_messages_per_poll: int = 10
+    wait_time_seconds: float = 20
+    visibility_timeout_seconds: float = 30
+    poll_interval_seconds: float = 0.1
+    publish_timeout_seconds: float = 5.0
+    publish_retries: int = 3
+    publish_retry_delay_seconds: float = 0.5
+    message_group_id: str | None = None
+    event_type_allowlist: frozenset[type[object]] | None = None
+    event_type_blocklist: frozenset[type[object]] | None = None
+    enable_deduplication: bool = True
+    deduplication_window_seconds: float = 300
+    publisher_id: str | None = None
+    """None: the environment's, else a random one for each bus."""
+    local_dispatch: bool = True
+    echo: Echo = "settle"
+    """What to do with an own event that comes back after this bus handled it on publish."""
+    unhandled: Unhandled = "release"
+    """What to do with an event that nobody here handles."""
+    concurrency: int = 1
+    retry_delays_seconds: tuple[float, ...] = (1, 5, 30, 120)
+    heartbeat_max_seconds: float = 3600
+    dead_letter_queue_url: str | None = None
+    max_receives: int = 3
+    max_message_bytes: int | None = None
+    overflow: Literal["blobs", "fail"] = "blobs"
+
+    def __post_init__(self) -> None:
+        for name, most in _SECONDS.items():
+            _check_seconds(name, getattr(self, name), most)
+        for name, (low, high) in _COUNTS.items():
+            _check_count(name, getattr(self, name), low, high)
+        for name, words in _CHOICES.items():
+            if getattr(self, name) not in words:
+                raise _refused(name, getattr(self, name), f"one of {', '.join(words)}")
+        for name in ("enable_deduplication", "local_dispatch"):
+            if not isinstance(getattr(self, name), bool):
+                raise _refused(name, getattr(self, name), "true or false")
+        for name in ("event_type_allowlist", "event_type_blocklist"):
+            _check_types(name, getattr(self, name))
+        for name in ("publisher_id", "dead_letter_queue_url"):
+            _check_text(name, getattr(self, name))
+        _check_delays(self.retry_delays_seconds)
+        if self.message_group_id is not None:
+            check_template(self.message_group_id)
+
+    @classmethod
+    def from_env(cls, **overrides: Any) -> Self:
+        """The settings that the environment tells; an override wins over it."""
+        told = {
+            "poll_interval_seconds": _number("POLL_INTERVAL"),
+            "visibility_timeout_seconds": _number("VISIBILITY_TIMEOUT"),
+            "publisher_id": (bus_variable("PUBLISHER_ID") or (None, None))[1],
+        }
+        return cls(**{**{name: value for name, value in told.items() if value is not None}, **overrides})
+
+    def allows(self, event_type: type[object] | None) -> bool:
+        """Whether events of exactly this type may be sent and received; the blocklist wins."""
+        if self.event_type_blocklist is not None and event_type in self.event_type_blocklist:
+            return False
+        return self.event_type_allowlist is None or event_type in self.event_type_allowlist
+
+    def retry_delay(self, attempt: int) -> float:
+        """The pause before the redelivery that follows this attempt; the last one repeats."""
+        delays = self.retry_delays_seconds
+        return delays[min(max(attempt, 1), len(delays)) - 1]
+
+
+BusConfig = SQSEventBusConfig
+
+
+def _number(name: str) -> float | None:
+    found = bus_variable(name)
+    if found is None:
+        return None
+    variable, text = found
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise ConfigurationError(
+            f"variable {variable}: {text!r} is not a number of seconds", field=variable,
+            remedy="Give a plain number of seconds, such as 0.5.",
+        )  # fmt: skip
+    return number
+
+
+def _check_seconds(name: str, value: object, most: float) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value <= most or value == math.inf:  # type: ignore[operator]  # a number by now
+        wanted = "of 0 or more" if most == math.inf else f"from 0 to {most:.0f}"
+        raise _refused(name, value, f"a number of seconds {wanted}")
+
+
+def _check_count(name: str, value: object, low: int, high: int) -> None:
+    if value is None and name == "max_message_bytes":
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise _refused(name, value, f"a whole number from {low} to {high}")
+
+
+def _check_types(name: str, types: object) -> None:
+    if types is None:
+        return
+    if not isinstance(types, frozenset | set) or not all(isinstance(each, type) for each in types):
+        raise _refused(name, types, "a frozenset of classes")
+
+
+def _check_text(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, str) or not value or not value.isprintable()):
+        raise _refused(name, value, "text of one or more printable characters")
+
+
+def _check_delays(delays: object) -> None:
+    if not isinstance(delays, tuple | list) or not delays:
+        raise _refused("retry_delays_seconds", delays, "one or more numbers of seconds")
+    for delay in delays:
+        _check_seconds("retry_delays_seconds", delay, _SECONDS["visibility_timeout_seconds"])
+
+
+def _refused(name: str, value: object, wanted: str) -> ConfigurationError:
+    return ConfigurationError(f"{name}: {value!r} is not {wanted}", field=name, remedy=f"Give {wanted}.")
