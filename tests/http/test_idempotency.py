@@ -106,11 +106,11 @@ def test_a_refusal_is_remembered_like_any_answer(orders: Api) -> None:
 
 
 def test_a_failure_that_a_repeat_may_cure_is_not_remembered(orders: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise Unavailable("not now")
 
     with monkeypatch.context() as patch:
-        patch.setattr(orders.backend, "queue_spec", refuse)
+        patch.setattr(orders.backend, "queue", refuse)
         first = send(orders, "k1")
     again = send(orders, "k1")
 

@@ -36,7 +36,8 @@ def create_app(context: Context) -> ASGIApp:
         ROUTES,
         state=State({"context": context, "openapi": Description(ROUTES)}),
         request_class=ApiRequest,
-        guards=[guard],
+        # Before the body is read. The framework's own guards do the same, but copy the route for every request.
+        before_request=guard,
         exception_handlers={Exception: answer_error},
         openapi_config=None,
         logging_config=None,

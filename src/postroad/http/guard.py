@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from litestar.connection import ASGIConnection
-from litestar.handlers import BaseRouteHandler
+from litestar import Request
 
 from postroad.errors import Forbidden, ReadOnly, Unauthorized
 from postroad.http.context import Context
 from postroad.http.identities import Identity
+from postroad.http.requests import ApiRequest
 from postroad.http.tokens import Scope, reaches
 
 OPEN = "open"
-_SAFE = frozenset({"GET", "HEAD"})
 
 
-async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+async def guard(request: Request[Any, Any, Any]) -> None:
     """Let the caller through to a route whose `opt["scope"]` its token reaches; 'open' needs no token."""
-    needed = handler.opt["scope"]
+    assert isinstance(request, ApiRequest)
+    needed = request.route_handler.opt["scope"]
     if needed == OPEN:
         return
-    context = cast(Context, connection.app.state["context"])
-    identity = _identify(context, connection.headers.get("authorization"))
+    context = request.context
+    identity = _identify(context, request.raw_header(b"authorization"))
     context.rates.take(identity.name)
     if not reaches(identity.scope, cast(Scope, needed)):
         raise Forbidden(f"the token has scope {identity.scope}; this needs {needed}")
-    if context.settings.read_only and connection.scope.get("method") not in _SAFE:
+    if context.settings.read_only and request.scope["method"] != "GET":
         raise ReadOnly("this server refuses every change")
-    connection.scope["user"] = identity
+    request.scope["user"] = identity
 
 
 def _identify(context: Context, authorization: str | None) -> Identity:

@@ -80,11 +80,9 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
 
 
 def _add_problems(operation: dict[str, Any], *, needs_token: bool) -> None:
-    statuses = list(_EVERYWHERE)
-    if needs_token:
-        statuses += _WITH_TOKEN
+    statuses = [*_EVERYWHERE, *(_WITH_TOKEN if needs_token else ())]
     if (body := operation.get("requestBody")) is not None:
-        statuses += _WITH_BODY
+        statuses.extend(_WITH_BODY)
         content = body["content"]["application/json"]
         content["example"] = content["schema"].pop("examples")[0]
     for status in statuses:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 from litestar import Response
 
 from postroad.documents import problem
@@ -36,7 +37,7 @@ async def perform_waiting(request: ApiRequest, effect: Callable[[], Awaitable[An
 
 
 async def _asked(request: ApiRequest) -> Asked | None:
-    if (key := request.headers.get("idempotency-key")) is None:
+    if (key := request.raw_header(b"idempotency-key")) is None:
         return None
     assert request.user is not None
     route = f"{request.method} {request.scope['path']}"
@@ -97,4 +98,6 @@ def _refusal(request: ApiRequest, error: PostroadError) -> Answer:
 def _response(answer: Answer, *, replayed: bool = False) -> Response[Any]:
     headers = {"Idempotency-Replayed": "true"} if replayed else {}
     media_type = MEDIA_TYPE if answer.status >= 400 else "application/json"
-    return Response(answer.document, status_code=answer.status, media_type=media_type, headers=headers)
+    return Response(
+        msgspec.json.encode(answer.document), status_code=answer.status, media_type=media_type, headers=headers
+    )

@@ -8,8 +8,8 @@ from litestar import Response, get, post
 from litestar.openapi.spec import Example
 from litestar.params import Body
 
-from postroad.documents import entry_problem, open_queue, peeked
-from postroad.errors import PostroadError
+from postroad.documents import entry_problem, open_queue, peeked, queue_not_found
+from postroad.errors import InvalidMessage, QueueNotFound
 from postroad.http import forms
 from postroad.http.answers import PeekedPage, SentBatch, answers
 from postroad.http.idempotency import Answer
@@ -18,7 +18,7 @@ from postroad.http.peeking import peek_after, position
 from postroad.http.performing import perform
 from postroad.http.requests import ApiRequest
 from postroad.http.routes.parameters import Cursor, Limit, Payload, QueueName, checked
-from postroad.queues import OutgoingMessage, SendResult
+from postroad.queues import OutgoingMessage, Queue, QueueSpec, SendResult
 from postroad.queues.rules import check_message
 from postroad.wiring.backend import Backend
 
@@ -59,21 +59,37 @@ async def peek_messages(
 
 
 def _send(backend: Backend, name: str, entries: list[forms.Message]) -> Answer:
-    queue = open_queue(backend, name)
-    spec = backend.queue_spec(name)
-    results: list[SendResult | None] = [None] * len(entries)
-    good: list[tuple[int, OutgoingMessage]] = []
-    for index, entry in enumerate(entries):
-        message = OutgoingMessage(entry.body, entry.attributes, entry.group, entry.dedup_id, entry.delay)
-        try:
-            check_message(spec, message)
-            good.append((index, message))
-        except PostroadError as error:
-            results[index] = SendResult(ok=False, error=error)
-    if good:
-        for (index, _), result in zip(good, queue.send([message for _, message in good]), strict=True):
-            results[index] = result
-    return Answer(200, {"results": [_sent(result) for result in results if result is not None]})
+    queue = _limited(backend, name)
+    messages = [OutgoingMessage(one.body, one.attributes, one.group, one.dedup_id, one.delay) for one in entries]
+    try:
+        results = queue.send(messages)
+    except InvalidMessage:
+        results = _send_the_good(queue, backend.queue_spec(name), messages)
+    return Answer(200, {"results": [_sent(result) for result in results]})
+
+
+def _limited(backend: Backend, name: str) -> Queue:
+    # Over HTTP the queue's limit is a limit: a body that would travel as a blob is answered as too large.
+    try:
+        return backend.queue(name, overflow="fail")
+    except QueueNotFound as error:
+        raise queue_not_found(backend, name) from error
+
+
+def _send_the_good(queue: Queue, spec: QueueSpec, messages: list[OutgoingMessage]) -> list[SendResult]:
+    """Send what can be sent; one bad message refused them all, and nothing was stored."""
+    refused = [_refusal(spec, message) for message in messages]
+    good = [message for message, result in zip(messages, refused, strict=True) if result is None]
+    sent = iter(queue.send(good) if good else [])
+    return [next(sent) if result is None else result for result in refused]
+
+
+def _refusal(spec: QueueSpec, message: OutgoingMessage) -> SendResult | None:
+    try:
+        check_message(spec, message)
+    except InvalidMessage as error:
+        return SendResult(ok=False, error=error)
+    return None
 
 
 def _sent(result: SendResult) -> dict[str, Any]:
