@@ -9,4 +9,6 @@ LOG_EVENTS = (
     "part_started",
     "part_stopped",
     "queue_redriven",
+    "session_observer_failed",
+    "session_reducer_failed",
 )

@@ -1,0 +1,42 @@
+"""Sessions: state that follows events in every process; and main loops that answer requests over a bus."""
+
+from postroad.sessions.client import MainLoopClient, PendingRequest, SQSMainLoopClient
+from postroad.sessions.loop import Adapter, MainLoop
+from postroad.sessions.observing import Subscription
+from postroad.sessions.reducing import reducer
+from postroad.sessions.requests import Budget, MainLoopCompleted, MainLoopConfig, MainLoopFailed, MainLoopRequest
+from postroad.sessions.session import Session
+from postroad.sessions.slices import SliceAccessor
+from postroad.sessions.snapshots import Snapshot
+from postroad.sessions.telemetry import (
+    PromptExecuted,
+    PromptRendered,
+    PromptResponse,
+    TokenUsage,
+    ToolInvoked,
+    ToolResult,
+)
+
+__all__ = [
+    "Adapter",
+    "Budget",
+    "MainLoop",
+    "MainLoopClient",
+    "MainLoopCompleted",
+    "MainLoopConfig",
+    "MainLoopFailed",
+    "MainLoopRequest",
+    "PendingRequest",
+    "PromptExecuted",
+    "PromptRendered",
+    "PromptResponse",
+    "SQSMainLoopClient",
+    "Session",
+    "SliceAccessor",
+    "Snapshot",
+    "Subscription",
+    "TokenUsage",
+    "ToolInvoked",
+    "ToolResult",
+    "reducer",
+]
