@@ -198,7 +198,9 @@ def test_an_argument_of_the_wrong_kind_is_refused_by_its_name(field: str, value:
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize("odd", [None, 5, "x", {"a": 1}, OrderPlaced, object(), len, ValueError("x")], ids=repr)
+@pytest.mark.parametrize(
+    "odd", [None, 5, "x", {"a": 1}, OrderPlaced, object(), len, ValueError("x")], ids=lambda odd: type(odd).__name__
+)
 def test_what_is_not_an_event_is_refused_by_its_type(odd: Any) -> None:
     with pytest.raises(InvalidMessage, match=f"^{type(odd).__qualname__} is not an event"):
         wrap(odd)
