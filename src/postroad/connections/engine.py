@@ -42,7 +42,8 @@ class Engine:
         self.path = path
         self.clock = clock
         self._turns = Turns()
-        self._own = threading.local()
+        self._joined: Transaction | None = None
+        self._joined_by: int | None = None
         self._unusable: str | None = None
         self._reading = threading.Lock()
         self._writer = open_file(path)
@@ -75,15 +76,14 @@ class Engine:
 
         The work may run more than once, so it touches nothing but its transaction.
         """
-        self._check_usable()
-        if (joined := self._joined()) is not None:
-            return work(joined)
+        if self._unusable is not None:
+            raise ConfigurationError(self._unusable)
+        if self._joined is not None and self._joined_by == threading.get_ident():
+            return work(self._joined)
         request = Request(work, durable=durable)
         group: list[Request] = []
         try:
-            self._turns.join(request)
-            if request.leads:
-                group = self._turns.take()
+            if group := self._turns.join(request):
                 self._run(group)
         finally:
             if request.leads:
@@ -95,8 +95,8 @@ class Engine:
     def read(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run a short read of what is committed, beside the writer."""
         self._check_usable()
-        if (joined := self._joined()) is not None:
-            return work(joined.connection)
+        if self._joined is not None and self._joined_by == threading.get_ident():
+            return work(self._joined.connection)
         with self._reading:
             try:
                 return work(self._reader)
@@ -107,15 +107,21 @@ class Engine:
     def transaction(self) -> Iterator[None]:
         """Let all writes of this thread inside the block commit together, or not at all."""
         self._check_usable()
-        if self._joined() is not None:
+        if self._joined is not None and self._joined_by == threading.get_ident():
             yield
             return
-        with self._own_turn(), self._transaction(durable=True) as tx:
-            self._own.transaction = tx
+        with self._own_turn():
+            tx = Transaction(self._writer, durable=True)
             try:
+                self._begin(tx)
+                self._joined, self._joined_by = tx, threading.get_ident()
                 yield
+                self._end(tx)
+            except BaseException as error:
+                self._undo(tx, error)
             finally:
-                self._own.transaction = None
+                self._joined = self._joined_by = None
+            self._announce(tx)
         if tx.interruption is not None:
             raise tx.interruption
 
@@ -152,9 +158,6 @@ class Engine:
         if self._unusable is not None:
             raise ConfigurationError(self._unusable)
 
-    def _joined(self) -> Transaction | None:
-        return getattr(self._own, "transaction", None)
-
     @contextlib.contextmanager
     def _own_turn(self) -> Iterator[None]:
         request = Request(None, durable=True)
@@ -168,7 +171,7 @@ class Engine:
     def _run(self, group: list[Request]) -> None:
         """Run the group in one transaction; if one of them fails, each in a transaction of its own."""
         try:
-            self._commit(group, durable=any(request.durable for request in group))
+            self._commit(group, durable=group[0].durable or any(request.durable for request in group))
         except MustBeDurable:
             for request in group:
                 self._run_alone(request, durable=True)
@@ -193,33 +196,41 @@ class Engine:
             request.error = error
 
     def _commit(self, group: list[Request], *, durable: bool) -> None:
-        with self._transaction(durable=durable) as tx:
+        """Run the requests in one transaction, or raise with none of them done."""
+        tx = Transaction(self._writer, durable=durable)
+        try:
+            self._begin(tx)
             for request in group:
                 if request.work is not None:
                     request.result = request.work(tx)
+            self._end(tx)
+        except BaseException as error:
+            self._undo(tx, error)
+        self._announce(tx)
         group[0].error = tx.interruption
 
-    @contextlib.contextmanager
-    def _transaction(self, *, durable: bool) -> Iterator[Transaction]:
-        """Begin, and commit at the end of the block, or roll back."""
-        tx = Transaction(self._writer, durable=durable)
-        try:
-            self._set_syncs(durable)
-            self._writer.execute("BEGIN IMMEDIATE")
-            yield tx
-            tx.finish()
-            tx.committing = True
-            self._writer.execute("COMMIT")
-        except (apsw.Error, OSError) as error:
-            self._roll_back(tx)
-            raise translate(error, self.path) from error
-        except BaseException as error:
-            # Ctrl-C may arrive when the commit is done already.
-            if not tx.committing or self._writer.in_transaction:
-                self._roll_back(tx)
-                raise
+    def _begin(self, tx: Transaction) -> None:
+        if tx.durable is not self._syncs:
+            self._writer.execute(_FULL if tx.durable else _NORMAL)
+            self._syncs = tx.durable
+        self._writer.execute("BEGIN IMMEDIATE")
+
+    def _end(self, tx: Transaction) -> None:
+        tx.finish()
+        tx.committing = True
+        self._writer.execute("COMMIT")
+
+    def _undo(self, tx: Transaction, error: BaseException) -> None:
+        """Roll back and raise, unless the commit was done before Ctrl-C arrived."""
+        if tx.committing and not self._writer.in_transaction and not isinstance(error, Exception):
             tx.interruption = error
-        self._announce(tx)
+            return
+        if self._writer.in_transaction:
+            self._writer.execute("ROLLBACK")
+        tx.rolled_back()
+        if isinstance(error, apsw.Error | OSError):
+            raise translate(error, self.path) from error
+        raise error
 
     def _announce(self, tx: Transaction) -> None:
         tx.committed()
@@ -227,16 +238,6 @@ class Engine:
             self._ears.ring(tx.channels)
         if self._wal_pages >= self._checkpoint_at:
             self._checkpoint()
-
-    def _roll_back(self, tx: Transaction) -> None:
-        if self._writer.in_transaction:
-            self._writer.execute("ROLLBACK")
-        tx.rolled_back()
-
-    def _set_syncs(self, syncs: bool) -> None:
-        if syncs is not self._syncs:
-            self._writer.execute(_FULL if syncs else _NORMAL)
-            self._syncs = syncs
 
     def _count_wal(self, _: apsw.Connection, __: str, pages: int) -> int:
         self._wal_pages = pages

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import apsw
 
@@ -15,17 +14,7 @@ class MustBeDurable(Exception):
 class Transaction:
     """One write transaction of the engine, shared by the work of several threads."""
 
-    __slots__ = (
-        "_after",
-        "_before",
-        "_undo",
-        "channels",
-        "committing",
-        "connection",
-        "durable",
-        "interruption",
-        "scratch",
-    )
+    __slots__ = ("_after", "_before", "_undo", "channels", "committing", "connection", "durable", "interruption")
 
     def __init__(self, connection: apsw.Connection, *, durable: bool) -> None:
         self.connection = connection
@@ -33,8 +22,7 @@ class Transaction:
         self.committing = False
         self.interruption: BaseException | None = None
         self.channels: set[str] = set()
-        self.scratch: dict[Any, Any] = {}
-        self._before: list[Callable[[], None]] = []
+        self._before: list[Callable[[Transaction], None]] = []
         self._after: list[Callable[[], None]] = []
         self._undo: list[Callable[[], None]] = []
 
@@ -47,7 +35,7 @@ class Transaction:
         """After the commit, wake those who listen to the channel, in every process."""
         self.channels.add(channel)
 
-    def before_commit(self, action: Callable[[], None]) -> None:
+    def before_commit(self, action: Callable[[Transaction], None]) -> None:
         """Do something as the last step of the transaction."""
         self._before.append(action)
 
@@ -62,7 +50,7 @@ class Transaction:
     def finish(self) -> None:
         """Run the last steps."""
         for action in self._before:
-            action()
+            action(self)
 
     def committed(self) -> None:
         """Tell everybody that it is done."""

@@ -34,29 +34,29 @@ class Turns:
         self._waiting: list[Request] = []
         self._led = False
 
-    def join(self, request: Request) -> None:
-        """Return when the request is done by another thread, or when `request.leads`."""
+    def join(self, request: Request) -> list[Request]:
+        """The group to run when it is this thread's turn; empty when another thread has done the request."""
         with self._lock:
-            self._waiting.append(request)
             if not self._led:
                 self._led = request.leads = True
-                return
+                return [request]
             baton = request.baton = threading.Lock()
             baton.acquire()
+            self._waiting.append(request)
         try:
             baton.acquire()
         except BaseException:
             self._leave(request)
             raise
+        return self._take() if request.leads else []
 
-    def take(self) -> list[Request]:
+    def _take(self) -> list[Request]:
         """The requests of this turn; one without work has a turn of its own."""
         with self._lock:
             waiting = self._waiting
             size = min(len(waiting), MAX_GROUP)
-            alone = next((i for i in range(size) if waiting[i].work is None), None)
-            if alone is not None:
-                size = max(alone, 1)
+            alone = next((i for i in range(size) if waiting[i].work is None), size)
+            size = alone or 1
             taken = waiting[:size]
             del waiting[:size]
             return taken
@@ -64,7 +64,7 @@ class Turns:
     def hand_over(self, leader: Request, group: list[Request]) -> None:
         """End the turn: let the next thread lead first, so that it works while the group wakes up."""
         with self._lock:
-            if leader in self._waiting:
+            if not group and leader in self._waiting:
                 self._waiting.remove(leader)
             following = self._waiting[0] if self._waiting else None
             if following is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,24 @@ class Ear:
             self._lock.release()
 
 
+class Listening:
+    """An ear for the time of a block."""
+
+    __slots__ = ("_channel", "_ear", "_ears")
+
+    def __init__(self, ears: Ears, channel: str) -> None:
+        self._ears = ears
+        self._channel = channel
+        self._ear = Ear()
+
+    def __enter__(self) -> Ear:
+        self._ears.add(self._channel, self._ear)
+        return self._ear
+
+    def __exit__(self, *_: object) -> None:
+        self._ears.remove(self._channel, self._ear)
+
+
 class Ears:
     """All that listen in this process."""
 
@@ -47,18 +65,25 @@ class Ears:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    @contextlib.contextmanager
-    def listen(self, channel: str) -> Iterator[Ear]:
-        """An ear on the channel for the time of the block."""
-        ear = Ear()
+    def listen(self, channel: str) -> Listening:
+        """An ear on the channel for the time of a `with` block."""
+        return Listening(self, channel)
+
+    def add(self, channel: str, ear: Ear) -> None:
+        """Let the ear hear the channel."""
         with self._lock:
-            self._start()
             self._ears.setdefault(channel, []).append(ear)
-            self._someone.set()
-        try:
-            yield ear
-        finally:
-            self._stop_listening(channel, ear)
+            if not self._someone.is_set():
+                self._start()
+                self._someone.set()
+
+    def remove(self, channel: str, ear: Ear) -> None:
+        """Let the ear hear nothing more."""
+        with self._lock:
+            ears = self._ears[channel]
+            ears.remove(ear)
+            if not ears:
+                del self._ears[channel]
 
     def ring(self, channels: Collection[str]) -> None:
         """Wake those who listen to the channels, here and in other processes."""
@@ -89,19 +114,10 @@ class Ears:
             self._thread = threading.Thread(target=self._run, name="postroad-ears", daemon=True)
             self._thread.start()
 
-    def _stop_listening(self, channel: str, ear: Ear) -> None:
-        with self._lock:
-            ears = self._ears[channel]
-            ears.remove(ear)
-            if not ears:
-                del self._ears[channel]
-            if not self._ears and not self._closed:
-                self._someone.clear()
-
     def _run(self) -> None:
         seen = -1
         while not self._closed:
-            self._someone.wait()
+            self._rest_while_nobody_listens()
             rung = self._doorbell.listen(LOOK_EVERY)
             if _ALL in rung:
                 self._ring_all()
@@ -111,6 +127,12 @@ class Ears:
             if not rung and (version := self._version()) != seen:
                 seen = version
                 self._ring_all()
+
+    def _rest_while_nobody_listens(self) -> None:
+        with self._lock:
+            if not self._ears and not self._closed:
+                self._someone.clear()
+        self._someone.wait()
 
     def _ring_all(self) -> None:
         with self._lock:

@@ -12,8 +12,7 @@ from typing import Final
 
 _LONGEST_ADDRESS: Final = 104
 _LONGEST_DATAGRAM: Final = 4_096
-_CLOCK_TICK_NS: Final = 50_000_000
-_NEVER: Final = -1
+_LOOK_EVERY: Final = 0.02
 
 
 class Doorbell:
@@ -26,7 +25,7 @@ class Doorbell:
         self._in: socket.socket | None = None
         self._descriptor: int | None = None
         self._prefix: str | None = None
-        self._looked_at = _NEVER
+        self._looked_at = 0.0
         self._others: tuple[str, ...] = ()
 
     def hang(self) -> None:
@@ -73,15 +72,14 @@ class Doorbell:
             self._descriptor = None
 
     def _listeners(self) -> tuple[str, ...]:
-        try:
-            changed_at = os.stat(self._directory).st_mtime_ns  # noqa: PTH116 - called after every commit
-        except OSError:
-            return ()
-        if changed_at != self._looked_at:
-            self._others = tuple(name for name in os.listdir(self._directory) if name != self._name)  # noqa: PTH208
-            # The file system's clock ticks in milliseconds: a change just after this look may bear the same time.
-            settled = time.time_ns() - changed_at > _CLOCK_TICK_NS
-            self._looked_at = changed_at if settled else _NEVER
+        """Who else listens. Somebody who came a moment ago is found by the slow look at the file meanwhile."""
+        now = time.monotonic()
+        if now - self._looked_at > _LOOK_EVERY:
+            self._looked_at = now
+            try:
+                self._others = tuple(name for name in os.listdir(self._directory) if name != self._name)  # noqa: PTH208
+            except OSError:
+                self._others = ()
         return self._others
 
     def _address(self, name: str) -> str:

@@ -78,13 +78,17 @@ class Claimer:
     def _find_standard(
         self, tx: Transaction, state: QueueState, limit: int, now_us: int, monotonic_us: int, _: int
     ) -> Iterator[Row]:
-        while limit:
+        given: set[int] = set()
+        while len(given) < limit:
+            # What was given before is found again, since its lease is written at the end.
             rows = [Row(*r) for r in every(tx.connection, _RETURNED, (state.id, monotonic_us, limit))]
-            alive = [row for row in rows if self._is_alive(tx, state, row, now_us)]
+            new = [row for row in rows if row.id not in given]
+            alive = [row for row in new if self._is_alive(tx, state, row, now_us)]
             yield from alive
-            limit -= len(alive)
-            if len(alive) == len(rows):
+            given.update(row.id for row in alive)
+            if len(alive) == len(new):
                 break
+        limit -= len(given)
         while limit and (found := self._look_ahead(tx, state, limit)):
             for *columns, leased in found:
                 row = Row(*columns)

@@ -43,7 +43,7 @@ def write_spec(spec: QueueSpec) -> str:
 
 
 class QueueState:
-    """One queue's numbers in one transaction."""
+    """One queue's numbers: what the file says, and what this transaction adds to the counters."""
 
     __slots__ = (
         "acked", "dead", "entries", "expired", "head", "id", "last_us", "name", "next", "received", "redriven",
@@ -54,8 +54,7 @@ class QueueState:
         self.id = queue_id
         self.name, spec, self.next, self.head, self.last_us, self.seen_us = row
         self.spec = read_spec(spec)
-        self.size = self.sent = self.received = self.acked = self.retried = self.dead = self.redriven = self.expired = 0
-        self.entries: list[bytes] = []
+        self._start_counting()
 
     def store(self, tx: Transaction) -> None:
         """Write the numbers back."""
@@ -64,35 +63,43 @@ class QueueState:
             self.acked, self.retried, self.dead, self.redriven, self.expired,
         )  # fmt: skip
         tx.connection.execute(_STORE, numbers)
+        self._start_counting()
 
     def remember(self, row_id: int, receives: int, sent_us: int, first_us: int | None) -> None:
         """Note a settled message for the trail."""
         self.entries.append(ENTRY.pack(row_id, min(receives, 65_535), sent_us, first_us or 0))
 
+    def _start_counting(self) -> None:
+        self.size = self.sent = self.received = self.acked = self.retried = self.dead = self.redriven = self.expired = 0
+        self.entries: list[bytes] = []
+
 
 class States:
-    """The states of all queues that a transaction touches."""
+    """The states of the queues, kept from one transaction to the next as long as nobody else commits."""
 
     def __init__(self, trail_keep: int) -> None:
         self._trail_keep = trail_keep
+        self._kept: dict[int, QueueState] = {}
+        self._touched: dict[int, QueueState] = {}
+        self._version = -1
 
     def get(self, tx: Transaction, queue_id: int) -> QueueState:
         """The queue's state in this transaction; `QueueNotFound` when it was deleted."""
-        states: dict[int, QueueState] | None = tx.scratch.get("queues")
-        if states is None:
-            states = tx.scratch["queues"] = {}
-            tx.before_commit(lambda: self._store(tx))
-        state = states.get(queue_id)
+        if not self._touched:
+            self._begin(tx)
+        state = self._kept.get(queue_id)
         if state is None:
             row = one(tx.connection, _LOAD, (queue_id,))
             if row is None:
                 raise QueueNotFound("the queue was deleted")
-            state = states[queue_id] = QueueState(queue_id, row)
+            state = self._kept[queue_id] = QueueState(queue_id, row)
+        self._touched[queue_id] = state
         return state
 
-    def forget(self, tx: Transaction, queue_id: int) -> None:
-        """Drop a state whose queue is deleted in this transaction."""
-        tx.scratch.get("queues", {}).pop(queue_id, None)
+    def forget(self, queue_id: int) -> None:
+        """Drop a state whose queue is changed or deleted in this transaction."""
+        self._kept.pop(queue_id, None)
+        self._touched.pop(queue_id, None)
 
     def add_trail(
         self, tx: Transaction, queue_id: int, kind: str, entries: list[bytes], at_us: int, detail: str | None = None
@@ -105,8 +112,23 @@ class States:
         if n % _TURN_EVERY == 0:
             tx.connection.execute(_TURN_TRAIL, (n - self._trail_keep,))
 
+    def _begin(self, tx: Transaction) -> None:
+        if tx.connection.data_version() != self._version:
+            self._kept.clear()
+        tx.before_commit(self._store)
+        tx.after_commit(lambda: self._keep(tx))
+        tx.after_rollback(self._drop)
+
     def _store(self, tx: Transaction) -> None:
-        for state in tx.scratch["queues"].values():
-            state.store(tx)
+        for state in self._touched.values():
             if state.entries:
                 self.add_trail(tx, state.id, "acked", state.entries, state.last_us)
+            state.store(tx)
+
+    def _keep(self, tx: Transaction) -> None:
+        self._touched.clear()
+        self._version = tx.connection.data_version()
+
+    def _drop(self) -> None:
+        self._kept.clear()
+        self._touched.clear()

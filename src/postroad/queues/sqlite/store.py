@@ -73,6 +73,7 @@ class SQLiteQueues:
         def work(tx: Transaction) -> int:
             queue_id, _ = self._find(tx, spec.name)
             self._check_dead_letter(tx, spec)
+            self.states.forget(queue_id)
             tx.connection.execute(_UPDATE, (write_spec(spec), queue_id))
             tx.connection.execute(_UPDATE_LIFE, (_lives_us(spec), self.engine.monotonic_us(), queue_id))
             tx.touch(channel(queue_id))

@@ -64,6 +64,6 @@ class Sweeper:
 
     def remove_queue(self, tx: Transaction, queue_id: int) -> None:
         """Remove a queue with all it holds."""
-        self._states.forget(tx, queue_id)
+        self._states.forget(queue_id)
         for statement in _REMOVE:
             tx.connection.execute(statement, (queue_id,))
