@@ -218,8 +218,9 @@ def test_people_are_told_what_to_try_and_that_works(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_a_request_cut_off_by_a_killed_server_is_repeated_with_one_effect(start_up: StartUp) -> None:
-    up = start_up(POSTROAD_FAILPOINTS="http.before_reply=kill9@0.2")
+def test_a_request_cut_off_by_a_killed_server_is_repeated_with_one_effect(start_up: StartUp, tmp_path: Path) -> None:
+    # Every life of the server ends at its fifth answer, after the effect and before the reply.
+    up = start_up(POSTROAD_FAILPOINTS="http.before_reply=kill9#5")
     client = httpx.Client(
         base_url=up.ready["url"], headers={"Authorization": f"Bearer {up.ready['token']}"}, timeout=20, verify=False
     )
@@ -246,3 +247,4 @@ def test_a_request_cut_off_by_a_killed_server_is_repeated_with_one_effect(start_
         held = repeat("GET", "/queues/orders/messages?payload=1").json()["items"]
 
     assert [message["body"] for message in held] == ["0", "1", "2", "3"]
+    assert "part_stopped" in (tmp_path / "log").read_text()

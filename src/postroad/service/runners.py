@@ -22,7 +22,7 @@ def run(to_supervisor: Line) -> None:
     """Run all parts until the supervisor says stop."""
     settings = to_supervisor.job.settings
     load_modules(settings.load)
-    with connect(settings.url) as backend:
+    with connect(settings.url, trail_keep=settings.trail_keep) as backend:
         stop = threading.Event()
 
         def hear(notice: Notice) -> None:

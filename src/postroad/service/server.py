@@ -23,7 +23,10 @@ def serve(to_supervisor: Line) -> None:
     job = to_supervisor.job
     assert job.listener is not None
     load_modules(job.settings.load)
-    with connect(job.settings.url) as backend, socket.socket(fileno=job.listener) as listener:
+    with (
+        connect(job.settings.url, trail_keep=job.settings.trail_keep) as backend,
+        socket.socket(fileno=job.listener) as listener,
+    ):
         asyncio.run(_serve(to_supervisor, make_context(job.settings, backend, admin=job.admin), listener))
 
 

@@ -17,6 +17,7 @@ from postroad.http.tokens import PREFIX
 from postroad.service.children import Child
 from postroad.service.exposure import check_exposure
 from postroad.service.lock import UpFile
+from postroad.service.parts import RUNNER_PARTS
 from postroad.service.speaking import Voice
 from postroad.service.supervisor import Supervisor
 from postroad.service.wire import Job
@@ -25,7 +26,7 @@ from postroad.telemetry import configure_logs
 from postroad.wiring import connect
 
 INTERRUPTED = 130
-_CHILDREN = (("server", ("server",)), ("runners", ("housekeeping",)))
+_CHILDREN = (("server", ("server",)), ("runners", tuple(part.name for part in RUNNER_PARTS)))
 
 
 def run_up(settings: Settings, *, json_output: bool = False, open_browser: bool = False) -> int:
