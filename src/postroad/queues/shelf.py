@@ -153,10 +153,10 @@ class Shelf:
         kept.error = error if error is not None else kept.error
 
     def state(self, kept: Kept) -> MessageState:
-        """Whether the message waits, is with a receiver, or is not due yet."""
+        """Whether the message waits, is with a receiver, or is not due yet (again)."""
         if kept.visible_at <= self.clock.monotonic():
             return "visible"
-        return "in_flight" if kept.leased or kept.receives else "delayed"
+        return "in_flight" if kept.leased else "delayed"
 
     def stats(self) -> QueueStats:
         """How many messages are in which state."""

@@ -18,6 +18,7 @@ from postroad.testing.queues.ground import (
     QueueRules,
     bodies,
     exhaust,
+    take,
     take_one,
     texts,
 )
@@ -53,6 +54,19 @@ class DeadLetterRules(QueueRules):
         assert counts == [1, 2, 3]
         assert dead.stats().visible == 0
         assert queue.receive() == []
+        assert bodies([take_one(dead)]) == ["poison"]
+
+    def test_a_receive_that_finds_a_message_dead_gives_out_the_others_once(self, ground: QueueGround) -> None:
+        queue, dead = ground.create_with_dead_letters(max_receives=2)
+        queue.send(texts("poison"))
+        queue.release([take_one(queue)])
+        queue.send(texts("young"))
+        take(queue, 2, visibility=LEASE)
+
+        ground.advance(LEASE_OVER)
+        received = queue.receive(max_messages=2, wait=2)
+
+        assert bodies(received) == ["young"]
         assert bodies([take_one(dead)]) == ["poison"]
 
     def test_a_dead_letter_keeps_its_id(self, ground: QueueGround) -> None:
