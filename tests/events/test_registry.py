@@ -152,6 +152,19 @@ def test_a_module_without_all_registers_its_public_names() -> None:
     assert names == ["shop.api:Paid"]
 
 
+def test_a_module_that_exports_nothing_registers_nothing() -> None:
+    assert EventRegistry().register_module(module_of(__all__=[], Paid=Paid)) == []
+
+
+def test_a_module_with_a_class_that_cannot_travel_registers_nothing() -> None:
+    registry = EventRegistry()
+
+    with pytest.raises(InvalidInput, match="Seeded"):
+        registry.register_module(module_of(Paid=Paid, Seeded=Seeded))
+
+    assert registry.known_name(Paid) is None
+
+
 @pytest.mark.parametrize("odd", ["shop.api", None, Paid], ids=lambda odd: type(odd).__name__)
 def test_what_is_not_a_module_is_refused(odd: Any) -> None:
     with pytest.raises(InvalidInput, match="not a module"):

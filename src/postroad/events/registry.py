@@ -48,9 +48,11 @@ class EventRegistry:
         """
         if not isinstance(module, ModuleType):
             raise InvalidInput(f"module: {module!r} is not a module", field="module")
-        exported = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
-        found: list[Any] = [getattr(module, name, None) for name in exported]
+        public = [name for name in vars(module) if not name.startswith("_")]
+        found: list[Any] = [getattr(module, name, None) for name in getattr(module, "__all__", public)]
         classes = dict.fromkeys(value for value in found if _can_travel(value))
+        for cls in classes:
+            _refuse_what_cannot_travel(cls)
         return [self._register_exported(cls, module.__name__) for cls in classes]
 
     def name_of(self, cls: object) -> str:
