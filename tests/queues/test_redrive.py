@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,17 @@ from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing.clock import FakeClock
 from postroad.testing.queues import QueueStore
 
+KILLED_REDRIVE = """
+import sys
+from pathlib import Path
+from postroad import failpoints
+from postroad.connections.engine import Engine
+from postroad.queues import redrive
+from postroad.queues.sqlite import SQLiteQueues
+
+failpoints.load("queue.redrive.mid=kill9")
+redrive(SQLiteQueues(Engine(Path(sys.argv[1]))), "dead")
+"""
 TEN = {f"attribute{n}": "v" for n in range(10)}
 
 
@@ -374,6 +388,29 @@ def test_a_run_that_was_cut_off_goes_on_where_it_ended(store: QueueStore, dead: 
 
     assert (half, report.moved) == (500, 200)
     assert [message.decode() for message in _all(jobs)] == texts
+
+
+def test_a_run_that_was_killed_left_every_message_in_exactly_one_queue(tmp_path: Path) -> None:
+    path, texts = tmp_path / "postroad.db", [f"{n:04}" for n in range(700)]
+    engine = Engine(path)
+    store = SQLiteQueues(engine)
+    store.create_queue(QueueSpec("dead"))
+    jobs = store.create_queue(QueueSpec("jobs", dead_letter="dead"))
+    for start in range(0, 700, 100):
+        bury(jobs, *texts[start : start + 100])
+    engine.close()
+
+    killed = subprocess.run([sys.executable, "-c", KILLED_REDRIVE, str(path)], check=False, timeout=60)
+    engine = Engine(path)
+    store = SQLiteQueues(engine)
+    halves = [len(bodies(store.queue(name))) for name in ("jobs", "dead")]
+    redrive(store, "dead")
+    after = [message.decode() for message in _all(store.queue("jobs"))]
+    engine.close()
+
+    assert killed.returncode == -signal.SIGKILL
+    assert halves == [500, 200]
+    assert after == texts
 
 
 def test_progress_tells_what_has_moved_so_far(store: QueueStore, dead: Queue, jobs: Queue) -> None:

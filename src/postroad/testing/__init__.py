@@ -3,7 +3,9 @@
 from postroad.testing.blobs import BlobsConformance, BlobsGround
 from postroad.testing.clock import FakeClock
 from postroad.testing.items import ItemsConformance, ItemsGround
+from postroad.testing.queues import QueueConformance, QueueGround
 from postroad.testing.streams import StreamConformance, StreamGround
+from postroad.testing.topics import TopicConformance, TopicGround
 
 __all__ = [
     "BlobsConformance",
@@ -11,6 +13,10 @@ __all__ = [
     "FakeClock",
     "ItemsConformance",
     "ItemsGround",
+    "QueueConformance",
+    "QueueGround",
     "StreamConformance",
     "StreamGround",
+    "TopicConformance",
+    "TopicGround",
 ]

@@ -56,6 +56,3 @@ def _aware(moment: datetime) -> datetime:
     if moment.tzinfo is None:
         raise ValueError(f"{moment!r} has no time zone; write datetime(..., tzinfo=UTC)")
     return moment.astimezone(UTC)
-
-
-ManualClock = FakeClock

@@ -38,7 +38,6 @@ class DeadLetterRules(QueueRules):
 
         assert letter.body == b"poison"
         assert letter.attributes["EventType"] == "Placed"
-        assert letter.receive_count == 1
         assert queue.stats().visible + queue.stats().in_flight == 0
 
     def test_a_message_is_received_as_often_as_allowed_before_it_is_dead(self, ground: QueueGround) -> None:
@@ -76,6 +75,14 @@ class DeadLetterRules(QueueRules):
         exhaust(ground, queue, receives=1)
 
         assert take_one(dead).message_id == sent.message_id
+
+    def test_a_dead_letter_starts_with_no_receives(self, ground: QueueGround) -> None:
+        queue, dead = ground.create_with_dead_letters(max_receives=2)
+        queue.send(texts("poison"))
+
+        exhaust(ground, queue, receives=2)
+
+        assert take_one(dead).receive_count == 1
 
     def test_a_dead_letter_says_where_it_came_from(self, ground: QueueGround) -> None:
         queue, dead = ground.create_with_dead_letters(max_receives=1)
