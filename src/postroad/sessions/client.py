@@ -12,12 +12,13 @@ from dataclasses import dataclass, is_dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, cast
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from postroad.bus import EventBus, PublishResult
+from postroad.bus.config import SQSEventBusConfig
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import RequestFailed, RequestTimeout
-from postroad.sessions.grounds import BusBackend
+from postroad.sessions.grounds import BusBackend, ReceivingBus
 from postroad.sessions.requests import Budget, MainLoopCompleted, MainLoopFailed, MainLoopRequest
 from postroad.sessions.vocabulary import known, registry_of
 
@@ -149,10 +150,11 @@ class SQSMainLoopClient:
 MainLoopClient = SQSMainLoopClient
 
 
-def _request_bus(backend: BusBackend, topic: str) -> Any:
+def _request_bus(backend: BusBackend, topic: str) -> ReceivingBus:
     """The bus that requests go out on. While nobody serves the topic yet, the workers' queue is made to keep them."""
     group = None if backend.topic(topic).subscriptions() else "workers"
-    return backend.bus(topic, group)
+    # An id of its own, whatever the environment says: answers find their way by it.
+    return backend.bus(topic, group, config=SQSEventBusConfig.from_env(publisher_id=str(uuid4())))
 
 
 def _refuse_no_time(timeout: Any) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from postroad.bus import EventBus
+from postroad.bus.config import SQSEventBusConfig
 from postroad.topics import Topic
 
 
@@ -27,7 +28,7 @@ class BusBackend(Protocol):
         group: str | None = None,
         *,
         attributes: Mapping[str, Collection[str]] | None = None,
-        config: Any = None,
+        config: SQSEventBusConfig | None = None,
     ) -> ReceivingBus: ...
 
     def topic(self, name: str) -> Topic: ...

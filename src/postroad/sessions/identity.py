@@ -8,7 +8,7 @@ from postroad.events import uuid7
 
 def event_id_of(event: object) -> str:
     """The id under which the event travels, else its own; one that has none is taken for a new event each time."""
-    context = _context_of(event)
+    context = context_of(event)
     if context is not None:
         return str(context.envelope.event_id)
     own = getattr(event, "event_id", None)
@@ -17,13 +17,13 @@ def event_id_of(event: object) -> str:
 
 def session_id_of(event: object) -> str | None:
     """The session that the event names, if any."""
-    context = _context_of(event)
+    context = context_of(event)
     own = getattr(event, "session_id", None)
     found = context.envelope.session_id if own is None and context is not None else own
     return None if found is None else str(found)
 
 
-def _context_of(event: object) -> HandlingContext | None:
+def context_of(event: object) -> HandlingContext | None:
     """The delivery of this very event: one that a handler publishes in its process alone has none."""
     context = current_context()
     return context if context is not None and context.event is event else None

@@ -8,10 +8,12 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
-from postroad.bus import EventBus, PublishResult, current_context
+from postroad.bus import EventBus, PublishResult
+from postroad.bus.config import SQSEventBusConfig
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import DeadlineExceeded, InvalidMessage
 from postroad.sessions.grounds import BusBackend
+from postroad.sessions.identity import context_of
 from postroad.sessions.requests import (
     Budget,
     MainLoopCompleted,
@@ -76,7 +78,7 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         name: str = "mainloop",
         group: str = "workers",
         config: MainLoopConfig | None = None,
-        bus_config: Any = None,
+        bus_config: SQSEventBusConfig | None = None,
     ) -> Self:
         """A started loop that shares the requests of this name with the other workers of its group."""
         requests = backend.bus(f"{name}-requests", group, config=bus_config)
@@ -131,7 +133,7 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
 
     def _fail(self, asked: MainLoopRequest[RequestT], error: Exception) -> None:
         self._response_bus.publish(MainLoopFailed(asked.request_id, error)).raise_if_errors()
-        context = current_context()
+        context = context_of(asked)
         if context is None or not context.remote:
             # The publisher is waiting on this thread: its result says what happened.
             raise error
