@@ -9,7 +9,7 @@ import sys
 from dataclasses import KW_ONLY, dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import pytest
 
@@ -97,6 +97,22 @@ def test_a_frozen_slotted_dataclass_stays_the_same_class() -> None:
         x: int
 
     assert event(Ready) is Ready
+
+
+T = TypeVar("T")
+
+
+@event
+class Holding(Generic[T]):
+    held: T
+
+
+def test_a_generic_event_is_made_with_its_arguments_named_or_not() -> None:
+    named = Holding[int](5)
+
+    assert named == Holding(5)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        named.held = 6  # type: ignore[misc]  # the test is about it
 
 
 def test_a_method_that_calls_super_works_in_a_subclass() -> None:

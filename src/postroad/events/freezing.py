@@ -35,17 +35,25 @@ def frozen_dataclass(cls: type) -> type:
 
 def _slotted(cls: type, **options: bool) -> type:
     made: type = dataclasses.dataclass(frozen=True, slots=True, **options)(cls)
-    for cell in _class_cells(made):
-        cell.cell_contents = made
+    for cell in _cells(made):
+        if cell.cell_contents is cls:
+            cell.cell_contents = made
     return made
 
 
-def _class_cells(cls: type) -> Iterator[CellType]:
-    """The cells through which `super()` finds its class: slots make a new one, and the methods still mean the old."""
+def _cells(cls: type) -> Iterator[CellType]:
+    """The cells in which methods keep classes: slots make a new one, and `super()` in them still means the old."""
     for value in vars(cls).values():
         for part in (value, *(getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel"))):
-            if isinstance(part, FunctionType) and "__class__" in part.__code__.co_freevars:
-                yield (part.__closure__ or ())[part.__code__.co_freevars.index("__class__")]
+            if isinstance(part, FunctionType):
+                yield from (cell for cell in part.__closure__ or () if _is_filled(cell))
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
 
 
 def _without_dataclass(cls: type) -> type:
