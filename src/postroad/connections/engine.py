@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import apsw
 
 from postroad import failpoints
-from postroad.clock import SYSTEM_CLOCK, Clock
+from postroad.clock import SYSTEM_CLOCK, Clock, SystemClock
 from postroad.connections.failures import translate
 from postroad.connections.file import open_file
 from postroad.connections.inheritance import guard
@@ -33,6 +34,22 @@ T = TypeVar("T")
 CHECKPOINT_PAGES: Final = 1_000
 _FULL: Final = "PRAGMA synchronous = FULL"
 _NORMAL: Final = "PRAGMA synchronous = NORMAL"
+
+
+class Book(Protocol):
+    """Numbers that are kept in memory and written once in each transaction that changes them."""
+
+    def store(self, tx: Transaction) -> None:
+        """Write what this transaction changed."""
+        ...
+
+    def committed(self, tx: Transaction) -> None:
+        """What was stored is true."""
+        ...
+
+    def drop(self) -> None:
+        """Forget everything: the transaction was rolled back."""
+        ...
 
 
 class Engine:
@@ -53,6 +70,8 @@ class Engine:
         self._checkpoint_at = CHECKPOINT_PAGES
         self._writer.set_wal_hook(self._count_wal)
         self._prepared: set[str] = set()
+        self._books: list[Book] = []
+        self._system_time = isinstance(clock, SystemClock)
         self._ears = Ears(path, self._data_version)
         guard(self)
         self.write(lambda tx: begin_file(tx.connection))
@@ -70,6 +89,10 @@ class Engine:
 
         self.write(work)
         self._prepared.add(schema.part)
+
+    def keep(self, book: Book) -> None:
+        """Let the book write its numbers into every transaction before the commit."""
+        self._books.append(book)
 
     def write(self, work: Callable[[Transaction], T], *, durable: bool = True) -> T:
         """Run the work in a transaction, shared with whatever else waits, and return once it is committed.
@@ -132,11 +155,11 @@ class Engine:
 
     def monotonic_us(self) -> int:
         """Microseconds of the clock that never steps."""
-        return int(self.clock.monotonic() * 1_000_000)
+        return time.monotonic_ns() // 1_000 if self._system_time else int(self.clock.monotonic() * 1_000_000)
 
     def now_us(self) -> int:
         """Microseconds of the wall clock since 1970."""
-        return int(self.clock.now().timestamp() * 1_000_000)
+        return time.time_ns() // 1_000 if self._system_time else int(self.clock.now().timestamp() * 1_000_000)
 
     def close(self) -> None:
         """Close the file; closing twice changes nothing."""
@@ -216,7 +239,8 @@ class Engine:
         self._writer.execute("BEGIN IMMEDIATE")
 
     def _end(self, tx: Transaction) -> None:
-        tx.finish()
+        for book in self._books:
+            book.store(tx)
         tx.committing = True
         self._writer.execute("COMMIT")
 
@@ -227,12 +251,16 @@ class Engine:
             return
         if self._writer.in_transaction:
             self._writer.execute("ROLLBACK")
+        for book in self._books:
+            book.drop()
         tx.rolled_back()
         if isinstance(error, apsw.Error | OSError):
             raise translate(error, self.path) from error
         raise error
 
     def _announce(self, tx: Transaction) -> None:
+        for book in self._books:
+            book.committed(tx)
         tx.committed()
         if tx.channels:
             self._ears.ring(tx.channels)

@@ -14,7 +14,7 @@ class MustBeDurable(Exception):
 class Transaction:
     """One write transaction of the engine, shared by the work of several threads."""
 
-    __slots__ = ("_after", "_before", "_undo", "channels", "committing", "connection", "durable", "interruption")
+    __slots__ = ("_after", "_undo", "channels", "committing", "connection", "durable", "interruption")
 
     def __init__(self, connection: apsw.Connection, *, durable: bool) -> None:
         self.connection = connection
@@ -22,7 +22,6 @@ class Transaction:
         self.committing = False
         self.interruption: BaseException | None = None
         self.channels: set[str] = set()
-        self._before: list[Callable[[Transaction], None]] = []
         self._after: list[Callable[[], None]] = []
         self._undo: list[Callable[[], None]] = []
 
@@ -35,10 +34,6 @@ class Transaction:
         """After the commit, wake those who listen to the channel, in every process."""
         self.channels.add(channel)
 
-    def before_commit(self, action: Callable[[Transaction], None]) -> None:
-        """Do something as the last step of the transaction."""
-        self._before.append(action)
-
     def after_commit(self, action: Callable[[], None]) -> None:
         """Do something that cannot fail once the transaction is committed."""
         self._after.append(action)
@@ -46,11 +41,6 @@ class Transaction:
     def after_rollback(self, action: Callable[[], None]) -> None:
         """Take something back that lives outside the file when the transaction is not committed."""
         self._undo.append(action)
-
-    def finish(self) -> None:
-        """Run the last steps."""
-        for action in self._before:
-            action(self)
 
     def committed(self) -> None:
         """Tell everybody that it is done."""

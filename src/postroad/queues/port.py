@@ -99,6 +99,8 @@ class QueueTraits:
     """`auto_delete_after` is obeyed."""
     max_message_bytes: int
     """The largest body with its attributes."""
+    short_waits: bool = False
+    """Waiting in `receive` costs nothing, so that one long wait may be made of short ones."""
 
     @property
     def ordered(self) -> bool:

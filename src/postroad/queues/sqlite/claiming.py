@@ -37,7 +37,7 @@ ON CONFLICT (id) DO UPDATE SET visible_us = excluded.visible_us, held = 1, recei
 """
 _LOCK_GROUP: Final = "UPDATE grp SET visible_us = ? WHERE id = ?"
 _NEXT_RETURN: Final = "SELECT min(visible_us) FROM lease WHERE queue = ?"
-_NEXT_GROUP: Final = "SELECT min(visible_us) FROM grp WHERE queue = ?"
+_NEVER: Final = 1 << 62
 
 
 class Claimer:
@@ -67,17 +67,27 @@ class Claimer:
         if leases:
             tx.connection.executemany(_LEASE, leases)
             state.received += len(leases)
+            state.returns_us = min(state.returns_us, until_us)
         return deliveries
-
-    def next_due_us(self, tx: Transaction, state: QueueState) -> int | None:
-        """When, on the monotonic clock, something may be there that is not there now."""
-        statement = _NEXT_GROUP if state.spec.fifo else _NEXT_RETURN
-        found = one(tx.connection, statement, (state.id,))
-        return None if found is None or found[0] is None else int(found[0])
 
     def _find_standard(
         self, tx: Transaction, state: QueueState, limit: int, now_us: int, monotonic_us: int, _: int
     ) -> Iterator[Row]:
+        if monotonic_us >= state.returns_us:
+            for row in self._find_returned(tx, state, limit, now_us, monotonic_us):
+                yield row
+                limit -= 1
+        while limit and (found := self._look_ahead(tx, state, limit)):
+            for *columns, leased in found:
+                row = Row(*columns)
+                if leased is None and self._is_alive(tx, state, row, now_us):
+                    yield row
+                    limit -= 1
+
+    def _find_returned(
+        self, tx: Transaction, state: QueueState, limit: int, now_us: int, monotonic_us: int
+    ) -> Iterator[Row]:
+        """Messages whose lease or delay is over."""
         given: set[int] = set()
         while len(given) < limit:
             # What was given before is found again, since its lease is written at the end.
@@ -88,13 +98,9 @@ class Claimer:
             given.update(row.id for row in alive)
             if len(alive) == len(new):
                 break
-        limit -= len(given)
-        while limit and (found := self._look_ahead(tx, state, limit)):
-            for *columns, leased in found:
-                row = Row(*columns)
-                if leased is None and self._is_alive(tx, state, row, now_us):
-                    yield row
-                    limit -= 1
+        if not given:
+            # None is due: until the next one is, the search can be spared.
+            state.returns_us = one(tx.connection, _NEXT_RETURN, (state.id,))[0] or _NEVER
 
     def _look_ahead(self, tx: Transaction, state: QueueState, limit: int) -> list[Any]:
         """The next rows that nobody looked at. Delayed ones among them have a lease and come back by it."""

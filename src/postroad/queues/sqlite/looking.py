@@ -21,19 +21,37 @@ FROM message AS m LEFT JOIN lease ON lease.id = m.id
 WHERE m.id > ? AND m.id < ? AND m.sent_us > ? ORDER BY m.id LIMIT ?
 """  # noqa: S608 - COLUMNS is a constant
 _MOVED: Final = "SELECT id FROM message WHERE origin = ? AND id > ? AND id < ?"
+_NEXT_GROUP: Final = "SELECT min(visible_us) FROM grp WHERE queue = ?"
+_NEXT: Final = """
+SELECT head < next, (SELECT min(visible_us) FROM lease WHERE lease.queue = tally.queue) FROM tally WHERE queue = ?
+"""
 _TALLY: Final = "SELECT size, expired FROM tally WHERE queue = ?"
 _WAITING: Final = "SELECT held, count(*) FROM lease WHERE queue = ? AND visible_us > ? GROUP BY held"
 _FIFO_DELAYED: Final = """
 SELECT count(*) FROM message WHERE id > coalesce(
     (SELECT max(id) FROM message WHERE id > ?1 AND id < ?2 AND due_us <= ?3), ?1) AND id < ?2
 """
-_OLDEST: Final = "SELECT sent_us FROM message WHERE id > ? AND id < ? ORDER BY id LIMIT 1"
+_FIRST: Final = "SELECT sent_us FROM message WHERE id > ? AND id < ? ORDER BY id LIMIT 1"
+_OLDEST_MOVED: Final = "SELECT min(sent_us) FROM message WHERE id >> 40 = ? AND origin IS NOT NULL"
 
 
 def oldest_us(connection: apsw.Connection, *, queue_id: int) -> int | None:
-    """When the message at the old end of the queue was sent."""
-    found = one(connection, _OLDEST, id_range(queue_id))
-    return None if found is None else int(found[0])
+    """When the queue's oldest message was sent. Messages stand in that order, but for those that were moved here."""
+    first = one(connection, _FIRST, id_range(queue_id))
+    if first is None:
+        return None
+    moved = one(connection, _OLDEST_MOVED, (queue_id,))[0]
+    return int(first[0]) if moved is None else min(int(first[0]), int(moved))
+
+
+def next_due_us(connection: apsw.Connection, *, queue_id: int, fifo: bool) -> int | None:
+    """When, on the monotonic clock, something may be received; 0 for now, None for not before the next send."""
+    if fifo:
+        found = one(connection, _NEXT_GROUP, (queue_id,))[0]
+    else:
+        fresh, returned = one(connection, _NEXT, (queue_id,)) or (0, None)
+        found = 0 if fresh else returned
+    return None if found is None else int(found)
 
 
 def find_position(connection: apsw.Connection, ids: MessageIds, queue_id: int, after: str | None) -> int:

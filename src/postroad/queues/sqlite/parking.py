@@ -38,7 +38,7 @@ class Parking:
         self._waiters: dict[int, deque[Waiter]] = {}
 
     def park(self, queue_id: int, waiter: Waiter) -> None:
-        """Let the next send serve this receiver. Called inside a transaction that found nothing for it."""
+        """Let the next send serve this receiver."""
         with self._lock:
             if waiter.state == "away":
                 waiter.state = "parked"

@@ -73,6 +73,7 @@ class SQLiteQueue:
             counts_expired=True,
             auto_deletes=True,
             max_message_bytes=self._spec.max_message_bytes,
+            short_waits=True,
         )
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
@@ -170,28 +171,33 @@ class SQLiteQueue:
     def _claim(self, tx: Transaction, state: QueueState, limit: int, visibility_us: int | None) -> list[Delivery]:
         return self._store.claimer.claim(tx, state, limit=limit, visibility_us=visibility_us)
 
-    def _claim_or_park(self, tx: Transaction, state: QueueState, waiter: Waiter) -> tuple[list[Delivery], int | None]:
-        found = self._claim(tx, state, waiter.limit, waiter.visibility_us)
-        if found:
-            return found, None
-        self._store.parking.park(self._id, waiter)
-        return found, self._store.claimer.next_due_us(tx, state)
-
     def _receive_waiting(self, limit: int, wait: float, visibility_us: int | None) -> list[Delivery]:
+        """Claim, or wait until a send of this process serves this receiver, or a bell says to look again."""
         deadline = time.monotonic() + wait
         with self._engine.listen(self._channel) as ear:
             waiter = Waiter(ear, limit, visibility_us)
+            claim_first = self._store.states.probably_holds_more(self._id)
             try:
                 while True:
-                    found, due_us = self._write(self._claim_or_park, waiter, durable=False)
-                    if not found:
-                        ear.wait(min(deadline - time.monotonic(), self._pause(due_us)))
-                        found = self._store.parking.withdraw(self._id, waiter)
+                    found = self._claim_now(waiter) if claim_first else self._wait_for(waiter, deadline)
                     if found or time.monotonic() >= deadline:
                         return found
+                    claim_first = False
             except BaseException:
                 self._give_back(waiter)
                 raise
+
+    def _claim_now(self, waiter: Waiter) -> list[Delivery]:
+        return self._write(self._claim, waiter.limit, waiter.visibility_us, durable=False)
+
+    def _wait_for(self, waiter: Waiter, deadline: float) -> list[Delivery]:
+        """Park first and look then, so that nothing sent in between is missed."""
+        self._store.parking.park(self._id, waiter)
+        due_us = self._engine.read(partial(looking.next_due_us, queue_id=self._id, fifo=self._spec.fifo))
+        is_due = due_us is not None and due_us <= self._engine.monotonic_us()
+        if not is_due:
+            waiter.ear.wait(min(deadline - time.monotonic(), self._pause(due_us)))
+        return self._store.parking.withdraw(self._id, waiter) or (self._claim_now(waiter) if is_due else [])
 
     def _pause(self, due_us: int | None) -> float:
         if due_us is None:

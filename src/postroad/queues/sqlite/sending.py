@@ -65,6 +65,7 @@ class Sender:
             rows.append((row_id, now_us, None, None, None, message.group, body, attributes, checksum(body, attributes)))
             if delay_us := int((message.delay or state.spec.delay) * 1_000_000):
                 tx.connection.execute(_DELAY, (row_id, state.id, monotonic_us + delay_us, now_us + delay_us, now_us))
+                state.returns_us = 0
             results.append(SendResult(True, self._ids.text(row_id), row_id))
             row_id += 1
         tx.connection.executemany(INSERT, rows)

@@ -105,6 +105,7 @@ class Settler:
             row_id, receives, sent_us, first_us, origin, group = row
             groups.add(group)
             state.retried += 1
+            state.returns_us = 0
             if error is not None:
                 entry = ENTRY.pack(origin or row_id, min(receives, 65_535), sent_us, first_us or 0)
                 self._states.add_trail(tx, state.id, "failed", [entry], self._engine.now_us(), error)
@@ -150,6 +151,7 @@ class Settler:
                 results.append(_stale(delivery))
                 continue
             groups.add(row[0])
+            state.returns_us = 0
             results.append(_OK)
         self._regroup(tx, state, groups, monotonic_us)
         return results

@@ -43,17 +43,21 @@ def write_spec(spec: QueueSpec) -> str:
 
 
 class QueueState:
-    """One queue's numbers: what the file says, and what this transaction adds to the counters."""
+    """One queue's numbers: what the file says, and what this transaction adds to the counters.
+
+    `returns_us` is a time before which no lease or delay ends; 0 when it is not known.
+    """
 
     __slots__ = (
         "acked", "dead", "entries", "expired", "head", "id", "last_us", "name", "next", "received", "redriven",
-        "retried", "seen_us", "sent", "size", "spec",
+        "retried", "returns_us", "seen_us", "sent", "size", "spec",
     )  # fmt: skip
 
     def __init__(self, queue_id: int, row: tuple[str, str, int, int, int, int]) -> None:
         self.id = queue_id
         self.name, spec, self.next, self.head, self.last_us, self.seen_us = row
         self.spec = read_spec(spec)
+        self.returns_us = 0
         self._start_counting()
 
     def store(self, tx: Transaction) -> None:
@@ -85,8 +89,8 @@ class States:
 
     def get(self, tx: Transaction, queue_id: int) -> QueueState:
         """The queue's state in this transaction; `QueueNotFound` when it was deleted."""
-        if not self._touched:
-            self._begin(tx)
+        if not self._touched and tx.connection.data_version() != self._version:
+            self._kept.clear()
         state = self._kept.get(queue_id)
         if state is None:
             row = one(tx.connection, _LOAD, (queue_id,))
@@ -112,23 +116,25 @@ class States:
         if n % _TURN_EVERY == 0:
             tx.connection.execute(_TURN_TRAIL, (n - self._trail_keep,))
 
-    def _begin(self, tx: Transaction) -> None:
-        if tx.connection.data_version() != self._version:
-            self._kept.clear()
-        tx.before_commit(self._store)
-        tx.after_commit(lambda: self._keep(tx))
-        tx.after_rollback(self._drop)
+    def probably_holds_more(self, queue_id: int) -> bool:
+        """Whether a receiver had better claim than wait; a guess, made without asking the file."""
+        state = self._kept.get(queue_id)
+        return state is None or state.head < state.next
 
-    def _store(self, tx: Transaction) -> None:
+    def store(self, tx: Transaction) -> None:
+        """Write what this transaction changed."""
         for state in self._touched.values():
             if state.entries:
                 self.add_trail(tx, state.id, "acked", state.entries, state.last_us)
             state.store(tx)
 
-    def _keep(self, tx: Transaction) -> None:
-        self._touched.clear()
-        self._version = tx.connection.data_version()
+    def committed(self, tx: Transaction) -> None:
+        """Keep the states as long as nobody else commits."""
+        if self._touched:
+            self._touched.clear()
+            self._version = tx.connection.data_version()
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """Read everything anew."""
         self._kept.clear()
         self._touched.clear()

@@ -44,6 +44,7 @@ class SQLiteQueues:
         self.engine = engine
         self.ids = MessageIds(engine.salt)
         self.states = States(trail_keep)
+        engine.keep(self.states)
         self.parking = Parking()
         self.sender = Sender(engine, self.ids)
         self._undertaker = Undertaker(self.states, self.sender)

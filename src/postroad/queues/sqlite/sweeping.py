@@ -14,9 +14,14 @@ from postroad.queues.sqlite.rows import COLUMNS, Row
 from postroad.queues.sqlite.state import QueueState, States
 
 STEP: Final = 500
-_OLDEST: Final = f"""
+_FIRST: Final = f"""
 SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, lease.error
 FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.id > ? AND m.id < ? ORDER BY m.id LIMIT ?
+"""  # noqa: S608 - COLUMNS is a constant
+_MOVED: Final = f"""
+SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, lease.error
+FROM message AS m LEFT JOIN lease ON lease.id = m.id
+WHERE m.id >> 40 = ? AND m.origin IS NOT NULL AND m.sent_us <= ? ORDER BY m.sent_us LIMIT ?
 """  # noqa: S608 - COLUMNS is a constant
 _ABANDONED: Final = "SELECT queue, size FROM tally WHERE lives_us IS NOT NULL AND seen_us <= ? - lives_us"
 _COUNT: Final = "UPDATE abandoned SET queues = queues + 1, messages = messages + ?"
@@ -39,22 +44,18 @@ class Sweeper:
         self._undertaker = undertaker
 
     def expire_oldest(self, tx: Transaction, state: QueueState) -> int:
-        """Remove up to a step of expired messages from the old end of the queue; how many."""
+        """Remove up to a step of expired messages, from the old end and among those moved here; how many."""
         now_us, monotonic_us = self._engine.now_us(), self._engine.monotonic_us()
-        low, high = id_range(state.id)
-        oldest_us = now_us - state.spec.retention * 1_000_000
-        removed, groups = 0, set()
-        for columns in every(tx.connection, _OLDEST, (low, high, STEP)):
-            row = Row(*columns)
-            if row.sent_us > oldest_us:
-                break
-            self._undertaker.expire(tx, state, row, now_us=now_us)
-            groups.add(row.grp)
-            removed += 1
-        for group in groups:
-            if group is not None:
-                regroup(tx, state, group, monotonic_us)
-        return removed
+        oldest_us = now_us - int(state.spec.retention * 1_000_000)
+        rows = {
+            **{row[0]: row for row in every(tx.connection, _FIRST, (*id_range(state.id), STEP)) if row[1] <= oldest_us},
+            **{row[0]: row for row in every(tx.connection, _MOVED, (state.id, oldest_us, STEP))},
+        }
+        for columns in rows.values():
+            self._undertaker.expire(tx, state, Row(*columns), now_us=now_us)
+        for group in {columns[2] for columns in rows.values()} - {None}:
+            regroup(tx, state, group, monotonic_us)
+        return len(rows)
 
     def remove_abandoned(self, tx: Transaction) -> None:
         """Remove queues whose owner renewed nothing for as long as they live."""

@@ -55,6 +55,7 @@ CREATE TABLE message (
 ) STRICT;
 CREATE INDEX message_by_group ON message (grp, id) WHERE grp IS NOT NULL;
 CREATE INDEX message_by_origin ON message (origin) WHERE origin IS NOT NULL;
+CREATE INDEX moved_by_age ON message (id >> 40, sent_us) WHERE origin IS NOT NULL;
 
 CREATE TABLE lease (              -- messages that are with a receiver, were released, or wait for their time
     id INTEGER PRIMARY KEY,       -- of the message
