@@ -1,14 +1,29 @@
 """The event bus: typed publish and subscribe, in one process and across many."""
 
+from postroad.bus.breaker import CircuitBreakerConfig
+from postroad.bus.config import BusConfig, SQSEventBusConfig
 from postroad.bus.context import HandlingContext, current_context
+from postroad.bus.deduplication import DeduplicatingEventBus, DeduplicationCache
+from postroad.bus.eventbridge import EventBridgeEventBus
+from postroad.bus.health import BusHealth
 from postroad.bus.local import ControlBus, EventBus, InProcessEventBus, TelemetryBus
+from postroad.bus.remote import RemoteEventBus
 from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
+from postroad.bus.sns import SNSEventBus
+from postroad.bus.sqs import SQSEventBus, SQSEventBusWithCircuitBreaker
+from postroad.bus.topic import TopicEventBus
 from postroad.errors import CircuitOpenError, DuplicateInProgress, NotSent, OutOfOrder, PublishFailed
 
 __all__ = [
+    "BusConfig",
+    "BusHealth",
+    "CircuitBreakerConfig",
     "CircuitOpenError",
     "ControlBus",
+    "DeduplicatingEventBus",
+    "DeduplicationCache",
     "DuplicateInProgress",
+    "EventBridgeEventBus",
     "EventBus",
     "EventHandler",
     "HandlerFailure",
@@ -18,6 +33,12 @@ __all__ = [
     "OutOfOrder",
     "PublishFailed",
     "PublishResult",
+    "RemoteEventBus",
+    "SNSEventBus",
+    "SQSEventBus",
+    "SQSEventBusConfig",
+    "SQSEventBusWithCircuitBreaker",
     "TelemetryBus",
+    "TopicEventBus",
     "current_context",
 ]

@@ -36,7 +36,10 @@ class _Whole(Delivery, frozen=True):
 
 
 class OverflowingQueue:
-    """The queue `inner`, taking bodies up to the limit of blobs. `pruning` is shared among queues of one store."""
+    """The queue `inner`, taking bodies up to the limit of blobs. `pruning` is shared among queues of one store.
+
+    `limit` lets bodies travel as blobs that the queue itself would still take.
+    """
 
     def __init__(
         self,
@@ -46,8 +49,10 @@ class OverflowingQueue:
         clock: Clock = SYSTEM_CLOCK,
         new_id: Callable[[], str] = new_hex,
         pruning: Pruning | None = None,
+        limit: int | None = None,
     ) -> None:
         self.inner = queue
+        self._limit = limit
         self._blobs = blobs
         self._references = References(blobs, clock, new_id)
         self._pruning = pruning or Pruning(blobs, clock)
@@ -63,9 +68,8 @@ class OverflowingQueue:
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Store the messages; what is ok is durable, its blob included."""
         traits = self.inner.traits
-        results = self._references.send(
-            messages, self.inner.send, limit=traits.max_message_bytes, by_content=traits.deduplicates
-        )
+        limit = min(traits.max_message_bytes, self._limit or traits.max_message_bytes)
+        results = self._references.send(messages, self.inner.send, limit=limit, by_content=traits.deduplicates)
         self._pruning.run_when_due()
         return results
 

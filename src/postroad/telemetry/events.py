@@ -3,6 +3,23 @@
 from __future__ import annotations
 
 LOG_EVENTS = (
+    "archive_failed",
+    "archive_unreadable",
+    "bus_ack_failed",
+    "bus_dead_lettered",
+    "bus_duplicate",
+    "bus_echo",
+    "bus_gap",
+    "bus_handled",
+    "bus_heartbeat_failed",
+    "bus_lease_lost",
+    "bus_publish_failed",
+    "bus_published",
+    "bus_receive_failed",
+    "bus_received",
+    "bus_retried",
+    "bus_stop_timed_out",
+    "bus_unhandled",
     "housekeeping_swept",
     "http_request",
     "part_failed",

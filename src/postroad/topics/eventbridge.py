@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import THROTTLED, Make, refused, translated
-from postroad.connections.batches import Again, Entry, deliver
+from postroad.connections.batches import ATTEMPTS, Again, Entry, deliver
 from postroad.errors import NotSupported, PostroadError, TopicNotFound, Unavailable
 from postroad.queues import OutgoingMessage, Queue, SendResult
 from postroad.queues.sqs import SQSQueue, SQSQueues
@@ -63,8 +63,22 @@ class EventBridgeTopics:
 class EventBridgeTopic:
     """One event bus."""
 
-    def __init__(self, connection: AwsConnection, queues: SQSQueues, name: str, *, arn: str | None = None) -> None:
+    def __init__(
+        self,
+        connection: AwsConnection,
+        queues: SQSQueues,
+        name: str,
+        *,
+        arn: str | None = None,
+        source: str = EVENT_SOURCE,
+        detail: Callable[[bytes, Mapping[str, str]], str] = wrap_detail,
+        attempts: int = ATTEMPTS,
+    ) -> None:
+        """`source` and `detail` make the entries; what `detail` writes must be what `unwrap` reads."""
         self.name = name
+        self._source = source
+        self._detail = detail
+        self._attempts = attempts
         self._connection = connection
         self._queues = queues
         self._given_arn = arn
@@ -94,7 +108,7 @@ class EventBridgeTopic:
         """Copy each message to every queue whose filter matches its attributes."""
         bodies = rules.check_published(messages, fifo=False, limit=MAX_MESSAGE_BYTES)
         entries = [self._entry(message, body) for message, body in zip(messages, bodies, strict=True)]
-        outcomes = deliver(entries, self._publish, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES)
+        outcomes = deliver(entries, self._publish, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES, attempts=self._attempts)
         return [
             SendResult(ok=False, error=outcome)
             if isinstance(outcome, PostroadError)
@@ -109,7 +123,9 @@ class EventBridgeTopic:
         subscriber = self._queues.queue(queue.name)
         target_arn, bus, name = subscriber.arn, self.bus, _rule_name(queue.name)
         with self._translated("subscribing to"):
-            rule = self._client.put_rule(Name=name, EventBusName=bus, EventPattern=_pattern(values), State="ENABLED")
+            rule = self._client.put_rule(
+                Name=name, EventBusName=bus, EventPattern=self._pattern(values), State="ENABLED"
+            )
         self._queues.change_policy(subscriber, lambda policy: _allowed(policy, rule["RuleArn"], subscriber))
         with self._translated("subscribing to"):
             answer = self._client.put_targets(Rule=name, EventBusName=bus, Targets=[{"Id": _TARGET, "Arn": target_arn}])
@@ -158,10 +174,16 @@ class EventBridgeTopic:
             yield from page["Rules"]
 
     def _entry(self, message: OutgoingMessage, body: bytes) -> Entry[dict[str, Any]]:
-        detail = wrap_detail(body, message.attributes)
+        detail = self._detail(body, message.attributes)
         kind = message.attributes.get("EventType", "message")[:128]
-        content = {"Source": EVENT_SOURCE, "DetailType": kind, "Detail": detail}
-        return Entry(content, size=len(detail.encode()) + len(kind.encode()) + len(EVENT_SOURCE))
+        content = {"Source": self._source, "DetailType": kind, "Detail": detail}
+        return Entry(content, size=len(detail.encode()) + len(kind.encode()) + len(self._source))
+
+    def _pattern(self, values: rules.Values | None) -> str:
+        pattern: dict[str, Any] = {"source": [self._source]}
+        if values is not None:
+            pattern["detail"] = {"attributes": {name: list(allowed) for name, allowed in values.items()}}
+        return json.dumps(pattern)
 
     def _publish(self, contents: list[dict[str, Any]]) -> list[str | Again | PostroadError]:
         entries: list[Any] = [{"EventBusName": self.bus, **content} for content in contents]
@@ -189,13 +211,6 @@ def _known(name: str) -> dict[str, Make]:
 def _rule_name(queue: str) -> str:
     """One rule for each queue; rule names have 64 characters at most, queue names 80."""
     return f"{_RULE_PREFIX}{queue[:40].replace('.', '-')}-{hashlib.sha256(queue.encode()).hexdigest()[:12]}"
-
-
-def _pattern(values: rules.Values | None) -> str:
-    pattern: dict[str, Any] = {"source": [EVENT_SOURCE]}
-    if values is not None:
-        pattern["detail"] = {"attributes": {name: list(allowed) for name, allowed in values.items()}}
-    return json.dumps(pattern)
 
 
 def _filter(pattern: str) -> rules.Values | None:

@@ -24,8 +24,10 @@ class OverflowingTopic:
         clock: Clock = SYSTEM_CLOCK,
         new_id: Callable[[], str] = new_hex,
         pruning: Pruning | None = None,
+        limit: int | None = None,
     ) -> None:
         self.inner = topic
+        self._limit = limit
         self._references = References(blobs, clock, new_id)
         self._pruning = pruning or Pruning(blobs, clock)
 
@@ -39,7 +41,7 @@ class OverflowingTopic:
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Copy each message to every queue whose filter matches its attributes."""
-        limit = self.inner.traits.max_message_bytes
+        limit = min(self.inner.traits.max_message_bytes, self._limit or self.inner.traits.max_message_bytes)
         results = self._references.send(messages, self.inner.publish, limit=limit)
         self._pruning.run_when_due()
         return results

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import THROTTLED, Make, refused, short_code, translated
-from postroad.connections.batches import Again, Entry, deliver
+from postroad.connections.batches import ATTEMPTS, Again, Entry, deliver
 from postroad.errors import OutcomeUnknown, PostroadError, TopicNotFound, Unavailable
 from postroad.queues import OutgoingMessage, Queue, SendResult
 from postroad.queues.sqs import SQSQueue, SQSQueues
@@ -32,12 +32,12 @@ class SNSTopics:
         self._connection = connection
         self._queues = queues
 
-    def topic(self, name: str, *, fifo: bool = False) -> SNSTopic:
+    def topic(self, name: str, *, fifo: bool = False, attempts: int = ATTEMPTS) -> SNSTopic:
         """The topic of this name, made when first used, or of this ARN, taken as it is. No call is made here."""
         if name.startswith("arn:"):
-            return SNSTopic(self._connection, self._queues, name.rpartition(":")[2], arn=name)
+            return SNSTopic(self._connection, self._queues, name.rpartition(":")[2], arn=name, attempts=attempts)
         rules.check_topic_name(name, fifo=fifo)
-        return SNSTopic(self._connection, self._queues, name)
+        return SNSTopic(self._connection, self._queues, name, attempts=attempts)
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -49,8 +49,17 @@ class SNSTopics:
 class SNSTopic:
     """One topic on SNS."""
 
-    def __init__(self, connection: AwsConnection, queues: SQSQueues, name: str, *, arn: str | None = None) -> None:
+    def __init__(
+        self,
+        connection: AwsConnection,
+        queues: SQSQueues,
+        name: str,
+        *,
+        arn: str | None = None,
+        attempts: int = ATTEMPTS,
+    ) -> None:
         self.name = name
+        self._attempts = attempts
         self._connection = connection
         self._queues = queues
         self._given_arn = arn
@@ -80,7 +89,9 @@ class SNSTopic:
         """Copy each message to every queue whose filter matches; on FIFO a failed one holds back its group."""
         bodies = rules.check_published(messages, fifo=self._fifo, limit=MAX_MESSAGE_BYTES)
         entries = [self._entry(message, body) for message, body in zip(messages, bodies, strict=True)]
-        outcomes = deliver(entries, self._publish, most=MAX_BATCH, most_bytes=MAX_MESSAGE_BYTES)
+        outcomes = deliver(
+            entries, self._publish, most=MAX_BATCH, most_bytes=MAX_MESSAGE_BYTES, attempts=self._attempts
+        )
         return [_published(outcome) for outcome in outcomes]
 
     def subscribe(self, queue: Queue, *, filter: Filter | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from postroad.blobs import Blobs
 from postroad.blobs.s3 import S3Blobs
@@ -12,13 +13,16 @@ from postroad.errors import NotSupported
 from postroad.items import Items
 from postroad.items.dynamodb import DynamoItems
 from postroad.queues import Queue, QueueSpec
-from postroad.queues.sqs import SQSQueues
+from postroad.queues.sqs import SQSQueues, SQSTags
 from postroad.streams import Stream
 from postroad.streams.kinesis import KinesisStreams
 from postroad.topics import Topic
 from postroad.topics.eventbridge import EventBridgeTopics
 from postroad.topics.sns import SNSTopics
 from postroad.wiring.url import Address
+
+if TYPE_CHECKING:
+    from postroad.bus.stores import QueueTags
 
 
 class AwsGround:
@@ -78,6 +82,9 @@ class AwsGround:
 
     def blobs(self) -> Blobs | None:
         return self._blobs
+
+    def queue_tags(self) -> QueueTags | None:
+        return SQSTags(self._connection, self._queues)
 
     def transaction(self) -> AbstractContextManager[None]:
         raise NotSupported("AWS has no transaction across its services; use the outbox, or the embedded engine")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from postroad.blobs import Blobs
 from postroad.clock import Clock
@@ -17,6 +19,13 @@ from postroad.queues.references import Pruning
 from postroad.streams import Stream
 from postroad.topics import Topic
 from postroad.topics.overflow import OverflowingTopic
+
+if TYPE_CHECKING:
+    # A program that only uses queues does not pay for the import of the bus.
+    from postroad.bus.archive import Archive
+    from postroad.bus.config import BusConfig
+    from postroad.bus.stores import QueueTags
+    from postroad.bus.topic import TopicEventBus
 
 Overflow = Literal["blobs", "fail"]
 
@@ -38,6 +47,7 @@ class Ground(Protocol):
     def stream(self, name: str, *, shards: int, retention: float) -> Stream: ...
     def items(self) -> Items: ...
     def blobs(self) -> Blobs | None: ...
+    def queue_tags(self) -> QueueTags | None: ...
     def transaction(self) -> AbstractContextManager[None]: ...
     def check(self) -> None: ...
     def close(self) -> None: ...
@@ -52,6 +62,8 @@ class Backend:
         self.registry = registry
         blobs = ground.blobs()
         self._pruning = None if blobs is None else Pruning(blobs, clock)
+        self._buses: weakref.WeakSet[TopicEventBus] = weakref.WeakSet()
+        self._archives: weakref.WeakSet[Archive] = weakref.WeakSet()
 
     @property
     def url(self) -> str:
@@ -101,6 +113,36 @@ class Backend:
         """The stream of this name, made when missing."""
         return self._ground.stream(name, shards=shards, retention=retention)
 
+    def bus(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        fifo: bool = False,
+        event_types: Collection[type] | None = None,
+        attributes: Mapping[str, Collection[str]] | None = None,
+        local: bool | None = None,
+        orphan_after: float = 60.0,
+        config: BusConfig | None = None,
+    ) -> TopicEventBus:
+        """The bus of the topic: every process gets every event, or with a group one of its members does."""
+        from postroad.bus.topic import bus_for
+
+        bus = bus_for(
+            self, topic, group, fifo=fifo, event_types=event_types, attributes=attributes, local=local,
+            orphan_after=orphan_after, config=config, tags=self._ground.queue_tags(),
+        )  # fmt: skip
+        self._buses.add(bus)
+        return bus
+
+    def archive(self, topic: str, *, fifo: bool = False, retention: float = 2_592_000) -> Archive:
+        """The archive of the topic: what is published from now on is kept there for `retention` seconds."""
+        from postroad.bus.archive import Archive
+
+        archive = Archive(self, topic, fifo=fifo, retention=retention)
+        self._archives.add(archive)
+        return archive
+
     def items(self) -> Items:
         """Small values under conditional writes."""
         return self._ground.items()
@@ -118,7 +160,11 @@ class Backend:
         self._ground.check()
 
     def close(self) -> None:
-        """Give everything back; closing twice changes nothing."""
+        """Give everything back, the buses first; closing twice changes nothing."""
+        for bus in list(self._buses):
+            bus.close()
+        for archive in list(self._archives):
+            archive.stop()
         self._ground.close()
 
     def _overflowing(self, queue: Queue, overflow: Overflow | None) -> Queue:

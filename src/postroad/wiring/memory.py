@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from postroad.blobs import Blobs
 from postroad.blobs.memory import MemoryBlobs
@@ -16,6 +17,9 @@ from postroad.streams import Stream
 from postroad.streams.memory import MemoryStreams
 from postroad.topics import Topic
 from postroad.topics.memory import MemoryTopics
+
+if TYPE_CHECKING:
+    from postroad.bus.stores import QueueTags
 
 
 class MemoryGround:
@@ -63,6 +67,10 @@ class MemoryGround:
 
     def blobs(self) -> Blobs | None:
         return self._blobs
+
+    def queue_tags(self) -> QueueTags | None:
+        """None: abandoned queues are removed by the store itself."""
+        return None
 
     def transaction(self) -> AbstractContextManager[None]:
         raise NotSupported("memory has no transactions; use the embedded engine (sqlite:///path)")

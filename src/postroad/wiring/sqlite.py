@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from postroad.blobs import Blobs
 from postroad.blobs.directory import DirectoryBlobs
@@ -17,6 +18,9 @@ from postroad.streams import Stream
 from postroad.streams.sqlite import SQLiteStreams
 from postroad.topics import Topic
 from postroad.topics.sqlite import SQLiteTopics
+
+if TYPE_CHECKING:
+    from postroad.bus.stores import QueueTags
 
 
 class SQLiteGround:
@@ -69,6 +73,10 @@ class SQLiteGround:
 
     def blobs(self) -> Blobs | None:
         return self._blobs
+
+    def queue_tags(self) -> QueueTags | None:
+        """None: abandoned queues are removed by the store itself."""
+        return None
 
     def transaction(self) -> AbstractContextManager[None]:
         return self._engine.transaction()

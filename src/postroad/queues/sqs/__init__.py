@@ -3,5 +3,6 @@
 from postroad.queues.sqs.calls import SQSClient
 from postroad.queues.sqs.queue import SQSQueue
 from postroad.queues.sqs.store import SQSQueues
+from postroad.queues.sqs.tags import SQSTags
 
-__all__ = ["SQSClient", "SQSQueue", "SQSQueues"]
+__all__ = ["SQSClient", "SQSQueue", "SQSQueues", "SQSTags"]

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from postroad.clock import Clock
-from postroad.connections.batches import Entry, deliver
+from postroad.connections.batches import ATTEMPTS, Entry, deliver
 from postroad.errors import NotSupported, PostroadError, TransportError, Unavailable
 from postroad.queues import rules
 from postroad.queues.moving import Decide, MoveStep
@@ -35,11 +35,12 @@ _OK = AckResult(ok=True)
 class SQSQueue:
     """A queue by its URL. SQS counts in whole seconds: visibility, delay, wait and extension are rounded up."""
 
-    def __init__(self, calls: SQSCalls, url: str, clock: Clock) -> None:
+    def __init__(self, calls: SQSCalls, url: str, clock: Clock, *, attempts: int = ATTEMPTS) -> None:
         self.name = name_in(url)
         self.url = url
         self.clock = clock
         self._calls = calls
+        self._attempts = attempts
         self._fifo = self.name.endswith(".fifo")
         self._lock = threading.Lock()
         self._known: tuple[QueueSpec, str] | None = None
@@ -121,7 +122,7 @@ class SQSQueue:
         self, operation: str, entries: Sequence[Entry[dict[str, Any]]]
     ) -> list[Mapping[str, Any] | PostroadError]:
         call = partial(self._calls.batch, operation, self.url)
-        return deliver(entries, call, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES)
+        return deliver(entries, call, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES, attempts=self._attempts)
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
         """Lease up to `max_messages`, ten by each call, waiting up to `wait` seconds for the first one."""

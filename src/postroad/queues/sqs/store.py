@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.aws import AwsConnection
+from postroad.connections.batches import ATTEMPTS
 from postroad.errors import ConfigurationError, PostroadError, QueueExists, QueueNotFound
 from postroad.queues.spec import QueueSpec, check_name, check_source_allowed
 from postroad.queues.sqs import settings
@@ -26,17 +27,20 @@ class SQSQueues:
         self.clock = clock
         self._policies = threading.Lock()
 
-    def queue(self, name: str) -> SQSQueue:
-        """The queue of this name or URL. A URL is taken as it is and no call is made."""
+    def queue(self, name: str, *, attempts: int = ATTEMPTS) -> SQSQueue:
+        """The queue of this name or URL. A URL is taken as it is and no call is made.
+
+        `attempts` is how often an entry is tried that fails through no fault of its own.
+        """
         if name.startswith(("http://", "https://")):
-            return SQSQueue(self._calls, name, self.clock)
+            return SQSQueue(self._calls, name, self.clock, attempts=attempts)
         check_name(name)
         if not self._calls.has("get_queue_url"):
             raise ConfigurationError(
                 f"the SQS client cannot look up queue {name!r}", field="name", remedy="Give the queue's URL."
             )
         answer = self._calls.call("get_queue_url", name, QueueName=name)
-        return SQSQueue(self._calls, answer["QueueUrl"], self.clock)
+        return SQSQueue(self._calls, answer["QueueUrl"], self.clock, attempts=attempts)
 
     def create_queue(self, spec: QueueSpec) -> SQSQueue:
         """Make the queue, or return it when it exists with the same settings; seconds are rounded up."""

@@ -1,0 +1,44 @@
+"""How a bus is doing."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from postroad.bus.breaker import BreakerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusHealth:
+    """One look at a bus."""
+
+    running: bool
+    in_flight: int
+    publish_breaker: BreakerState
+    receive_breaker: BreakerState
+    last_error: str | None
+    handled: int
+    failed: int
+    duplicates: int
+    unhandled: int
+    dead_lettered: int
+    gaps: int
+
+
+class Tally:
+    """What the health of a bus counts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(("handled", "failed", "duplicates", "unhandled", "dead_lettered", "gaps"), 0)
+        self.last_error: str | None = None
+
+    def add(self, name: str) -> None:
+        """Count one more."""
+        with self._lock:
+            self._counts[name] += 1
+
+    def counts(self) -> dict[str, int]:
+        """All counts as they are now."""
+        with self._lock:
+            return dict(self._counts)

@@ -1,0 +1,58 @@
+"""The names that belong to one topic: its queues and their dead letters."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from postroad.errors import InvalidName
+from postroad.queues.spec import check_name
+
+_GROUP = re.compile(r"[A-Za-z0-9_-]+")
+_RESERVED = ("archive", "dead")
+_OWN = "p-"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names built from a topic's own."""
+
+    base: str
+    fifo: bool
+
+    @property
+    def topic(self) -> str:
+        """The topic itself."""
+        return self.base + self._suffix
+
+    def dead(self, group: str | None) -> str:
+        """The dead letters of a group, or of all own queues."""
+        middle = "" if group is None else f"--{group}"
+        return check_name(f"{self.base}{middle}--dead{self._suffix}", field="group")
+
+    def group(self, group: str) -> str:
+        """The queue of a group."""
+        return check_name(f"{self.base}--{group}{self._suffix}", field="group")
+
+    def own(self, number: str) -> str:
+        """A queue of one process."""
+        return check_name(f"{self.own_prefix}{number}{self._suffix}", field="topic")
+
+    @property
+    def own_prefix(self) -> str:
+        """What all own queues of the topic begin with."""
+        return f"{self.base}--{_OWN}"
+
+    @property
+    def _suffix(self) -> str:
+        return ".fifo" if self.fifo else ""
+
+
+def check_group(group: object) -> None:
+    """Refuse what cannot name a group, or would be taken for something else."""
+    reserved = group in _RESERVED or (isinstance(group, str) and (group.startswith(_OWN) or "--" in group))
+    if not isinstance(group, str) or _GROUP.fullmatch(group) is None or reserved:
+        raise InvalidName(
+            f"group: {group!r} cannot name a group", field="group",
+            remedy="Use letters, digits, '_' and single '-'; 'archive', 'dead' and 'p-…' are taken.",
+        )  # fmt: skip

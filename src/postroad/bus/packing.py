@@ -1,0 +1,64 @@
+"""An event as a message: wrapped once, with the attributes, group and trace that go with it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from postroad.bus import tracing
+from postroad.bus.attributes import attributes_of
+from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.context import HandlingContext, current_context
+from postroad.bus.grouping import group_of
+from postroad.events import Codec, Envelope
+from postroad.queues import OutgoingMessage
+from postroad.queues.rules import check_content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packer:
+    """Wraps the events of one bus."""
+
+    codec: Codec
+    config: SQSEventBusConfig
+    publisher_id: str
+    fifo: bool
+    needs_dedup_id: bool
+    """Whether the transport refuses a FIFO message without one."""
+    limit: int | None
+    """The bytes above which a message is refused before any request; None where it travels by reference."""
+
+    def wrap(self, event: object, key: str | None) -> Envelope:
+        """The envelope; inside a handler it carries what caused it."""
+        if dataclasses.is_dataclass(event) and self.codec.registry.known_name(type(event)) is None:
+            self.codec.registry.register(type(event))
+        tenant = getattr(event, "tenant_id", None)
+        cause = current_context()
+        return self.codec.wrap(
+            event,
+            publisher_id=self.publisher_id,
+            key=key,
+            tenant_id=tenant if isinstance(tenant, str) else None,
+            traceparent=tracing.traceparent() or (cause.envelope.traceparent if cause else None),
+            correlation_id=None if cause is None else _correlation(cause),
+            causation_id=None if cause is None else str(cause.envelope.event_id),
+        )
+
+    def message(self, envelope: Envelope, event: object) -> OutgoingMessage:
+        """What is sent, the same in every retry."""
+        cause = current_context()
+        reply_to = None if cause is None else cause.envelope.publisher_id
+        dedup = self.fifo and (self.config.enable_deduplication or self.needs_dedup_id)
+        message = OutgoingMessage(
+            self.codec.encode(envelope),
+            attributes_of(envelope, reply_to=reply_to),
+            group=group_of(self.config.message_group_id, envelope, event, fifo=self.fifo),
+            dedup_id=str(envelope.event_id) if dedup else None,
+        )
+        if self.limit is not None:
+            check_content(message, limit=self.limit)
+        return message
+
+
+def _correlation(cause: HandlingContext) -> str:
+    return cause.envelope.correlation_id or str(cause.envelope.event_id)

@@ -1,0 +1,71 @@
+"""Dead letters: where a bus puts what nobody can handle, with the reason."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from postroad.clock import Clock
+from postroad.errors import NotSupported
+from postroad.queues import Delivery, OutgoingMessage, Queue
+from postroad.queues.markers import mark_dead
+
+Reason = Literal["undecodable", "unknown_type", "invalid", "handler_failed", "unhandled"]
+
+
+class DeadLetters(Protocol):
+    """The dead letters of one queue."""
+
+    def bury(self, queue: Queue, delivery: Delivery, *, reason: Reason, error: str | None) -> bool:
+        """Move the message there; False when it stayed, because there are no dead letters or they took nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OwnDeadLetters:
+    """Those that the queue itself has."""
+
+    def bury(self, queue: Queue, delivery: Delivery, *, reason: Reason, error: str | None) -> bool:
+        try:
+            (result,) = queue.reject([delivery], reason=reason, error=error)
+        except NotSupported:
+            return False
+        return result.ok
+
+
+@dataclass(frozen=True, slots=True)
+class GivenDeadLetters:
+    """A queue that the bus was given: first sent there, then deleted here."""
+
+    letters: Queue
+    clock: Clock
+
+    def bury(self, queue: Queue, delivery: Delivery, *, reason: Reason, error: str | None) -> bool:
+        attributes = mark_dead(
+            delivery.attributes,
+            source=queue.name,
+            receives=delivery.receive_count,
+            error=error,
+            at=self.clock.now(),
+            reason=reason,
+        )
+        fifo = self.letters.name.endswith(".fifo")
+        # The same burial, repeated after a crash, is recognised by its dedup id.
+        dedup_id = f"{delivery.message_id}-{delivery.receive_count}" if fifo else None
+        group = (delivery.group or delivery.message_id) if fifo else None
+        (sent,) = self.letters.send([OutgoingMessage(delivery.body, attributes, group=group, dedup_id=dedup_id)])
+        if sent.ok:
+            # A failed deletion leaves a second copy, never none.
+            queue.ack([delivery])
+        return sent.ok
+
+
+def describe(error: BaseException) -> str:
+    """The error in one line, with the place where it was raised: `ValueError: no such order [shop.orders:place]`."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if not frames:
+        return text
+    frame = frames[-1][0]
+    return f"{text} [{frame.f_globals.get('__name__', '?')}:{frame.f_code.co_name}]"

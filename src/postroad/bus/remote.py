@@ -1,0 +1,324 @@
+"""A bus that reaches other processes: one engine publishes and receives for all transports."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from postroad.bus import tracing
+from postroad.bus.acking import Acker
+from postroad.bus.breaker import CircuitBreaker, CircuitBreakerConfig
+from postroad.bus.config import SQSEventBusConfig, Unhandled
+from postroad.bus.context import HandlingContext, handling
+from postroad.bus.health import BusHealth, Tally
+from postroad.bus.holding import Holdings
+from postroad.bus.housekeeping import Chore, Housekeeper
+from postroad.bus.inlets import Inlet
+from postroad.bus.judging import Judge, Wanted
+from postroad.bus.lane import Lane, Send
+from postroad.bus.local import EventBus, InProcessEventBus
+from postroad.bus.memory import Memory
+from postroad.bus.packing import Packer
+from postroad.bus.poison import DeadLetters
+from postroad.bus.receiving import Reception, Run, receives_for
+from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
+from postroad.bus.sending import Sender, Sent
+from postroad.bus.settling import Settler
+from postroad.bus.subscribing import check_handler, check_type, register
+from postroad.bus.telling import Teller
+from postroad.clock import SYSTEM_CLOCK, Clock
+from postroad.errors import ConfigurationError, PostroadError
+from postroad.events import Codec, Envelope, EventRegistry, default_registry
+from postroad.queues import OutgoingMessage
+from postroad.settings import bus_variable
+
+_CHUNK = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlet:
+    """Where a bus sends."""
+
+    name: str
+    send: Send
+    fifo: bool = False
+    limit: int | None = None
+    """The largest message; None where larger ones travel by reference."""
+    needs_dedup_id: bool = False
+    close: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """An event ready to go: its message, or what became of it already."""
+
+    event: object
+    envelope: Envelope | None
+    message: OutgoingMessage | None
+    sent: Sent | None = None
+
+
+class RemoteEventBus:
+    """Calls local handlers on the publisher's thread and carries the event to other processes."""
+
+    def __init__(
+        self,
+        *,
+        outlet: Outlet,
+        inlet: Inlet | None,
+        dead_letters: DeadLetters | None = None,
+        config: SQSEventBusConfig | None = None,
+        local_bus: EventBus | None = None,
+        registry: EventRegistry | None = None,
+        clock: Clock | None = None,
+        breaker: CircuitBreakerConfig | None = None,
+        unhandled: Unhandled | None = None,
+        wanted: Wanted = lambda _, __: True,
+        chores: Sequence[Chore] = (),
+    ) -> None:
+        self.name = outlet.name
+        self.config = SQSEventBusConfig.from_env() if config is None else config
+        clock = SYSTEM_CLOCK if clock is None else clock
+        self._registry = default_registry if registry is None else registry
+        self._local: EventBus = InProcessEventBus() if local_bus is None else local_bus
+        told = bus_variable("PUBLISHER_ID")
+        self.publisher_id = self.config.publisher_id or (told[1] if told else str(uuid.uuid4()))
+        self._outlet, self._inlet = outlet, inlet
+        self._teller, self._tally = Teller(outlet.name), Tally()
+        self._memory = Memory(self.config, clock)
+        self._publish_breaker = CircuitBreaker(breaker, clock.monotonic)
+        self._receive_breaker = CircuitBreaker(breaker, clock.monotonic)
+        codec = Codec(self._registry, clock=clock)
+        self._packer = Packer(
+            codec=codec, config=self.config, publisher_id=self.publisher_id, fifo=outlet.fifo,
+            needs_dedup_id=outlet.needs_dedup_id, limit=outlet.limit,
+        )  # fmt: skip
+        self._lane = Lane(outlet.send)
+        self._sender = Sender(self._lane, self.config, self._publish_breaker, fifo=outlet.fifo)
+        self._acker = Acker(clock, self._teller)
+        self._holdings = Holdings(
+            visibility=self.config.visibility_timeout_seconds, most=self.config.heartbeat_max_seconds, clock=clock,
+            teller=self._teller,
+        )  # fmt: skip
+        self._housekeeper = Housekeeper(clock, [self._acker, self._holdings, *chores])
+        self._acker.wake = self._holdings.wake = self._housekeeper.wake
+        judge = Judge(
+            codec=codec, config=self.config, local=self._local, memory=self._memory, wanted=wanted,
+            unhandled=self.config.unhandled if unhandled is None else unhandled, buries=dead_letters is not None,
+            teller=self._teller,
+        )  # fmt: skip
+        settler = Settler(
+            acker=self._acker, holdings=self._holdings, memory=self._memory, dead_letters=dead_letters,
+            breaker=self._receive_breaker, teller=self._teller, tally=self._tally,
+        )  # fmt: skip
+        self._reception = None if inlet is None else Reception(
+            config=self.config, inlet=inlet, judge=judge, settler=settler, holdings=self._holdings,
+            breaker=self._receive_breaker, teller=self._teller, tally=self._tally,
+        )  # fmt: skip
+        self._lifecycle = threading.Lock()
+        self._run: Run | None = None
+        self._closed = False
+        self._pid = os.getpid()
+
+    @property
+    def registry(self) -> EventRegistry:
+        """The types that this bus reads and writes."""
+        return self._registry
+
+    @property
+    def is_receiving_here(self) -> bool:
+        """Whether the caller is a handler that this bus's receiver waits for: nothing is received until it returns."""
+        return receives_for(self._reception)
+
+    def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
+        """Call the handler for every event of exactly this type, published here or received."""
+        self._check_process()
+        check_type(event_type)
+        check_handler(handler)
+        register(self._registry, event_type)
+        self._local.subscribe(event_type, handler)
+
+    def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
+        """Remove one subscription of the handler; says whether there was one."""
+        self._check_process()
+        return self._local.unsubscribe(event_type, handler)
+
+    def publish(self, event: object, *, key: str | None = None) -> PublishResult:
+        """Run the local handlers, then send; both outcomes are in the result."""
+        self._check_process()
+        with tracing.publishing(self.name):
+            prepared = self._prepare(event, key)
+            local = self._dispatch(prepared)
+            return self._result(prepared, local, self._send([prepared], set())[0])
+
+    def publish_many(self, events: Iterable[object]) -> list[PublishResult]:
+        """Publish in order, ten to a request; one result for each, and no failure stops the rest."""
+        self._check_process()
+        results: list[PublishResult] = []
+        blocked: set[str | None] = set()
+        rest = iter(events)
+        while chunk := [event for _, event in zip(range(_CHUNK), rest, strict=False)]:
+            with tracing.publishing(self.name):
+                prepared = [self._prepare(event, None) for event in chunk]
+                local = [self._dispatch(each) for each in prepared]
+                sent = self._send(prepared, blocked)
+            results += map(self._result, prepared, local, sent)
+        return results
+
+    async def apublish(self, event: object, *, key: str | None = None) -> PublishResult:
+        """Publish without blocking the loop: async handlers are awaited on it, all else runs in threads."""
+        self._check_process()
+        with tracing.publishing(self.name):
+            prepared = self._prepare(event, key)
+            local = await self._adispatch(prepared)
+            sent = await asyncio.to_thread(self._send, [prepared], set[str | None]())
+            return self._result(prepared, local, sent[0])
+
+    def start_receiver(self) -> None:
+        """Receive on a thread of its own; what is published after this returns is received."""
+        self._check_process()
+        reception = self._receiving()
+        with self._lifecycle:
+            if self._run is not None:
+                raise RuntimeError("the receiver is already started; stop it first")
+            self._open(reception)
+            self._run = Run(reception)
+            self._run.start()
+
+    def stop_receiver(self, *, timeout: float = 5.0) -> None:
+        """Start no further handler, give back what none began on, and return within `timeout`. Stopping twice is ok."""
+        self._check_process()
+        with self._lifecycle:
+            run, self._run = self._run, None
+        if run is not None:
+            run.stop(timeout)
+
+    def receive_once(self) -> list[Any]:
+        """Poll once, handle what came, and return the events that were handled without error."""
+        self._check_process()
+        reception = self._receiving()
+        self._open(reception)
+        return Run(reception).once()
+
+    def health(self) -> BusHealth:
+        """How the bus is doing."""
+        run = self._run
+        return BusHealth(
+            running=run is not None and run.alive,
+            in_flight=len(self._holdings),
+            publish_breaker=self._publish_breaker.state,
+            receive_breaker=self._receive_breaker.state,
+            last_error=self._tally.last_error,
+            **self._tally.counts(),
+        )
+
+    def close(self) -> None:
+        """Stop, give back what is held, and remove what belongs to this process alone. Closing twice is ok."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self.stop_receiver()
+        if self._inlet is not None:
+            self._inlet.close()
+        self._lane.close()
+        self._outlet.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _prepare(self, event: object, key: str | None) -> _Prepared:
+        """Wrap the event once, before a handler can change it: all retries send the same bytes."""
+        envelope = None
+        filtered = None if self.config.allows(type(event)) else Sent("filtered")
+        try:
+            envelope = self._packer.wrap(event, key)
+            message = None if filtered else self._packer.message(envelope, event)
+        except PostroadError as error:
+            return _Prepared(event, envelope, None, filtered or Sent("failed", error))
+        return _Prepared(event, envelope, message, filtered)
+
+    def _dispatch(self, prepared: _Prepared) -> PublishResult | None:
+        if not self.config.local_dispatch:
+            return None
+        with handling(_context(prepared)):
+            result = self._local.publish(prepared.event)
+        self._remember(prepared, result)
+        return result
+
+    async def _adispatch(self, prepared: _Prepared) -> PublishResult | None:
+        if not self.config.local_dispatch:
+            return None
+        with handling(_context(prepared)):
+            if isinstance(self._local, InProcessEventBus):
+                result = await self._local.apublish(prepared.event)
+            else:
+                result = await asyncio.to_thread(self._local.publish, prepared.event)
+        self._remember(prepared, result)
+        return result
+
+    def _remember(self, prepared: _Prepared, result: PublishResult) -> None:
+        """What was handled here must not be handled again when it comes back."""
+        if prepared.envelope is None or not result.handlers_invoked:
+            return
+        if result.ok:
+            self._memory.published.mark_seen(prepared.envelope.event_id)
+            return
+        succeeded = list(result.handlers_invoked)
+        for failure in result.errors:
+            if failure.handler in succeeded:
+                succeeded.remove(failure.handler)
+        self._memory.note_succeeded(prepared.envelope.event_id, succeeded)
+
+    def _send(self, prepared: Sequence[_Prepared], blocked: set[str | None]) -> list[Sent]:
+        messages = [each.message for each in prepared if each.message is not None]
+        outcomes = iter(self._sender.send(messages, blocked) if messages else ())
+        sent = [each.sent or next(outcomes) for each in prepared]
+        for each, outcome in zip(prepared, sent, strict=True):
+            if outcome.error is not None:
+                self._teller.tell("bus_publish_failed", each.envelope, error=str(outcome.error))
+            elif outcome.remote == "sent":
+                self._teller.tell("bus_published", each.envelope)
+        return sent
+
+    def _result(self, prepared: _Prepared, local: PublishResult | None, sent: Sent) -> PublishResult:
+        errors = () if local is None else local.errors
+        if sent.error is not None:
+            errors = (*errors, HandlerFailure(self._sqs_publish, sent.error))
+        invoked = () if local is None else local.handlers_invoked
+        event_id = None if prepared.envelope is None else prepared.envelope.event_id
+        return PublishResult(prepared.event, invoked, errors, event_id=event_id, remote=sent.remote)
+
+    def _sqs_publish(self, event: object) -> None:
+        """Send the event to other processes alone; in a result it stands for the transport."""
+        (sent,) = self._send([self._prepare(event, None)], set())
+        if sent.error is not None:
+            raise sent.error
+
+    def _receiving(self) -> Reception:
+        if self._reception is None:
+            raise ConfigurationError(
+                f"queue_url: the bus {self.name!r} has no queue to receive from", field="queue_url",
+                remedy="Give queue_url, or only publish.",
+            )  # fmt: skip
+        return self._reception
+
+    def _open(self, reception: Reception) -> None:
+        reception.inlet.open()
+        self._housekeeper.wake()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ConfigurationError("this bus was made before a fork", remedy="Make a bus of its own in the child.")
+
+
+def _context(prepared: _Prepared) -> HandlingContext | None:
+    return None if prepared.envelope is None else HandlingContext(envelope=prepared.envelope, event=prepared.event)

@@ -1,0 +1,115 @@
+"""The bus on a topic of a backend: every process hears it, or one of each group."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from postroad.bus.attributes import attributes_of
+from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.judging import Wanted
+from postroad.bus.naming import Names, check_group
+from postroad.bus.poison import OwnDeadLetters
+from postroad.bus.remote import Outlet, RemoteEventBus
+from postroad.bus.stores import QueueTags, Store
+from postroad.bus.topic_queues import GroupQueue, OwnQueue
+from postroad.errors import ConfigurationError, InvalidName
+from postroad.events import Envelope, EventRegistry
+from postroad.queues import Delivery
+from postroad.topics import Topic
+from postroad.topics.overflow import OverflowingTopic
+from postroad.topics.rules import check_filter, lets_through
+
+
+class TopicEventBus(RemoteEventBus):
+    """Made by `backend.bus(topic, group)`."""
+
+
+def bus_for(
+    store: Store,
+    topic: str,
+    group: str | None = None,
+    *,
+    fifo: bool = False,
+    event_types: Collection[type] | None = None,
+    attributes: Mapping[str, Collection[str]] | None = None,
+    local: bool | None = None,
+    orphan_after: float = 60.0,
+    config: SQSEventBusConfig | None = None,
+    tags: QueueTags | None = None,
+) -> TopicEventBus:
+    """The bus of a topic: without a group every process gets every event, with one a member of the group does."""
+    _check(topic, group, orphan_after)
+    fifo = fifo or topic.endswith(".fifo")
+    names = Names(re.split("[:/]", topic)[-1].removesuffix(".fifo"), fifo)
+    config = SQSEventBusConfig.from_env() if config is None else config
+    config = _dispatching(config, group, local)
+    filter = _filter(store.registry, event_types, attributes)
+    address = topic if topic.startswith("arn:") else names.topic
+    bare = store.topic(address, fifo=fifo, overflow="fail")
+    inlet = (
+        OwnQueue(store, bare, names, config, filter, orphan_after, tags)
+        if group is None
+        else GroupQueue(store, bare, names, config, filter, group)
+    )
+    own = isinstance(inlet, OwnQueue)
+    return TopicEventBus(
+        outlet=_outlet(store, bare, names, config),
+        inlet=inlet,
+        dead_letters=OwnDeadLetters(),
+        config=config,
+        registry=store.registry,
+        clock=store.clock,
+        unhandled="ack" if own and config.unhandled == "release" else config.unhandled,
+        wanted=_wanted(filter),
+        chores=[inlet] if isinstance(inlet, OwnQueue) else [],
+    )
+
+
+def _check(topic: object, group: object, orphan_after: object) -> None:
+    if group is not None:
+        check_group(group)
+    if isinstance(orphan_after, bool) or not isinstance(orphan_after, int | float) or not 0 < orphan_after < math.inf:
+        raise ConfigurationError(f"orphan_after: {orphan_after!r} is not a number of seconds", field="orphan_after")
+    if not isinstance(topic, str) or not topic:
+        raise InvalidName(f"topic: {topic!r} is not a topic name", field="topic")
+
+
+def _dispatching(config: SQSEventBusConfig, group: str | None, local: bool | None) -> SQSEventBusConfig:
+    """In a group a publisher does not handle its own event aside, so that the group handles it once."""
+    dispatch = (config.local_dispatch and group is None) if local is None else local
+    return replace(config, local_dispatch=dispatch)
+
+
+def _filter(
+    registry: EventRegistry,
+    event_types: Collection[type] | None,
+    attributes: Mapping[str, Collection[str]] | None,
+) -> Mapping[str, tuple[str, ...]] | None:
+    wanted: dict[str, Collection[str]] = dict(attributes or {})
+    if event_types is not None:
+        wanted["EventType"] = [registry.register(each) for each in event_types]
+    return check_filter(wanted if wanted or attributes is not None else None)
+
+
+def _wanted(filter: Mapping[str, tuple[str, ...]] | None) -> Wanted:
+    def wanted(delivery: Delivery, envelope: Envelope) -> bool:
+        # Where the attributes disagree with the body, the body decides.
+        return filter is None or lets_through(filter, {**delivery.attributes, **attributes_of(envelope)})
+
+    return wanted
+
+
+def _outlet(store: Store, bare: Topic, names: Names, config: SQSEventBusConfig) -> Outlet:
+    blobs = store.blobs() if config.overflow == "blobs" else None
+    limit = min(config.max_message_bytes or bare.traits.max_message_bytes, bare.traits.max_message_bytes)
+    topic = bare if blobs is None else OverflowingTopic(bare, blobs, clock=store.clock, limit=config.max_message_bytes)
+    return Outlet(
+        name=names.topic,
+        send=topic.publish,
+        fifo=names.fifo,
+        limit=limit if blobs is None else None,
+        needs_dedup_id=True,
+    )

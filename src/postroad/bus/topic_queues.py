@@ -1,0 +1,151 @@
+"""The queues of a topic bus: one of a whole group, or one that belongs to this process alone."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.naming import Names
+from postroad.bus.stores import QueueTags, Store, ensure
+from postroad.errors import ConfigurationError, NotPermitted, NotSupported, PostroadError
+from postroad.queues import Queue, QueueSpec
+from postroad.topics import Topic
+
+Filter = Mapping[str, tuple[str, ...]] | None
+
+_DEAD_RETENTION = 1_209_600.0
+# In a FIFO queue the messages behind a failing one are received along with it: their counts say little about them.
+_FIFO_LENIENCE = 5
+
+
+class GroupQueue:
+    """The lasting queue of a group, made with the bus."""
+
+    def __init__(
+        self, store: Store, topic: Topic, names: Names, config: SQSEventBusConfig, filter: Filter, group: str
+    ) -> None:
+        name, dead = names.group(group), names.dead(group)
+        ensure(store, _dead_spec(dead, names))
+        self.source = ensure(store, _spec(name, dead, names, config))
+        # Whoever may not subscribe has had it subscribed by those who may.
+        with suppress(NotPermitted):
+            topic.subscribe(self.source, filter=filter)
+
+    def open(self) -> None:
+        """It is live since the bus was made."""
+
+    def reopen(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """The group keeps its queue."""
+
+
+class OwnQueue:
+    """A queue of this process, renewed while it lives and removed when it closes or is gone."""
+
+    def __init__(
+        self,
+        store: Store,
+        topic: Topic,
+        names: Names,
+        config: SQSEventBusConfig,
+        filter: Filter,
+        orphan_after: float,
+        tags: QueueTags | None,
+    ) -> None:
+        self._store = store
+        self._topic = topic
+        self._names = names
+        self._config = config
+        self._filter = filter
+        self._orphan_after = orphan_after
+        self._tags = tags
+        self._lock = threading.Lock()
+        self._queue: Queue | None = None
+        self._spec: QueueSpec | None = None
+        self._renewed_at = 0.0
+        names.own("0" * 12)
+
+    @property
+    def source(self) -> Queue:
+        if self._queue is None:
+            raise ConfigurationError("the bus has no queue yet", remedy="Start the receiver first.")
+        return self._queue
+
+    def open(self) -> None:
+        with self._lock:
+            if self._queue is None:
+                self._make()
+
+    def reopen(self) -> bool:
+        with self._lock:
+            # Under a new name: SQS refuses the old one for a minute.
+            self._make()
+        return True
+
+    def close(self) -> None:
+        with self._lock:
+            queue, self._queue, self._spec = self._queue, None, None
+        if queue is not None:
+            self._remove(queue)
+
+    def due(self) -> float | None:
+        """When the next sign of life is due."""
+        return None if self._queue is None else self._renewed_at + self._orphan_after / 2
+
+    def run(self) -> None:
+        """Renew the queue. One that is gone already is noticed by the next receive."""
+        with self._lock:
+            spec = self._spec
+            self._renewed_at = self._store.clock.monotonic()
+        if spec is None:
+            return
+        with suppress(PostroadError):
+            if spec.auto_delete_after is not None:
+                self._store.update_queue(spec)
+            elif self._tags is not None:
+                self._tags.renew(spec.name, seconds=self._orphan_after)
+                self._sweep(self._tags)
+
+    def _make(self) -> None:
+        name, dead = self._names.own(uuid.uuid4().hex[:12]), self._names.dead(None)
+        ensure(self._store, _dead_spec(dead, self._names))
+        spec = replace(_spec(name, dead, self._names, self._config), auto_delete_after=self._orphan_after)
+        try:
+            queue = self._store.create_queue(spec)
+        except NotSupported:
+            spec = replace(spec, auto_delete_after=None)
+            queue = self._store.create_queue(spec)
+            if self._tags is not None:
+                self._tags.renew(name, seconds=self._orphan_after)
+                self._sweep(self._tags)
+        self._topic.subscribe(queue, filter=self._filter)
+        self._queue, self._spec = queue, spec
+        self._renewed_at = self._store.clock.monotonic()
+
+    def _sweep(self, tags: QueueTags) -> None:
+        """Remove the queues of this topic whose owners are gone."""
+        with suppress(PostroadError):
+            for name in tags.abandoned(self._names.own_prefix, seconds=self._orphan_after):
+                self._remove(self._store.queue(name))
+
+    def _remove(self, queue: Queue) -> None:
+        with suppress(PostroadError):
+            self._topic.unsubscribe(queue)
+        with suppress(PostroadError):
+            self._store.delete_queue(queue.name)
+
+
+def _spec(name: str, dead: str, names: Names, config: SQSEventBusConfig) -> QueueSpec:
+    receives = min(1_000, config.max_receives * (_FIFO_LENIENCE if names.fifo else 1))
+    visibility = config.visibility_timeout_seconds
+    return QueueSpec(name, fifo=names.fifo, visibility=visibility, dead_letter=dead, max_receives=receives)
+
+
+def _dead_spec(name: str, names: Names) -> QueueSpec:
+    return QueueSpec(name, fifo=names.fifo, retention=_DEAD_RETENTION)
