@@ -155,7 +155,7 @@ class SQLiteTopic:
         filter: Mapping[str, tuple[str, ...]] | None,
         fresh: Sequence[tuple[OutgoingMessage, bytes]],
     ) -> None:
-        state = self._queues.states.get(tx, queue_id)
+        state = self._queues.states.for_sending(tx, queue_id)
         wanted = [each for each in fresh if rules.lets_through(filter, each[0].attributes)]
         if not wanted:
             return

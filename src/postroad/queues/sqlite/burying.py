@@ -35,7 +35,7 @@ class Undertaker:
     ) -> None:
         """Move one message to the dead letters in this transaction."""
         tx.must_be_durable()
-        grave = self._states.get(tx, dead_letters)
+        grave = self._states.for_sending(tx, dead_letters)
         grave.last_us = max(grave.last_us, now_us)
         attributes = mark_dead(
             read_attributes(row.attributes),

@@ -50,6 +50,7 @@ class Claimer:
 
     def claim(self, tx: Transaction, state: QueueState, *, limit: int, visibility_us: int | None) -> list[Delivery]:
         """Lease up to `limit` messages."""
+        state.write(tx)
         now_us, monotonic_us = self._engine.now_us(), self._engine.monotonic_us()
         if state.spec.auto_delete_after is not None:
             state.seen_us = monotonic_us

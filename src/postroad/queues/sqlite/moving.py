@@ -57,7 +57,7 @@ class Mover:
         found = one(tx.connection, _QUEUE_ID, (move.to,))
         if found is None:
             raise QueueNotFound(f"queue {move.to!r} does not exist")
-        target = self._states.get(tx, found[0])
+        target = self._states.for_sending(tx, found[0])
         target.last_us = max(target.last_us, self._engine.now_us())
         content = (target.last_us, row.group_name, row.body, write_attributes(move.attributes))
         self._sender.append(tx, target, content, origin=row.first_id)

@@ -80,7 +80,7 @@ class SQLiteQueue:
         bodies = check_messages(self._spec, messages)
         if not bodies:
             return []
-        results = self._write(self._send, messages, bodies)
+        results = self._engine.write(lambda tx: self._send(tx, messages, bodies))
         failpoints.hit("queue.send.after_commit")
         return results
 
@@ -160,9 +160,8 @@ class SQLiteQueue:
 
         return self._engine.write(work, durable=durable)
 
-    def _send(
-        self, tx: Transaction, state: QueueState, messages: Sequence[OutgoingMessage], bodies: Sequence[bytes]
-    ) -> list[SendResult]:
+    def _send(self, tx: Transaction, messages: Sequence[OutgoingMessage], bodies: Sequence[bytes]) -> list[SendResult]:
+        state = self._store.states.for_sending(tx, self._id)
         results = self._store.sender.send(tx, state, messages, bodies)
         self._store.deliver(tx, state)
         failpoints.hit("queue.send.before_commit")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -38,6 +39,7 @@ class Row(NamedTuple):
         return self.id if self.origin is None else self.origin
 
 
+@lru_cache(maxsize=256)
 def moment(us: int) -> datetime:
     """The time of a stored wall clock."""
     return _EPOCH + timedelta(microseconds=us)

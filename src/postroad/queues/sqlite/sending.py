@@ -14,10 +14,6 @@ from postroad.queues.sqlite.ids import MessageIds
 from postroad.queues.sqlite.rows import checksum, write_attributes
 from postroad.queues.sqlite.state import QueueState
 
-INSERT: Final = """
-INSERT INTO message (id, sent_us, grp, due_us, origin, group_name, body, attributes, checksum)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
 _DELAY: Final = """
 INSERT INTO lease (id, queue, visible_us, held, receives, due_wall_us, sent_us) VALUES (?, ?, ?, 0, 0, ?, ?)
 """
@@ -59,7 +55,7 @@ class Sender:
         bodies: Sequence[bytes],
         monotonic_us: int,
     ) -> list[SendResult]:
-        rows, results, now_us, row_id = [], [], state.last_us, state.next
+        rows, results, now_us, row_id = state.unwritten, [], state.last_us, state.next
         for message, body in zip(messages, bodies, strict=True):
             attributes = write_attributes(message.attributes)
             rows.append((row_id, now_us, None, None, None, message.group, body, attributes, checksum(body, attributes)))
@@ -68,10 +64,9 @@ class Sender:
                 state.returns_us = 0
             results.append(SendResult(True, self._ids.text(row_id), row_id))
             row_id += 1
-        tx.connection.executemany(INSERT, rows)
         state.next = row_id
-        state.size += len(rows)
-        state.sent += len(rows)
+        state.size += len(bodies)
+        state.sent += len(bodies)
         return results
 
     def _send_ordered(
@@ -107,7 +102,7 @@ class Sender:
             grp = self._group(tx, state.id, group_name, due_us or self._engine.monotonic_us())
         row_id = state.next
         row = (row_id, sent_us, grp, due_us, origin, group_name, body, attributes, checksum(body, attributes))
-        tx.connection.execute(INSERT, row)
+        state.unwritten.append(row)
         state.next = row_id + 1
         state.size += 1
         return row_id

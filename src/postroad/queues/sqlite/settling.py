@@ -58,17 +58,16 @@ class Settler:
     def ack(self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Remove the messages whose receipts are valid. A standard queue takes an ack that is late but still first."""
         monotonic_us = self._engine.monotonic_us()
-        results, gone, groups = [], [], set()
-        for delivery, key in self._keys(state, deliveries, monotonic_us, late=not state.spec.fifo):
-            row = one(tx.connection, _ACK, key)
-            if row is None:
-                results.append(_stale(delivery))
-                continue
-            row_id, receives, sent_us, first_us, origin, group = row
-            gone.append((row_id,))
-            groups.add(group)
+        keys = [key for _, key in self._keys(state, deliveries, monotonic_us, late=not state.spec.fifo)]
+        found = {row[0]: row for row in tx.connection.executemany(_ACK, keys)}
+        gone = [(row_id,) for row_id in found]
+        groups = {row[5] for row in found.values()}
+        for row_id, receives, sent_us, first_us, origin, _ in found.values():
             state.remember(origin or row_id, receives, sent_us, first_us)
-            results.append(_OK)
+        results = [
+            _OK if found.pop(key[0], None) is not None else _stale(delivery)
+            for delivery, key in zip(deliveries, keys, strict=True)
+        ]
         tx.connection.executemany(_DELETE, gone)
         state.acked += len(gone)
         state.size -= len(gone)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -22,6 +22,10 @@ UPDATE tally SET next = ?2, head = ?3, last_us = ?4, seen_us = ?5, size = size +
     received = received + ?8, acked = acked + ?9, retried = retried + ?10, dead = dead + ?11,
     redriven = redriven + ?12, expired = expired + ?13
 WHERE queue = ?1
+"""
+_INSERT: Final = """
+INSERT INTO message (id, sent_us, grp, due_us, origin, group_name, body, attributes, checksum)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ADD_TRAIL: Final = "INSERT INTO trail (queue, at_us, kind, entries, detail) VALUES (?, ?, ?, ?, ?)"
 _TURN_TRAIL: Final = "DELETE FROM trail WHERE n <= ?"
@@ -45,12 +49,13 @@ def write_spec(spec: QueueSpec) -> str:
 class QueueState:
     """One queue's numbers: what the file says, and what this transaction adds to the counters.
 
-    `returns_us` is a time before which no lease or delay ends; 0 when it is not known.
+    `returns_us` is a time before which no lease or delay ends; 0 when it is not known. `unwritten` are messages sent in
+    this transaction, by any thread, which are written together.
     """
 
     __slots__ = (
         "acked", "dead", "entries", "expired", "head", "id", "last_us", "name", "next", "received", "redriven",
-        "retried", "returns_us", "seen_us", "sent", "size", "spec",
+        "retried", "returns_us", "seen_us", "sent", "size", "spec", "unwritten",
     )  # fmt: skip
 
     def __init__(self, queue_id: int, row: tuple[str, str, int, int, int, int]) -> None:
@@ -58,6 +63,7 @@ class QueueState:
         self.name, spec, self.next, self.head, self.last_us, self.seen_us = row
         self.spec = read_spec(spec)
         self.returns_us = 0
+        self.unwritten: list[tuple[Any, ...]] = []
         self._start_counting()
 
     def store(self, tx: Transaction) -> None:
@@ -68,6 +74,12 @@ class QueueState:
         )  # fmt: skip
         tx.connection.execute(_STORE, numbers)
         self._start_counting()
+
+    def write(self, tx: Transaction) -> None:
+        """Write the messages sent so far, so that they can be found."""
+        if self.unwritten:
+            tx.connection.executemany(_INSERT, self.unwritten)
+            self.unwritten = []
 
     def remember(self, row_id: int, receives: int, sent_us: int, first_us: int | None) -> None:
         """Note a settled message for the trail."""
@@ -88,7 +100,13 @@ class States:
         self._version = -1
 
     def get(self, tx: Transaction, queue_id: int) -> QueueState:
-        """The queue's state in this transaction; `QueueNotFound` when it was deleted."""
+        """The queue's state in this transaction, all of it written; `QueueNotFound` when it was deleted."""
+        state = self.for_sending(tx, queue_id)
+        state.write(tx)
+        return state
+
+    def for_sending(self, tx: Transaction, queue_id: int) -> QueueState:
+        """The queue's state for somebody who only adds to it."""
         if not self._touched and tx.connection.data_version() != self._version:
             self._kept.clear()
         state = self._kept.get(queue_id)
@@ -124,6 +142,7 @@ class States:
     def store(self, tx: Transaction) -> None:
         """Write what this transaction changed."""
         for state in self._touched.values():
+            state.write(tx)
             if state.entries:
                 self.add_trail(tx, state.id, "acked", state.entries, state.last_us)
             state.store(tx)
