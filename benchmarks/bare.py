@@ -1,4 +1,7 @@
-"""The bare limit: the same steps as plain SQL in one loop, with nothing around them.
+"""The bare limits: the same steps as plain SQL in one loop, with nothing around them.
+
+`looping` is the least SQL that a queue can do with; `repeating` is what the engine itself runs, its counters and trail
+included, so that the difference to the engine is the price of the code around its statements.
 
 Only the send waits for the disk; lease and delete commit without a sync, as they do in the engine.
 """
@@ -6,7 +9,7 @@ Only the send waits for the disk; lease and delete commit without a sync, as the
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -14,6 +17,11 @@ import apsw
 
 from benchmarks.frame import Durability, Load, Open, Opened
 from benchmarks.workload import bodies, check_once
+from postroad.connections.engine import CHECKPOINT_PAGES
+from postroad.connections.file import open_file
+from postroad.queues.sqlite import claiming, settling, state, tables
+
+Step = Callable[[apsw.Connection, list[str]], list[str]]
 
 _TABLE = """
 CREATE TABLE msg(seq INTEGER PRIMARY KEY AUTOINCREMENT, queue INTEGER, visible_at REAL, receives INTEGER, body TEXT);
@@ -41,16 +49,63 @@ def looping(*, batch: int) -> Open:
                     journal=str(db.pragma("journal_mode")), synchronous=_LEVELS[int(db.pragma("synchronous"))]
                 )
 
-            yield Opened(lambda: _loop(db, load.messages, batch), durability)
+            yield Opened(lambda: _loop(db, load.messages, batch, _step), durability)
 
     return opened
 
 
-def _loop(db: apsw.Connection, messages: int, batch: int) -> float:
+def repeating(*, batch: int) -> Open:
+    """A side that runs the engine's own statements on the engine's own tables, `batch` messages at a time."""
+
+    @contextmanager
+    def opened(directory: Path, load: Load) -> Iterator[Opened]:
+        with closing(open_file(directory / "same.db")) as db:
+            db.execute(tables.SCHEMA.steps[0])
+            db.wal_autocheckpoint(CHECKPOINT_PAGES)
+            db.execute("INSERT INTO tally (queue, next, head, seen_us) VALUES (1, 1, 1, 0)")
+
+            def durability() -> Durability:
+                db.pragma("synchronous", "full")
+                return Durability(
+                    journal=str(db.pragma("journal_mode")), synchronous=_LEVELS[int(db.pragma("synchronous"))]
+                )
+
+            yield Opened(lambda: _loop(db, load.messages, batch, _same_step), durability)
+
+    return opened
+
+
+def _same_step(db: apsw.Connection, batch: list[str]) -> list[str]:
+    size, now = len(batch), time.time_ns() // 1_000
+    db.pragma("synchronous", "full")
+    db.execute("BEGIN IMMEDIATE")
+    first = int(db.execute("SELECT next FROM tally WHERE queue = 1").get)
+    db.executemany(
+        state._INSERT,
+        [(first + n, now, None, None, None, None, body, None, 0) for n, body in enumerate(map(str.encode, batch))],
+    )
+    db.execute(state._STORE, (1, first + size, first, now, 0, size, size, 0, 0, 0, 0, 0, 0))
+    db.execute("COMMIT")
+    db.pragma("synchronous", "normal")
+    db.execute("BEGIN IMMEDIATE")
+    rows = db.execute(claiming._FRESH, (first, first + size, size)).fetchall()
+    db.executemany(claiming._LEASE, [(row[0], 1, None, now + 600_000_000, 1, now, now, now, None) for row in rows])
+    db.execute(state._STORE, (1, first + size, first + size, now, 0, 0, 0, size, 0, 0, 0, 0, 0))
+    db.execute("COMMIT")
+    db.execute("BEGIN IMMEDIATE")
+    settled = db.executemany(settling._ACK, [(row[0], 1, -1, 1) for row in rows]).fetchall()
+    db.executemany(settling._DELETE, [(row[0],) for row in settled])
+    db.execute(state._ADD_TRAIL, (1, now, "acked", state.ENTRY.pack(first, 1, now, now) * size, None))
+    db.execute(state._STORE, (1, first + size, first + size, now, 0, -size, 0, 0, size, 0, 0, 0, 0))
+    db.execute("COMMIT")
+    return [str(row[5], "utf-8") for row in rows]  # type: ignore[arg-type]  # the column is a BLOB
+
+
+def _loop(db: apsw.Connection, messages: int, batch: int, step: Step) -> float:
     sent, received = bodies(messages), list[str]()
     started = time.perf_counter()
     for first in range(0, messages, batch):
-        received += _step(db, sent[first : first + batch])
+        received += step(db, sent[first : first + batch])
     seconds = time.perf_counter() - started
     check_once(sent, received)
     return messages / seconds

@@ -11,7 +11,7 @@ _BATCHES = "send, receive and ack in batches of 10, durable, 1 producer and 1 co
 _NO_BATCH = "the peer has no batches and moves one at a time"
 
 
-def _row(name: str, what: str, target: float, our_side: Side, peer: Side, messages: int, note: str = "") -> Row:
+def _row(name: str, what: str, target: float | None, our_side: Side, peer: Side, messages: int, note: str = "") -> Row:
     loads = Loads(full=Load(messages=messages), quick=Load(messages=messages // 4), smallest=_SMALL)
     return Row(
         name=name, what=what, unit="per_second", target=target, ours=our_side, peer=peer, loads=loads, note=note
@@ -42,8 +42,13 @@ def _batches() -> list[Row]:
     rows = [
         _row(f"batch-{name}", _BATCHES, 5.0, us, _peer(name, producers=1), 3_000, _NO_BATCH) for name in peers.PEERS
     ]
-    bare_loop = Side(label="bare loop of the same SQL", open=bare.looping(batch=10))
-    return [*rows, _row("batch-bare", _BATCHES, 0.7, us, bare_loop, 20_000)]
+    same_sql = Side(label="bare loop of the same SQL", open=bare.repeating(batch=10))
+    least_sql = Side(label="bare loop of the least SQL a queue can do with", open=bare.looping(batch=10))
+    return [
+        *rows,
+        _row("batch-bare", _BATCHES, 0.7, us, same_sql, 20_000),
+        _row("batch-least", _BATCHES, None, us, least_sql, 20_000),
+    ]
 
 
 def _threads(count: int, target: float) -> list[Row]:

@@ -47,6 +47,7 @@ class SQLiteQueue:
         self._id = queue_id
         self._channel = channel(queue_id)
         self._spec = spec
+        self._traits = _traits(spec)
         self._swept_at = -_SWEEP_EVERY
         # A clock that only moves when a test moves it rings no bell.
         self._look_every = 3_600.0 if isinstance(self._engine.clock, SystemClock) else _LOOK_AGAIN
@@ -62,19 +63,7 @@ class SQLiteQueue:
 
     @property
     def traits(self) -> QueueTraits:
-        return QueueTraits(
-            fifo=self._spec.fifo,
-            durable=True,
-            exclusive=True,
-            peeks_clean=True,
-            tells_stale_acks=True,
-            atomic_reject=True,
-            keeps_release_error=True,
-            counts_expired=True,
-            auto_deletes=True,
-            max_message_bytes=self._spec.max_message_bytes,
-            short_waits=True,
-        )
+        return self._traits
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         bodies = check_messages(self._spec, messages)
@@ -220,3 +209,19 @@ class SQLiteQueue:
             return
         while self._write(lambda tx, state: self._store.sweeper.expire_oldest(tx, state), durable=False):
             continue
+
+
+def _traits(spec: QueueSpec) -> QueueTraits:
+    return QueueTraits(
+        fifo=spec.fifo,
+        durable=True,
+        exclusive=True,
+        peeks_clean=True,
+        tells_stale_acks=True,
+        atomic_reject=True,
+        keeps_release_error=True,
+        counts_expired=True,
+        auto_deletes=True,
+        max_message_bytes=spec.max_message_bytes,
+        short_waits=True,
+    )
