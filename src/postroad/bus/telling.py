@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 _standard = logging.getLogger("postroad.bus")
 _making = threading.Lock()
-_making = threading.Lock()
 _WARNINGS = frozenset(
     {
         *("bus_publish_failed", "bus_retried", "bus_dead_lettered", "bus_gap", "bus_unhandled", "bus_lease_lost"),
@@ -29,8 +28,7 @@ class Teller:
 
     def __init__(self, bus: str) -> None:
         self._bus = bus
-        with _making:
-            self._counter, self._logger = _counter(), _logger()
+        self._counter, self._logger = _counter(), _logger()
 
     def tell(self, event: str, envelope: Envelope | None = None, **fields: Any) -> None:
         """Count the outcome and write its line."""
