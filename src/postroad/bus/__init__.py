@@ -1,5 +1,7 @@
 """The event bus: typed publish and subscribe, in one process and across many."""
 
+from postroad.bus.archive import Archive
+from postroad.bus.archived import ArchivedEvent
 from postroad.bus.breaker import CircuitBreakerConfig
 from postroad.bus.config import BusConfig, SQSEventBusConfig
 from postroad.bus.context import HandlingContext, current_context
@@ -8,6 +10,7 @@ from postroad.bus.eventbridge import EventBridgeEventBus
 from postroad.bus.health import BusHealth
 from postroad.bus.local import ControlBus, EventBus, InProcessEventBus, TelemetryBus
 from postroad.bus.remote import RemoteEventBus
+from postroad.bus.replaying import ReplayReport
 from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
 from postroad.bus.sns import SNSEventBus
 from postroad.bus.sqs import SQSEventBus, SQSEventBusWithCircuitBreaker
@@ -15,6 +18,8 @@ from postroad.bus.topic import TopicEventBus
 from postroad.errors import CircuitOpenError, DuplicateInProgress, NotSent, OutOfOrder, PublishFailed
 
 __all__ = [
+    "Archive",
+    "ArchivedEvent",
     "BusConfig",
     "BusHealth",
     "CircuitBreakerConfig",
@@ -34,6 +39,7 @@ __all__ = [
     "PublishFailed",
     "PublishResult",
     "RemoteEventBus",
+    "ReplayReport",
     "SNSEventBus",
     "SQSEventBus",
     "SQSEventBusConfig",

@@ -1,0 +1,206 @@
+"""The archive of a topic: everything that was published, kept in a stream, to be read and replayed."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, suppress
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Protocol, Self
+from uuid import UUID
+
+from postroad.blobs import BlobRef, Blobs
+from postroad.bus.archived import PREFIX, ArchivedEvent, Reader, Unreadable, selection
+from postroad.bus.archiving import MOST, Archiver
+from postroad.bus.exporting import export
+from postroad.bus.naming import Names
+from postroad.bus.replaying import Deliver, ReplayReport, deliverer, replay
+from postroad.bus.retrying import Backoff
+from postroad.bus.stores import Store, ensure
+from postroad.errors import InvalidName, NotPermitted, PostroadError
+from postroad.events import Codec
+from postroad.queues import Queue, QueueSpec
+from postroad.streams import Stream
+from postroad.telemetry import get_logger
+from postroad.topics import Topic
+
+_GROUP = "archive"
+_LONGEST_RETENTION = 1_209_600.0
+# Poison is rejected at once, so only a stream that does not answer is counted: it may be away for hours.
+_MAX_RECEIVES = 100
+_PRUNE_SECONDS = 3_600.0
+# Any wait makes SQS look at all of its servers.
+_ONCE_SECONDS = 0.1
+_SLICE_SECONDS = 0.5
+_POLL_SECONDS = 20.0
+
+
+class ArchivingStore(Store, Protocol):
+    """What an archive asks of a backend."""
+
+    def stream(self, name: str, *, shards: int = 4, retention: float = 86_400) -> Stream: ...
+    def transaction(self) -> AbstractContextManager[None]: ...
+
+
+class Archive:
+    """Made by `backend.archive(topic)`. Its group exists from then on: what is published waits for an archiver."""
+
+    def __init__(self, store: ArchivingStore, topic: str, *, fifo: bool = False, retention: float = 2_592_000) -> None:
+        names = _names(topic, fifo)
+        self.topic = names.topic
+        self._retention = retention
+        self._store = store
+        self._codec = Codec(store.registry, clock=store.clock)
+        self._stream = store.stream(f"{names.base}-{_GROUP}", retention=retention)
+        address = topic if topic.startswith("arn:") else names.topic
+        self._queue = _subscribed(store, store.topic(address, fifo=names.fifo), names)
+        self._blobs = store.blobs()
+        self._reader = Reader(self._stream, self._codec, self._blobs, store.clock.now)
+        self._archiver = Archiver(
+            topic=names.base,
+            queue=self._queue,
+            stream=self._stream,
+            blobs=self._blobs,
+            codec=self._codec,
+            transaction=store.transaction,
+        )
+        self._lifecycle = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._prune_at = 0.0
+
+    def start(self) -> None:
+        """Archive on a thread of its own."""
+        with self._lifecycle:
+            if self._thread is not None:
+                raise RuntimeError("the archive is already started; stop it first")
+            self._stopping = threading.Event()
+            self._thread = threading.Thread(
+                target=self._run, args=(self._stopping,), name="postroad-archive", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self, *, timeout: float = 5.0) -> None:
+        """Finish what is in hand and take nothing more. Stopping twice changes nothing."""
+        with self._lifecycle:
+            thread, self._thread = self._thread, None
+            self._stopping.set()
+        if thread is not None:
+            thread.join(timeout)
+
+    def run_once(self) -> int:
+        """Archive what waits now; how many events."""
+        archived = found = self._archiver.move(wait=_ONCE_SECONDS)
+        while found == MOST:
+            found = self._archiver.move()
+            archived += found
+        self._prune()
+        return archived
+
+    def events(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        types: Collection[type[object] | str] | None = None,
+        session_id: str | UUID | None = None,
+    ) -> Iterator[ArchivedEvent]:
+        """What the archive holds: each key in its order, different keys by the time of publishing."""
+        wanted = selection(self._store.registry, since=since, until=until, types=types, session_id=session_id)
+        return self._readable(self._reader.read(wanted))
+
+    def replay(
+        self,
+        to: object,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        types: Collection[type[object] | str] | None = None,
+        session_id: str | UUID | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+    ) -> ReplayReport:
+        """Give each event once to a function, a bus's handlers in this process, or a session's `reduce`."""
+        wanted = selection(self._store.registry, since=since, until=until, types=types, session_id=session_id)
+        return replay(
+            self._reader.read(wanted),
+            deliverer(to, self._codec),
+            clock=self._store.clock,
+            rate=rate,
+            dry_run=dry_run,
+        )
+
+    def replay_envelopes(
+        self, deliver: Deliver, *, rate: float | None = None, dry_run: bool = False, **wanted: Any
+    ) -> ReplayReport:
+        """Give each envelope once to a function, without its class; what the function raises counts as a failure."""
+        found = self._reader.read(selection(self._store.registry, **wanted))
+        return replay(found, deliver, clock=self._store.clock, rate=rate, dry_run=dry_run)
+
+    def export(self, blobs: Blobs, *, since: datetime | None = None, until: datetime | None = None) -> list[BlobRef]:
+        """Write the envelopes as JSON Lines, each event once, into as many blobs as it takes."""
+        events = self.events(since=since, until=until)
+        return export((each.envelope for each in events), blobs, topic=self.topic, encode=self._codec.encode)
+
+    def _run(self, stopping: threading.Event) -> None:
+        backoff = Backoff()
+        wait = _SLICE_SECONDS if self._queue.traits.short_waits else _POLL_SECONDS
+        while not stopping.is_set():
+            try:
+                deliveries = self._queue.receive(max_messages=MOST, wait=wait)
+                if stopping.is_set():
+                    self._archiver.give_back(deliveries)
+                    return
+                self._archiver.archive(deliveries)
+                self._prune()
+                backoff.reset()
+            except PostroadError as error:
+                get_logger("bus").warning("archive_failed", topic=self.topic, error=str(error))
+                stopping.wait(backoff.next(random.random()))  # noqa: S311 - spreads retries, guards nothing
+
+    def _prune(self) -> None:
+        """Remove, at most once an hour, large envelopes whose records the stream has forgotten."""
+        now = self._store.clock.monotonic()
+        if self._blobs is None or now < self._prune_at:
+            return
+        self._prune_at = now + _PRUNE_SECONDS
+        with suppress(PostroadError):
+            self._blobs.prune(f"{PREFIX}topic={self._archiver.topic}/", older_than=self._retention)
+
+    def _readable(self, found: Iterator[ArchivedEvent | Unreadable]) -> Iterator[ArchivedEvent]:
+        for each in found:
+            if isinstance(each, ArchivedEvent):
+                yield each
+                continue
+            fields = {"topic": self.topic, "sequence": each.sequence, "error": str(each.error)}
+            get_logger("bus").warning("archive_unreadable", **fields)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+
+def _names(topic: object, fifo: bool) -> Names:
+    if not isinstance(topic, str) or not topic:
+        raise InvalidName(f"topic: {topic!r} is not a topic name", field="topic")
+    last = re.split("[:/]", topic)[-1]
+    return Names(last.removesuffix(".fifo"), fifo or last.endswith(".fifo"))
+
+
+def _subscribed(store: Store, topic: Topic, names: Names) -> Queue:
+    """The archive's own queue. What exists already is used as it is."""
+    name, dead = names.group(_GROUP), names.dead(_GROUP)
+    ensure(store, QueueSpec(dead, fifo=names.fifo, retention=_LONGEST_RETENTION))
+    queue = ensure(
+        store,
+        QueueSpec(name, fifo=names.fifo, retention=_LONGEST_RETENTION, dead_letter=dead, max_receives=_MAX_RECEIVES),
+    )
+    # Whoever may not subscribe has had it subscribed by those who may.
+    with suppress(NotPermitted):
+        topic.subscribe(queue)
+    return queue

@@ -1,0 +1,109 @@
+"""Giving archived events to something again: to a function, to a bus's handlers here, or to a session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from postroad.bus.archived import ArchivedEvent, Unreadable
+from postroad.bus.context import HandlingContext, handling
+from postroad.bus.local import EventBus
+from postroad.bus.remote import RemoteEventBus
+from postroad.clock import Clock
+from postroad.errors import InvalidInput
+from postroad.events import Codec, Envelope
+from postroad.queues.pace import Pace
+
+Deliver = Callable[[Envelope], None]
+"""Gives one event on; what it raises counts as that event's failure."""
+
+
+@runtime_checkable
+class Reducing(Protocol):
+    """What follows events one by one, such as a session."""
+
+    def reduce(self, event: object) -> object: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayReport:
+    """What a replay did with the events it was asked for."""
+
+    read: int
+    replayed: int
+    duplicates: int
+    """Further copies of an event id, passed over."""
+    failed: int
+
+
+def deliverer(to: object, codec: Codec) -> Deliver:
+    """How an envelope is given to `to`."""
+    act = _action(to)
+
+    def deliver(envelope: Envelope) -> None:
+        event = codec.unwrap(envelope)
+        with handling(HandlingContext(envelope=envelope, replayed=True, event=event)):
+            act(event)
+
+    return deliver
+
+
+def replay(
+    found: Iterable[ArchivedEvent | Unreadable],
+    deliver: Deliver,
+    *,
+    clock: Clock,
+    rate: float | None = None,
+    dry_run: bool = False,
+) -> ReplayReport:
+    """Give each event on once. A failing one is counted and stops nothing."""
+    pace = Pace(rate, monotonic=clock.monotonic, sleep=time.sleep)
+    seen: set[bytes] = set()
+    read = replayed = duplicates = failed = 0
+    for each in found:
+        read += 1
+        if isinstance(each, Unreadable):
+            failed += 1
+            continue
+        # Sixteen bytes an event: all ids of an archive are in hand, because a copy may stand anywhere behind.
+        event_id = each.envelope.event_id.bytes
+        if event_id in seen:
+            duplicates += 1
+            continue
+        seen.add(event_id)
+        if dry_run:
+            continue
+        pace.allowance()
+        try:
+            deliver(each.envelope)
+            replayed += 1
+        except Exception:
+            failed += 1
+        pace.spend(1)
+    return ReplayReport(read=read, replayed=replayed, duplicates=duplicates, failed=failed)
+
+
+def _action(to: object) -> Callable[[object], object]:
+    if isinstance(to, Reducing):
+        return to.reduce
+    if isinstance(to, EventBus):
+        return _locally(to)
+    if callable(to):
+        return to
+    raise InvalidInput(
+        f"to: {type(to).__name__} is neither a function nor a bus nor something with reduce(event)", field="to",
+        remedy="Pass a function, a bus or a session.",
+    )  # fmt: skip
+
+
+def _locally(bus: EventBus) -> Callable[[object], object]:
+    # A remote bus hands its events to a bus inside this process, which sends nothing.
+    local = bus._local if isinstance(bus, RemoteEventBus) else bus
+
+    def act(event: object) -> None:
+        if errors := local.publish(event).errors:
+            raise errors[0].error
+
+    return act
