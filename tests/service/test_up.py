@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import socket
 import stat
@@ -205,16 +204,15 @@ def test_people_are_told_what_to_try_and_that_works(tmp_path: Path) -> None:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=tmp_path)
     assert process.stdout is not None
     lines = [process.stdout.readline().rstrip() for _ in range(6)]
-    commands = lines[4].removeprefix("try: ").split(" && ")
 
-    tried = [subprocess.run([*POSTROAD, *shlex.split(one)[1:]], capture_output=True, text=True) for one in commands]
+    tried = subprocess.run(["/bin/sh", "-c", lines[4].removeprefix("try: ")], capture_output=True, text=True)
 
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=20)
     assert lines[0].startswith("Postroad ")
     assert [line.split()[0] for line in lines[1:4]] == ["API", "token", "data"]
     assert lines[5] == "stop: Ctrl-C"
-    assert [one.returncode for one in tried] == [0, 0], tried
+    assert tried.returncode == 0, tried
     assert process.returncode == 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +67,21 @@ class Voice:
 
     def _first_thing_to_try(self) -> str:
         url = "" if self._settings.url == Settings().url else f" --url {shlex.quote(self._settings.url)}"
-        return f"postroad queue create hello{url} && postroad queue send hello --body world{url}"
+        program = _program()
+        return f"{program} queue create hello{url} && {program} queue send hello --body world{url}"
 
     def _say_json(self, **document: Any) -> None:
         _say(msgspec.json.encode(document).decode())
+
+
+def _program() -> str:
+    """What to type so that this program is found, pasted as it stands."""
+    if shutil.which("postroad") is not None:
+        return "postroad"
+    started_as = Path(sys.argv[0])
+    return (
+        shlex.quote(str(started_as)) if started_as.name == "postroad" else f"{shlex.quote(sys.executable)} -m postroad"
+    )
 
 
 def _say(text: str) -> None:
