@@ -1,0 +1,103 @@
+"""Backends for buses: memory and one SQLite file, with the machine's clock or one that a test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.bus.vocabulary import QUICK
+
+import postroad
+from postroad import Backend, Clock, Queue, QueueSpec, SendResult
+from postroad.bus import BusConfig, CircuitBreakerConfig, RemoteEventBus
+from postroad.bus.inlets import GivenQueue
+from postroad.bus.lane import Send
+from postroad.bus.poison import OwnDeadLetters
+from postroad.bus.remote import Outlet
+from postroad.clock import SYSTEM_CLOCK
+from postroad.queues.memory import MemoryQueues
+from postroad.testing import FakeClock
+
+MakeBus = Callable[..., RemoteEventBus]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'bus.db'}"
+
+
+@pytest.fixture
+def backend(url: str) -> Iterator[Backend]:
+    with postroad.connect(url) as backend:
+        yield backend
+
+
+@pytest.fixture
+def slow_backend(url: str, clock: FakeClock) -> Iterator[Backend]:
+    """Its time passes only when the test lets it."""
+    with postroad.connect(url, clock=clock) as backend:
+        yield backend
+
+
+@pytest.fixture
+def queues(clock: FakeClock) -> MemoryQueues:
+    return MemoryQueues(clock)
+
+
+@pytest.fixture
+def queue(queues: MemoryQueues) -> Queue:
+    """A standard queue with dead letters, in the time of the test."""
+    queues.create_queue(QueueSpec("work-dead"))
+    return queues.create_queue(QueueSpec("work", dead_letter="work-dead", max_receives=100))
+
+
+@pytest.fixture
+def fifo_queue(queues: MemoryQueues) -> Queue:
+    queues.create_queue(QueueSpec("work-dead.fifo", fifo=True))
+    return queues.create_queue(QueueSpec("work.fifo", fifo=True, dead_letter="work-dead.fifo", max_receives=100))
+
+
+@pytest.fixture
+def make_bus(clock: FakeClock) -> Iterator[MakeBus]:
+    """Buses on a queue, work sharing as on SQS; all are closed at the end."""
+    made: list[RemoteEventBus] = []
+
+    def make(
+        queue: Queue,
+        config: BusConfig = QUICK,
+        *,
+        send: Send | None = None,
+        dead_letters: bool = True,
+        breaker: CircuitBreakerConfig | None = None,
+        clock: Clock = clock,
+    ) -> RemoteEventBus:
+        bus = RemoteEventBus(
+            outlet=Outlet(name=queue.name, send=send or queue.send, fifo=queue.name.endswith(".fifo")),
+            inlet=GivenQueue(queue),
+            dead_letters=OwnDeadLetters() if dead_letters else None,
+            config=config,
+            clock=clock,
+            breaker=breaker,
+        )
+        made.append(bus)
+        return bus
+
+    yield make
+    for bus in made:
+        bus.close()
+
+
+@pytest.fixture
+def system_clock() -> Clock:
+    return SYSTEM_CLOCK
+
+
+def failing(error: Exception) -> Send:
+    """A transport on which nothing gets through."""
+    return lambda messages: [SendResult(ok=False, error=error) for _ in messages]

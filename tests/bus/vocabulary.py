@@ -1,0 +1,55 @@
+"""The events that the tests of buses speak of, and how they wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any
+from uuid import UUID, uuid4
+
+from postroad import event
+from postroad.bus import BusConfig
+
+QUICK = BusConfig(
+    wait_time_seconds=0, poll_interval_seconds=0.01, publish_retry_delay_seconds=0.01, retry_delays_seconds=(0,)
+)
+
+
+@event
+class Placed:
+    number: int = 1
+
+
+@event
+class Shipped:
+    number: int = 1
+
+
+@event
+class Stepped:
+    session_id: str
+    number: int = 0
+
+
+@event
+class Asked:
+    request_id: UUID = field(default_factory=uuid4)
+
+
+@event
+class Identified:
+    event_id: UUID = field(default_factory=uuid4)
+
+
+@event
+class Anything:
+    value: Any = None
+
+
+def eventually(condition: Callable[[], object], *, within: float = 10.0) -> None:
+    """Wait until the condition holds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.005)
