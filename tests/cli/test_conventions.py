@@ -10,7 +10,7 @@ from tests.cli.terminal import Postroad
 from postroad.cli.app import program, run
 
 LEAVES = ["up", "version", "commands"] + [
-    f"{noun} {name}" for noun in ("queue", "config") for name in program().commands[noun].commands
+    f"{noun} {name}" for noun in ("queue", "bus", "config") for name in program().commands[noun].commands
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -16,11 +15,11 @@ from postroad.blobs import BlobRef, Blobs
 from postroad.bus.archived import PREFIX, ArchivedEvent, Reader, Unreadable, selection
 from postroad.bus.archiving import MOST, Archiver
 from postroad.bus.exporting import export
-from postroad.bus.naming import Names
+from postroad.bus.naming import Names, names_of
 from postroad.bus.replaying import Deliver, ReplayReport, deliverer, replay
 from postroad.bus.retrying import Backoff
 from postroad.bus.stores import Store, ensure
-from postroad.errors import InvalidName, NotPermitted, PostroadError
+from postroad.errors import NotPermitted, PostroadError
 from postroad.events import Codec
 from postroad.queues import Queue, QueueSpec
 from postroad.streams import Stream
@@ -49,7 +48,7 @@ class Archive:
     """Made by `backend.archive(topic)`. Its group exists from then on: what is published waits for an archiver."""
 
     def __init__(self, store: ArchivingStore, topic: str, *, fifo: bool = False, retention: float = 2_592_000) -> None:
-        names = _names(topic, fifo)
+        names = names_of(topic, fifo=fifo)
         self.topic = names.topic
         self._retention = retention
         self._store = store
@@ -183,13 +182,6 @@ class Archive:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.stop()
-
-
-def _names(topic: object, fifo: bool) -> Names:
-    if not isinstance(topic, str) or not topic:
-        raise InvalidName(f"topic: {topic!r} is not a topic name", field="topic")
-    last = re.split("[:/]", topic)[-1]
-    return Names(last.removesuffix(".fifo"), fifo or last.endswith(".fifo"))
 
 
 def _subscribed(store: Store, topic: Topic, names: Names) -> Queue:

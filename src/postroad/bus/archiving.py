@@ -10,8 +10,8 @@ import msgspec
 
 from postroad.blobs import Blobs
 from postroad.bus.archived import PREFIX, Reference
-from postroad.bus.grouping import group_of
 from postroad.bus.poison import describe
+from postroad.bus.untyped import order_key
 from postroad.errors import InvalidMessage, MessageTooLarge, NotSupported, PostroadError
 from postroad.events import Codec, Envelope
 from postroad.queues import Delivery, Queue
@@ -19,13 +19,6 @@ from postroad.streams import PutResult, Record, Stream
 
 MOST = 10
 _RETRY_SECONDS = (1.0, 5.0, 30.0, 120.0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Requested:
-    """What the rule of groups asks of an event, read from a payload without its class."""
-
-    request_id: object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +91,7 @@ class Archiver:
         data = bytes(delivery.body)
         if len(data) > self.stream.traits.max_record_bytes:
             data = self._by_reference(envelope, data)
-        return Record(key=_key(delivery, envelope), data=data)
+        return Record(key=delivery.group or order_key(envelope), data=data)
 
     def _by_reference(self, envelope: Envelope, data: bytes) -> bytes:
         if self.blobs is None:
@@ -112,11 +105,3 @@ class Archiver:
             self.queue.reject([delivery], reason=reason, error=describe(error))
         except NotSupported:
             self._come_again([delivery], error)
-
-
-def _key(delivery: Delivery, envelope: Envelope) -> str:
-    """What the publisher keeps in order: the message's group, else as a FIFO topic would group it."""
-    if delivery.group is not None:
-        return delivery.group
-    key = group_of(None, envelope, _Requested(envelope.payload.get("request_id")), fifo=True)
-    return key or envelope.publisher_id

@@ -56,3 +56,11 @@ def check_group(group: object) -> None:
             f"group: {group!r} cannot name a group", field="group",
             remedy="Use letters, digits, '_' and single '-'; 'archive', 'dead' and 'p-…' are taken.",
         )  # fmt: skip
+
+
+def names_of(topic: object, *, fifo: bool = False) -> Names:
+    """The names of a topic that is given by its name or its ARN; a name that ends in `.fifo` is FIFO."""
+    if not isinstance(topic, str) or not topic:
+        raise InvalidName(f"topic: {topic!r} is not a topic name", field="topic")
+    last = re.split("[:/]", topic)[-1]
+    return Names(last.removesuffix(".fifo"), fifo or last.endswith(".fifo"))

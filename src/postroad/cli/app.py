@@ -9,7 +9,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from postroad.cli import about, configuration, messages, queues, redriving, up
+from postroad.cli import about, bus, configuration, messages, queues, redriving, up
 from postroad.cli.errors import report
 from postroad.cli.output import prepare_streams
 from postroad.cli.verbs import noun, remember_shared_options
@@ -21,11 +21,14 @@ def program() -> Any:
     app = noun("Typed events that arrive, on an embedded SQLite file or on AWS.", example="postroad up")
     app.callback()(remember_shared_options)
     queue = noun("Make, see, empty and redrive queues.", example="postroad queue list")
+    events = noun("Publish, watch and replay events.", example="postroad bus tail orders")
     config = noun("See and check the settings.", example="postroad config show")
-    for place, modules in ((app, (up, about)), (queue, (queues, messages, redriving)), (config, (configuration,))):
+    parts = {app: (up, about), queue: (queues, messages, redriving), events: (bus,), config: (configuration,)}
+    for place, modules in parts.items():
         for module in modules:
             module.add_to(place)
     app.add_typer(queue, name="queue")
+    app.add_typer(events, name="bus")
     app.add_typer(config, name="config")
     return get_command(app)
 

@@ -143,6 +143,10 @@ class Backend:
         self._archives.add(archive)
         return archive
 
+    def queue_tags(self) -> QueueTags | None:
+        """Signs of life on queues, for a store that removes no abandoned ones by itself; None elsewhere."""
+        return self._ground.queue_tags()
+
     def items(self) -> Items:
         """Small values under conditional writes."""
         return self._ground.items()

@@ -1,0 +1,141 @@
+"""Watching a topic: its events as they come, without their classes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Protocol
+
+from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.inlets import Inlet
+from postroad.bus.naming import Names, check_group, names_of
+from postroad.bus.stores import QueueTags, Store
+from postroad.bus.topic_queues import GroupQueue, OwnQueue
+from postroad.errors import InvalidInput, NotSupported, PostroadError, QueueNotFound
+from postroad.events import Codec, Envelope
+from postroad.queues import Delivery, Queue
+from postroad.topics import Topic
+
+_MOST = 10
+_SLICE_SECONDS = 0.5
+_ORPHAN_AFTER = 60.0
+_POLL_SECONDS = 20.0
+
+
+class TailedStore(Store, Protocol):
+    """What watching asks of a backend."""
+
+    def queue_tags(self) -> QueueTags | None: ...
+
+
+def tail(
+    store: TailedStore,
+    topic: str,
+    group: str | None = None,
+    *,
+    types: Collection[str] = (),
+    limit: int | None = None,
+    timeout: float | None = None,
+) -> Generator[Envelope | None, None, None]:
+    """The events of a topic from now on; None stands for a message that is no event.
+
+    Without a group they come from a queue that is removed at the end. With one each event is taken from the group; a
+    group that was not there before is removed at the end.
+    """
+    names = names_of(topic)
+    port = store.topic(topic if topic.startswith("arn:") else names.topic, fifo=names.fifo)
+    filter = {"EventType": tuple(types)} if types else None
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with _inlet(store, port, names, group, filter) as inlet:
+        left = limit
+        while left is None or left > 0:
+            deliveries = _next(inlet, store.clock.monotonic(), left, deadline)
+            with closing(_taken(inlet.source, deliveries, Codec(store.registry))) as taken:
+                for envelope in taken:
+                    yield envelope
+                    left = None if left is None else left - 1
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+
+
+@contextmanager
+def _inlet(
+    store: TailedStore, port: Topic, names: Names, group: str | None, filter: dict[str, tuple[str, ...]] | None
+) -> Iterator[Inlet]:
+    config = SQSEventBusConfig()
+    if group is None:
+        own = OwnQueue(store, port, names, config, filter, _ORPHAN_AFTER, store.queue_tags())
+        try:
+            own.open()
+            yield own
+        finally:
+            own.close()
+        return
+    check_group(group)
+    existed = _exists(store, names.group(group))
+    if existed and filter is not None:
+        raise InvalidInput(
+            f"type: the group {group!r} exists; taking some of its events would change what its members get",
+            field="type", remedy="Leave out --type, or --group.",
+        )  # fmt: skip
+    shared = GroupQueue(store, port, names, config, filter, group)
+    try:
+        yield shared
+    finally:
+        if not existed:
+            _remove(store, port, shared.source, names.dead(group))
+
+
+def _next(inlet: Inlet, now: float, left: int | None, deadline: float | None) -> list[Delivery]:
+    queue = inlet.source
+    wait = _SLICE_SECONDS if queue.traits.short_waits else _POLL_SECONDS
+    if deadline is not None:
+        wait = min(wait, max(0.0, deadline - time.monotonic()))
+    if isinstance(inlet, OwnQueue) and (due := inlet.due()) is not None and due <= now:
+        inlet.run()
+    return queue.receive(max_messages=_MOST if left is None else min(_MOST, left), wait=wait)
+
+
+def _taken(queue: Queue, deliveries: list[Delivery], codec: Codec) -> Generator[Envelope | None, None, None]:
+    """Each event, acked once it was shown; what was not shown goes back."""
+    waiting = list(deliveries)
+    try:
+        while waiting:
+            delivery = waiting[0]
+            try:
+                envelope = codec.decode(delivery.body)
+            except PostroadError as error:
+                yield None
+                _pass_over(queue, delivery, str(error))
+            else:
+                yield envelope
+                queue.ack([delivery])
+            waiting.pop(0)
+    finally:
+        if waiting:
+            with suppress(PostroadError):
+                queue.release(list(reversed(waiting)))
+
+
+def _pass_over(queue: Queue, delivery: Delivery, error: str) -> None:
+    try:
+        queue.reject([delivery], reason="undecodable", error=error)
+    except NotSupported:
+        queue.release([delivery], after=_ORPHAN_AFTER, error=error)
+
+
+def _exists(store: Store, name: str) -> bool:
+    try:
+        store.queue(name)
+    except QueueNotFound:
+        return False
+    return True
+
+
+def _remove(store: Store, port: Topic, queue: Queue, dead: str) -> None:
+    with suppress(PostroadError):
+        port.unsubscribe(queue)
+    for name in (queue.name, dead):
+        with suppress(PostroadError):
+            store.delete_queue(name)
