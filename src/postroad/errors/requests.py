@@ -16,7 +16,7 @@ class RequestFailed(PostroadError):
     remedy = "Look at the cause; it is what the main loop's adapter, prompt or session raised."
 
     def __init__(self, request_id: UUID, error: BaseException) -> None:
-        super().__init__(f"request {request_id} failed: {error!r}")
+        super().__init__(f"request {request_id} failed: {type(error).__name__}: {error}")
         self.request_id = request_id
         self.error = error
 

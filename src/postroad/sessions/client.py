@@ -63,6 +63,7 @@ class SQSMainLoopClient:
     ) -> MainLoopCompleted[Any]:
         """Wait for the answer: `RequestFailed` when it is an error, `RequestTimeout` when none comes in time."""
         _refuse_no_time(timeout)
+        self._refuse_to_wait_for_itself()
         give_up_at = time.monotonic() + timeout
         event = self._event(request, budget, deadline)
         pending = self._expect(event)
@@ -79,6 +80,7 @@ class SQSMainLoopClient:
     ) -> MainLoopCompleted[Any]:
         """The same without blocking the loop: publishing runs in a thread, the answer is awaited."""
         _refuse_no_time(timeout)
+        self._refuse_to_wait_for_itself()
         event = self._event(request, budget, deadline)
         pending = self._expect(event)
         try:
@@ -108,6 +110,11 @@ class SQSMainLoopClient:
         releases, self._releases = self._releases, []
         for release in releases:
             release()
+
+    def _refuse_to_wait_for_itself(self) -> None:
+        # Any bus may bring answers; one that receives knows whether it waits for this very call.
+        if getattr(self._response_bus, "is_receiving_here", False):
+            raise RuntimeError("a handler on the client's own receiver thread would wait for ever; submit elsewhere")
 
     def _event(self, request: Any, budget: Budget | None, deadline: datetime | None) -> MainLoopRequest[Any]:
         if is_dataclass(request) and not isinstance(request, type):
