@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Protocol
 
 from postroad.clock import Clock, SystemClock
@@ -27,20 +28,15 @@ class Chore(Protocol):
 class Housekeeper:
     """Runs chores when they are due. Its thread starts when first woken and ends when there is nothing to wait for."""
 
-    def __init__(self, clock: Clock, chores: list[Chore]) -> None:
+    def __init__(self, clock: Clock, chores: Sequence[Chore]) -> None:
         self._clock = clock
         self._chores = chores
         self._steps = isinstance(clock, SystemClock)
+        self.owner: object = None
+        """Lives for as long as there are chores to wait for."""
         self._changed = threading.Condition()
         self._planned = 0.0
         self._running = False
-        self._closed = False
-
-    def add(self, chore: Chore) -> None:
-        """Take on one more chore."""
-        with self._changed:
-            self._chores = [*self._chores, chore]
-        self.wake()
 
     def wake(self) -> None:
         """Look again at what is due; costs nothing when that is not earlier than planned."""
@@ -48,19 +44,13 @@ class Housekeeper:
         if due is None:
             return
         with self._changed:
-            if self._closed or (self._running and due >= self._planned):
+            if self._running and due >= self._planned:
                 return
             if self._running:
                 self._changed.notify()
                 return
             self._running, self._planned = True, due
             threading.Thread(target=self._run, name="postroad-housekeeping", daemon=True).start()
-
-    def close(self) -> None:
-        """Run nothing more."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
 
     def _next_due(self) -> float | None:
         dues = [due for chore in self._chores if (due := chore.due()) is not None]
@@ -77,7 +67,7 @@ class Housekeeper:
     def _wait(self) -> bool:
         """Wait until something is due; False ends the thread."""
         with self._changed:
-            while not self._closed:
+            while True:
                 due = self._next_due()
                 if due is not None and due <= self._clock.monotonic():
                     return True
@@ -86,6 +76,5 @@ class Housekeeper:
                 left = _IDLE_SECONDS if due is None else due - self._clock.monotonic()
                 woken = self._changed.wait(left if self._steps or idle else min(left, _LOOK_AGAIN))
                 if idle and not woken and self._next_due() is None:
-                    break
-            self._running = False
-            return False
+                    self._running = False
+                    return False

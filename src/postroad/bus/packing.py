@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 from postroad.bus import tracing
@@ -10,6 +9,7 @@ from postroad.bus.attributes import attributes_of
 from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.context import HandlingContext, current_context
 from postroad.bus.grouping import group_of
+from postroad.bus.subscribing import register
 from postroad.events import Codec, Envelope
 from postroad.queues import OutgoingMessage
 from postroad.queues.rules import check_content
@@ -30,8 +30,7 @@ class Packer:
 
     def wrap(self, event: object, key: str | None) -> Envelope:
         """The envelope; inside a handler it carries what caused it."""
-        if dataclasses.is_dataclass(event) and self.codec.registry.known_name(type(event)) is None:
-            self.codec.registry.register(type(event))
+        register(self.codec.registry, type(event))
         tenant = getattr(event, "tenant_id", None)
         cause = current_context()
         return self.codec.wrap(

@@ -46,8 +46,10 @@ class Reception:
 class Run:
     """One start. Its stop signal is its own, so that an old thread never comes back to life."""
 
-    def __init__(self, reception: Reception) -> None:
+    def __init__(self, reception: Reception, owner: object) -> None:
         self._reception = reception
+        # A bus whose receiver runs lives on, even when its maker keeps no hold of it.
+        self._owner = owner
         self._config = reception.config
         self._stopping = threading.Event()
         self._gate = threading.Condition()
@@ -211,7 +213,7 @@ class Run:
         """What runs one after another: the messages of one group, in order; all others alone."""
         groups: dict[object, list[Held]] = {}
         for held in helds:
-            fifo = held.queue.name.endswith(".fifo")
+            fifo = held.queue.traits.fifo
             groups.setdefault(held.delivery.group if fifo else id(held), []).append(held)
         return list(groups.values())
 

@@ -188,7 +188,7 @@ class RemoteEventBus:
             if self._run is not None:
                 raise RuntimeError("the receiver is already started; stop it first")
             self._open(reception)
-            self._run = Run(reception)
+            self._run = Run(reception, self)
             self._run.start()
 
     def stop_receiver(self, *, timeout: float = 5.0) -> None:
@@ -204,7 +204,7 @@ class RemoteEventBus:
         self._check_process()
         reception = self._receiving()
         self._open(reception)
-        return Run(reception).once()
+        return Run(reception, self).once()
 
     def health(self) -> BusHealth:
         """How the bus is doing."""
@@ -313,6 +313,7 @@ class RemoteEventBus:
 
     def _open(self, reception: Reception) -> None:
         reception.inlet.open()
+        self._housekeeper.owner = self
         self._housekeeper.wake()
 
     def _check_process(self) -> None:

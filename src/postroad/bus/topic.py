@@ -43,7 +43,8 @@ def bus_for(
     """The bus of a topic: without a group every process gets every event, with one a member of the group does."""
     _check(topic, group, orphan_after)
     fifo = fifo or topic.endswith(".fifo")
-    names = Names(re.split("[:/]", topic)[-1].removesuffix(".fifo"), fifo)
+    name = re.split("[:/]", topic)[-1] if topic.startswith("arn:") else topic
+    names = Names(name.removesuffix(".fifo"), fifo)
     config = SQSEventBusConfig.from_env() if config is None else config
     config = _dispatching(config, group, local)
     filter = _filter(store.registry, event_types, attributes)
