@@ -1,4 +1,4 @@
-"""Postroad: typed events that arrive, on an embedded SQLite file or on AWS, with the same code and the same promises."""
+"""Postroad: typed events that arrive, on an embedded SQLite file or on AWS, with the same code and promises."""
 
 from postroad import errors
 from postroad.blobs import BlobRef, Blobs
