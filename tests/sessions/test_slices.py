@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.sessions.plans import AddStep, Note, Plan
@@ -75,3 +76,16 @@ def test_what_cannot_reduce_is_refused(session: Session) -> None:
         session[Note].register(AddStep, "no function")  # type: ignore[arg-type]  # the test is about it
     with pytest.raises(TypeError, match="class"):
         session[Note].register("AddStep", lambda values, _: values)  # type: ignore[arg-type]  # the test is about it
+
+
+def test_whoever_broadcasts_reads_what_it_broadcast_while_others_do_the_same(session: Session) -> None:
+    def broadcast_and_read(number: int) -> bool:
+        note = Note(str(number))
+        session.broadcast(note)
+        return note in session[Note].all()
+
+    with ThreadPoolExecutor(8) as pool:
+        seen = list(pool.map(broadcast_and_read, range(400)))
+
+    assert all(seen)
+    assert len(session[Note].all()) == 400

@@ -21,13 +21,14 @@ _EVENTS = "__postroad_reduces__"
 class Reduction:
     """One reducer of a session: on which event it changes which slice, and the name its steps are remembered by.
 
-    `step` answers None when it leaves the event alone; what it left alone it may still apply later.
+    `step` answers None when it leaves the event alone; what it left alone it may still apply later. Where there is no
+    step the event itself is appended.
     """
 
     event_type: type
     slice_type: type
     name: str
-    step: Step
+    step: Step | None
 
 
 def step_name(slice_name: str, reducer_name: str) -> str:
@@ -81,7 +82,7 @@ def is_dataclass_type(value: object) -> bool:
 
 def appending(event_type: type, name: str) -> Reduction:
     """What happens to an event that has no reducer: it is appended to the slice of its own type."""
-    return Reduction(event_type, event_type, step_name(name, "+"), lambda values, event: (*values, event))
+    return Reduction(event_type, event_type, step_name(name, "+"), None)
 
 
 def function_step(cls: type, reduce: Reducer[Any]) -> Step:

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 from postroad.bus import EventBus, InProcessEventBus, PublishResult
 from postroad.events import Codec
+from postroad.sessions.holding import Slices
 from postroad.sessions.identity import event_id_of, session_id_of
 from postroad.sessions.ledger import Ledger
 from postroad.sessions.observing import Subscription
@@ -107,7 +108,7 @@ class Session:
         with self._lock:
             slices = {
                 known(cls, self._state.registry): values
-                for cls, values in self._state.slices.items()
+                for cls, values in self._state.slices.all().items()
                 if include_all or cls not in TELEMETRY
             }
             left_out = set() if include_all else {known(cls, self._state.registry) for cls in TELEMETRY}
@@ -119,12 +120,12 @@ class Session:
         found = Snapshot.from_json(snapshot) if isinstance(snapshot, str | bytes) else snapshot
         slices = found.read(self._codec)
         with self._changing() as state:
-            state.slices, state.ledger = slices, Ledger(found.applied)
+            state.slices, state.ledger = Slices(slices), Ledger(found.applied)
 
     def reset(self) -> None:
         """Empty every slice and forget which events were applied; reducers and observers stay."""
         with self._changing() as state:
-            state.slices, state.ledger = {}, Ledger()
+            state.slices, state.ledger = Slices(), Ledger()
 
     def clone(self, *, bus: EventBus) -> Session:
         """A session on another bus with the same id, tags, parent, reducers and state."""
@@ -137,7 +138,7 @@ class Session:
             scope=self.scope,
         )
         with self._lock:
-            made._state.slices = dict(self._state.slices)
+            made._state.slices = Slices(self._state.slices.all())
             made._state.ledger = Ledger(self._state.ledger.entries())
             made._state.reductions = {event: list(found) for event, found in self._state.reductions.items()}
             heard = tuple(self._subscribed)
@@ -156,13 +157,17 @@ class Session:
 
     def values_of(self, slice_type: type) -> Values:
         """The values of a slice."""
-        return self._state.slices.get(slice_type, ())
+        settled = self._state.slices.settled(slice_type)
+        if settled is not None:
+            return settled
+        with self._lock:
+            return self._state.slices.get(slice_type)
 
     def change_slice(self, slice_type: type, change: Callable[[Values], Values]) -> None:
         """Put `change(values)` in the place of a slice's values."""
         known(slice_type, self._state.registry)
         with self._changing() as state:
-            state.slices[slice_type] = change(state.slices.get(slice_type, ()))
+            state.slices.put(slice_type, change(state.slices.get(slice_type)))
 
     def register_reducer(self, event_type: type, slice_type: type, reduce: Reducer[Any]) -> None:
         """Take a reducer given as a function."""
@@ -188,21 +193,20 @@ class Session:
         with self._lock:
             if self._reducing:
                 raise RuntimeError("a reducer only computes the next state; change the session from an observer")
-            before = dict(self._state.slices)
+            observers = list(self._observers)
+            before = self._observed(observers)
             self._reducing = True
             try:
                 yield self._state
             finally:
                 self._reducing = False
-            after = dict(self._state.slices)
-            observers = list(self._observers)
-        self._tell(observers, before, after)
-
-    def _tell(self, observers: list[Subscription], before: dict[type, Values], after: dict[type, Values]) -> None:
-        for observer in observers:
-            old, new = (slices.get(observer.slice_type, ()) for slices in (before, after))
+            after = self._observed(observers)
+        for observer, old, new in zip(observers, before, after, strict=True):
             if old is not new and (old or new):
                 observer.tell(old, new)
+
+    def _observed(self, observers: list[Subscription]) -> list[Values]:
+        return [self._state.slices.get(observer.slice_type) for observer in observers]
 
     def _leave(self, subscription: Subscription) -> None:
         with self._lock:

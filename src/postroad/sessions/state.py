@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from postroad.events import EventRegistry
+from postroad.sessions.holding import Slices
 from postroad.sessions.ledger import Ledger
-from postroad.sessions.reducing import Reducer, Reduction, Values, appending, function_step, reductions_of, step_name
+from postroad.sessions.reducing import Reducer, Reduction, appending, function_step, reductions_of, step_name
 from postroad.sessions.results import values_in
 from postroad.sessions.vocabulary import known
 from postroad.telemetry import get_logger
@@ -19,7 +20,7 @@ class State:
     """What one session holds; whoever changes it holds the session's lock."""
 
     registry: EventRegistry
-    slices: dict[type, Values] = field(default_factory=dict)
+    slices: Slices = field(default_factory=Slices)
     reductions: dict[type, list[Reduction]] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
 
@@ -56,14 +57,21 @@ class State:
         if self.ledger.has(event_id, step):
             return
         try:
-            result = reduction.step(self.slices.get(reduction.slice_type, ()), value)
+            if self._step(reduction, value):
+                self.ledger.add(event_id, step)
         except Exception as error:
             _log_failure(reduction, event_id, error)
             yield error
-            return
+
+    def _step(self, reduction: Reduction, value: object) -> bool:
+        """Change the slice; False when the reducer leaves the value alone."""
+        if reduction.step is None:
+            self.slices.append(reduction.slice_type, value)
+            return True
+        result = reduction.step(self.slices.get(reduction.slice_type), value)
         if result is not None:
-            self.slices[reduction.slice_type] = result
-            self.ledger.add(event_id, step)
+            self.slices.put(reduction.slice_type, result)
+        return result is not None
 
     def _reductions_for(self, event_type: type) -> list[Reduction]:
         return self.reductions.get(event_type) or [appending(event_type, known(event_type, self.registry))]
