@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
 from postroad.clock import Clock, SystemClock
+from postroad.telemetry import get_logger
 
 _IDLE_SECONDS = 5.0
+_AFTER_FAILURE = 1.0
 # A clock that only moves when a test moves it wakes nobody.
 _LOOK_AGAIN = 0.02
 
@@ -62,7 +65,15 @@ class Housekeeper:
             for chore in self._chores:
                 due = chore.due()
                 if due is not None and due <= now:
-                    chore.run()
+                    self._do(chore)
+
+    def _do(self, chore: Chore) -> None:
+        try:
+            chore.run()
+        except Exception as error:
+            # One chore must not end the others, nor keep this thread busy with failing.
+            get_logger("bus").exception("bus_chore_failed", error=str(error))
+            time.sleep(_AFTER_FAILURE)
 
     def _wait(self) -> bool:
         """Wait until something is due; False ends the thread."""

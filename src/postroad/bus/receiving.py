@@ -22,7 +22,7 @@ from postroad.bus.retrying import Backoff
 from postroad.bus.settling import Settler
 from postroad.bus.telling import Teller
 from postroad.errors import PostroadError, QueueNotFound, TransportError
-from postroad.queues import Delivery
+from postroad.queues import Delivery, Queue
 
 # How long a wait may be where waiting costs nothing, so that a stop is noticed soon.
 _SLICE_SECONDS = 0.5
@@ -83,14 +83,15 @@ class Run:
         """Poll once and handle what came; the events that were handled."""
         self._keeps_events = True
         try:
-            deliveries = [] if self._reception.breaker.pause() else self._poll(self._most())
+            source = self._reception.inlet.source
+            deliveries = [] if self._reception.breaker.pause() else self._poll(source, self._most())
         except QueueNotFound as error:
             if self._reopened():
                 return []
             raise as_transport_error(error) from error
         except PostroadError as error:
             raise as_transport_error(error) from error
-        lanes = self._arranged(self._take(deliveries))
+        lanes = self._arranged(self._take(source, deliveries))
         try:
             while lanes:
                 self._run_lane(lanes.pop(0))
@@ -132,13 +133,14 @@ class Run:
                 self._stopping.wait(min(pause, _SLICE_SECONDS))
                 continue
             try:
-                deliveries = self._poll(self._most())
+                source = self._reception.inlet.source
+                deliveries = self._poll(source, self._most())
+                backoff.reset()
+                self._reception.tally.last_error = None
+                self._hand_out(source, deliveries)
             except Exception as error:
+                self._give_back_unbegun()
                 self._failed(error, backoff)
-                continue
-            backoff.reset()
-            self._reception.tally.last_error = None
-            self._hand_out(deliveries)
         for _ in range(self._config.concurrency):
             self._lanes.put(None)
 
@@ -151,8 +153,7 @@ class Run:
     def _most(self) -> int:
         return 1 if self._reception.breaker.state == "half_open" else self._config.max_messages_per_poll
 
-    def _poll(self, most: int) -> list[Delivery]:
-        source = self._reception.inlet.source
+    def _poll(self, source: Queue, most: int) -> list[Delivery]:
         deadline = time.monotonic() + self._config.wait_time_seconds
         longest = _SLICE_SECONDS if source.traits.short_waits else self._config.wait_time_seconds
         while True:
@@ -185,11 +186,11 @@ class Run:
             self._reception.teller.tell("bus_gap", queue=self._reception.inlet.source.name)
         return reopened
 
-    def _hand_out(self, deliveries: Sequence[Delivery]) -> None:
+    def _hand_out(self, source: Queue, deliveries: Sequence[Delivery]) -> None:
         if not deliveries:
             self._stopping.wait(self._config.poll_interval_seconds)
             return
-        lanes = self._arranged(self._take(deliveries))
+        lanes = self._arranged(self._take(source, deliveries))
         if self._config.concurrency == 1:
             for lane in lanes:
                 self._run_lane(lane)
@@ -200,9 +201,9 @@ class Run:
         for lane in lanes:
             self._lanes.put(lane)
 
-    def _take(self, deliveries: Sequence[Delivery]) -> list[Held]:
+    def _take(self, source: Queue, deliveries: Sequence[Delivery]) -> list[Held]:
         """Hold what came; what a stop can no longer see is given back here."""
-        helds = self._reception.holdings.take(self._reception.inlet.source, deliveries)
+        helds = self._reception.holdings.take(source, deliveries)
         with self._gate:
             self._unbegun.update({id(held): held for held in helds})
         if self._stopping.is_set():

@@ -6,6 +6,7 @@ LOG_EVENTS = (
     "archive_failed",
     "archive_unreadable",
     "bus_ack_failed",
+    "bus_chore_failed",
     "bus_dead_lettered",
     "bus_duplicate",
     "bus_echo",

@@ -1,0 +1,172 @@
+"""Buses on SNS and EventBridge, and a backend's bus on AWS."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.bus.vocabulary import QUICK, Anything, Placed, Shipped, eventually
+
+import postroad
+from postroad import Backend, QueueSpec
+from postroad.bus import EventBridgeEventBus, SNSEventBus
+from postroad.connections.aws import AwsConnection
+from postroad.errors import ConfigurationError, MessageTooLarge
+from postroad.queues.sqs import SQSQueue, SQSQueues
+from postroad.testing import FakeClock
+
+pytestmark = pytest.mark.aws
+
+WAITING = replace(QUICK, wait_time_seconds=1)
+
+
+@pytest.fixture
+def queue(aws: AwsConnection, unique: Callable[[str], str]) -> Iterator[SQSQueue]:
+    queues = SQSQueues(aws)
+    made = queues.create_queue(QueueSpec(unique("bus")))
+    yield made
+    queues.delete_queue(made.name)
+
+
+@pytest.fixture
+def topic_arn(aws: AwsConnection, unique: Callable[[str], str]) -> str:
+    return aws.sns.create_topic(Name=unique("bus"))["TopicArn"]
+
+
+@pytest.fixture
+def backend(ministack_url: str) -> Iterator[Backend]:
+    with postroad.connect(f"aws://us-east-1?endpoint_url={ministack_url}") as backend:
+        yield backend
+
+
+def test_an_event_goes_round_through_sns(aws: AwsConnection, topic_arn: str, queue: SQSQueue) -> None:
+    seen: list[object] = []
+    publisher = SNSEventBus(topic_arn=topic_arn, sns_client=aws.sns, sqs_client=aws.sqs, config=WAITING)
+    receiver = SNSEventBus(
+        topic_arn=topic_arn, queue_url=queue.url, sns_client=aws.sns, sqs_client=aws.sqs, config=WAITING
+    )
+    receiver.subscribe(Placed, seen.append)
+    receiver.start_receiver()
+
+    results = publisher.publish_many([Placed(1), Placed(2)])
+
+    eventually(lambda: len(seen) == 2)
+    publisher.close()
+    receiver.close()
+    assert all(result.ok for result in results)
+
+
+@pytest.mark.parametrize("kind", ["sns", "eventbridge"])
+def test_without_a_queue_a_bus_publishes_only(aws: AwsConnection, topic_arn: str, kind: str) -> None:
+    bus: Any = (
+        SNSEventBus(topic_arn=topic_arn, sns_client=aws.sns, sqs_client=aws.sqs, config=QUICK)
+        if kind == "sns"
+        else EventBridgeEventBus(events_client=aws.events, sqs_client=aws.sqs, config=QUICK)
+    )
+
+    assert bus.publish(Placed()).ok
+    with pytest.raises(ConfigurationError, match="queue_url"):
+        bus.start_receiver()
+    bus.close()
+
+
+def test_the_limit_of_sns_is_its_own(aws: AwsConnection, topic_arn: str) -> None:
+    bus = SNSEventBus(topic_arn=topic_arn, sns_client=aws.sns, sqs_client=aws.sqs, config=QUICK)
+
+    result = bus.publish(Anything("x" * 300_000))
+
+    bus.close()
+    assert isinstance(result.errors[0].error, MessageTooLarge)
+
+
+def test_what_is_no_arn_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="topic_arn"):
+        SNSEventBus(topic_arn="orders")
+
+
+def test_an_event_goes_round_through_eventbridge_as_its_envelope(aws: AwsConnection, queue: SQSQueue) -> None:
+    seen: list[object] = []
+    given = {"events_client": aws.events, "sqs_client": aws.sqs, "source": f"shop-{queue.name}"}
+    bus = EventBridgeEventBus(queue_url=queue.url, config=replace(WAITING, local_dispatch=False), **given)  # type: ignore[arg-type]  # a mapping of mixed values
+    bus.subscribe(Placed, seen.append)
+    bus.start_receiver()
+    bus.stop_receiver()
+
+    result = bus.publish(Placed(5))
+    eventually(lambda: queue.stats().visible == 1)
+    raw = aws.sqs.receive_message(QueueUrl=queue.url, VisibilityTimeout=0)["Messages"][0]["Body"]
+    bus.start_receiver()
+
+    eventually(lambda: seen == [Placed(5)])
+    bus.close()
+    outer = json.loads(raw)
+    assert outer["detail-type"] == "tests.bus.vocabulary:Placed"
+    assert outer["source"] == f"shop-{queue.name}"
+    assert outer["detail"]["event_id"] == str(result.event_id)
+    assert outer["detail"]["payload"] == {"number": 5}
+
+
+def test_a_pattern_chooses_by_type_and_content() -> None:
+    pattern = EventBridgeEventBus.pattern(event_types=[Placed], payload={"number": [1, 2]})
+
+    assert pattern == {
+        "source": ["postroad"],
+        "detail-type": ["tests.bus.vocabulary:Placed"],
+        "detail": {"payload": {"number": [1, 2]}},
+    }
+
+
+def test_a_backends_bus_broadcasts_on_aws(backend: Backend, unique: Callable[[str], str]) -> None:
+    topic = unique("orders")
+    seen: list[list[object]] = [[], []]
+    buses = [backend.bus(topic, config=WAITING) for _ in seen]
+    for bus, events in zip(buses, seen, strict=True):
+        bus.subscribe(Placed, events.append)
+        bus.start_receiver()
+
+    result = buses[0].publish(Placed())
+
+    eventually(lambda: seen == [[Placed()], [Placed()]])
+    for bus in buses:
+        bus.close()
+    assert result.ok
+    assert [name for name in backend.queues() if name.startswith(f"{topic}--p-")] == []
+    assert backend.topic(topic).subscriptions() == []
+
+
+def test_a_backends_group_shares_the_work_on_aws(backend: Backend, unique: Callable[[str], str]) -> None:
+    topic = unique("orders")
+    seen: list[Any] = []
+    buses = [backend.bus(topic, "workers", config=WAITING) for _ in range(2)]
+    for bus in buses:
+        bus.subscribe(Placed, seen.append)
+        bus.start_receiver()
+
+    buses[0].publish_many([Placed(number) for number in range(20)])
+
+    eventually(lambda: len(seen) >= 20)
+    for bus in buses:
+        bus.close()
+    assert sorted(event.number for event in seen) == list(range(20))
+    assert f"{topic}--workers" in backend.queues()
+
+
+def test_an_orphan_on_aws_is_swept_by_another_bus_of_its_topic(
+    ministack_url: str, unique: Callable[[str], str]
+) -> None:
+    topic, clock = unique("orders"), FakeClock()
+    with postroad.connect(f"aws://us-east-1?endpoint_url={ministack_url}", clock=clock) as backend:
+        crashed, other = backend.bus(topic, config=WAITING), backend.bus(topic, config=WAITING)
+        crashed._inlet.open()  # type: ignore[union-attr]  # a process that ends here never renews its tag
+        before = [name for name in backend.queues() if name.startswith(f"{topic}--p-")]
+
+        clock.advance(61)
+        other.subscribe(Shipped, lambda _: None)
+        other.start_receiver()
+
+        after = [name for name in backend.queues() if name.startswith(f"{topic}--p-")]
+        assert len(before) == len(after) == 1
+        assert before != after

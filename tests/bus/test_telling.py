@@ -1,0 +1,125 @@
+"""What a bus tells: one line and one count for each thing that happens, joined traces, and never a payload."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import REGISTRY
+from tests.bus.conftest import MakeBus
+from tests.bus.vocabulary import Anything, Placed
+
+from postroad import OutgoingMessage, Queue, codec
+from postroad.bus import tracing
+
+SECRET = "hunter2-is-the-payload"
+
+
+def count(bus: str, outcome: str) -> float:
+    return REGISTRY.get_sample_value("postroad_bus_events_total", {"bus": bus, "outcome": outcome}) or 0.0
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [record.msg for record in caplog.records if record.name == "postroad.bus" and isinstance(record.msg, dict)]
+
+
+@pytest.fixture(autouse=True)
+def _listening(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="postroad.bus")
+
+
+def test_a_journey_is_told_line_by_line(make_bus: MakeBus, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    sender, receiver = make_bus(queue), make_bus(queue)
+    receiver.subscribe(Anything, lambda _: None)
+
+    result = sender.publish(Anything(SECRET))
+    receiver.receive_once()
+
+    told = lines(caplog)
+    assert [line["event"] for line in told] == ["bus_published", "bus_received", "bus_handled"]
+    assert {line["event_id"] for line in told} == {str(result.event_id)}
+    assert {line["type"] for line in told} == {"tests.bus.vocabulary:Anything"}
+    assert {line["publisher"] for line in told} == {sender.publisher_id}
+    assert {line["bus"] for line in told} == {"work"}
+    assert SECRET not in caplog.text
+
+
+def test_every_other_end_has_a_line_too(make_bus: MakeBus, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    sender, receiver = make_bus(queue), make_bus(queue)
+    sender.subscribe(Placed, lambda _: None)
+    sender.publish(Placed(1))
+    sender.receive_once()
+    sender.publish(Anything())
+    receiver.subscribe(Anything, lambda _: 1 / 0)
+    for _ in range(3):
+        receiver.receive_once()
+    body = codec.encode(codec.wrap(Placed(2), publisher_id="p"))
+    receiver.subscribe(Placed, lambda _: None)
+    for _ in range(2):
+        queue.send([OutgoingMessage(body)])
+        receiver.receive_once()
+    sender.publish(None)
+
+    names = [line["event"] for line in lines(caplog) if line["event"] not in ("bus_published", "bus_received")]
+
+    assert names == [
+        *("bus_echo", "bus_retried", "bus_retried", "bus_retried", "bus_dead_lettered"),
+        *("bus_handled", "bus_duplicate", "bus_publish_failed"),
+    ]
+
+
+def test_the_same_outcomes_are_counted(make_bus: MakeBus, queue: Queue) -> None:
+    before = {outcome: count("work", outcome) for outcome in ("published", "received", "handled")}
+    sender, receiver = make_bus(queue), make_bus(queue)
+    receiver.subscribe(Placed, lambda _: None)
+
+    sender.publish(Placed())
+    receiver.receive_once()
+
+    assert all(count("work", outcome) == number + 1 for outcome, number in before.items())
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing._tracer.cache_clear()
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    yield exporter
+    tracing._tracer.cache_clear()
+
+
+def test_publishing_and_handling_are_spans_of_one_trace(
+    make_bus: MakeBus, queue: Queue, spans: InMemorySpanExporter
+) -> None:
+    def handler(_: object) -> None:
+        pass
+
+    sender, receiver = make_bus(queue), make_bus(queue)
+    receiver.subscribe(Placed, handler)
+
+    sender.publish(Placed())
+    attributes = queue.peek()[0].attributes
+    receiver.receive_once()
+
+    published, handled = spans.get_finished_spans()
+    assert published.name == "publish work"
+    assert handled.name.startswith("handle ")
+    assert handled.name.endswith("handler")
+    assert handled.context.trace_id == published.context.trace_id
+    assert handled.parent is not None
+    assert handled.parent.span_id == published.context.span_id
+    assert f"{published.context.trace_id:032x}" in attributes["TraceParent"]
+
+
+def test_without_a_tracer_nothing_is_sent_along(make_bus: MakeBus, queue: Queue) -> None:
+    make_bus(queue).publish(Placed())
+
+    assert "TraceParent" not in queue.peek()[0].attributes
