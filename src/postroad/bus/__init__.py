@@ -8,6 +8,7 @@ from postroad.bus.context import HandlingContext, current_context
 from postroad.bus.deduplication import DeduplicatingEventBus, DeduplicationCache
 from postroad.bus.eventbridge import EventBridgeEventBus
 from postroad.bus.health import BusHealth
+from postroad.bus.kinesis import KinesisEventBus
 from postroad.bus.local import ControlBus, EventBus, InProcessEventBus, TelemetryBus
 from postroad.bus.remote import RemoteEventBus
 from postroad.bus.replaying import ReplayReport
@@ -34,6 +35,7 @@ __all__ = [
     "HandlerFailure",
     "HandlingContext",
     "InProcessEventBus",
+    "KinesisEventBus",
     "NotSent",
     "OutOfOrder",
     "PublishFailed",

@@ -87,6 +87,8 @@ class Reader:
     codec: Codec
     blobs: Blobs | None
     now: Callable[[], datetime]
+    prefix: str = PREFIX
+    """Where the blobs lie that records may refer to."""
 
     def read(self, wanted: Selection) -> Iterator[ArchivedEvent | Unreadable]:
         """What is there now: each key in its order, different keys by the time of publishing."""
@@ -124,8 +126,8 @@ class Reader:
             ref = msgspec.json.decode(data, type=Reference).postroad_blob
         except msgspec.DecodeError:
             return data
-        if self.blobs is None or not ref.key.startswith(PREFIX):
-            raise BlobNotFound(f"the archive refers to the blob {ref.key!r}, which is not here")
+        if self.blobs is None or not ref.key.startswith(self.prefix):
+            raise BlobNotFound(f"the record refers to the blob {ref.key!r}, which is not here")
         return self.blobs.get(ref)
 
 

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from postroad.clock import SYSTEM_CLOCK, Clock
@@ -29,10 +29,14 @@ MAX_PUT_RECORDS = 500
 # Kinesis takes 5 MiB in one call, keys included; base64 and the rest of the request are left room for.
 MAX_PUT_BYTES = 4_194_304
 _MIN_RETENTION_HOURS = 24
-_TRAITS = StreamTraits(durable=True, joins_writes=False, max_record_bytes=rules.MAX_DATA_BYTES)
-_SEQUENCE = re.compile(r"[0-9]{1,128}")
 # Kinesis allows five reads a second on each shard, for all consumers together.
 _POLL_SECONDS = 0.25
+_TRAITS = StreamTraits(
+    durable=True, joins_writes=False, max_record_bytes=rules.MAX_DATA_BYTES, poll_seconds=_POLL_SECONDS
+)
+_SEQUENCE = re.compile(r"[0-9]{1,128}|at-[0-9]{1,12}\.[0-9]{1,6}")
+# Kinesis has no number for the end of a shard: its place is an iterator that was made there, and the time for later.
+_PLACE = "at-"
 _MAX_ITERATORS = 1_000
 
 
@@ -69,6 +73,7 @@ class KinesisStream:
     def __init__(self, connection: AwsConnection, items: Items, clock: Clock, name: str) -> None:
         self.name = name
         self._connection = connection
+        self._clock = clock
         self._leases = ItemLeases(items, clock, name)
         self._lock = threading.Lock()
         self._iterators: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -111,11 +116,21 @@ class KinesisStream:
                 time.sleep(min(left, _POLL_SECONDS))
         return []
 
+    def latest(self, shard: str) -> str:
+        """A place to read on from: behind it lies what comes from now on, and nothing else.
+
+        It is meant for this stream object: when no read has used it for five minutes, the time it was made stands in.
+        """
+        self._check_shard(shard)
+        place = f"{_PLACE}{self._clock.now().timestamp():.6f}"
+        self._remember(shard, place, self._iterator(shard, LATEST))
+        return place
+
     def checkpoint(self, consumer: str, shard: str, sequence: str, *, lease: ShardLease | None = None) -> bool:
         """Remember that `consumer` is done up to `sequence`. With a lease that is no longer held: False, no change."""
         rules.check_name(consumer, field="consumer")
         check_own(lease, shard)
-        _check_sequence(sequence, "sequence")
+        _check_sequence(sequence, "sequence", place=False)
         self._check_shard(shard)
         return self._leases.checkpoint(consumer, shard, sequence, lease)
 
@@ -186,7 +201,10 @@ class KinesisStream:
     def _iterator(self, shard: str, after: str) -> str:
         kinds = {TRIM_HORIZON: "TRIM_HORIZON", LATEST: "LATEST"}
         parameters: dict[str, Any] = {"ShardIteratorType": kinds.get(after, "AFTER_SEQUENCE_NUMBER")}
-        if after not in kinds:
+        if after.startswith(_PLACE):
+            moment = datetime.fromtimestamp(float(after.removeprefix(_PLACE)), UTC)
+            parameters = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": moment}
+        elif after not in kinds:
             parameters["StartingSequenceNumber"] = after
         with translated(f"Kinesis shard {shard!r}", self._known()):
             answer = self._client.get_shard_iterator(StreamName=self.name, ShardId=shard, **parameters)
@@ -245,8 +263,9 @@ def _record(shard: str, raw: Any) -> StreamRecord:
     )
 
 
-def _check_sequence(value: object, field: str) -> None:
-    if not isinstance(value, str) or _SEQUENCE.fullmatch(value) is None:
+def _check_sequence(value: object, field: str, *, place: bool = True) -> None:
+    """Refuse what is no sequence; `place` allows what `latest` gave."""
+    if not isinstance(value, str) or _SEQUENCE.fullmatch(value) is None or (value.startswith(_PLACE) and not place):
         raise InvalidInput(
             f"{field}: {value!r} is not a sequence of this shard", field=field,
             remedy=f"Give the sequence of a record that was read from this shard, {TRIM_HORIZON!r} or {LATEST!r}.",

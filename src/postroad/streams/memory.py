@@ -85,6 +85,11 @@ class MemoryStream:
                     return found
                 self._changed.wait(left)
 
+    def latest(self, shard: str) -> str:
+        """A place to read on from: behind it lies what comes from now on, and nothing else."""
+        with self._changed:
+            return rules.sequence_text(self._shard(shard).start(LATEST))
+
     def checkpoint(self, consumer: str, shard: str, sequence: str, *, lease: ShardLease | None = None) -> bool:
         """Remember that `consumer` is done up to `sequence`. With a lease that is no longer held: False, no change."""
         rules.check_name(consumer, field="consumer")

@@ -58,6 +58,8 @@ class StreamTraits:
     joins_writes: bool
     """A checkpoint may share one commit with the caller's other writes (`backend.transaction()`)."""
     max_record_bytes: int
+    poll_seconds: float = 0.02
+    """How long to pause between reads of all shards that find nothing, so that others may read too."""
 
 
 @runtime_checkable
@@ -80,6 +82,10 @@ class Stream(Protocol):
 
     def read(self, shard: str, *, after: str, limit: int = 100, wait: float = 0.0) -> list[StreamRecord]:
         """Records behind the sequence `after`, or from 'trim_horizon', or 'latest': what comes from now on."""
+        ...
+
+    def latest(self, shard: str) -> str:
+        """A place to read on from: behind it lies what comes from now on, and nothing else."""
         ...
 
     def checkpoint(self, consumer: str, shard: str, sequence: str, *, lease: ShardLease | None = None) -> bool:

@@ -164,6 +164,18 @@ class StreamConformance(ShardLeaseRules, Differences):
 
         assert _all(narrow) == _all(narrow) != []
 
+    def test_what_comes_later_lies_behind_the_place_that_latest_gives(self, narrow: Stream) -> None:
+        [shard] = narrow.shards()
+        narrow.put([Record("k", b"before")])
+        place = narrow.latest(shard)
+
+        before = narrow.read(shard, after=place)
+        narrow.put([Record("k", b"first"), Record("k", b"second")])
+        read = narrow.read(shard, after=place, wait=5)
+
+        assert before == []
+        assert [record.data for record in read][:1] == [b"first"]
+
     def test_latest_gives_only_what_comes_from_now_on(self, narrow: Stream) -> None:
         narrow.put([Record("k", b"before")])
         (shard,) = narrow.shards()

@@ -1,0 +1,263 @@
+"""A stream as a queue of one consumer, so that one receiver serves both: each shard is a group, its order kept."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from postroad.bus.shards import Entry, Window
+from postroad.clock import Clock
+from postroad.errors import NotSupported, StaleReceipt, TransportError
+from postroad.queues import (
+    AckResult,
+    Delivery,
+    OutgoingMessage,
+    PeekedMessage,
+    QueueStats,
+    QueueTraits,
+    SendResult,
+)
+from postroad.streams import TRIM_HORIZON, Record, ShardLease, Stream
+
+Unpack = Callable[[bytes], bytes]
+_LOOK_FOR_SHARDS_SECONDS = 30.0
+_RETRY_SECONDS = 5.0
+_OK = AckResult(ok=True)
+
+
+class StreamQueue:
+    """Without a consumer: all shards, from the moment of `open`. With one: this worker's share, from its position."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        consumer: str | None,
+        worker: str,
+        lease_seconds: float,
+        unpack: Unpack,
+        clock: Clock,
+    ) -> None:
+        self.name = stream.name
+        self._stream = stream
+        self._consumer = consumer
+        self._worker = worker
+        self._lease_seconds = max(0.001, lease_seconds)
+        self._unpack = unpack
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._windows: dict[str, Window] = {}
+        self._given: dict[str, tuple[Window, Entry]] = {}
+        self._look_at = 0.0
+        self._turn = 0
+        self._opened = False
+
+    @property
+    def traits(self) -> QueueTraits:
+        return QueueTraits(
+            fifo=True,
+            durable=self._stream.traits.durable,
+            exclusive=False,
+            peeks_clean=False,
+            tells_stale_acks=True,
+            atomic_reject=False,
+            keeps_release_error=False,
+            counts_expired=False,
+            auto_deletes=False,
+            short_waits=True,
+            max_message_bytes=self._stream.traits.max_record_bytes,
+        )
+
+    def open(self) -> None:
+        """Begin to follow the stream: without a consumer, what is put after this returns is received."""
+        with self._lock:
+            if not self._opened and self._consumer is None:
+                self._windows = {shard: Window(shard, self._stream.latest(shard)) for shard in self._stream.shards()}
+                self._look_at = self._clock.monotonic() + _LOOK_FOR_SHARDS_SECONDS
+            self._opened = True
+
+    def close(self) -> None:
+        """Leave the shards to other workers now."""
+        with self._lock:
+            held, self._windows, self._given = bool(self._windows), {}, {}
+            self._opened, self._look_at = False, 0.0
+        if held and self._consumer is not None:
+            self._stream.lease(self._consumer, self._worker, seconds=0.001)
+
+    def blocked(self) -> str | None:
+        """What keeps a shard from going on, if anything does: a record that failed and comes again."""
+        with self._lock:
+            for window in self._windows.values():
+                entry = window.entries[0] if window.entries else None
+                if entry is not None and entry.error is not None:
+                    sequence = entry.record.sequence
+                    return f"{window.shard} waits for record {sequence}, received {entry.receives} times: {entry.error}"
+        return None
+
+    def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        """Put the messages into the stream, their group being the key."""
+        records = [
+            Record(key=message.group or message.dedup_id or "-", data=_as_bytes(message.body)) for message in messages
+        ]
+        return [
+            SendResult(ok=result.ok, message_id=result.sequence, error=result.error)
+            for result in self._stream.put(records)
+        ]
+
+    def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
+        """Up to `max_messages` records, several of a shard only in order; they stay given until settled."""
+        self.open()
+        deadline = time.monotonic() + wait
+        while True:
+            self._follow()
+            found = self._gather(max_messages)
+            left = deadline - time.monotonic()
+            if found or left <= 0:
+                return found
+            time.sleep(min(left, self._stream.traits.poll_seconds))
+
+    def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
+        """The records are handled. The position moves to the last one before the first that is not."""
+        with self._lock:
+            taken = [self._given.pop(delivery.receipt, None) for delivery in deliveries]
+            for each in taken:
+                if each is not None:
+                    each[0].settle(each[1])
+            windows = {id(each[0]): each[0] for each in taken if each is not None}
+            lost = {key for key, window in windows.items() if not self._moved(window)}
+        return [_stale() if each is None or id(each[0]) in lost else _OK for each in taken]
+
+    def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
+        """Keep this worker's shards for another while."""
+        if self._consumer is not None:
+            self._look_at = 0.0
+            self._follow()
+        with self._lock:
+            return [_OK if delivery.receipt in self._given else _stale() for delivery in deliveries]
+
+    def release(
+        self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
+    ) -> list[AckResult]:
+        """Let the records come again after a while; their shards wait for them."""
+        ready_at = self._clock.monotonic() + after
+        with self._lock:
+            taken = [self._given.pop(delivery.receipt, None) for delivery in deliveries]
+            for window in {id(each[0]): each[0] for each in taken if each is not None}.values():
+                mine = [each[1] for each in taken if each is not None and each[0] is window]
+                window.give_back(mine, ready_at, error)
+        return [_stale() if each is None else _OK for each in taken]
+
+    def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
+        raise NotSupported("a stream has no dead letters of its own; give the bus a queue for them")
+
+    def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
+        raise NotSupported("a stream is read, not peeked into")
+
+    def stats(self) -> QueueStats:
+        """What is in hand here; how much the stream holds is unknown."""
+        with self._lock:
+            entries = [entry for window in self._windows.values() for entry in window.entries]
+            given = sum(entry.given for entry in entries)
+        return QueueStats(visible=len(entries) - given, in_flight=given, delayed=0, oldest_age_seconds=None)
+
+    def _follow(self) -> None:
+        """Renew this worker's leases and notice shards that came or went."""
+        now = self._clock.monotonic()
+        with self._lock:
+            if now < self._look_at:
+                return
+            if self._consumer is None:
+                self._look_at = now + _LOOK_FOR_SHARDS_SECONDS
+                for shard in self._stream.shards():
+                    # A shard that was not there before holds only what came since.
+                    self._windows.setdefault(shard, Window(shard, TRIM_HORIZON))
+                return
+            self._look_at = now + self._lease_seconds / 3
+            self._hold(self._consumer, self._stream.lease(self._consumer, self._worker, seconds=self._lease_seconds))
+
+    def _hold(self, consumer: str, leases: Sequence[ShardLease]) -> None:
+        tokens = {lease.shard: lease for lease in leases}
+        for shard, window in list(self._windows.items()):
+            if tokens.get(shard) != window.lease:
+                self._drop(window)
+        for shard, lease in tokens.items():
+            if shard not in self._windows:
+                after = self._stream.position(consumer, shard) or TRIM_HORIZON
+                self._windows[shard] = Window(shard, after, lease)
+
+    def _drop(self, window: Window) -> None:
+        """Forget a shard that another worker reads now; what is out of it can no longer be settled here."""
+        self._windows.pop(window.shard, None)
+        self._given = {receipt: each for receipt, each in self._given.items() if each[0] is not window}
+
+    def _moved(self, window: Window) -> bool:
+        """Store the position behind the handled records; False when the shard is no longer ours."""
+        position = window.advance()
+        if position is None or self._consumer is None:
+            return True
+        kept = self._stream.checkpoint(self._consumer, window.shard, position, lease=window.lease)
+        if not kept:
+            self._drop(window)
+        return kept
+
+    def _gather(self, limit: int) -> list[Delivery]:
+        with self._lock:
+            windows = list(self._windows.values())
+        self._turn += 1
+        found: list[Delivery] = []
+        for place in range(len(windows)):
+            # Another shard comes first each time, so that a busy one does not starve the others.
+            window = windows[(place + self._turn) % len(windows)]
+            if len(found) < limit:
+                found += self._next(window, limit - len(found))
+        return found
+
+    def _next(self, window: Window, limit: int) -> list[Delivery]:
+        now = self._clock.monotonic()
+        with self._lock:
+            wanted = window.wants(limit, now)
+        # Read without the lock: only the receiver reads, and others must be able to settle meanwhile.
+        records = self._stream.read(window.shard, after=window.after, limit=wanted) if wanted else []
+        with self._lock:
+            window.add(records)
+            if self._windows.get(window.shard) is not window:
+                return []
+            return self._deliveries(window, window.give(limit, now), now)
+
+    def _deliveries(self, window: Window, given: Sequence[Entry], now: float) -> list[Delivery]:
+        found = []
+        for index, entry in enumerate(given):
+            try:
+                body = self._unpack(entry.record.data)
+            except TransportError as error:
+                # The store of large bodies does not answer: the shard waits for it.
+                window.give_back(given[index:], now + _RETRY_SECONDS, str(error))
+                break
+            found.append(self._delivery(window, entry, body))
+        return found
+
+    def _delivery(self, window: Window, entry: Entry, body: bytes) -> Delivery:
+        record = entry.record
+        message_id = f"{record.shard}-{record.sequence}"
+        receipt = f"{message_id}-{entry.receives}-{0 if window.lease is None else window.lease.token}"
+        self._given[receipt] = (window, entry)
+        return Delivery(
+            message_id=message_id,
+            body=body,
+            attributes={},
+            group=record.shard,
+            receipt=receipt,
+            receive_count=entry.receives,
+            sent_at=record.arrived_at,
+            first_received_at=self._clock.now(),
+            sequence=int(record.sequence),
+        )
+
+
+def _as_bytes(body: bytes | str) -> bytes:
+    return body.encode() if isinstance(body, str) else bytes(body)
+
+
+def _stale() -> AckResult:
+    return AckResult(ok=False, error=StaleReceipt("the record is no longer this worker's"))
