@@ -14,7 +14,7 @@ import pytest
 from tests.aws.endpoint import Answer, Endpoint, all_sent, error
 
 from postroad.connections.aws import AwsConnection
-from postroad.errors import ConfigurationError, InvalidInput, OutcomeUnknown, PostroadError, Unavailable
+from postroad.errors import ConfigurationError, InvalidInput, NotPermitted, OutcomeUnknown, PostroadError, Unavailable
 from postroad.queues import OutgoingMessage
 from postroad.queues.sqs import SQSQueue, SQSQueues
 
@@ -38,7 +38,7 @@ def error_of_a_send(connection: AwsConnection, scripted: Endpoint, *answers: Any
         (error("ThrottlingException", 400), Unavailable),
         (error("ServiceUnavailable", 503), Unavailable),
         (error("OverLimit", 403), Unavailable),
-        (error("AccessDenied", 403), Unavailable),
+        (error("AccessDenied", 403), NotPermitted),
         (error("InternalError", 500), OutcomeUnknown),
         (Answer(silent=True), OutcomeUnknown),
         (Answer(cut=True), OutcomeUnknown),

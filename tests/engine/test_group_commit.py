@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -150,7 +151,10 @@ def test_a_thread_interrupted_while_it_waits_leaves_the_line(engine: Engine) -> 
 def _interrupt_when_waiting(engine: Engine, thread: int) -> None:
     while not engine._turns._waiting:
         pass
-    signal.pthread_kill(thread, signal.SIGINT)
+    # Python may miss a signal that comes just before it blocks, as a user's first Ctrl-C: press again.
+    while engine._turns._waiting:
+        signal.pthread_kill(thread, signal.SIGINT)
+        time.sleep(0.1)
 
 
 def test_a_block_commits_all_its_writes_or_none(engine: Engine) -> None:

@@ -36,14 +36,14 @@ class Turns:
 
     def join(self, request: Request) -> list[Request]:
         """The group to run when it is this thread's turn; empty when another thread has done the request."""
-        with self._lock:
-            if not self._led:
-                self._led = request.leads = True
-                return [request]
-            baton = request.baton = threading.Lock()
-            baton.acquire()
-            self._waiting.append(request)
         try:
+            with self._lock:
+                if not self._led:
+                    request.leads = self._led = True
+                    return [request]
+                baton = request.baton = threading.Lock()
+                baton.acquire()
+                self._waiting.append(request)
             baton.acquire()
         except BaseException:
             self._leave(request)
@@ -79,10 +79,7 @@ class Turns:
                 request.baton.release()
 
     def _leave(self, request: Request) -> None:
-        """Forget a request whose thread was interrupted while it waited."""
+        """Forget a request whose thread was interrupted while it waited; one that leads by now hands over."""
         with self._lock:
-            waiting = request in self._waiting
-            if waiting and not request.leads:
+            if not request.leads and request in self._waiting:
                 self._waiting.remove(request)
-        if waiting and request.leads:
-            self.hand_over(request, [])

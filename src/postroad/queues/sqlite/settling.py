@@ -59,13 +59,13 @@ class Settler:
         """Remove the messages whose receipts are valid. A standard queue takes an ack that is late but still first."""
         monotonic_us = self._engine.monotonic_us()
         keys = [key for _, key in self._keys(state, deliveries, monotonic_us, late=not state.spec.fifo)]
-        found = {row[0]: row for row in tx.connection.executemany(_ACK, keys)}
-        gone = [(row_id,) for row_id in found]
+        found = {row[:2]: row for row in tx.connection.executemany(_ACK, keys)}
+        gone = [(row_id,) for row_id, _ in found]
         groups = {row[5] for row in found.values()}
         for row_id, receives, sent_us, first_us, origin, _ in found.values():
             state.remember(origin or row_id, receives, sent_us, first_us)
         results = [
-            _OK if found.pop(key[0], None) is not None else _stale(delivery)
+            _OK if found.pop(key[:2], None) is not None else _stale(delivery)
             for delivery, key in zip(deliveries, keys, strict=True)
         ]
         tx.connection.executemany(_DELETE, gone)
