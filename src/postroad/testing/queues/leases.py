@@ -218,6 +218,21 @@ class LeaseRules(QueueRules):
         assert _is_stale(result)
         assert take_one(queue).receive_count == 2
 
+    def test_an_old_and_a_new_receipt_of_one_message_are_told_apart_in_one_ack(self, ground: QueueGround) -> None:
+        queue = ground.create()
+        if not queue.traits.tells_stale_acks:
+            pytest.skip("a late ack on a standard queue answers success, says the trait")
+        queue.send(texts("one"))
+        old = take_one(queue)
+        ground.advance(LEASE_OVER)
+        new = take_one(queue)
+
+        late, timely, again = queue.ack([old, new, new])
+
+        assert _is_stale(late)
+        assert timely.ok
+        assert _is_stale(again)
+
 
 def _is_stale(result: AckResult) -> bool:
     return not result.ok and isinstance(result.error, StaleReceipt)
