@@ -33,7 +33,7 @@ def child(target: Callable[[str, Connection], None], url: str) -> Iterator[Conne
     process.start()
     there.close()
     try:
-        _hear(here)
+        hear(here)
         yield here
         here.send(None)
     finally:
@@ -44,7 +44,7 @@ def child(target: Callable[[str, Connection], None], url: str) -> Iterator[Conne
         here.close()
 
 
-def _hear(pipe: Connection) -> object:
+def hear(pipe: Connection) -> object:
     if not pipe.poll(_PATIENCE_SECONDS):
         raise WrongResult("a process did not answer")
     return pipe.recv()
@@ -131,7 +131,7 @@ def _exchange(producers: list[Connection], consumers: list[Connection], queue: Q
         pipe.send("begin")
     for number, pipe in enumerate(producers):
         pipe.send(sent[number::2])
-    started = min(float(str(_hear(pipe))) for pipe in producers)
+    started = min(float(str(hear(pipe))) for pipe in producers)
     _drained(queue)
     for pipe in consumers:
         pipe.send("report")
@@ -174,7 +174,7 @@ def _wake(queue: Queue, ear: Connection, messages: int, percentile: int) -> floa
         time.sleep(random.uniform(0.005, 0.015))
         sent_at = time.monotonic()
         ours.send(queue, [OutgoingMessage("wake")])
-        taken.append(float(str(_hear(ear))) - sent_at)
+        taken.append(float(str(hear(ear))) - sent_at)
     return statistics.quantiles(taken, n=100)[percentile - 1]
 
 
@@ -184,7 +184,7 @@ def _idling(directory: Path, load: Load) -> Iterator[Opened]:
 
         def run() -> float:
             sleeper.send(load.messages / 10)
-            return float(str(_hear(sleeper)))
+            return float(str(hear(sleeper)))
 
         yield Opened(run)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks import codec, embedded, growth, processes, sqs
+from benchmarks import bus, bus_processes, bus_sqs, codec, embedded, growth, processes, sqs
 from benchmarks.frame import Row
 
-ROWS: tuple[Row, ...] = (*codec.ROWS, *embedded.ROWS, *growth.ROWS, *processes.ROWS, *sqs.ROWS)
+_MODULES = (codec, embedded, growth, processes, sqs, bus, bus_processes, bus_sqs)
+
+ROWS: tuple[Row, ...] = tuple(row for module in _MODULES for row in module.ROWS)

@@ -20,12 +20,12 @@ from benchmarks.workload import bodies, check_once
 from postroad import OutgoingMessage, QueueSpec
 
 BATCH = 10
-_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
 Put = Callable[[Sequence[str]], None]
 Take = Callable[[], list[str]]
 
 
-def _drain(put: Put, take: Take, messages: int) -> float:
+def drain(put: Put, take: Take, messages: int) -> float:
     """Build a backlog in batches, then drain it in batches; messages per second."""
     sent, received = bodies(messages), list[str]()
     started = time.perf_counter()
@@ -42,7 +42,7 @@ def _drain(put: Put, take: Take, messages: int) -> float:
 def _adapter(directory: Path) -> Iterator[tuple[Put, Take]]:
     with ExitStack() as stack:
         endpoint = stack.enter_context(running(directory))
-        stack.enter_context(mock.patch.dict(os.environ, _CREDENTIALS))
+        stack.enter_context(mock.patch.dict(os.environ, CREDENTIALS))
         backend = stack.enter_context(postroad.connect(f"aws://{REGION}?endpoint_url={endpoint}"))
         queue = backend.create_queue(QueueSpec(f"bench-{uuid.uuid4().hex[:8]}"))
         yield (
@@ -52,12 +52,12 @@ def _adapter(directory: Path) -> Iterator[tuple[Put, Take]]:
 
 
 @contextmanager
-def _by_hand(directory: Path) -> Iterator[tuple[Put, Take]]:
+def by_hand(directory: Path) -> Iterator[tuple[Put, Take]]:
     import boto3
 
     with ExitStack() as stack:
         endpoint = stack.enter_context(running(directory))
-        stack.enter_context(mock.patch.dict(os.environ, _CREDENTIALS))
+        stack.enter_context(mock.patch.dict(os.environ, CREDENTIALS))
         sqs: Any = boto3.client("sqs", region_name=REGION, endpoint_url=endpoint)
         stack.callback(sqs.close)
         url = sqs.create_queue(QueueName=f"bench-{uuid.uuid4().hex[:8]}")["QueueUrl"]
@@ -78,11 +78,11 @@ def _take_by_hand(sqs: Any, url: str) -> list[str]:
     return [message["Body"] for message in messages]
 
 
-def _throughput(opened_queue: Callable[[Path], Any]) -> Open:
+def throughput(opened_queue: Callable[[Path], Any]) -> Open:
     @contextmanager
     def opened(directory: Path, load: Load) -> Iterator[Opened]:
         with opened_queue(directory) as (put, take):
-            yield Opened(lambda: _drain(put, take, load.messages))
+            yield Opened(lambda: drain(put, take, load.messages))
 
     return opened
 
@@ -93,7 +93,7 @@ def _counting(directory: Path, load: Load) -> Iterator[Opened]:
 
         def run() -> float:
             with counted_requests() as count:
-                _drain(put, take, load.messages)
+                drain(put, take, load.messages)
             return len(count) / load.messages
 
         yield Opened(run)
@@ -126,7 +126,7 @@ ROWS = [
     Row(
         name="sqs-throughput", unit="per_second", target=0.85, loads=_LOADS,
         what="send, receive and delete a backlog in batches of 10",
-        ours=Side(label="postroad", package="postroad", needs=version, open=_throughput(_adapter)),
-        peer=Side(label="hand-written boto3 loop", package="boto3", needs=version, open=_throughput(_by_hand)),
+        ours=Side(label="postroad", package="postroad", needs=version, open=throughput(_adapter)),
+        peer=Side(label="hand-written boto3 loop", package="boto3", needs=version, open=throughput(by_hand)),
     ),
 ]  # fmt: skip
