@@ -6,15 +6,20 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.bus.conftest import MakeBus, failing
 from tests.bus.vocabulary import QUICK, Asked, Identified, Placed, Shipped, Stepped
 
+import postroad
 from postroad import OutgoingMessage, Queue, SendResult, codec
 from postroad.bus import BusConfig, PublishFailed, RemoteEventBus, current_context
+from postroad.bus.inlets import GivenQueue
+from postroad.bus.remote import Outlet
 from postroad.errors import InvalidMessage, MessageTooLarge, NotPermitted, OutcomeUnknown, Unavailable
 from postroad.testing import FakeClock
 
@@ -421,8 +426,6 @@ def test_publishing_on_a_closed_bus_fails_and_says_so(make_bus: MakeBus, queue: 
 
 
 def test_an_unregistered_dataclass_travels_by_being_published(make_bus: MakeBus, queue: Queue) -> None:
-    from dataclasses import dataclass
-
     @dataclass(frozen=True)
     class Fresh:
         at: timedelta
@@ -433,3 +436,57 @@ def test_an_unregistered_dataclass_travels_by_being_published(make_bus: MakeBus,
 
     assert result.ok
     assert codec.unwrap(codec.decode(queue.peek()[0].body)) == Fresh(timedelta(seconds=1))
+
+
+def on_lane(queue: Queue, send: Any, longest: float | None) -> RemoteEventBus:
+    return RemoteEventBus(outlet=Outlet(name="work", send=send, longest=longest), inlet=GivenQueue(queue), config=QUICK)
+
+
+def test_a_lone_publish_is_sent_on_its_own_thread_where_the_transport_answers_in_time(queue: Queue) -> None:
+    threads: list[int] = []
+
+    def send(messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        threads.append(threading.get_ident())
+        return queue.send(messages)
+
+    for longest in (0.1, 10.0, None):
+        with on_lane(queue, send, longest) as bus:
+            bus.publish(Placed())
+
+    assert [thread == threading.get_ident() for thread in threads] == [True, False, False]
+
+
+def test_what_arrives_while_one_sends_for_itself_goes_out_together(queue: Queue) -> None:
+    requests: list[int] = []
+
+    def send(messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        time.sleep(0.02)
+        requests.append(len(messages))
+        return queue.send(messages)
+
+    with on_lane(queue, send, 0.1) as bus:
+        threads = [
+            threading.Thread(target=lambda: [bus.publish(Placed()) for _ in range(10)], daemon=True) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert sum(requests) == 80
+    assert len(requests) <= 0.3 * 80
+
+
+def test_a_publish_joins_the_transaction_of_its_thread(tmp_path: Path) -> None:
+    with postroad.connect(f"sqlite:///{tmp_path / 'bus.db'}") as backend:
+        bus = backend.bus("orders", "workers", config=QUICK)
+
+        with pytest.raises(ZeroDivisionError), backend.transaction():
+            undone = bus.publish(Placed(1))
+            _ = 1 / 0
+        with backend.transaction():
+            bus.publish(Placed(2))
+
+        messages = backend.queue("orders--workers").peek()
+    assert undone.ok
+    assert [codec.decode(message.body).payload["number"] for message in messages] == [2]

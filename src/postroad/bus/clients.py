@@ -28,8 +28,12 @@ class Clients:
     def publishing(self, service: str) -> Any:
         """What sends through this service."""
         return self._given.get(service) or self._connect(
-            connect_timeout=self._timeout, read_timeout=self._timeout, attempts=1
+            connect_timeout=self._timeout / 4, read_timeout=self._timeout / 2, attempts=1
         )
+
+    def longest(self, service: str) -> float | None:
+        """How long a send through this service takes at most; None where a given client decides."""
+        return None if service in self._given else self._timeout * 0.75
 
     def receiving(self) -> Any:
         """What receives from SQS."""

@@ -57,6 +57,7 @@ class EventBridgeEventBus(RemoteEventBus):
                 name=topic.name,
                 send=topic_of(topic, blobs, config, clock).publish,
                 limit=limit_of(config, blobs, MAX_MESSAGE_BYTES),
+                longest=clients.longest("events"),
                 close=clients.close,
             ),
             inlet=None if url is None else inlet_of(url, receiving, topic, blobs, config, clock),

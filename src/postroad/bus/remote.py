@@ -51,6 +51,8 @@ class Outlet:
     limit: int | None = None
     """The largest message; None where larger ones travel by reference."""
     needs_dedup_id: bool = False
+    longest: float | None = None
+    """The seconds after which the transport surely answers; None when nobody knows, 0 when it sends at once."""
     close: Callable[[], None] = lambda: None
 
 
@@ -99,7 +101,7 @@ class RemoteEventBus:
             codec=codec, config=self.config, publisher_id=self.publisher_id, fifo=outlet.fifo,
             needs_dedup_id=outlet.needs_dedup_id, limit=outlet.limit,
         )  # fmt: skip
-        self._lane = Lane(outlet.send)
+        self._lane = Lane(outlet.send, longest=outlet.longest)
         self._sender = Sender(self._lane, self.config, self._publish_breaker, fifo=outlet.fifo)
         self._acker = Acker(clock, self._teller)
         self._holdings = Holdings(

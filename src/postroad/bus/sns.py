@@ -53,6 +53,7 @@ class SNSEventBus(RemoteEventBus):
                 send=topic_of(topic, blobs, config, clock).publish,
                 fifo=topic.name.endswith(".fifo"),
                 limit=limit_of(config, blobs, MAX_MESSAGE_BYTES),
+                longest=clients.longest("sns"),
                 close=clients.close,
             ),
             inlet=None if url is None else inlet_of(url, receiving, topic, blobs, config, clock),

@@ -53,6 +53,7 @@ class SQSEventBus(RemoteEventBus):
                 send=overflowing(outgoing, blobs, config, clock).send,
                 fifo=outgoing.name.endswith(".fifo"),
                 limit=limit_of(config, blobs, MAX_MESSAGE_BYTES),
+                longest=clients.longest("sqs"),
                 close=clients.close,
             ),
             inlet=GivenQueue(overflowing(queues_of(receiving, clock).queue(url), blobs, config, clock)),

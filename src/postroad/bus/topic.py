@@ -113,4 +113,6 @@ def _outlet(store: Store, bare: Topic, names: Names, config: SQSEventBusConfig) 
         fifo=names.fifo,
         limit=limit if blobs is None else None,
         needs_dedup_id=True,
+        # A store that publishes a batch whole shares commits among threads and joins the caller's transaction.
+        longest=0 if bare.traits.atomic_batch else None,
     )

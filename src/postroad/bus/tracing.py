@@ -34,8 +34,11 @@ def handling_by(handler: object, traceparent: str | None) -> Iterator[None]:
 
 def traceparent() -> str | None:
     """The current span as the header that joins traces; None when there is none."""
+    from opentelemetry.trace import get_current_span
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+    if not get_current_span().get_span_context().is_valid:
+        return None
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier)
     return carrier.get("traceparent")
