@@ -115,14 +115,7 @@ class RemoteEventBus:
             unhandled=self.config.unhandled if unhandled is None else unhandled, buries=dead_letters is not None,
             teller=self._teller,
         )  # fmt: skip
-        settler = Settler(
-            acker=self._acker, holdings=self._holdings, memory=self._memory, dead_letters=dead_letters,
-            breaker=self._receive_breaker, teller=self._teller, tally=self._tally,
-        )  # fmt: skip
-        self._reception = None if inlet is None else Reception(
-            config=self.config, inlet=inlet, judge=judge, settler=settler, holdings=self._holdings,
-            breaker=self._receive_breaker, teller=self._teller, tally=self._tally,
-        )  # fmt: skip
+        self._reception = None if inlet is None else self._receiving_from(inlet, judge, dead_letters)
         self._lifecycle = threading.Lock()
         self._run: Run | None = None
         self._closed = False
@@ -304,6 +297,16 @@ class RemoteEventBus:
         (sent,) = self._send([self._prepare(event, None)], set())
         if sent.error is not None:
             raise sent.error
+
+    def _receiving_from(self, inlet: Inlet, judge: Judge, dead_letters: DeadLetters | None) -> Reception:
+        settler = Settler(
+            acker=self._acker, holdings=self._holdings, memory=self._memory, dead_letters=dead_letters,
+            breaker=self._receive_breaker, teller=self._teller, tally=self._tally,
+        )  # fmt: skip
+        return Reception(
+            config=self.config, inlet=inlet, judge=judge, settler=settler, holdings=self._holdings,
+            breaker=self._receive_breaker, teller=self._teller, tally=self._tally,
+        )  # fmt: skip
 
     def _receiving(self) -> Reception:
         if self._reception is None:
