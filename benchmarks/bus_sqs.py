@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,11 +18,12 @@ import postroad
 from benchmarks.emulator import REGION, running, version
 from benchmarks.frame import Load, Loads, Open, Opened, Row, Side, WrongResult
 from benchmarks.limits import limit
-from benchmarks.sqs import CREDENTIALS, by_hand, counted_requests, drain, throughput
+from benchmarks.sqs import CREDENTIALS, counted_requests, drain, throughput
 from benchmarks.workload import bodies
 from postroad.bus import BusConfig, SQSEventBus
 
 THREADS = 16
+_BY_HAND = "0190f3a8-7b1c-7cc3-98c4-dc0c0c07398f"
 Publish = Callable[[SQSEventBus, list["Noted"]], None]
 
 
@@ -31,16 +34,10 @@ class Noted:
 
 @contextmanager
 def _bus(directory: Path) -> Iterator[SQSEventBus]:
-    import boto3
-
-    with ExitStack() as stack:
-        endpoint = stack.enter_context(running(directory))
-        stack.enter_context(mock.patch.dict(os.environ, {**CREDENTIALS, "AWS_DEFAULT_REGION": REGION}))
-        sqs: Any = boto3.client("sqs", region_name=REGION, endpoint_url=endpoint)
-        stack.callback(sqs.close)
-        url = sqs.create_queue(QueueName=f"bench-{uuid.uuid4().hex[:8]}")["QueueUrl"]
+    with _client(directory) as (_, url):
         config = BusConfig(wait_time_seconds=1, local_dispatch=False)
-        yield stack.enter_context(SQSEventBus(queue_url=url, config=config))
+        with SQSEventBus(queue_url=url, config=config) as bus:
+            yield bus
 
 
 def _by_threads(bus: SQSEventBus, events: list[Noted]) -> None:
@@ -114,16 +111,59 @@ def _alone(directory: Path, load: Load) -> Iterator[Opened]:
 
 
 @contextmanager
-def _bare_sends(directory: Path, load: Load) -> Iterator[Opened]:
+def _client(directory: Path) -> Iterator[tuple[Any, str]]:
+    """A boto3 client and the URL of a queue."""
     import boto3
 
     with ExitStack() as stack:
         endpoint = stack.enter_context(running(directory))
-        stack.enter_context(mock.patch.dict(os.environ, CREDENTIALS))
+        stack.enter_context(mock.patch.dict(os.environ, {**CREDENTIALS, "AWS_DEFAULT_REGION": REGION}))
         sqs: Any = boto3.client("sqs", region_name=REGION, endpoint_url=endpoint)
         stack.callback(sqs.close)
-        url = sqs.create_queue(QueueName="bench")["QueueUrl"]
-        yield Opened(lambda: _one_by_one(lambda b: sqs.send_message(QueueUrl=url, MessageBody=b), load.messages))
+        yield sqs, sqs.create_queue(QueueName=f"bench-{uuid.uuid4().hex[:8]}")["QueueUrl"]
+
+
+def _same_message(body: str) -> dict[str, Any]:
+    """What the bus sends for an event of this text, written by hand."""
+    now = datetime.now(UTC).isoformat()
+    envelope = {
+        "event_type": "benchmarks.noted", "event_id": str(uuid.uuid4()), "created_at": now, "publisher_id": _BY_HAND,
+        "payload": {"text": body},
+    }  # fmt: skip
+    attributes = {"EventType": "benchmarks.noted", "PublisherId": _BY_HAND, "CreatedAt": now}
+    typed = {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()}
+    return {"MessageBody": json.dumps(envelope), "MessageAttributes": typed}
+
+
+@contextmanager
+def _bare_sends(directory: Path, load: Load) -> Iterator[Opened]:
+    with _client(directory) as (sqs, url):
+        yield Opened(
+            lambda: _one_by_one(lambda body: sqs.send_message(QueueUrl=url, **_same_message(body)), load.messages)
+        )
+
+
+@contextmanager
+def _by_hand(directory: Path) -> Iterator[tuple[Callable[[Any], None], Callable[[], list[str]]]]:
+    """The batched loop that somebody would write who sends and reads the same messages without a bus."""
+    with _client(directory) as (sqs, url):
+
+        def put(batch: Sequence[str]) -> None:
+            entries = [{"Id": str(number), **_same_message(body)} for number, body in enumerate(batch)]
+            sqs.send_message_batch(QueueUrl=url, Entries=entries)
+
+        def take() -> list[str]:
+            answer = sqs.receive_message(
+                QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1, MessageAttributeNames=["All"],
+                AttributeNames=["All"],
+            )  # fmt: skip
+            found = answer.get("Messages", [])
+            entries = [{"Id": str(number), "ReceiptHandle": m["ReceiptHandle"]} for number, m in enumerate(found)]
+            if entries:
+                sqs.delete_message_batch(QueueUrl=url, Entries=entries)
+            return [json.loads(message["Body"])["payload"]["text"] for message in found]
+
+        yield put, take
 
 
 def _one_by_one(send: Callable[[str], object], messages: int) -> float:
@@ -136,6 +176,10 @@ def _one_by_one(send: Callable[[str], object], messages: int) -> float:
 
 def _side(opened: Open) -> Side:
     return Side(label="postroad", package="postroad", needs=version, open=opened)
+
+
+def _boto3(label: str, opened: Open) -> Side:
+    return Side(label=label, package="boto3", needs=version, open=opened)
 
 
 _LOADS = Loads(full=Load(messages=2_000), quick=Load(messages=400), smallest=Load(messages=40))
@@ -158,11 +202,11 @@ ROWS = [
     Row(
         name="bus-sqs-throughput", unit="per_second", target=0.8, loads=_LOADS,
         what="publish, receive, handle and ack a backlog in batches of 10", ours=_side(throughput(_moving)),
-        peer=Side(label="hand-written boto3 loop", package="boto3", needs=version, open=throughput(by_hand)),
+        peer=_boto3("hand-written boto3 loop of the same messages", throughput(_by_hand)),
     ),
     Row(
         name="bus-sqs-lone", unit="per_second", target=1 / 1.2, loads=_LOADS,
         what="publish one event at a time, one request each", ours=_side(_alone),
-        peer=Side(label="bare send_message", package="boto3", needs=version, open=_bare_sends),
+        peer=_boto3("bare send_message of the same message", _bare_sends),
     ),
 ]  # fmt: skip

@@ -52,7 +52,7 @@ def _adapter(directory: Path) -> Iterator[tuple[Put, Take]]:
 
 
 @contextmanager
-def by_hand(directory: Path) -> Iterator[tuple[Put, Take]]:
+def _by_hand(directory: Path) -> Iterator[tuple[Put, Take]]:
     import boto3
 
     with ExitStack() as stack:
@@ -127,6 +127,6 @@ ROWS = [
         name="sqs-throughput", unit="per_second", target=0.85, loads=_LOADS,
         what="send, receive and delete a backlog in batches of 10",
         ours=Side(label="postroad", package="postroad", needs=version, open=throughput(_adapter)),
-        peer=Side(label="hand-written boto3 loop", package="boto3", needs=version, open=throughput(by_hand)),
+        peer=Side(label="hand-written boto3 loop", package="boto3", needs=version, open=throughput(_by_hand)),
     ),
 ]  # fmt: skip
