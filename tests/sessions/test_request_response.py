@@ -51,7 +51,7 @@ def test_a_served_loop_answers_a_connected_client(backend: Backend) -> None:
 def test_a_request_submitted_before_any_worker_is_there_waits_for_one(backend: Backend, client: MainLoopClient) -> None:
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         submitted = pool.submit(client.submit, ReviewRequest("main.py"), timeout=20)
-        eventually(client.pending)
+        eventually(lambda: backend.queue("mainloop-requests--workers").stats().visible == 1)
 
         with serve(backend, Reviewer()):
             completed = submitted.result(20)
