@@ -40,9 +40,8 @@ class State:
         name = step_name(known(cls, self.registry), label)
         bucket = self.reductions.setdefault(event_type, [])
         twins = sum(other.name.partition("#")[0] == name for other in bucket)
-        bucket.append(
-            Reduction(event_type, cls, f"{name}#{twins}" if twins else name, function_step(cls, reduce))
-        )  # fmt: skip
+        unique = f"{name}#{twins}" if twins else name
+        bucket.append(Reduction(event_type, cls, unique, function_step(cls, reduce)))
 
     def apply(self, event: object, event_id: str) -> list[Exception]:
         """Let every reducer of the event, and of the values in its result, take its step once; return what failed."""
