@@ -10,6 +10,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -101,11 +102,8 @@ def _enospc(_: float) -> Callable[[], None]:
 def _stop(seconds: float) -> Callable[[], None]:
     def act() -> None:
         pid = os.getpid()
-        # A child wakes us: a stopped process cannot wake itself.
-        if os.fork() == 0:
-            time.sleep(seconds)
-            os.kill(pid, signal.SIGCONT)
-            os._exit(0)
+        # Somebody else wakes us: a stopped process cannot wake itself.
+        subprocess.Popen(["/bin/sh", "-c", f"sleep {seconds}; kill -CONT {pid}"])
         os.kill(pid, signal.SIGSTOP)
 
     return act

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -21,13 +21,14 @@ from postroad import failpoints
 from postroad.clock import SYSTEM_CLOCK, Clock, SystemClock
 from postroad.connections.failures import translate
 from postroad.connections.file import open_file
-from postroad.connections.inheritance import guard
+from postroad.connections.inheritance import guard, mark_inherited
 from postroad.connections.meta import begin_file, migrate, read_salt
 from postroad.connections.schema import Schema
 from postroad.connections.transaction import MustBeDurable, Transaction
 from postroad.connections.turns import Request, Turns
 from postroad.connections.waiting import Ear, Ears
-from postroad.errors import ConfigurationError
+from postroad.errors import ConfigurationError, PostroadError
+from postroad.telemetry import get_logger
 
 T = TypeVar("T")
 
@@ -59,18 +60,17 @@ class Engine:
         self.path = path
         self.clock = clock
         self._turns = Turns()
+        self._current: Transaction | None = None
+        self._writing_by: int | None = None
         self._joined: Transaction | None = None
         self._joined_by: int | None = None
         self._unusable: str | None = None
         self._reading = threading.Lock()
-        self._writer = open_file(path)
-        self._reader = open_file(path)
-        self._syncs = True
-        self._wal_pages = 0
         self._checkpoint_at = CHECKPOINT_PAGES
-        self._writer.set_wal_hook(self._count_wal)
+        self._forking: Request | None = None
         self._prepared: set[str] = set()
         self._books: list[Book] = []
+        self._open()
         self._system_time = isinstance(clock, SystemClock)
         self._ears = Ears(path, self._data_version)
         guard(self)
@@ -102,15 +102,22 @@ class Engine:
         if self._unusable is not None:
             raise ConfigurationError(self._unusable)
         if self._joined is not None and self._joined_by == threading.get_ident():
-            return work(self._joined)
+            return self._join(self._joined, work)
         request = Request(work, durable=durable)
-        group: list[Request] = []
+        interruption: BaseException | None = None
         try:
-            if group := self._turns.join(request):
-                self._run(group)
+            if self._turns.join(request):
+                self._run(request)
         finally:
-            if request.leads:
-                self._turns.hand_over(request, group)
+            # Ctrl-C may arrive at any call: the turn is ended whatever interrupts, and not through a call of its own.
+            while request.leads or not request.finished:
+                try:
+                    self._end_turn(request)
+                    break
+                except BaseException as error:
+                    interruption = error
+        if interruption is not None:
+            raise interruption
         if request.error is not None:
             raise request.error
         return request.result  # type: ignore[no-any-return]  # it is what `work` returned
@@ -118,7 +125,8 @@ class Engine:
     def read(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run a short read of what is committed, beside the writer."""
         self._check_usable()
-        if self._joined is not None and self._joined_by == threading.get_ident():
+        if self._joined is not None and self.in_transaction:
+            self._store(self._joined)
             return work(self._joined.connection)
         with self._reading:
             try:
@@ -126,11 +134,16 @@ class Engine:
             except apsw.Error as error:
                 raise translate(error, self.path) from error
 
+    @property
+    def in_transaction(self) -> bool:
+        """Whether this thread is inside a `transaction` block."""
+        return self._joined_by == threading.get_ident()
+
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Let all writes of this thread inside the block commit together, or not at all."""
         self._check_usable()
-        if self._joined is not None and self._joined_by == threading.get_ident():
+        if self.in_transaction:
             yield
             return
         with self._own_turn():
@@ -139,14 +152,13 @@ class Engine:
                 self._begin(tx)
                 self._joined, self._joined_by = tx, threading.get_ident()
                 yield
-                self._end(tx)
-            except BaseException as error:
-                self._undo(tx, error)
+                self._commit(tx)
+            except Exception as error:
+                raise self._undone(tx, error) from error
             finally:
                 self._joined = self._joined_by = None
-            self._announce(tx)
-        if tx.interruption is not None:
-            raise tx.interruption
+            self._resolve()
+            self._ring(tx)
 
     def listen(self, channel: str) -> contextlib.AbstractContextManager[Ear]:
         """Hear when somebody, in any process, touches the channel."""
@@ -165,17 +177,52 @@ class Engine:
         """Close the file; closing twice changes nothing."""
         if self._unusable is not None:
             return
+        if self.in_transaction:
+            raise ConfigurationError(f"{self.path}: a backend cannot be closed inside its own transaction")
         self._unusable = f"{self.path}: this backend is closed; open a new one with connect()"
         self._ears.close()
         with self._own_turn(), self._reading:
             self._reader.close()
             self._writer.close()
 
-    def abandon(self) -> list[object]:
-        """Refuse use in a forked child."""
+    def before_fork(self) -> None:
+        """Wait for the running turn and close the file, unless the turn is the forking thread's own."""
+        if self._unusable is not None or self._writing_by == threading.get_ident():
+            return
+        self._forking = Request(None, durable=True)
+        self._turns.join(self._forking)
+        self._reading.acquire()
+        self._reader.close()
+        self._writer.close()
+
+    def after_fork_in_parent(self) -> None:
+        """Open the file again and go on."""
+        if self._forking is None:
+            return
+        try:
+            self._open()
+        except PostroadError as error:
+            self._unusable = f"{self.path}: it could not be opened again after a fork: {error}"
+        forking, self._forking = self._forking, None
+        self._reading.release()
+        self._turns.finish(forking)
+
+    def after_fork_in_child(self) -> Sequence[object]:
+        """Refuse use: a child opens its own, unless the parent forked in the middle of a transaction."""
+        still_open = self._unusable is None and self._forking is None
         self._unusable = f"{self.path}: this backend was opened before fork(); a child opens its own with connect()"
         self._ears.abandon()
-        return [self._writer, self._reader]
+        if still_open:
+            mark_inherited(self.path.resolve())
+        return (self._writer, self._reader) if still_open else ()
+
+    def _open(self) -> None:
+        self._writer = open_file(self.path)
+        self._reader = open_file(self.path)
+        self._writer.set_wal_hook(self._count_wal)
+        self._syncs = True
+        self._wal_pages = 0
+        self._drop_books()
 
     def _check_usable(self) -> None:
         if self._unusable is not None:
@@ -184,88 +231,130 @@ class Engine:
     @contextlib.contextmanager
     def _own_turn(self) -> Iterator[None]:
         request = Request(None, durable=True)
+        interruption: BaseException | None = None
         try:
             self._turns.join(request)
             yield
         finally:
-            if request.leads:
-                self._turns.hand_over(request, [])
+            while True:
+                try:
+                    self._end_turn(request)
+                    break
+                except BaseException as error:
+                    interruption = error
+        if interruption is not None:
+            raise interruption
 
-    def _run(self, group: list[Request]) -> None:
-        """Run the group in one transaction; if one of them fails, each in a transaction of its own."""
+    def _end_turn(self, request: Request) -> None:
+        if request.leads:
+            self._resolve()
+        self._turns.finish(request)
+
+    def _join(self, tx: Transaction, work: Callable[[Transaction], T]) -> T:
+        """Run the work inside this thread's transaction; if it fails, only its own changes are taken back."""
+        self._store(tx)
+        mark = tx.mark()
+        self._writer.execute("SAVEPOINT joined")
         try:
-            self._commit(group, durable=group[0].durable or any(request.durable for request in group))
-        except MustBeDurable:
-            for request in group:
-                self._run_alone(request, durable=True)
+            result = work(tx)
+        except BaseException:
+            self._writer.execute("ROLLBACK TO joined")
+            self._drop_books()
+            tx.back_to(mark)
+            raise
+        finally:
+            self._writer.execute("RELEASE joined")
+        return result
+
+    def _run(self, leader: Request) -> None:
+        """Run the leader's group in one transaction; if one of them fails, each in a transaction of its own."""
+        group = leader.group
+        try:
+            self._run_together(group, durable=leader.durable or any(request.durable for request in group))
         except Exception as error:
-            if len(group) == 1:
-                group[0].error = error
+            if len(group) == 1 and not isinstance(error, MustBeDurable):
+                leader.error = error
+                leader.finished = True
                 return
-            for request in group:
-                self._run_alone(request, durable=request.durable)
-        except BaseException as interruption:
-            # It was meant for this thread alone, whose request is the first.
-            group[0].error = interruption
-            for request in group[1:]:
-                self._run_alone(request, durable=request.durable)
+            for request in tuple(group):
+                self._run_alone(request, durable=request.durable or isinstance(error, MustBeDurable))
 
     def _run_alone(self, request: Request, *, durable: bool) -> None:
         try:
-            self._commit([request], durable=durable)
+            self._run_together([request], durable=durable)
         except MustBeDurable:
             self._run_alone(request, durable=True)
-        except BaseException as error:
+        except Exception as error:
             request.error = error
+            request.finished = True
 
-    def _commit(self, group: list[Request], *, durable: bool) -> None:
+    def _run_together(self, group: list[Request], *, durable: bool) -> None:
         """Run the requests in one transaction, or raise with none of them done."""
-        tx = Transaction(self._writer, durable=durable)
+        tx = Transaction(self._writer, durable=durable, requests=group)
         try:
             self._begin(tx)
             for request in group:
                 if request.work is not None:
                     request.result = request.work(tx)
-            self._end(tx)
-        except BaseException as error:
-            self._undo(tx, error)
-        self._announce(tx)
-        group[0].error = tx.interruption
+            self._commit(tx)
+        except Exception as error:
+            raise self._undone(tx, error) from error
+        self._resolve()
+        self._ring(tx)
 
     def _begin(self, tx: Transaction) -> None:
         if tx.durable is not self._syncs:
             self._writer.execute(_FULL if tx.durable else _NORMAL)
             self._syncs = tx.durable
+        self._current, self._writing_by = tx, threading.get_ident()
         self._writer.execute("BEGIN IMMEDIATE")
 
-    def _end(self, tx: Transaction) -> None:
-        for book in self._books:
-            book.store(tx)
+    def _commit(self, tx: Transaction) -> None:
+        self._store(tx)
         tx.committing = True
         self._writer.execute("COMMIT")
 
-    def _undo(self, tx: Transaction, error: BaseException) -> None:
-        """Roll back and raise, unless the commit was done before Ctrl-C arrived."""
-        if tx.committing and not self._writer.in_transaction and not isinstance(error, Exception):
-            tx.interruption = error
+    def _store(self, tx: Transaction) -> None:
+        for book in self._books:
+            book.store(tx)
+
+    def _undone(self, tx: Transaction, error: Exception) -> Exception:
+        """Roll back, and name the error in Postroad's words."""
+        tx.committing = False
+        self._resolve()
+        return translate(error, self.path) if isinstance(error, apsw.Error | OSError) else error
+
+    def _resolve(self) -> None:
+        """Settle the current transaction: committed or rolled back. Interrupted, it is called again and goes on."""
+        tx = self._current
+        if tx is None:
             return
-        if self._writer.in_transaction:
-            self._writer.execute("ROLLBACK")
+        if tx.committing and not self._writer.in_transaction:
+            for request in tx.requests:
+                request.finished = True
+            for book in self._books:
+                book.committed(tx)
+            tx.committed()
+        else:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+            self._drop_books()
+            tx.rolled_back()
+        self._current = self._writing_by = None
+
+    def _drop_books(self) -> None:
         for book in self._books:
             book.drop()
-        tx.rolled_back()
-        if isinstance(error, apsw.Error | OSError):
-            raise translate(error, self.path) from error
-        raise error
 
-    def _announce(self, tx: Transaction) -> None:
-        for book in self._books:
-            book.committed(tx)
-        tx.committed()
-        if tx.channels:
-            self._ears.ring(tx.channels)
-        if self._wal_pages >= self._checkpoint_at:
-            self._checkpoint()
+    def _ring(self, tx: Transaction) -> None:
+        """Wake others, and copy the log when it is long. Nothing that fails here makes the commit undone."""
+        try:
+            if tx.channels:
+                self._ears.ring(tx.channels)
+            if self._wal_pages >= self._checkpoint_at:
+                self._checkpoint()
+        except Exception as error:
+            get_logger("engine").warning("engine_after_commit_failed", error=str(error))
 
     def _count_wal(self, _: apsw.Connection, __: str, pages: int) -> int:
         self._wal_pages = pages
@@ -286,5 +375,5 @@ class Engine:
     def _data_version(self) -> int:
         try:
             return self.read(lambda connection: int(connection.pragma("data_version")))
-        except ConfigurationError:
+        except PostroadError:
             return -1

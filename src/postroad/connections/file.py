@@ -10,6 +10,7 @@ from typing import Final
 import apsw
 
 from postroad.connections.failures import translate
+from postroad.connections.inheritance import inherited
 from postroad.errors import ConfigurationError
 
 APPLICATION_ID: Final = 0x706F7374  # "post"
@@ -35,6 +36,11 @@ class _Patience:
 def open_file(path: Path) -> apsw.Connection:
     """Open or make the file and return a connection whose commits survive a power cut."""
     _refuse_old_library()
+    if inherited(path.resolve()):
+        raise ConfigurationError(
+            f"{path}: this process was forked in the middle of its parent's transaction on this file",
+            remedy="Fork outside of transaction(), or start the child anew (spawn).",
+        )
     _make_private(path)
     try:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)

@@ -1,35 +1,73 @@
-"""The fork guard: what a forked child inherits of an open file must never be used, nor closed."""
+"""The fork guard: no SQLite connection is open while a process forks.
+
+SQLite keeps its locks in a table of the process. A child that inherits it believes that it holds locks which it does
+not hold, even through connections of its own. So every engine closes its file before a fork and opens it again in the
+parent. Only a thread that forks in the middle of its own transaction cannot; its child must not open that file at all.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import weakref
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 
-class Inheritable(Protocol):
-    """Something that must be abandoned in a forked child."""
+class Forkable(Protocol):
+    """Something that lets go of its file while the process forks."""
 
-    def abandon(self) -> list[object]:
-        """Refuse all further use, and name the objects that must never be finalised here."""
+    def before_fork(self) -> None:
+        """Close the file once nobody uses it."""
+        ...
+
+    def after_fork_in_parent(self) -> None:
+        """Open the file again."""
+        ...
+
+    def after_fork_in_child(self) -> Sequence[object]:
+        """Refuse all further use, and name the connections that are still open and must never be finalised here."""
         ...
 
 
-_open: weakref.WeakSet[Inheritable] = weakref.WeakSet()
+_open: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_closed_for_fork: list[Forkable] = []
+_inherited_open: set[Path] = set()
 
 
-def guard(resource: Inheritable) -> None:
-    """Abandon the resource in every child forked from now on."""
+def inherited(path: Path) -> bool:
+    """Whether this process was forked while its parent was writing to the file."""
+    return path in _inherited_open
+
+
+def mark_inherited(path: Path) -> None:
+    """Remember in a child that the file is open behind its back."""
+    _inherited_open.add(path)
+
+
+def guard(resource: Forkable) -> None:
+    """Let the resource go through every fork from now on."""
     _open.add(resource)
 
 
-def _abandon_all() -> None:
-    for resource in list(_open):
-        for kept in resource.abandon():
-            # Closing an inherited SQLite connection would drop the parent's locks: it must outlive this process.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+def _before() -> None:
+    _closed_for_fork[:] = list(_open)
+    for resource in _closed_for_fork:
+        resource.before_fork()
+
+
+def _in_parent() -> None:
+    while _closed_for_fork:
+        _closed_for_fork.pop().after_fork_in_parent()
+
+
+def _in_child() -> None:
+    while _closed_for_fork:
+        for connection in _closed_for_fork.pop().after_fork_in_child():
+            # Closing it would drop the parent's locks: it must outlive this process.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
     _open.clear()
 
 
-os.register_at_fork(after_in_child=_abandon_all)
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

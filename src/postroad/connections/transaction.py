@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import apsw
 
@@ -11,16 +12,22 @@ class MustBeDurable(Exception):
     """Raised by work that finds out that its commit has to wait for the disk; the engine runs it again that way."""
 
 
+class Finishable(Protocol):
+    """A wish that is fulfilled by the commit."""
+
+    finished: bool
+
+
 class Transaction:
     """One write transaction of the engine, shared by the work of several threads."""
 
-    __slots__ = ("_after", "_undo", "channels", "committing", "connection", "durable", "interruption")
+    __slots__ = ("_after", "_undo", "channels", "committing", "connection", "durable", "requests")
 
-    def __init__(self, connection: apsw.Connection, *, durable: bool) -> None:
+    def __init__(self, connection: apsw.Connection, *, durable: bool, requests: Sequence[Finishable] = ()) -> None:
         self.connection = connection
         self.durable = durable
+        self.requests = requests
         self.committing = False
-        self.interruption: BaseException | None = None
         self.channels: set[str] = set()
         self._after: list[Callable[[], None]] = []
         self._undo: list[Callable[[], None]] = []
@@ -42,12 +49,26 @@ class Transaction:
         """Take something back that lives outside the file when the transaction is not committed."""
         self._undo.append(action)
 
+    def mark(self) -> tuple[int, int]:
+        """Where the actions stand now, for `back_to`."""
+        return len(self._after), len(self._undo)
+
+    def back_to(self, mark: tuple[int, int]) -> None:
+        """Forget the actions added since the mark, and take back what they were to take back."""
+        after, undo = mark
+        del self._after[after:]
+        while len(self._undo) > undo:
+            self._undo[-1]()
+            self._undo.pop()
+
     def committed(self) -> None:
-        """Tell everybody that it is done."""
-        for action in self._after:
-            action()
+        """Tell everybody that it is done. Interrupted, it is called again and goes on where it was."""
+        while self._after:
+            self._after[0]()
+            del self._after[0]
 
     def rolled_back(self) -> None:
-        """Take everything back."""
-        for action in reversed(self._undo):
-            action()
+        """Take everything back. Interrupted, it is called again and goes on where it was."""
+        while self._undo:
+            self._undo[-1]()
+            self._undo.pop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
@@ -115,18 +116,21 @@ class Ears:
             self._thread.start()
 
     def _run(self) -> None:
-        seen = -1
+        seen, looked_at = -1, 0.0
         while not self._closed:
             self._rest_while_nobody_listens()
             rung = self._doorbell.listen(LOOK_EVERY)
             if _ALL in rung:
                 self._ring_all()
             for name in rung:
-                for ear in tuple(self._ears.get(name.decode(), ())):
+                for ear in tuple(self._ears.get(name.decode(errors="replace"), ())):
                     ear.ring()
-            if not rung and (version := self._version()) != seen:
-                seen = version
-                self._ring_all()
+            # However often others are rung for: a bell for us may have been lost among them.
+            if time.monotonic() - looked_at >= LOOK_EVERY:
+                looked_at = time.monotonic()
+                if (version := self._version()) != seen:
+                    seen = version
+                    self._ring_all()
 
     def _rest_while_nobody_listens(self) -> None:
         with self._lock:

@@ -23,6 +23,7 @@ class Doorbell:
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
         self._out = _unix_socket()
         self._in: socket.socket | None = None
+        self._poll = select.poll()
         self._descriptor: int | None = None
         self._prefix: str | None = None
         self._looked_at = 0.0
@@ -33,6 +34,7 @@ class Doorbell:
         if self._in is not None:
             return
         self._in = _unix_socket()
+        self._poll.register(self._in, select.POLLIN)
         # Without a bound socket the slow look at the file still finds everything.
         with contextlib.suppress(OSError):
             self._directory.mkdir(mode=0o700, exist_ok=True)
@@ -48,13 +50,13 @@ class Doorbell:
                 with contextlib.suppress(OSError):
                     (self._directory / name).unlink()
             except OSError:
-                # Full: it has been rung and has not looked yet. Missing: it left.
+                # Full: it has not looked for long, and will find this with its slow look. Missing: it left.
                 continue
 
     def listen(self, timeout: float) -> set[bytes]:
         """The channels rung since the last look; none when the time is over."""
         channels: set[bytes] = set()
-        if self._in is not None and select.select([self._in], [], [], timeout)[0]:
+        if self._in is not None and self._poll.poll(timeout * 1_000):
             with contextlib.suppress(BlockingIOError):
                 while True:
                     channels.update(self._in.recv(_LONGEST_DATAGRAM).split(b"\n"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -13,6 +12,7 @@ MAX_MESSAGE_BYTES = 1_048_576
 MAX_VISIBILITY = 43_200.0
 MAX_DELAY = 900.0
 MAX_WAIT = 20.0
+MAX_LIFE = 315_360_000.0
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.fifo)?")
 
 
@@ -48,7 +48,7 @@ class QueueSpec:
         _whole(self, "max_message_bytes", 1_024, MAX_MESSAGE_BYTES)
         _whole(self, "max_receives", 1, 1_000)
         if self.auto_delete_after is not None:
-            _number(self, "auto_delete_after", 0.001, math.inf)
+            _number(self, "auto_delete_after", 0.001, MAX_LIFE)
         self._check_dead_letter()
         self._check_deduplication()
         self._check_redrive_allow()

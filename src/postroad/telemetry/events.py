@@ -21,6 +21,7 @@ LOG_EVENTS = (
     "bus_retried",
     "bus_stop_timed_out",
     "bus_unhandled",
+    "engine_after_commit_failed",
     "housekeeping_swept",
     "http_request",
     "part_failed",

@@ -8,6 +8,7 @@ from postroad import failpoints
 from postroad.connections.fetching import one
 from postroad.connections.transaction import Transaction
 from postroad.queues.markers import mark_dead
+from postroad.queues.sqlite.ids import channel
 from postroad.queues.sqlite.rows import Row, moment, read_attributes, write_attributes
 from postroad.queues.sqlite.sending import Sender
 from postroad.queues.sqlite.state import ENTRY, QueueState, States
@@ -68,8 +69,3 @@ class Undertaker:
         tx.connection.execute(_DELETE_LEASE, (row_id,))
         tx.connection.execute(_DELETE, (row_id,))
         state.size -= 1
-
-
-def channel(queue_id: int) -> str:
-    """Where changes of a queue are heard."""
-    return f"q{queue_id}"

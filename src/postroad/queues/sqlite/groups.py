@@ -6,7 +6,7 @@ from typing import Final
 
 from postroad.connections.fetching import one
 from postroad.connections.transaction import Transaction
-from postroad.queues.sqlite.burying import channel
+from postroad.queues.sqlite.ids import channel
 from postroad.queues.sqlite.state import QueueState
 
 _LOCKED_UNTIL: Final = "SELECT max(visible_us) FROM lease WHERE grp = ?"

@@ -7,7 +7,7 @@ import re
 _TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _RECEIPT = re.compile(r"(\d{1,19})-(\d{1,9})")
 _VARIANT = 0b10 << 62
-_MASK = (1 << 62) - 1
+MAX_ID = (1 << 62) - 1
 
 
 class MessageIds:
@@ -25,7 +25,12 @@ class MessageIds:
         """The row a message was first stored in; None when the id is not of this file."""
         if _TEXT.fullmatch(text) is None or not text.startswith(self._prefix):
             return None
-        return int(text[19:].replace("-", ""), 16) & _MASK
+        return int(text[19:].replace("-", ""), 16) & MAX_ID
+
+
+def channel(queue_id: int) -> str:
+    """Where changes of a queue are heard."""
+    return f"q{queue_id}"
 
 
 def receipt(row_id: int, receives: int) -> str:
@@ -36,4 +41,4 @@ def receipt(row_id: int, receives: int) -> str:
 def read_receipt(text: str) -> tuple[int, int]:
     """The row and receive count of a receipt; (-1, -1), which is nobody's, when it is not ours."""
     match = _RECEIPT.fullmatch(text)
-    return (-1, -1) if match is None else (int(match[1]), int(match[2]))
+    return (-1, -1) if match is None or int(match[1]) > MAX_ID else (int(match[1]), int(match[2]))

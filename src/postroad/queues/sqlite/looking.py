@@ -11,7 +11,7 @@ from postroad.errors import InvalidInput, QueueNotFound
 from postroad.queues.port import MessageState, PeekedMessage, QueueStats
 from postroad.queues.spec import QueueSpec
 from postroad.queues.sqlite.claiming import id_range
-from postroad.queues.sqlite.ids import MessageIds
+from postroad.queues.sqlite.ids import MAX_ID, MessageIds
 from postroad.queues.sqlite.rows import COLUMNS, Row, check, moment, read_attributes
 
 PEEK: Final = f"""
@@ -21,7 +21,9 @@ FROM message AS m LEFT JOIN lease ON lease.id = m.id
 WHERE m.id > ? AND m.id < ? AND m.sent_us > ? ORDER BY m.id LIMIT ?
 """  # noqa: S608 - COLUMNS is a constant
 _MOVED: Final = "SELECT id FROM message WHERE origin = ? AND id > ? AND id < ?"
-_NEXT_GROUP: Final = "SELECT min(visible_us) FROM grp WHERE queue = ?"
+_NEXT_OF_GROUPS: Final = """
+SELECT 0, (SELECT min(visible_us) FROM grp WHERE grp.queue = tally.queue) FROM tally WHERE queue = ?
+"""
 _NEXT: Final = """
 SELECT head < next, (SELECT min(visible_us) FROM lease WHERE lease.queue = tally.queue) FROM tally WHERE queue = ?
 """
@@ -29,7 +31,7 @@ _TALLY: Final = "SELECT size, expired FROM tally WHERE queue = ?"
 _WAITING: Final = "SELECT held, count(*) FROM lease WHERE queue = ? AND visible_us > ? GROUP BY held"
 _FIFO_DELAYED: Final = """
 SELECT count(*) FROM message WHERE id > coalesce(
-    (SELECT max(id) FROM message WHERE id > ?1 AND id < ?2 AND due_us <= ?3), ?1) AND id < ?2
+    (SELECT max(id) FROM message WHERE id > ?1 AND id < ?2 AND (due_us IS NULL OR due_us <= ?3)), ?1) AND id < ?2
 """
 _FIRST: Final = "SELECT sent_us FROM message WHERE id > ? AND id < ? ORDER BY id LIMIT 1"
 _OLDEST_MOVED: Final = "SELECT min(sent_us) FROM message WHERE id >> 40 = ? AND origin IS NOT NULL"
@@ -46,12 +48,11 @@ def oldest_us(connection: apsw.Connection, *, queue_id: int) -> int | None:
 
 def next_due_us(connection: apsw.Connection, *, queue_id: int, fifo: bool) -> int | None:
     """When, on the monotonic clock, something may be received; 0 for now, None for not before the next send."""
-    if fifo:
-        found = one(connection, _NEXT_GROUP, (queue_id,))[0]
-    else:
-        fresh, returned = one(connection, _NEXT, (queue_id,)) or (0, None)
-        found = 0 if fresh else returned
-    return None if found is None else int(found)
+    row = one(connection, _NEXT_OF_GROUPS if fifo else _NEXT, (queue_id,))
+    if row is None:
+        raise QueueNotFound("the queue was deleted")
+    fresh, returned = row
+    return 0 if fresh else returned
 
 
 def find_position(connection: apsw.Connection, ids: MessageIds, queue_id: int, after: str | None) -> int:
@@ -60,7 +61,7 @@ def find_position(connection: apsw.Connection, ids: MessageIds, queue_id: int, a
     if after is None:
         return low
     if after.isdecimal() and len(after) <= 19:
-        return max(low, int(after))
+        return max(low, min(int(after), MAX_ID))
     first_id = ids.row_id(after)
     if first_id is None:
         raise InvalidInput(f"after: {after!r} is not a message id of this backend", field="after")

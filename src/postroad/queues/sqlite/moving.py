@@ -9,20 +9,21 @@ from postroad.connections.fetching import every, one
 from postroad.connections.transaction import Transaction
 from postroad.errors import QueueNotFound
 from postroad.queues.moving import Decide, Move, MoveStep
-from postroad.queues.sqlite.burying import Undertaker, channel
+from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.claiming import id_range
 from postroad.queues.sqlite.groups import regroup
-from postroad.queues.sqlite.ids import MessageIds
+from postroad.queues.sqlite.ids import MessageIds, channel
 from postroad.queues.sqlite.looking import PEEK, find_position, peeked
 from postroad.queues.sqlite.rows import Row, write_attributes
 from postroad.queues.sqlite.sending import Sender
 from postroad.queues.sqlite.state import QueueState, States
 
 _QUEUE_ID: Final = "SELECT id FROM queue WHERE name = ?"
-_PURGE: Final = "DELETE FROM message WHERE id IN (SELECT id FROM message WHERE id > ? AND id < ? ORDER BY id LIMIT ?)"
-_PURGE_LEASES: Final = "DELETE FROM lease WHERE queue = ? AND id < ?"
-_FREE_GROUPS: Final = """
-DELETE FROM grp WHERE queue = ? AND NOT EXISTS (SELECT 1 FROM message WHERE message.grp = grp.id)
+_PURGE_LEASES: Final = """
+DELETE FROM lease WHERE id IN (SELECT id FROM message WHERE id > ? AND id < ? ORDER BY id LIMIT ?)
+"""
+_PURGE: Final = """
+DELETE FROM message WHERE id IN (SELECT id FROM message WHERE id > ? AND id < ? ORDER BY id LIMIT ?) RETURNING grp
 """
 _PURGE_STEP: Final = 10_000
 
@@ -69,10 +70,10 @@ class Mover:
 
     def purge_step(self, tx: Transaction, state: QueueState, below: int) -> int:
         """Remove up to a step of messages with ids below the given one; how many."""
-        tx.connection.execute(_PURGE, (id_range(state.id)[0], below, _PURGE_STEP))
-        removed = tx.connection.changes()
-        tx.connection.execute(_PURGE_LEASES, (state.id, below))
-        if state.spec.fifo:
-            tx.connection.execute(_FREE_GROUPS, (state.id,))
-        state.size -= removed
-        return removed
+        chosen = (id_range(state.id)[0], below, _PURGE_STEP)
+        tx.connection.execute(_PURGE_LEASES, chosen)
+        removed = every(tx.connection, _PURGE, chosen)
+        for group in {group for (group,) in removed} - {None}:
+            regroup(tx, state, group, self._engine.monotonic_us())
+        state.size -= len(removed)
+        return len(removed)

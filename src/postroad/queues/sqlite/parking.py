@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from postroad.connections.transaction import Transaction
@@ -59,12 +60,12 @@ class Parking:
         """Lease what this transaction sent to waiting receivers; they get it when it is committed."""
         while (waiter := self._take(queue_id)) is not None:
             # Taken off the list before anything is leased for it: a lease is never left with nobody.
+            tx.after_rollback(partial(self._put_back, queue_id, waiter))
             deliveries = claim(waiter)
             if not deliveries:
                 self._put_back(queue_id, waiter)
                 return
-            tx.after_commit(lambda waiter=waiter, deliveries=deliveries: self._hand(waiter, deliveries))  # type: ignore[misc]
-            tx.after_rollback(lambda waiter=waiter: self._put_back(queue_id, waiter))  # type: ignore[misc]
+            tx.after_commit(partial(self._hand, waiter, deliveries))
 
     def _take(self, queue_id: int) -> Waiter | None:
         with self._lock:
@@ -77,8 +78,9 @@ class Parking:
 
     def _put_back(self, queue_id: int, waiter: Waiter) -> None:
         with self._lock:
-            waiter.state = "parked"
-            self._waiters.setdefault(queue_id, deque()).appendleft(waiter)
+            if waiter.state == "taken":
+                waiter.state = "parked"
+                self._waiters.setdefault(queue_id, deque()).appendleft(waiter)
 
     def _hand(self, waiter: Waiter, deliveries: list[Delivery]) -> None:
         with self._lock:

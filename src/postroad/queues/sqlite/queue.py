@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from postroad import failpoints
 from postroad.clock import SystemClock
 from postroad.connections.transaction import Transaction
+from postroad.errors import QueueNotFound
 from postroad.queues.markers import legible
 from postroad.queues.moving import Decide, MoveStep
 from postroad.queues.port import (
@@ -24,7 +25,7 @@ from postroad.queues.port import (
 from postroad.queues.rules import check_count, check_messages, check_receive, check_seconds
 from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
 from postroad.queues.sqlite import looking
-from postroad.queues.sqlite.burying import channel
+from postroad.queues.sqlite.ids import channel
 from postroad.queues.sqlite.parking import Waiter
 from postroad.queues.sqlite.state import QueueState
 
@@ -50,7 +51,9 @@ class SQLiteQueue:
         self._traits = _traits(spec)
         self._swept_at = -_SWEEP_EVERY
         # A clock that only moves when a test moves it rings no bell.
-        self._look_every = 3_600.0 if isinstance(self._engine.clock, SystemClock) else _LOOK_AGAIN
+        self._look_every = (spec.auto_delete_after or 3_600.0) / 3
+        if not isinstance(self._engine.clock, SystemClock):
+            self._look_every = _LOOK_AGAIN
 
     @property
     def name(self) -> str:
@@ -69,7 +72,10 @@ class SQLiteQueue:
         bodies = check_messages(self._spec, messages)
         if not bodies:
             return []
-        results = self._engine.write(lambda tx: self._send(tx, messages, bodies))
+        try:
+            results = self._engine.write(lambda tx: self._send(tx, messages, bodies))
+        except QueueNotFound as error:
+            raise self._deleted() from error
         failpoints.hit("queue.send.after_commit")
         return results
 
@@ -77,7 +83,7 @@ class SQLiteQueue:
         check_receive(max_messages, wait, visibility)
         visibility_us = None if visibility is None else int(visibility * 1_000_000)
         self._sweep()
-        if wait:
+        if wait and not self._engine.in_transaction:
             deliveries = self._receive_waiting(max_messages, wait, visibility_us)
         else:
             deliveries = self._write(self._claim, max_messages, visibility_us, durable=False)
@@ -147,7 +153,13 @@ class SQLiteQueue:
         def work(tx: Transaction) -> T:
             return verb(tx, self._store.states.get(tx, self._id), *arguments)
 
-        return self._engine.write(work, durable=durable)
+        try:
+            return self._engine.write(work, durable=durable)
+        except QueueNotFound as error:
+            raise self._deleted() from error
+
+    def _deleted(self) -> QueueNotFound:
+        return QueueNotFound(f'queue "{self.name}" was deleted')
 
     def _send(self, tx: Transaction, messages: Sequence[OutgoingMessage], bodies: Sequence[bytes]) -> list[SendResult]:
         state = self._store.states.for_sending(tx, self._id)
@@ -164,13 +176,15 @@ class SQLiteQueue:
         deadline = time.monotonic() + wait
         with self._engine.listen(self._channel) as ear:
             waiter = Waiter(ear, limit, visibility_us)
-            claim_first = self._store.states.probably_holds_more(self._id)
+            # Claiming renews a queue that lives only as long as somebody receives.
+            renews = self._spec.auto_delete_after is not None
+            claim_first = renews or self._store.states.probably_holds_more(self._id)
             try:
                 while True:
                     found = self._claim_now(waiter) if claim_first else self._wait_for(waiter, deadline)
                     if found or time.monotonic() >= deadline:
                         return found
-                    claim_first = False
+                    claim_first = renews and not claim_first
             except BaseException:
                 self._give_back(waiter)
                 raise
@@ -181,7 +195,10 @@ class SQLiteQueue:
     def _wait_for(self, waiter: Waiter, deadline: float) -> list[Delivery]:
         """Park first and look then, so that nothing sent in between is missed."""
         self._store.parking.park(self._id, waiter)
-        due_us = self._engine.read(partial(looking.next_due_us, queue_id=self._id, fifo=self._spec.fifo))
+        try:
+            due_us = self._engine.read(partial(looking.next_due_us, queue_id=self._id, fifo=self._spec.fifo))
+        except QueueNotFound as error:
+            raise self._deleted() from error
         is_due = due_us is not None and due_us <= self._engine.monotonic_us()
         if not is_due:
             waiter.ear.wait(min(deadline - time.monotonic(), self._pause(due_us)))

@@ -10,7 +10,7 @@ from postroad.connections.fetching import one
 from postroad.connections.transaction import Transaction
 from postroad.queues.port import OutgoingMessage, SendResult
 from postroad.queues.rules import DEDUP_SECONDS, dedup_id
-from postroad.queues.sqlite.ids import MessageIds
+from postroad.queues.sqlite.ids import MessageIds, channel
 from postroad.queues.sqlite.rows import checksum, write_attributes
 from postroad.queues.sqlite.state import QueueState
 
@@ -62,6 +62,7 @@ class Sender:
             if delay_us := int((message.delay or state.spec.delay) * 1_000_000):
                 tx.connection.execute(_DELAY, (row_id, state.id, monotonic_us + delay_us, now_us + delay_us, now_us))
                 state.returns_us = 0
+                tx.touch(channel(state.id))
             results.append(SendResult(True, self._ids.text(row_id), row_id))
             row_id += 1
         state.next = row_id

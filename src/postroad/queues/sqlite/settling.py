@@ -12,9 +12,9 @@ from postroad.connections.transaction import Transaction
 from postroad.errors import NotSupported, StaleReceipt
 from postroad.queues.port import AckResult, Delivery
 from postroad.queues.spec import MAX_VISIBILITY
-from postroad.queues.sqlite.burying import Undertaker, channel
+from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.groups import regroup
-from postroad.queues.sqlite.ids import read_receipt
+from postroad.queues.sqlite.ids import channel, read_receipt
 from postroad.queues.sqlite.rows import COLUMNS, Row
 from postroad.queues.sqlite.state import ENTRY, QueueState, States
 
@@ -28,7 +28,7 @@ UPDATE lease SET visible_us = min(?5, leased_us + ?6)
 WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4 RETURNING grp
 """
 _RELEASE: Final = """
-UPDATE lease SET visible_us = ?5, held = 0, error = coalesce(?6, error)
+UPDATE lease SET visible_us = ?5, held = 0, error = coalesce(?6, error), due_wall_us = ?7
 WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4
 RETURNING id, receives, sent_us, first_us, origin, grp
 """
@@ -95,9 +95,10 @@ class Settler:
     ) -> list[AckResult]:
         """End the leases without settling the messages."""
         monotonic_us = self._engine.monotonic_us()
+        due_wall_us = self._engine.now_us() + after_us if after_us else None
         results, groups = [], set()
         for delivery, key in self._keys(state, deliveries, monotonic_us, late=False):
-            row = one(tx.connection, _RELEASE, (*key, monotonic_us + after_us, error))
+            row = one(tx.connection, _RELEASE, (*key, monotonic_us + after_us, error, due_wall_us))
             if row is None:
                 results.append(_stale(delivery))
                 continue

@@ -10,9 +10,9 @@ from postroad.connections.transaction import Transaction
 from postroad.errors import ConfigurationError, QueueExists, QueueNotFound
 from postroad.queues.port import Delivery
 from postroad.queues.spec import QueueSpec, check_name, check_source_allowed
-from postroad.queues.sqlite.burying import Undertaker, channel
+from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.claiming import Claimer
-from postroad.queues.sqlite.ids import MessageIds
+from postroad.queues.sqlite.ids import MessageIds, channel
 from postroad.queues.sqlite.moving import Mover
 from postroad.queues.sqlite.parking import Parking, Waiter
 from postroad.queues.sqlite.queue import SQLiteQueue
@@ -28,7 +28,7 @@ _FIND: Final = "SELECT id, spec FROM queue WHERE name = ?"
 _ADD: Final = "INSERT INTO queue (name, spec) VALUES (?, ?) RETURNING id"
 _ADD_TALLY: Final = "INSERT INTO tally (queue, next, head, seen_us, lives_us) VALUES (?, ?, ?, ?, ?)"
 _UPDATE: Final = "UPDATE queue SET spec = ? WHERE id = ?"
-_UPDATE_LIFE: Final = "UPDATE tally SET lives_us = ?, seen_us = ? WHERE queue = ?"
+_UPDATE_LIFE: Final = "UPDATE tally SET lives_us = ? WHERE queue = ?"
 _NAMES: Final = "SELECT name FROM queue ORDER BY name"
 _COUNTERS: Final = """
 SELECT name, sent, received, acked, retried, dead, redriven, expired FROM tally JOIN queue ON queue.id = tally.queue
@@ -74,9 +74,10 @@ class SQLiteQueues:
         def work(tx: Transaction) -> int:
             queue_id, _ = self._find(tx, spec.name)
             self._check_dead_letter(tx, spec)
-            self.states.forget(queue_id)
+            state = self.states.get(tx, queue_id)
+            state.spec, state.seen_us, state.returns_us = spec, self.engine.monotonic_us(), 0
             tx.connection.execute(_UPDATE, (write_spec(spec), queue_id))
-            tx.connection.execute(_UPDATE_LIFE, (_lives_us(spec), self.engine.monotonic_us(), queue_id))
+            tx.connection.execute(_UPDATE_LIFE, (_lives_us(spec), queue_id))
             tx.touch(channel(queue_id))
             return queue_id
 

@@ -10,6 +10,7 @@ from postroad.connections.transaction import Transaction
 from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.claiming import id_range
 from postroad.queues.sqlite.groups import regroup
+from postroad.queues.sqlite.ids import channel
 from postroad.queues.sqlite.rows import COLUMNS, Row
 from postroad.queues.sqlite.state import QueueState, States
 
@@ -59,6 +60,8 @@ class Sweeper:
 
     def remove_abandoned(self, tx: Transaction) -> None:
         """Remove queues whose owner renewed nothing for as long as they live."""
+        # A receive of this transaction may have renewed one in memory only.
+        self._states.store(tx)
         for queue_id, size in every(tx.connection, _ABANDONED, (self._engine.monotonic_us(),)):
             self.remove_queue(tx, queue_id)
             tx.connection.execute(_COUNT, (size,))
@@ -66,5 +69,6 @@ class Sweeper:
     def remove_queue(self, tx: Transaction, queue_id: int) -> None:
         """Remove a queue with all it holds."""
         self._states.forget(queue_id)
+        tx.touch(channel(queue_id))
         for statement in _REMOVE:
             tx.connection.execute(statement, (queue_id,))
