@@ -110,10 +110,11 @@ class Engine:
                 self._run(request)
         finally:
             # Ctrl-C may arrive at any call: the turn is ended whatever interrupts, and not through a call of its own.
-            while request.leads or not request.finished:
+            ended = request.finished and not request.leads
+            while not ended:
                 try:
                     self._end_turn(request)
-                    break
+                    ended = True
                 except BaseException as error:
                     interruption = error
         if interruption is not None:
