@@ -16,6 +16,8 @@ import postroad
 from postroad import OutgoingMessage, QueueSpec
 from postroad.errors import ConfigurationError
 
+pytestmark = pytest.mark.slow
+
 SENDER = r"""
 import sys, postroad
 backend = postroad.connect(sys.argv[1])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from postroad.service.restarts import Restarts
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_pause_doubles_from_a_fifth_of_a_second_to_ten_seconds() -> None:

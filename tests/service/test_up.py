@@ -16,6 +16,8 @@ import pytest
 from tests.service.conftest import StartUp
 from tests.service.up import POSTROAD, Up, is_alive, run, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_says_where_everything_is_once_it_is_ready(up: Up, tmp_path: Path) -> None:
     ready = up.get("/ready")

@@ -17,6 +17,8 @@ from postroad import Backend
 from postroad.bus import BusConfig, HandlingContext, TopicEventBus, current_context
 from postroad.sessions import PromptExecuted, PromptResponse, Session, TokenUsage, ToolInvoked, ToolResult
 
+pytestmark = pytest.mark.slow
+
 QUICK = BusConfig(wait_time_seconds=1, retry_delays_seconds=(0.05,))
 
 

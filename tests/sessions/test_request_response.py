@@ -22,6 +22,8 @@ from postroad.bus import BusConfig, EventBus, HandlerFailure, PublishResult
 from postroad.errors import DeadlineExceeded, InvalidMessage, RequestFailed
 from postroad.sessions import MainLoopClient, MainLoopCompleted, MainLoopFailed, MainLoopRequest
 
+pytestmark = pytest.mark.slow
+
 QUICK = BusConfig(wait_time_seconds=1, retry_delays_seconds=(0.05,))
 
 

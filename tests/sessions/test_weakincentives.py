@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.sessions.weakincentives_environment import run
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 SOURCES = sorted((HERE.parents[1] / "src" / "postroad").rglob("*.py"))
 
