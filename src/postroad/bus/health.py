@@ -30,7 +30,9 @@ class Tally:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts = dict.fromkeys(("handled", "failed", "duplicates", "unhandled", "dead_lettered", "gaps"), 0)
+        self._counts: dict[str, int] = dict.fromkeys(
+            ("handled", "failed", "duplicates", "unhandled", "dead_lettered", "gaps"), 0
+        )
         self.last_error: str | None = None
 
     def add(self, name: str) -> None:

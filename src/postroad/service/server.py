@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 
 from postroad.http.app import create_app
@@ -14,8 +15,13 @@ from postroad.service.loading import load_modules
 from postroad.service.wire import Notice, PartReport
 from postroad.wiring import connect
 
-# Until the supervisor has spoken, nobody may take this server for ready.
-_UNHEARD = (Part(name="runners", process="runners", pid=None, state="starting"),)
+
+def _unheard() -> tuple[Part, ...]:
+    """What is known until the supervisor has spoken: nobody may take this server for ready."""
+    return (
+        Part(name="server", process="server", pid=os.getpid(), state="starting"),
+        Part(name="runners", process="runners", pid=None, state="starting"),
+    )
 
 
 def serve(to_supervisor: Line) -> None:
@@ -31,7 +37,7 @@ def serve(to_supervisor: Line) -> None:
 
 
 async def _serve(to_supervisor: Line, context: Context, listener: socket.socket) -> None:
-    context.parts.describe(_UNHEARD)
+    context.parts.describe(_unheard())
     server = make_server(create_app(context))
     loop = asyncio.get_running_loop()
     stopping, closing = asyncio.Event(), asyncio.Event()
