@@ -107,7 +107,9 @@ class Engine:
         interruption: BaseException | None = None
         try:
             if self._turns.join(request):
-                self._run(request)
+                self._run(request.group)
+                if durable and (light := self._turns.take_light(request)):
+                    self._run(light)
         finally:
             # Ctrl-C may arrive at any call: the turn is ended whatever interrupts, and not through a call of its own.
             ended = request.finished and not request.leads
@@ -267,15 +269,14 @@ class Engine:
             self._writer.execute("RELEASE joined")
         return result
 
-    def _run(self, leader: Request) -> None:
-        """Run the leader's group in one transaction; if one of them fails, each in a transaction of its own."""
-        group = leader.group
+    def _run(self, group: list[Request]) -> None:
+        """Run the group in one transaction; if one of them fails, each in a transaction of its own."""
         try:
-            self._run_together(group, durable=leader.durable or any(request.durable for request in group))
+            self._run_together(group, durable=any(request.durable for request in group))
         except Exception as error:
             if len(group) == 1 and not isinstance(error, MustBeDurable):
-                leader.error = error
-                leader.finished = True
+                group[0].error = error
+                group[0].finished = True
                 return
             for request in tuple(group):
                 self._run_alone(request, durable=request.durable or isinstance(error, MustBeDurable))

@@ -69,6 +69,19 @@ class Turns:
             leader.group = waiting[:size]
             del waiting[:size]
 
+    def take_light(self, leader: Request) -> list[Request]:
+        """Wake the group, and give the leader those that wait for no disk: quicker done here than handed over."""
+        for request in leader.group:
+            if request.finished and request is not leader:
+                _release(request)
+        with self._lock:
+            waiting = self._waiting
+            size = next((i for i, each in enumerate(waiting) if each.durable or each.work is None), len(waiting))
+            taken = waiting[:size]
+            leader.group = [leader, *taken]
+            del waiting[:size]
+        return taken
+
     def finish(self, request: Request) -> None:
         """End the request's turn, or forget a request whose thread was interrupted while it waited."""
         with self._lock:
