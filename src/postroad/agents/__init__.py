@@ -1,0 +1,1 @@
+"""Agents: subscriptions and ordered fan-out, on one SQLite file and on AWS."""
