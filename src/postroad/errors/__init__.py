@@ -49,6 +49,9 @@
     │   └── PublishFailed         a bus could not send an event
     │       ├── OutOfOrder        a later one of its group is already sent
     │       └── NotSent           an earlier one of its group failed
+    ├── NotInTransaction          the connection would commit by itself
+    ├── DuplicateEvent            an event of this id is in the outbox already
+    ├── NotRedrivable             neither FAILED nor PARKED
     ├── DuplicateInProgress       another copy of the event is being handled
     └── PublishError
         ├── RowRejected           this message can never be published
@@ -57,6 +60,7 @@
 Each class carries the `slug`, `status` and `remedy` that the CLI, the HTTP API and the documentation share.
 """
 
+from postroad.errors.outbox import DuplicateEvent, NotInTransaction, NotRedrivable
 from postroad.errors.refusals import (
     AmbiguousSource,
     ConfigurationError,
@@ -125,6 +129,7 @@ __all__ = [
     "CircuitOpenError",
     "ConfigurationError",
     "DeadlineExceeded",
+    "DuplicateEvent",
     "DuplicateInProgress",
     "Forbidden",
     "HeldBack",
@@ -138,8 +143,10 @@ __all__ = [
     "InvalidSnapshot",
     "MessageTooLarge",
     "MethodNotAllowed",
+    "NotInTransaction",
     "NotJSON",
     "NotPermitted",
+    "NotRedrivable",
     "NotSent",
     "NotSupported",
     "OutOfOrder",

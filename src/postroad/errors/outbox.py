@@ -1,0 +1,29 @@
+"""What the outbox and the inbox refuse."""
+
+from __future__ import annotations
+
+from postroad.errors.root import PostroadError
+
+
+class NotInTransaction(PostroadError):
+    """The connection would commit by itself, so that the row and the caller's own change could part."""
+
+    slug = "not-in-transaction"
+    status = 409
+    remedy = "Begin a transaction first, on the connection that makes the change; nothing was written."
+
+
+class DuplicateEvent(PostroadError):
+    """An event of this id is in the outbox already."""
+
+    slug = "duplicate-event"
+    status = 409
+    remedy = "Nothing was added and the transaction goes on; leave it, or give the event an id of its own."
+
+
+class NotRedrivable(PostroadError):
+    """Only what is FAILED or PARKED can be redriven or skipped."""
+
+    slug = "not-redrivable"
+    status = 409
+    remedy = "`postroad outbox why EVENT_ID` says what the event waits for; nothing was changed."
