@@ -3,7 +3,8 @@
     PostroadError
     ├── ConfigurationError        a URL, setting or specification that cannot work
     │   ├── AmbiguousSource       nothing tells where a dead letter goes back to
-    │   └── SchemaMismatch        a file made by another version of Postroad
+    │   ├── SchemaMismatch        a file made by another version of Postroad
+    │   └── TopologyError         a topology that cannot work (lists what lint found)
     ├── InvalidInput              an argument that is refused before anything changes
     │   ├── InvalidName
     │   ├── InvalidMessage        (names the field at fault)
@@ -21,6 +22,8 @@
     ├── StreamNotFound
     ├── BlobNotFound
     ├── QueueExists               (names the differences)
+    ├── TopologyConflict          what exists cannot become what is declared
+    ├── PlanChanged               not the plan that was agreed to
     ├── NotSupported              this adapter cannot do it; its traits say so
     ├── StaleReceipt              the lease is no longer yours
     ├── RequestFailed             a main loop answered with an error; it is the cause
@@ -87,6 +90,7 @@ from postroad.errors.stores import (
     StreamNotFound,
     TopicNotFound,
 )
+from postroad.errors.topology import PlanChanged, TopologyConflict, TopologyError
 from postroad.errors.transport import (
     CircuitOpenError,
     DuplicateInProgress,
@@ -151,6 +155,7 @@ __all__ = [
     "NotSupported",
     "OutOfOrder",
     "OutcomeUnknown",
+    "PlanChanged",
     "PostroadError",
     "PublishError",
     "PublishFailed",
@@ -174,6 +179,8 @@ __all__ = [
     "TokenNotFound",
     "TooManyPolls",
     "TopicNotFound",
+    "TopologyConflict",
+    "TopologyError",
     "TransportError",
     "Unauthorized",
     "Unavailable",
