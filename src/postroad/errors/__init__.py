@@ -9,6 +9,8 @@
     │   ├── InvalidName
     │   ├── InvalidMessage        (names the field at fault)
     │   │   └── MessageTooLarge
+    │   ├── InvalidEvent          (names the field at fault)
+    │   │   └── EventTooLarge
     │   ├── InvalidSnapshot       a text that holds no session's state
     │   ├── InvalidCursor
     │   ├── TokenInUrl
@@ -17,6 +19,12 @@
     │   └── NotJSON
     ├── UnknownEventType          a name that no registry knows
     ├── RemoteError               an exception of another process whose class is not known here
+    ├── AgentNotFound
+    ├── AgentExists
+    ├── AgentDeleted              an id that is never given again
+    ├── SubscriptionNotFound
+    ├── ConsentRequired           the producer has not granted it
+    ├── IdentityMismatch          the body names another agent than the token
     ├── QueueNotFound
     ├── TopicNotFound
     ├── StreamNotFound
@@ -63,10 +71,20 @@
 Each class carries the `slug`, `status` and `remedy` that the CLI, the HTTP API and the documentation share.
 """
 
+from postroad.errors.agents import (
+    AgentDeleted,
+    AgentExists,
+    AgentNotFound,
+    ConsentRequired,
+    EventTooLarge,
+    IdentityMismatch,
+    SubscriptionNotFound,
+)
 from postroad.errors.outbox import DuplicateEvent, NotInTransaction, NotRedrivable
 from postroad.errors.refusals import (
     AmbiguousSource,
     ConfigurationError,
+    InvalidEvent,
     InvalidInput,
     InvalidMessage,
     InvalidName,
@@ -126,21 +144,28 @@ from postroad.errors.web import (
 )
 
 __all__ = [
+    "AgentDeleted",
+    "AgentExists",
+    "AgentNotFound",
     "AmbiguousSource",
     "BlobNotFound",
     "BodyTooLarge",
     "BodyTooSlow",
     "CircuitOpenError",
     "ConfigurationError",
+    "ConsentRequired",
     "DeadlineExceeded",
     "DuplicateEvent",
     "DuplicateInProgress",
+    "EventTooLarge",
     "Forbidden",
     "HeldBack",
     "HostNotAllowed",
     "IdempotencyKeyReused",
+    "IdentityMismatch",
     "InternalError",
     "InvalidCursor",
+    "InvalidEvent",
     "InvalidInput",
     "InvalidMessage",
     "InvalidName",
@@ -173,6 +198,7 @@ __all__ = [
     "StorageDamaged",
     "StorageFull",
     "StreamNotFound",
+    "SubscriptionNotFound",
     "TargetUnavailable",
     "TokenExists",
     "TokenInUrl",
