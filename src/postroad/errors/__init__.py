@@ -76,15 +76,14 @@ from postroad.errors.agents import (
     AgentExists,
     AgentNotFound,
     ConsentRequired,
-    EventTooLarge,
     IdentityMismatch,
     SubscriptionNotFound,
 )
+from postroad.errors.journal import EventTooLarge, InvalidEvent
 from postroad.errors.outbox import DuplicateEvent, NotInTransaction, NotRedrivable
 from postroad.errors.refusals import (
     AmbiguousSource,
     ConfigurationError,
-    InvalidEvent,
     InvalidInput,
     InvalidMessage,
     InvalidName,

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from postroad.errors.refusals import InvalidEvent
 from postroad.errors.root import PostroadError
-
-
-class EventTooLarge(InvalidEvent):
-    """An agent's event above 262,144 bytes."""
-
-    slug = "event-too-large"
-    status = 413
-    remedy = "Send less in `data`, or a reference to where the rest lies; nothing was published."
 
 
 class AgentNotFound(PostroadError):

@@ -9,14 +9,14 @@ from postroad.errors.stores import StorageDamaged
 
 
 class InvalidEvent(InvalidInput):
-    """An event that the journal does not take."""
+    """An event that is refused; the message names the field."""
 
     slug = "invalid-event"
     remedy = "Correct the field that the message names; the event was not stored."
 
 
 class EventTooLarge(InvalidEvent):
-    """An event that does not fit even with its properties in blobs."""
+    """An event above the limit of the journal or of agents."""
 
     slug = "event-too-large"
     status = 413

@@ -59,13 +59,6 @@ class MessageTooLarge(InvalidMessage):
     remedy = "Send less, or let large bodies travel by reference (overflow='blobs')."
 
 
-class InvalidEvent(InvalidInput):
-    """An event that is refused; the field at fault is named."""
-
-    slug = "invalid-event"
-    remedy = "Correct the field that the message names; nothing was stored."
-
-
 class UnknownEventType(PostroadError):
     """A name that the registry does not know; names are looked up, never imported."""
 
