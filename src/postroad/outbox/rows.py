@@ -1,0 +1,91 @@
+"""What an outbox tells about its rows, its keys and itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+PENDING: Final = "PENDING"
+SENT: Final = "SENT"
+FAILED: Final = "FAILED"
+PARKED: Final = "PARKED"
+SKIPPED: Final = "SKIPPED"
+
+EventId = UUID | str
+"""The id in the envelope; text where a row written by plain SQL holds something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """One event of the outbox and how far it has come."""
+
+    id: UUID
+    event_id: EventId
+    event_type: str
+    tenant_id: str | None
+    lane: str
+    state: str
+    attempts: int
+    last_error: str | None
+    next_attempt: datetime
+    created_at: datetime
+    updated_at: datetime
+    seq: int
+    redrives: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxStatus:
+    """How much the outbox holds, how old it is and what stands in its way."""
+
+    pending: int
+    sent: int
+    failed: int
+    """FAILED rows, and rows in a state that Postroad does not know."""
+    parked: int
+    skipped: int
+    blocked_keys: int
+    """Keys whose first row neither is due nor becomes due by itself."""
+    oldest_pending_seconds: float
+    oldest_open_transaction_seconds: float
+    """Age of the oldest transaction that has added an event and not ended."""
+    target_error: str | None
+    dead_tuples: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """One key, its first row that is not done, and why nothing of it is published now."""
+
+    tenant_id: str | None
+    lane: str
+    head: EventId
+    state: str
+    reason: str
+    waiting: int
+    """Rows behind the head that are not done."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """What somebody did to a row by hand, and why."""
+
+    seq: int
+    at: datetime
+    actor: str
+    action: str
+    event_id: EventId
+    reason: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """Which sent events a consumer has handled, which it lacks, and which it has that were never recorded here."""
+
+    ok: int
+    missing: list[UUID] = field(default_factory=list)
+    unknown: list[UUID] = field(default_factory=list)

@@ -1,0 +1,55 @@
+"""What the tables of one outbox are called: everything is named after the outbox table."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+
+from postroad.errors import ConfigurationError
+
+CHANNEL = "postroad_outbox"
+SLOTS = 2_048
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+_PARTS = ("audit", "meta", "gaps", "parked", "seq", "token", "wake", "fill", "tell")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of one outbox, checked, so that they may be written into a statement."""
+
+    table: str = "outbox"
+    schema: str | None = "public"
+    """None on SQLite, which has no schemas."""
+
+    def __post_init__(self) -> None:
+        for field, name in (("table", self.table), ("schema", self.schema)):
+            if name is not None and not _NAME.fullmatch(str(name)):
+                raise ConfigurationError(
+                    f"{field}: {name!r} is no name of a table or schema",
+                    field=field,
+                    remedy="Use 1 to 40 of a-z, 0-9 and '_', not beginning with a digit.",
+                )
+
+    def fill(self, statement: str) -> str:
+        """The statement with {outbox}, {audit}, {meta}, … replaced by this outbox's own names."""
+        for word, name in self._words().items():
+            statement = statement.replace(f"{{{word}}}", name)
+        return statement
+
+    def qualified(self, name: str) -> str:
+        """The name as SQL has it: quoted, with its schema."""
+        return f'"{name}"' if self.schema is None else f'"{self.schema}"."{name}"'
+
+    @property
+    def space(self) -> int:
+        """The first half of this outbox's advisory locks; the second is the slot of a key, or SLOTS for `init`."""
+        return zlib.crc32(f"postroad {self.schema}.{self.table}".encode()) - (1 << 31)
+
+    def _words(self) -> dict[str, str]:
+        parts = {part: self.qualified(f"{self.table}_{part}") for part in _PARTS}
+        schema = f'"{self.schema}"'
+        return {"outbox": self.qualified(self.table), "table": self.table, "schema": schema} | {
+            "space": str(self.space),
+            **parts,
+        }

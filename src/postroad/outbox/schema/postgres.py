@@ -1,0 +1,166 @@
+"""The tables of an outbox on PostgreSQL.
+
+Rows tell everything; nothing is derived that could disagree with them. `{outbox}_heads` finds the first row of a key
+and the next key behind any key, so a claim walks from key to key whatever the backlog: it must repeat the index's
+expressions, `coalesce(tenant, '')`, `lane`, `seq` and `state NOT IN ('SENT', 'SKIPPED')`. No index holds a lease, an
+attempt or a due time, so that claims and retries rewrite no index entry.
+
+`{gaps}` holds the events that a key went on without and that its next message has to name; `{parked}` the keys that
+are set aside; `{meta}` what is wrong with the target, for all dispatchers. `{token}` gives lease tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# The seed's own table, word for word.
+_TABLE: Final = """
+CREATE TABLE IF NOT EXISTS {outbox} (
+  id uuid PRIMARY KEY,
+  eventType text NOT NULL,
+  payload jsonb NOT NULL,
+  state text NOT NULL DEFAULT 'PENDING',
+  attempts int NOT NULL DEFAULT 0,
+  lastError text,
+  next_attempt timestamptz NOT NULL DEFAULT now(),
+  createdAt timestamptz NOT NULL DEFAULT now(),
+  updatedAt timestamptz NOT NULL DEFAULT now()
+);
+"""
+_COLUMNS: Final = """
+ALTER TABLE {outbox}
+  ADD COLUMN IF NOT EXISTS seq bigint,
+  ADD COLUMN IF NOT EXISTS event_id text COLLATE "C",
+  ADD COLUMN IF NOT EXISTS tenant text COLLATE "C",
+  ADD COLUMN IF NOT EXISTS lane text COLLATE "C",
+  ADD COLUMN IF NOT EXISTS lease_owner text,
+  ADD COLUMN IF NOT EXISTS lease_token bigint,
+  ADD COLUMN IF NOT EXISTS lease_until timestamptz,
+  ADD COLUMN IF NOT EXISTS redrives int NOT NULL DEFAULT 0;
+"""
+_BESIDE: Final = """
+CREATE SEQUENCE IF NOT EXISTS {seq};
+CREATE SEQUENCE IF NOT EXISTS {token};
+CREATE SEQUENCE IF NOT EXISTS {wake};
+CREATE TABLE IF NOT EXISTS {audit} (
+  seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at timestamptz NOT NULL DEFAULT now(),
+  actor text NOT NULL,
+  action text NOT NULL,
+  event_id text NOT NULL,
+  reason text NOT NULL,
+  before text NOT NULL,
+  after text NOT NULL
+);
+CREATE TABLE IF NOT EXISTS {gaps} (
+  tenant text COLLATE "C" NOT NULL,
+  lane text COLLATE "C" NOT NULL,
+  seq bigint NOT NULL,
+  event_id text NOT NULL,
+  PRIMARY KEY (tenant, lane, seq)
+);
+CREATE TABLE IF NOT EXISTS {parked} (
+  tenant text COLLATE "C" NOT NULL,
+  lane text COLLATE "C" NOT NULL,
+  event_id text NOT NULL,
+  at timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (tenant, lane)
+);
+CREATE TABLE IF NOT EXISTS {meta} (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  version int NOT NULL,
+  migrated_at timestamptz NOT NULL DEFAULT now(),
+  target_error text,
+  target_error_at timestamptz,
+  paused_until timestamptz
+);
+"""
+# Fills what plain SQL leaves out. It only reads what it has made sure of, so that it never fails an insert. The lock
+# comes before the number: within a key, the order of numbers is the order of commits.
+_FILL: Final = """
+CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  envelope jsonb;
+  key jsonb;
+BEGIN
+  IF NEW.lane IS NULL OR NEW.event_id IS NULL THEN
+    envelope := NEW.payload -> 'envelope';
+    key := NEW.payload -> 'key';
+    IF NEW.event_id IS NULL AND jsonb_typeof(envelope -> 'eventId') = 'string' THEN
+      NEW.event_id := nullif(left(lower(envelope ->> 'eventId'), 200), '');
+    END IF;
+    IF NEW.tenant IS NULL AND jsonb_typeof(envelope -> 'tenantId') = 'string' THEN
+      NEW.tenant := nullif(left(envelope ->> 'tenantId', 200), '');
+    END IF;
+    IF NEW.lane IS NULL AND jsonb_typeof(key) = 'object' THEN
+      IF key ? 'transferId' THEN
+        NEW.lane := CASE WHEN jsonb_typeof(key -> 'transferId') = 'string' THEN key ->> 'transferId' END;
+      ELSE
+        SELECT CASE WHEN bool_and(jsonb_typeof(part.value) = 'string')
+               THEN string_agg(part.value #>> '{}', '/' ORDER BY part.key COLLATE "C") END
+          INTO NEW.lane FROM jsonb_each(key) AS part;
+      END IF;
+    END IF;
+  END IF;
+  NEW.event_id := coalesce(NEW.event_id, NEW.id::text);
+  NEW.lane := coalesce(nullif(NEW.lane, ''), 'row:' || NEW.id::text);
+  IF octet_length(NEW.lane) > 512 THEN
+    NEW.lane := 'h:' || encode(sha256(convert_to(NEW.lane, 'UTF8')), 'hex');
+  END IF;
+  PERFORM pg_advisory_xact_lock({space}, hashtext(coalesce(NEW.tenant, '') || ':' || NEW.lane) & 2047);
+  NEW.seq := nextval('{seq}');
+  RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER {table}_fill BEFORE INSERT ON {outbox} FOR EACH ROW EXECUTE FUNCTION {fill}();
+"""
+# A NOTIFY holds a lock of the whole server until its commit is on disk, so of many commits within ten milliseconds one
+# notifies, and who is woken looks again after that time. {wake} holds the millisecond of the last one; a dispatcher
+# that is about to wait sets it to 1. It is decided at the commit (the trigger is deferred), not where the row is added.
+_TELL: Final = """
+CREATE OR REPLACE FUNCTION {tell}() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  moment bigint := extract(epoch FROM clock_timestamp()) * 1000;
+BEGIN
+  IF moment - (SELECT last_value FROM {wake}) NOT BETWEEN 0 AND 9 THEN
+    PERFORM setval('{wake}', moment);
+    PERFORM pg_notify('postroad_outbox', '{table}');
+  END IF;
+  RETURN NULL;
+END $$;
+DROP TRIGGER IF EXISTS {table}_tell ON {outbox};
+CREATE CONSTRAINT TRIGGER {table}_tell AFTER INSERT ON {outbox} DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW EXECUTE FUNCTION {tell}();
+"""
+# The seed's rows keep their order; of rows with one event id the first has it, the others go by their row's id.
+_ADOPT: Final = """
+CREATE TEMPORARY TABLE postroad_adopted ON COMMIT DROP AS SELECT * FROM {outbox} WHERE seq IS NULL;
+DELETE FROM {outbox} WHERE seq IS NULL;
+INSERT INTO {outbox} (id, eventtype, payload, state, attempts, lasterror, next_attempt, createdat, updatedat, event_id)
+SELECT id, eventtype, payload, state, attempts, lasterror, next_attempt, createdat, updatedat,
+       CASE WHEN row_number() OVER (PARTITION BY payload -> 'envelope' ->> 'eventId' ORDER BY createdat, id) > 1
+            THEN id::text END
+  FROM postroad_adopted ORDER BY createdat, id;
+"""
+_INDEXES: Final = """
+CREATE UNIQUE INDEX IF NOT EXISTS {table}_event_id ON {outbox} (event_id);
+CREATE INDEX IF NOT EXISTS {table}_heads ON {outbox} (coalesce(tenant, ''), lane, seq)
+  WHERE state NOT IN ('SENT', 'SKIPPED');
+CREATE INDEX IF NOT EXISTS {table}_failed ON {outbox} (seq)
+  WHERE state NOT IN ('PENDING', 'PARKED', 'SENT', 'SKIPPED');
+CREATE INDEX IF NOT EXISTS {table}_done ON {outbox} (updatedat) WHERE state IN ('SENT', 'SKIPPED');
+"""
+# Claims and retries find room on the page of their row; autovacuum comes long before a fifth of the rows is dead.
+_UPKEEP: Final = """
+ALTER TABLE {outbox} SET (
+  fillfactor = 80,
+  autovacuum_vacuum_scale_factor = 0.05,
+  autovacuum_vacuum_threshold = 5000,
+  autovacuum_vacuum_cost_delay = 1,
+  autovacuum_vacuum_cost_limit = 2000,
+  autovacuum_analyze_scale_factor = 0.1
+);
+"""
+STEPS: Final = (_TABLE + _COLUMNS + _BESIDE + _FILL + _ADOPT + _INDEXES + _TELL + _UPKEEP,)
+"""Step n brings a database from version n to n + 1; steps are only ever added."""

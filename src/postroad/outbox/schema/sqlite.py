@@ -1,0 +1,120 @@
+"""The tables of an outbox on SQLite: the same names and meanings, with JSON and UTC timestamps as text.
+
+Times are `strftime('%Y-%m-%dT%H:%M:%fZ', 'now')`, so that their order is the order of the text. `{meta}` also holds
+the counters for which PostgreSQL has sequences.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_TABLE: Final = """
+CREATE TABLE IF NOT EXISTS {outbox} (
+  id TEXT NOT NULL PRIMARY KEY,
+  eventtype TEXT NOT NULL,
+  payload TEXT NOT NULL,
+  state TEXT NOT NULL DEFAULT 'PENDING',
+  attempts INTEGER NOT NULL DEFAULT 0,
+  lasterror TEXT,
+  next_attempt TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+  createdat TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+  updatedat TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
+);
+"""
+COLUMNS: Final = {
+    "seq": "ALTER TABLE {outbox} ADD COLUMN seq INTEGER",
+    "event_id": "ALTER TABLE {outbox} ADD COLUMN event_id TEXT",
+    "tenant": "ALTER TABLE {outbox} ADD COLUMN tenant TEXT",
+    "lane": "ALTER TABLE {outbox} ADD COLUMN lane TEXT",
+    "lease_owner": "ALTER TABLE {outbox} ADD COLUMN lease_owner TEXT",
+    "lease_token": "ALTER TABLE {outbox} ADD COLUMN lease_token INTEGER",
+    "lease_until": "ALTER TABLE {outbox} ADD COLUMN lease_until TEXT",
+    "redrives": "ALTER TABLE {outbox} ADD COLUMN redrives INTEGER NOT NULL DEFAULT 0",
+}
+"""What the seed's table lacks; SQLite cannot add a column only where it is missing."""
+
+_BESIDE: Final = """
+CREATE TABLE IF NOT EXISTS {audit} (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+  actor TEXT NOT NULL,
+  action TEXT NOT NULL,
+  event_id TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  before TEXT NOT NULL,
+  after TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS {gaps} (
+  tenant TEXT NOT NULL,
+  lane TEXT NOT NULL,
+  seq INTEGER NOT NULL,
+  event_id TEXT NOT NULL,
+  PRIMARY KEY (tenant, lane, seq)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {parked} (
+  tenant TEXT NOT NULL,
+  lane TEXT NOT NULL,
+  event_id TEXT NOT NULL,
+  at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+  PRIMARY KEY (tenant, lane)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {meta} (
+  one INTEGER PRIMARY KEY DEFAULT 1 CHECK (one = 1),
+  version INTEGER NOT NULL,
+  migrated_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+  target_error TEXT,
+  target_error_at TEXT,
+  paused_until TEXT,
+  last_seq INTEGER NOT NULL DEFAULT 0,
+  last_token INTEGER NOT NULL DEFAULT 0
+);
+INSERT INTO {meta} (one, version) VALUES (1, 0) ON CONFLICT DO NOTHING;
+"""
+# Reads nothing that it has not made sure of, so that it never fails an insert. The single writer of SQLite makes the
+# order of numbers the order of commits.
+_FILL: Final = """
+DROP TRIGGER IF EXISTS {fill};
+CREATE TRIGGER {fill} AFTER INSERT ON {outbox} FOR EACH ROW BEGIN
+  UPDATE {meta} SET last_seq = last_seq + 1;
+  UPDATE {outbox} SET
+    seq = (SELECT last_seq FROM {meta}),
+    event_id = coalesce(NEW.event_id, (
+      SELECT nullif(lower(json_extract(NEW.payload, '$.envelope.eventId')), '')
+       WHERE json_valid(NEW.payload) AND json_type(NEW.payload, '$.envelope.eventId') = 'text'), NEW.id),
+    tenant = coalesce(NEW.tenant, (
+      SELECT nullif(json_extract(NEW.payload, '$.envelope.tenantId'), '')
+       WHERE json_valid(NEW.payload) AND json_type(NEW.payload, '$.envelope.tenantId') = 'text')),
+    lane = coalesce(NEW.lane, (
+      SELECT nullif(CASE json_type(NEW.payload, '$.key.transferId')
+        WHEN 'text' THEN json_extract(NEW.payload, '$.key.transferId')
+      END, '') WHERE json_valid(NEW.payload)), (
+      SELECT nullif(CASE WHEN min(part.type = 'text') THEN group_concat(part.value, '/') END, '')
+        FROM (SELECT * FROM json_each(CASE WHEN json_valid(NEW.payload) THEN NEW.payload ELSE '{}' END, '$.key')
+               ORDER BY key) AS part
+       WHERE json_valid(NEW.payload) AND json_type(NEW.payload, '$.key') = 'object'
+         AND json_type(NEW.payload, '$.key.transferId') IS NULL), 'row:' || NEW.id)
+  WHERE rowid = NEW.rowid;
+END;
+"""
+_ADOPT: Final = """
+CREATE TEMPORARY TABLE postroad_adopted AS SELECT * FROM {outbox} WHERE seq IS NULL;
+DELETE FROM {outbox} WHERE seq IS NULL;
+INSERT INTO {outbox} (id, eventtype, payload, state, attempts, lasterror, next_attempt, createdat, updatedat, event_id)
+SELECT id, eventtype, payload, state, attempts, lasterror, next_attempt, createdat, updatedat,
+       CASE WHEN row_number() OVER (
+         PARTITION BY CASE WHEN json_valid(payload) THEN json_extract(payload, '$.envelope.eventId') END
+         ORDER BY createdat, id) > 1
+       THEN id END
+  FROM postroad_adopted ORDER BY createdat, id;
+DROP TABLE postroad_adopted;
+"""
+_INDEXES: Final = """
+CREATE UNIQUE INDEX IF NOT EXISTS {table}_event_id ON {outbox} (event_id);
+CREATE INDEX IF NOT EXISTS {table}_heads ON {outbox} (coalesce(tenant, ''), lane, seq)
+  WHERE state NOT IN ('SENT', 'SKIPPED');
+CREATE INDEX IF NOT EXISTS {table}_failed ON {outbox} (seq)
+  WHERE state NOT IN ('PENDING', 'PARKED', 'SENT', 'SKIPPED');
+CREATE INDEX IF NOT EXISTS {table}_done ON {outbox} (updatedat) WHERE state IN ('SENT', 'SKIPPED');
+"""
+STEPS: Final = ((_TABLE, COLUMNS, _BESIDE + _FILL + _ADOPT + _INDEXES),)
+"""Step n brings a file from version n to n + 1: statements, columns to add where they are missing, statements."""
