@@ -11,6 +11,7 @@
     │   │   └── MessageTooLarge
     │   ├── InvalidEvent          (names the field at fault)
     │   │   └── EventTooLarge
+    │   ├── InvalidQuery          a question that the journal cannot answer
     │   ├── InvalidSnapshot       a text that holds no session's state
     │   ├── InvalidCursor
     │   ├── TokenInUrl
@@ -52,6 +53,7 @@
     ├── InternalError             nothing Postroad foresaw
     ├── StorageFull
     ├── StorageDamaged            what was read is not what was written
+    │   └── OverflowMismatch      (of a blob with part of an event)
     ├── TransportError            the driver or the network failed
     │   ├── Unavailable           it surely had no effect
     │   │   ├── NotPermitted      the credentials do not allow it
@@ -79,7 +81,7 @@ from postroad.errors.agents import (
     IdentityMismatch,
     SubscriptionNotFound,
 )
-from postroad.errors.journal import EventTooLarge, InvalidEvent
+from postroad.errors.journal import EventTooLarge, InvalidEvent, InvalidQuery, OverflowMismatch
 from postroad.errors.outbox import DuplicateEvent, NotInTransaction, NotRedrivable
 from postroad.errors.refusals import (
     AmbiguousSource,
@@ -168,6 +170,7 @@ __all__ = [
     "InvalidInput",
     "InvalidMessage",
     "InvalidName",
+    "InvalidQuery",
     "InvalidSnapshot",
     "MessageTooLarge",
     "MethodNotAllowed",
@@ -179,6 +182,7 @@ __all__ = [
     "NotSupported",
     "OutOfOrder",
     "OutcomeUnknown",
+    "OverflowMismatch",
     "PlanChanged",
     "PostroadError",
     "PublishError",
