@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -20,10 +21,13 @@ from postroad.errors import BlobNotFound, PostroadError, StorageDamaged, Storage
 _SUFFIX = "+blob"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PUT_ATTEMPTS = 5
+_MAX_NAME = 200
 
 
 class DirectoryBlobs:
     """Blobs as files below one directory, which is made when missing."""
+
+    bucket = "directory"
 
     def __init__(self, path: str | Path, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = Path(path)
@@ -66,7 +70,7 @@ class DirectoryBlobs:
     def prune(self, prefix: str, *, older_than: float) -> int:
         """Remove blobs under `prefix` that were put or kept more than `older_than` seconds ago; how many."""
         check_age(older_than)
-        names = check_prefix(prefix)[:-1].split("/")
+        names = [_short(name) for name in check_prefix(prefix)[:-1].split("/")]
         limit_ns = self._now_ns() - int(older_than * 1e9)
         try:
             with _translated(prefix), folders.opened(self.path, names) as folder:
@@ -96,8 +100,15 @@ class DirectoryBlobs:
 
 
 def _place(key: str) -> tuple[list[str], str]:
-    *names, last = key.split("/")
+    *names, last = (_short(name) for name in key.split("/"))
     return names, last + _SUFFIX
+
+
+def _short(name: str) -> str:
+    """The name, or for one longer than file systems take its beginning and its hash."""
+    if len(name) <= _MAX_NAME:
+        return name
+    return f"{name[: _MAX_NAME - 65]}+{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def _prune(folder: int, limit_ns: int) -> int:

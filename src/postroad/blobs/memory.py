@@ -13,6 +13,8 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 class MemoryBlobs:
     """Blobs that end with the process."""
 
+    bucket = "memory"
+
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._lock = threading.Lock()

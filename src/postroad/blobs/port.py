@@ -21,6 +21,11 @@ class BlobRef(msgspec.Struct, frozen=True):
 class Blobs(Protocol):
     """A place for large bytes. Size and hash are checked on read."""
 
+    @property
+    def bucket(self) -> str:
+        """The name of the place: the S3 bucket, or what stands for it."""
+        ...
+
     def put(self, key: str, data: bytes) -> BlobRef:
         """Store the bytes durably; an existing key is overwritten."""
         ...

@@ -30,21 +30,21 @@ class S3Blobs:
                 "bucket: no S3 bucket is given", field="bucket", remedy="Name it: aws://region?bucket=NAME."
             )
         self._connection = connection
-        self._bucket = chosen
+        self.bucket = chosen
         self._clock = clock
 
     def put(self, key: str, data: bytes) -> BlobRef:
         """Store the bytes durably; an existing key is overwritten."""
         ref = reference(key, data)
         with translated(f"S3 put of {key!r}", self._known(key)):
-            self._client.put_object(Bucket=self._bucket, Key=key, Body=data, Metadata={"sha256": ref.sha256})
+            self._client.put_object(Bucket=self.bucket, Key=key, Body=data, Metadata={"sha256": ref.sha256})
         return ref
 
     def get(self, ref: BlobRef) -> bytes:
         """The bytes that were put, or `BlobNotFound`, or `StorageDamaged` when they are others."""
         check_reference(ref)
         with translated(f"S3 get of {ref.key!r}", self._known(ref.key)):
-            answer = self._client.get_object(Bucket=self._bucket, Key=ref.key)
+            answer = self._client.get_object(Bucket=self.bucket, Key=ref.key)
             with answer["Body"] as body:
                 check_size(ref, answer["ContentLength"])
                 data = body.read()
@@ -54,16 +54,16 @@ class S3Blobs:
         """Remove the bytes; deleting twice changes nothing."""
         check_reference(ref)
         with translated(f"S3 delete of {ref.key!r}", self._known(ref.key)):
-            self._client.delete_object(Bucket=self._bucket, Key=ref.key)
+            self._client.delete_object(Bucket=self.bucket, Key=ref.key)
 
     def keep(self, ref: BlobRef) -> None:
         """Start the blob's time anew, by copying the object onto itself."""
         check_reference(ref)
         with translated(f"S3 copy of {ref.key!r}", self._known(ref.key)):
             self._client.copy_object(
-                Bucket=self._bucket,
+                Bucket=self.bucket,
                 Key=ref.key,
-                CopySource={"Bucket": self._bucket, "Key": ref.key},
+                CopySource={"Bucket": self.bucket, "Key": ref.key},
                 Metadata={"sha256": ref.sha256},
                 # S3 refuses to copy an object onto itself unless something of it is replaced.
                 MetadataDirective="REPLACE",
@@ -88,7 +88,7 @@ class S3Blobs:
         limit = self._clock.now() - timedelta(seconds=older_than)
         with translated(f"S3 list of {prefix!r}", self._known(prefix)):
             pages: Any = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=self._bucket, Prefix=prefix, PaginationConfig={"PageSize": _MAX_DELETE}
+                Bucket=self.bucket, Prefix=prefix, PaginationConfig={"PageSize": _MAX_DELETE}
             )
             for page in pages:
                 if keys := [found["Key"] for found in page.get("Contents", ()) if found["LastModified"] < limit]:
@@ -97,7 +97,7 @@ class S3Blobs:
     def _remove(self, keys: list[str]) -> None:
         with translated("S3 delete", self._known(keys[0])):
             answer = self._client.delete_objects(
-                Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+                Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
             )
         if errors := answer.get("Errors"):
             first = errors[0]
@@ -109,7 +109,7 @@ class S3Blobs:
 
         def no_bucket(_: str) -> PostroadError:
             return ConfigurationError(
-                f"there is no S3 bucket {self._bucket!r}", field="bucket", remedy="Create it, or name another."
+                f"there is no S3 bucket {self.bucket!r}", field="bucket", remedy="Create it, or name another."
             )
 
         return {"NoSuchKey": absent, "404": absent, "NoSuchBucket": no_bucket}

@@ -14,7 +14,7 @@ from postroad.testing.differences import Differences
 
 BAD_KEYS = [
     "", "/", "/etc/passwd", "../up", "a/../b", "a/..", "a//b", "a/", "./a", "a/./b", ".hidden", "a/.hidden", "A/b",
-    "a\\b", "a b", "a/b\n", "a\x00b", "é", "a/b c", "c:/x", "a" * 201,
+    "a\\b", "a b", "a/b\n", "a\x00b", "é", "a/b c", "c:/x", "a" * 401,
 ]  # fmt: skip
 
 
@@ -53,6 +53,12 @@ class BlobsConformance(Differences):
         short, long = blobs.put("jobs/one", b"1"), blobs.put("jobs/one/two", b"2")
 
         assert [blobs.get(short), blobs.get(long)] == [b"1", b"2"]
+
+    @pytest.mark.parametrize("name", ["Req-1", "a..b", "x:y", "-", "_a", "n" * 256])
+    def test_the_name_of_an_entity_may_be_part_of_a_key(self, blobs: Blobs, name: str) -> None:
+        refs = [blobs.put(f"events/{part}/0f3c-payload.json", part.encode()) for part in (name, f"{name[:-1]}z")]
+
+        assert [blobs.get(ref) for ref in refs] == [name.encode(), f"{name[:-1]}z".encode()]
 
     def test_putting_again_overwrites_and_the_old_reference_is_refused(self, blobs: Blobs) -> None:
         old = blobs.put("overflow/a", b"first")
