@@ -1,0 +1,175 @@
+"""PostgreSQL of the user's own: connections, short transactions, and psycopg's errors in Postroad's words.
+
+Nothing here needs a session of the server: no session locks and no prepared statements, so poolers are welcome.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from typing import Any, Final
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict
+
+from postroad.connections.database import Row
+from postroad.errors import (
+    ConfigurationError,
+    NotPermitted,
+    OutcomeUnknown,
+    PostroadError,
+    SchemaMismatch,
+    StorageFull,
+    Unavailable,
+)
+
+_CONNECT_SECONDS: Final = 10
+_KEPT: Final = 4
+_BEGIN: Final = "BEGIN"
+_BEGIN_READING: Final = "BEGIN READ ONLY"
+_SHOWN: Final = 300
+_NO_TABLES = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction, pg.InvalidSchemaName)
+
+
+class PostgresSession:
+    """One transaction on PostgreSQL."""
+
+    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+        self.connection = connection
+
+    def rows(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
+        return self.connection.execute(in_format_style(statement), values).fetchall()
+
+    def change(self, statement: str, values: Sequence[object] = ()) -> int:
+        return self.connection.execute(in_format_style(statement), values).rowcount
+
+    def script(self, statements: str) -> None:
+        self.connection.execute(statements.encode())
+
+
+class PostgresDatabase:
+    """Connections to one PostgreSQL, opened when they are needed; a few are kept open between transactions."""
+
+    def __init__(self, dsn: str, *, schema_remedy: str) -> None:
+        _refuse_what_is_no_dsn(dsn)
+        self._dsn = dsn
+        self._schema_remedy = schema_remedy
+        self._lock = threading.Lock()
+        self._idle: list[psycopg.Connection[Row]] = []
+        weakref.finalize(self, _close_all, self._idle)
+
+    @contextmanager
+    def transaction(self) -> Iterator[PostgresSession]:
+        with self._transaction(_BEGIN) as session:
+            yield session
+
+    @contextmanager
+    def reading(self) -> Iterator[PostgresSession]:
+        with self._transaction(_BEGIN_READING) as session:
+            yield session
+
+    def connect(self) -> psycopg.Connection[Row]:
+        """A connection in autocommit mode that is the caller's to close, to listen on or to keep."""
+        try:
+            return psycopg.connect(
+                self._dsn,
+                autocommit=True,
+                prepare_threshold=None,
+                connect_timeout=_CONNECT_SECONDS,
+                application_name="postroad",
+            )
+        except psycopg.Error as error:
+            raise Unavailable(
+                f"PostgreSQL cannot be reached: {_text(error)}",
+                remedy="Check the address, the network and the credentials in the DSN.",
+            ) from error
+
+    def close(self) -> None:
+        with self._lock:
+            _close_all(self._idle)
+
+    def translate(self, error: psycopg.Error) -> PostroadError:
+        """The Postroad error that says what happened and what to do."""
+        if isinstance(error, _NO_TABLES):
+            return SchemaMismatch(f"the tables are missing: {_text(error)}", remedy=self._schema_remedy)
+        if isinstance(error, pg.ReadOnlySqlTransaction):
+            return ConfigurationError(
+                "dsn: the server is read-only", field="dsn", remedy="Name the primary server, not a replica."
+            )
+        if isinstance(error, pg.InsufficientPrivilege):
+            return NotPermitted(f"PostgreSQL: {_text(error)}", remedy="See `postroad outbox grants`.")
+        if isinstance(error, pg.DiskFull):
+            return StorageFull(f"PostgreSQL: {_text(error)}")
+        return Unavailable(f"PostgreSQL: {_text(error)}")
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[PostgresSession]:
+        connection = self._begun(begin)
+        committing = False
+        try:
+            yield PostgresSession(connection)
+            committing = True
+            connection.execute("COMMIT")
+        except psycopg.OperationalError as error:
+            if committing:
+                raise OutcomeUnknown(f"PostgreSQL went away while it committed: {_text(error)}") from error
+            raise self.translate(error) from error
+        except psycopg.Error as error:
+            raise self.translate(error) from error
+        finally:
+            self._give_back(connection)
+
+    def _begun(self, begin: str) -> psycopg.Connection[Row]:
+        while (connection := self._kept()) is not None:
+            try:
+                connection.execute(begin.encode())
+                return connection
+            except psycopg.OperationalError:
+                # The server was restarted since; the next one may be as dead, a new one is not.
+                connection.close()
+        connection = self.connect()
+        connection.execute(begin.encode())
+        return connection
+
+    def _kept(self) -> psycopg.Connection[Row] | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def _give_back(self, connection: psycopg.Connection[Row]) -> None:
+        with suppress(psycopg.Error):
+            if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                connection.execute("ROLLBACK")
+            with self._lock:
+                if len(self._idle) < _KEPT and not connection.closed:
+                    self._idle.append(connection)
+                    return
+        connection.close()
+
+
+@lru_cache(maxsize=512)
+def in_format_style(statement: str) -> bytes:
+    """The statement with psycopg's own placeholders."""
+    return statement.replace("%", "%%").replace("?", "%s").encode()
+
+
+def _refuse_what_is_no_dsn(dsn: str) -> None:
+    try:
+        conninfo_to_dict(dsn)
+    except psycopg.Error:
+        # The driver's text would show a part of the DSN, which may be its password; so would the chain of causes.
+        raise ConfigurationError(
+            "dsn: is not a DSN of PostgreSQL", field="dsn", remedy="Use postgresql://user@host/database."
+        ) from None
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split())[:_SHOWN]
+
+
+def _close_all(connections: list[Any]) -> None:
+    while connections:
+        connections.pop().close()
