@@ -13,9 +13,9 @@ from postroad import Backend, Clock, Queue, QueueSpec, SendResult
 from postroad.bus import BusConfig, CircuitBreakerConfig, RemoteEventBus
 from postroad.bus.inlets import GivenQueue
 from postroad.bus.lane import Send
-from postroad.bus.poison import OwnDeadLetters
 from postroad.bus.remote import Outlet
 from postroad.clock import SYSTEM_CLOCK
+from postroad.queues.burying import OwnDeadLetters
 from postroad.queues.memory import MemoryQueues
 from postroad.testing import FakeClock
 

@@ -15,9 +15,9 @@ from tests.bus.vocabulary import QUICK, Placed
 from postroad import OutgoingMessage, Queue, QueueSpec
 from postroad.bus import RemoteEventBus
 from postroad.bus.inlets import GivenQueue
-from postroad.bus.poison import GivenDeadLetters
 from postroad.bus.remote import Outlet
 from postroad.errors import Unavailable
+from postroad.queues.burying import GivenDeadLetters
 from postroad.queues.markers import read_dead
 from postroad.queues.memory import MemoryQueues
 from postroad.testing import FakeClock

@@ -17,11 +17,11 @@ from postroad.bus.archiving import MOST, Archiver
 from postroad.bus.exporting import export
 from postroad.bus.naming import Names, names_of
 from postroad.bus.replaying import Deliver, ReplayReport, deliverer, replay
-from postroad.bus.retrying import Backoff
 from postroad.bus.stores import Store, ensure
 from postroad.errors import NotPermitted, PostroadError
 from postroad.events import Codec
 from postroad.queues import Queue, QueueSpec
+from postroad.queues.backoff import Backoff
 from postroad.streams import Stream
 from postroad.telemetry import get_logger
 from postroad.topics import Topic

@@ -10,11 +10,11 @@ import msgspec
 
 from postroad.blobs import Blobs
 from postroad.bus.archived import PREFIX, Reference
-from postroad.bus.poison import describe
 from postroad.bus.untyped import order_key
 from postroad.errors import InvalidMessage, MessageTooLarge, NotSupported, PostroadError
 from postroad.events import Codec, Envelope
 from postroad.queues import Delivery, Queue
+from postroad.queues.burying import describe
 from postroad.streams import PutResult, Record, Stream
 
 MOST = 10

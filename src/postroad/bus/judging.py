@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from postroad.bus import tracing
 from postroad.bus.config import SQSEventBusConfig, Unhandled
 from postroad.bus.context import HandlingContext, handling
 from postroad.bus.local import EventBus, InProcessEventBus
 from postroad.bus.memory import Memory
-from postroad.bus.poison import Reason, describe
 from postroad.bus.result import EventHandler
 from postroad.bus.telling import Teller
 from postroad.errors import InvalidMessage
 from postroad.events import Codec, Envelope
 from postroad.queues import Delivery
+from postroad.queues.burying import describe
 
 Wanted = Callable[[Delivery, Envelope], bool]
 Halted = Callable[[], bool]
+Reason = Literal["undecodable", "unknown_type", "invalid", "handler_failed", "unhandled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,6 @@ from postroad.bus.breaker import CircuitBreakerConfig
 from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.health import BusHealth
 from postroad.bus.local import EventBus
-from postroad.bus.poison import GivenDeadLetters, Reason
 from postroad.bus.remote import Outlet, RemoteEventBus
 from postroad.bus.replaying import ReplayReport, deliverer, replay
 from postroad.bus.stream_queue import StreamQueue
@@ -27,6 +26,7 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidMessage, PostroadError, TransportError
 from postroad.events import Codec, EventRegistry, default_registry
 from postroad.queues import Delivery, OutgoingMessage, Queue, SendResult
+from postroad.queues.burying import GivenDeadLetters
 from postroad.queues.references import PREFIX, References, new_hex, read_reference
 from postroad.streams import Stream
 from postroad.streams.rules import check_name
@@ -140,7 +140,7 @@ class _StreamDeadLetters:
     letters: GivenDeadLetters
     codec: Codec
 
-    def bury(self, queue: Queue, delivery: Delivery, *, reason: Reason, error: str | None) -> bool:
+    def bury(self, queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
         told = msgspec.structs.replace(delivery, attributes=self._attributes(delivery.body))
         try:
             return self.letters.bury(queue, told, reason=reason, error=error)

@@ -14,15 +14,15 @@ from typing import Any
 from postroad.bus.breaker import CircuitBreaker
 from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.health import Tally
-from postroad.bus.holding import Held, Holdings
 from postroad.bus.inlets import Inlet
 from postroad.bus.judging import Ack, Judge, Release
-from postroad.bus.poison import describe
-from postroad.bus.retrying import Backoff
 from postroad.bus.settling import Settler
 from postroad.bus.telling import Teller
 from postroad.errors import PostroadError, QueueNotFound, TransportError
 from postroad.queues import Delivery, Queue
+from postroad.queues.backoff import Backoff
+from postroad.queues.burying import describe
+from postroad.queues.holding import Held, Holdings
 
 # How long a wait may be where waiting costs nothing, so that a stop is noticed soon.
 _SLICE_SECONDS = 0.5

@@ -12,30 +12,30 @@ from types import TracebackType
 from typing import Any, Self
 
 from postroad.bus import tracing
-from postroad.bus.acking import Acker
 from postroad.bus.breaker import CircuitBreaker, CircuitBreakerConfig
 from postroad.bus.config import SQSEventBusConfig, Unhandled
 from postroad.bus.context import HandlingContext, handling
 from postroad.bus.health import BusHealth, Tally
-from postroad.bus.holding import Holdings
-from postroad.bus.housekeeping import Chore, Housekeeper
 from postroad.bus.inlets import Inlet
 from postroad.bus.judging import Judge, Wanted
 from postroad.bus.lane import Lane, Send
 from postroad.bus.local import EventBus, InProcessEventBus
 from postroad.bus.memory import Memory
 from postroad.bus.packing import Packer
-from postroad.bus.poison import DeadLetters
 from postroad.bus.receiving import Reception, Run, receives_for
 from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
 from postroad.bus.sending import Sender, Sent
 from postroad.bus.settling import Settler
 from postroad.bus.subscribing import check_handler, check_type, register
-from postroad.bus.telling import Teller
+from postroad.bus.telling import Teller, chore_failed
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.events import Codec, Envelope, EventRegistry, default_registry
 from postroad.queues import OutgoingMessage
+from postroad.queues.acking import Acker
+from postroad.queues.burying import DeadLetters
+from postroad.queues.holding import Holdings
+from postroad.queues.housekeeping import Chore, Housekeeper
 from postroad.settings import bus_variable
 
 _CHUNK = 10
@@ -103,12 +103,12 @@ class RemoteEventBus:
         )  # fmt: skip
         self._lane = Lane(outlet.send, longest=outlet.longest)
         self._sender = Sender(self._lane, self.config, self._publish_breaker, fifo=outlet.fifo)
-        self._acker = Acker(clock, self._teller)
+        self._acker = Acker(clock, self._teller.about("bus_ack_failed"))
         self._holdings = Holdings(
             visibility=self.config.visibility_timeout_seconds, most=self.config.heartbeat_max_seconds, clock=clock,
-            teller=self._teller,
+            failed=self._teller.about("bus_heartbeat_failed"),
         )  # fmt: skip
-        self._housekeeper = Housekeeper(clock, [self._acker, self._holdings, *chores])
+        self._housekeeper = Housekeeper(clock, [self._acker, self._holdings, *chores], failed=chore_failed)
         self._acker.wake = self._holdings.wake = self._housekeeper.wake
         judge = Judge(
             codec=codec, config=self.config, local=self._local, memory=self._memory, wanted=wanted,

@@ -40,19 +40,3 @@ def decide(
 def is_passing(error: Exception) -> bool:
     """Whether the same send may go well another time."""
     return isinstance(error, TransportError) and not isinstance(error, NotPermitted | CircuitOpenError)
-
-
-@dataclass(slots=True)
-class Backoff:
-    """Pauses after failures in a row: from half a second, doubled, to thirty."""
-
-    failures: int = 0
-
-    def next(self, chance: float) -> float:
-        """The pause after one more failure."""
-        self.failures += 1
-        return min(30.0, 0.5 * 2.0 ** min(self.failures - 1, 10)) * (0.5 + chance / 2)
-
-    def reset(self) -> None:
-        """Start anew after a success."""
-        self.failures = 0

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from postroad.bus.acking import Acker
 from postroad.bus.breaker import CircuitBreaker
 from postroad.bus.health import Tally
-from postroad.bus.holding import Held, Holdings
 from postroad.bus.judging import Ack, Bury, Release, Verdict
 from postroad.bus.memory import Memory
-from postroad.bus.poison import DeadLetters
 from postroad.bus.telling import Teller
 from postroad.errors import PostroadError
+from postroad.queues.acking import Acker
+from postroad.queues.burying import DeadLetters
+from postroad.queues.holding import Held, Holdings
 
 _LINES = {
     "handled": "bus_handled",

@@ -10,12 +10,12 @@ from postroad.bus.clients import Clients, checked_url, queues_of
 from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.inlets import GivenQueue
 from postroad.bus.local import EventBus
-from postroad.bus.poison import DeadLetters, GivenDeadLetters
 from postroad.bus.remote import Outlet, RemoteEventBus
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidInput
 from postroad.events import EventRegistry
 from postroad.queues import Queue
+from postroad.queues.burying import DeadLetters, GivenDeadLetters
 from postroad.queues.overflow import OverflowingQueue
 from postroad.queues.spec import MAX_MESSAGE_BYTES
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from postroad.events import Envelope
+from postroad.queues import Delivery
 from postroad.telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -43,6 +45,15 @@ class Teller:
                 "publisher": envelope.publisher_id,
             }
         self._logger.log(level, event, bus=self._bus, **fields)
+
+    def about(self, event: str) -> Callable[[Delivery, Exception], None]:
+        """What tells this line about a message."""
+        return lambda delivery, error: self.tell(event, message_id=delivery.message_id, error=str(error))
+
+
+def chore_failed(error: Exception) -> None:
+    """Write down what a chore raised."""
+    get_logger("bus").exception("bus_chore_failed", error=str(error))
 
 
 @cache

@@ -11,13 +11,13 @@ from postroad.bus.attributes import attributes_of
 from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.judging import Wanted
 from postroad.bus.naming import Names, check_group
-from postroad.bus.poison import OwnDeadLetters
 from postroad.bus.remote import Outlet, RemoteEventBus
 from postroad.bus.stores import QueueTags, Store
 from postroad.bus.topic_queues import GroupQueue, OwnQueue
 from postroad.errors import ConfigurationError, InvalidName
 from postroad.events import Envelope, EventRegistry
 from postroad.queues import Delivery
+from postroad.queues.burying import OwnDeadLetters
 from postroad.topics import Topic
 from postroad.topics.overflow import OverflowingTopic
 from postroad.topics.rules import check_filter, lets_through

@@ -103,6 +103,7 @@ class MemoryQueue:
             counts_expired=True,
             auto_deletes=True,
             max_message_bytes=spec.max_message_bytes,
+            visibility=spec.visibility,
             short_waits=True,
         )
 

@@ -99,6 +99,8 @@ class QueueTraits:
     """`auto_delete_after` is obeyed."""
     max_message_bytes: int
     """The largest body with its attributes."""
+    visibility: float = 30.0
+    """How long a received message hides when its receiver does not say."""
     short_waits: bool = False
     """Waiting in `receive` costs nothing, so that one long wait may be made of short ones."""
 

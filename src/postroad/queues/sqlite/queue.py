@@ -240,5 +240,6 @@ def _traits(spec: QueueSpec) -> QueueTraits:
         counts_expired=True,
         auto_deletes=True,
         max_message_bytes=spec.max_message_bytes,
+        visibility=spec.visibility,
         short_waits=True,
     )

@@ -61,6 +61,7 @@ class SQSQueue:
             counts_expired=False,
             auto_deletes=False,
             max_message_bytes=self.spec.max_message_bytes,
+            visibility=self.spec.visibility,
         )
 
     @property

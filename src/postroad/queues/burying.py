@@ -1,23 +1,21 @@
-"""Dead letters: where a bus puts what nobody can handle, with the reason."""
+"""Dead letters: where a receiver puts what nobody can handle, with the reason."""
 
 from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from postroad.clock import Clock
 from postroad.errors import NotSupported
-from postroad.queues import Delivery, OutgoingMessage, Queue
 from postroad.queues.markers import mark_dead
-
-Reason = Literal["undecodable", "unknown_type", "invalid", "handler_failed", "unhandled"]
+from postroad.queues.port import Delivery, OutgoingMessage, Queue
 
 
 class DeadLetters(Protocol):
     """The dead letters of one queue."""
 
-    def bury(self, queue: Queue, delivery: Delivery, *, reason: Reason, error: str | None) -> bool:
+    def bury(self, queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
         """Move the message there; False when it stayed, because there are no dead letters or they took nothing."""
         ...
 
@@ -26,7 +24,7 @@ class DeadLetters(Protocol):
 class OwnDeadLetters:
     """Those that the queue itself has."""
 
-    def bury(self, queue: Queue, delivery: Delivery, *, reason: Reason, error: str | None) -> bool:
+    def bury(self, queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
         try:
             (result,) = queue.reject([delivery], reason=reason, error=error)
         except NotSupported:
@@ -36,12 +34,12 @@ class OwnDeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class GivenDeadLetters:
-    """A queue that the bus was given: first sent there, then deleted here."""
+    """A queue that the receiver was given: first sent there, then deleted here."""
 
     letters: Queue
     clock: Clock
 
-    def bury(self, queue: Queue, delivery: Delivery, *, reason: Reason, error: str | None) -> bool:
+    def bury(self, queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
         attributes = mark_dead(
             delivery.attributes,
             source=queue.name,

@@ -1,4 +1,4 @@
-"""The messages a bus holds, kept covered by heartbeats until they are settled."""
+"""The messages a receiver holds, kept covered by heartbeats until they are settled."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from postroad.bus.telling import Teller
 from postroad.clock import Clock
 from postroad.errors import NotSupported, PostroadError, StaleReceipt
-from postroad.queues import Delivery, Queue
+from postroad.queues.port import Delivery, Queue
+
+Failed = Callable[[Delivery, Exception], None]
 
 
 class Held:
@@ -28,11 +29,11 @@ class Held:
 class Holdings:
     """All that is held. At half of the visibility every message is extended, waiting ones included, in batches."""
 
-    def __init__(self, *, visibility: float, most: float, clock: Clock, teller: Teller) -> None:
+    def __init__(self, *, visibility: float, most: float, clock: Clock, failed: Failed) -> None:
         self._visibility = visibility
         self._most = most
         self._monotonic = clock.monotonic
-        self._teller = teller
+        self._tell = failed
         self._lock = threading.Lock()
         # Held while leases are extended, so that none is extended after it was settled.
         self._beating = threading.Lock()
@@ -105,4 +106,4 @@ class Holdings:
         held.lost = isinstance(error, StaleReceipt)
         # Tried again soon, while the lease may still hold.
         held.covered_until += self._visibility / 8
-        self._teller.tell("bus_heartbeat_failed", message_id=held.delivery.message_id, error=str(error))
+        self._tell(held.delivery, error)

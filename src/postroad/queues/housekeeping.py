@@ -1,14 +1,13 @@
-"""The one thread of a bus that does what is due while its other threads wait or handle."""
+"""The one thread of a receiver that does what is due while its other threads wait or handle."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from postroad.clock import Clock, SystemClock
-from postroad.telemetry import get_logger
 
 _IDLE_SECONDS = 5.0
 _AFTER_FAILURE = 1.0
@@ -31,9 +30,10 @@ class Chore(Protocol):
 class Housekeeper:
     """Runs chores when they are due. Its thread starts when first woken and ends when there is nothing to wait for."""
 
-    def __init__(self, clock: Clock, chores: Sequence[Chore]) -> None:
+    def __init__(self, clock: Clock, chores: Sequence[Chore], *, failed: Callable[[Exception], None]) -> None:
         self._clock = clock
         self._chores = chores
+        self._tell = failed
         self._steps = isinstance(clock, SystemClock)
         self.owner: object = None
         """Lives for as long as there are chores to wait for."""
@@ -72,7 +72,7 @@ class Housekeeper:
             chore.run()
         except Exception as error:
             # One chore must not end the others, nor keep this thread busy with failing.
-            get_logger("bus").exception("bus_chore_failed", error=str(error))
+            self._tell(error)
             time.sleep(_AFTER_FAILURE)
 
     def _wait(self) -> bool:

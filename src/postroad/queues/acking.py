@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from postroad.bus.telling import Teller
 from postroad.clock import Clock
 from postroad.errors import PostroadError, StaleReceipt
-from postroad.queues import AckResult, Delivery, Queue
+from postroad.queues.holding import Failed
+from postroad.queues.port import AckResult, Delivery, Queue
 
 MOST = 10
 LATEST_SECONDS = 0.05
@@ -24,11 +24,11 @@ class _Waiting:
 
 
 class Acker:
-    """Acks what was handled. What fails is tried again, then logged: deduplication covers the redelivery."""
+    """Acks what was handled. What fails is tried again, then told: deduplication covers the redelivery."""
 
-    def __init__(self, clock: Clock, teller: Teller) -> None:
+    def __init__(self, clock: Clock, failed: Failed) -> None:
         self._monotonic = clock.monotonic
-        self._teller = teller
+        self._tell = failed
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
         self._first_at: float | None = None
@@ -73,7 +73,7 @@ class Acker:
             if each.attempts < _ATTEMPTS and not isinstance(result.error, StaleReceipt):
                 again.append(each)
             else:
-                self._teller.tell("bus_ack_failed", message_id=each.delivery.message_id, error=str(result.error))
+                self._tell(each.delivery, result.error or StaleReceipt("the message was not acked"))
         if again:
             with self._lock:
                 self._waiting += again
