@@ -1,5 +1,6 @@
 """Typed events: their names, their envelope and the one codec."""
 
+from postroad.events.domain import DomainEvent
 from postroad.events.encoding import Codec, codec
 from postroad.events.envelope import Envelope
 from postroad.events.event import event
@@ -9,6 +10,7 @@ from postroad.events.upcast import upcast
 
 __all__ = [
     "Codec",
+    "DomainEvent",
     "Envelope",
     "EventRegistry",
     "UUID7Source",

@@ -1,0 +1,104 @@
+"""The event of the outbox: what happened, to which key, in the JSON that travels and that is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+
+from postroad.clock import SYSTEM_CLOCK
+from postroad.errors import InvalidMessage
+from postroad.events.ids import uuid7
+from postroad.events.refusals import refusal
+from postroad.events.strict import MAX_DEPTH, is_strict, unsendable
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Heading(msgspec.Struct, rename="camel"):
+    """The envelope as JSON has it, in the order in which it is written."""
+
+    v: int = 1
+    event_id: UUID = msgspec.field(default_factory=uuid7)
+    occurred_at: Annotated[datetime, msgspec.Meta(tz=True)] = msgspec.field(default_factory=SYSTEM_CLOCK.now)
+    tenant_id: str | msgspec.UnsetType | None = msgspec.UNSET
+    traceparent: str | msgspec.UnsetType | None = msgspec.UNSET
+    type: str = ""
+
+
+class _ReadHeading(_Heading, rename="camel", kw_only=True):
+    event_id: UUID
+    type: Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class _Wire(msgspec.Struct):
+    envelope: _ReadHeading
+    key: dict[str, str] = {}
+    payload: dict[str, Any] = {}
+
+
+_decode = msgspec.json.Decoder(_Wire).decode
+
+
+@dataclass(frozen=True)
+class DomainEvent:
+    """Something that happened in a service, for others to act on. `Outbox.add` checks it; making one does not."""
+
+    type: str
+    key: Mapping[str, str]
+    payload: Mapping[str, Any]
+    tenant_id: str | None = None
+    traceparent: str | None = None
+    event_id: UUID = field(default_factory=uuid7)
+    occurred_at: datetime = field(default_factory=SYSTEM_CLOCK.now)
+    v: int = 1
+
+    def to_json(self) -> bytes:
+        """The event as compact JSON of three keys: envelope, key, payload; what is absent is left out."""
+        return domain_json(self, self.payload)
+
+    @classmethod
+    def from_json(cls, body: bytes | str) -> DomainEvent:
+        """The event that the JSON holds; InvalidMessage names what is missing or cannot be read."""
+        if not isinstance(body, bytes | str):
+            raise InvalidMessage(f"the body is {type(body).__name__}, not bytes or text")
+        try:
+            wire = _decode(body)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise refusal(error, size=len(body)) from error
+        if not is_strict(wire.payload.values(), MAX_DEPTH - 1):
+            raise unsendable(wire.payload, path="payload", levels=MAX_DEPTH)
+        heading = wire.envelope
+        return cls(
+            type=heading.type,
+            key=wire.key,
+            payload=wire.payload,
+            tenant_id=heading.tenant_id or None,
+            traceparent=heading.traceparent or None,
+            event_id=heading.event_id,
+            occurred_at=heading.occurred_at.astimezone(UTC),
+            v=heading.v,
+        )
+
+
+def domain_json(event: DomainEvent, payload: Mapping[str, Any]) -> bytes:
+    """The event's JSON with this payload in the place of its own; InvalidMessage for what strict JSON cannot hold."""
+    held = payload if type(payload) is dict else dict(payload)
+    if not is_strict(held.values(), MAX_DEPTH - 1):
+        raise unsendable(held, path="payload", levels=MAX_DEPTH)
+    heading = _Heading(
+        v=event.v,
+        event_id=event.event_id,
+        occurred_at=event.occurred_at.astimezone(UTC),
+        tenant_id=msgspec.UNSET if event.tenant_id is None else event.tenant_id,
+        traceparent=msgspec.UNSET if event.traceparent is None else event.traceparent,
+        type=event.type,
+    )
+    try:
+        return _encode({"envelope": heading, "key": dict(event.key), "payload": held})
+    except Exception as error:
+        raise unsendable(held, path="payload", levels=MAX_DEPTH, why=error) from error
