@@ -12,6 +12,8 @@
     │   ├── InvalidEvent          (names the field at fault)
     │   │   └── EventTooLarge
     │   ├── InvalidQuery          a question that the journal cannot answer
+    │   ├── InvalidTask           (names the field at fault)
+    │   ├── UnknownTask           a name that no registry of tasks knows
     │   ├── InvalidSnapshot       a text that holds no session's state
     │   ├── InvalidCursor
     │   ├── TokenInUrl
@@ -26,6 +28,8 @@
     ├── SubscriptionNotFound
     ├── ConsentRequired           the producer has not granted it
     ├── IdentityMismatch          the body names another agent than the token
+    ├── Conflict                  it exists, and is not what this needs
+    ├── NotFound                  no task or job of this id
     ├── QueueNotFound
     ├── TopicNotFound
     ├── StreamNotFound
@@ -109,6 +113,7 @@ from postroad.errors.stores import (
     StreamNotFound,
     TopicNotFound,
 )
+from postroad.errors.tasks import Conflict, InvalidTask, NotFound, UnknownTask
 from postroad.errors.topology import PlanChanged, TopologyConflict, TopologyError
 from postroad.errors.transport import (
     CircuitOpenError,
@@ -154,6 +159,7 @@ __all__ = [
     "BodyTooSlow",
     "CircuitOpenError",
     "ConfigurationError",
+    "Conflict",
     "ConsentRequired",
     "DeadlineExceeded",
     "DuplicateEvent",
@@ -172,8 +178,10 @@ __all__ = [
     "InvalidName",
     "InvalidQuery",
     "InvalidSnapshot",
+    "InvalidTask",
     "MessageTooLarge",
     "MethodNotAllowed",
+    "NotFound",
     "NotInTransaction",
     "NotJSON",
     "NotPermitted",
@@ -214,6 +222,7 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "UnknownEventType",
+    "UnknownTask",
 ]
 
 # One place to import from is one name in messages, tracebacks and documents: `postroad.errors:QueueNotFound`.
