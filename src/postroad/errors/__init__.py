@@ -72,6 +72,7 @@
     ├── DuplicateInProgress       another copy of the event is being handled
     └── PublishError
         ├── RowRejected           this message can never be published
+        │   └── Undecryptable     encrypted for another row, or with a key that is not at hand
         └── TargetUnavailable     the target is at fault, not the message
 
 Each class carries the `slug`, `status` and `remedy` that the CLI, the HTTP API and the documentation share.
@@ -86,7 +87,7 @@ from postroad.errors.agents import (
     SubscriptionNotFound,
 )
 from postroad.errors.journal import EventTooLarge, InvalidEvent, InvalidQuery, OverflowMismatch
-from postroad.errors.outbox import DuplicateEvent, NotInTransaction, NotRedrivable
+from postroad.errors.outbox import DuplicateEvent, NotInTransaction, NotRedrivable, Undecryptable
 from postroad.errors.refusals import (
     AmbiguousSource,
     ConfigurationError,
@@ -221,6 +222,7 @@ __all__ = [
     "TransportError",
     "Unauthorized",
     "Unavailable",
+    "Undecryptable",
     "UnknownEventType",
     "UnknownTask",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from postroad.errors.root import PostroadError
+from postroad.errors.transport import RowRejected
 
 
 class NotInTransaction(PostroadError):
@@ -27,3 +28,10 @@ class NotRedrivable(PostroadError):
     slug = "not-redrivable"
     status = 409
     remedy = "`postroad outbox why EVENT_ID` says what the event waits for; nothing was changed."
+
+
+class Undecryptable(RowRejected):
+    """A payload that was encrypted for another row, or with a key that is not at hand."""
+
+    slug = "undecryptable"
+    remedy = "Give the dispatcher the key file that holds this key id, then redrive the row."
