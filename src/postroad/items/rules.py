@@ -10,9 +10,9 @@ from postroad.items.port import ABSENT, ANY, Expect
 MAX_REST_BYTES = 900
 MAX_VALUE_BYTES = 262_144
 MAX_SCAN = 1_000
-_TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_TENANT = re.compile(r"[A-Za-z0-9_.:-]{1,256}")
 _REMEDY = (
-    "Write 'tenant/rest': the tenant of 1 to 64 letters, digits, '_', '.' or '-', "
+    "Write 'tenant/rest': the tenant of 1 to 256 letters, digits, '_', '.', ':' or '-', "
     f"the rest of 1 to {MAX_REST_BYTES} bytes of printable text."
 )
 

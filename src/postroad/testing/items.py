@@ -14,7 +14,7 @@ from postroad.items import ABSENT, ANY, Expect, Item, ItemResult, Items
 from postroad.testing.differences import Differences
 
 BAD_KEYS = [
-    "", "acme", "/rest", "acme/", "ac me/rest", "é/rest", "a" * 65 + "/rest", "acme/a\nb", "acme/a\x00b", "acme/\ud800",
+    "", "acme", "/rest", "acme/", "ac me/rest", "é/rest", "a" * 257 + "/rest", "acme/a\nb", "acme/a\x00b", "acme/\ud800",
     "acme/" + "x" * 901, "acme/" + "é" * 451,
 ]  # fmt: skip
 GOOD_KEYS = [
@@ -24,6 +24,7 @@ GOOD_KEYS = [
     "acme/é漢😀",
     "acme/a//b",
     "acme/%_",
+    "eu:acme" + "x" * 249 + "/LEASE#TASK#req-123",
 ]
 
 

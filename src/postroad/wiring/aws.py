@@ -12,6 +12,7 @@ from postroad.connections.aws import AwsConnection
 from postroad.errors import NotSupported
 from postroad.items import Items
 from postroad.items.dynamodb import DynamoItems
+from postroad.journal import Journal
 from postroad.queues import Queue, QueueSpec
 from postroad.queues.sqs import SQSQueues, SQSTags
 from postroad.streams import Stream
@@ -79,6 +80,9 @@ class AwsGround:
 
     def items(self) -> Items:
         return self._items
+
+    def journal(self) -> Journal:
+        raise NotSupported("the journal on DynamoDB is not wired yet; use the embedded engine (sqlite:///path)")
 
     def blobs(self) -> Blobs | None:
         return self._blobs

@@ -1,4 +1,4 @@
-"""The Backend: one store's queues, topics, streams, items and blobs, opened and closed together."""
+"""The Backend: one store's queues, topics, streams, items, journal and blobs, opened and closed together."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from postroad.clock import Clock
 from postroad.errors import ConfigurationError
 from postroad.events import EventRegistry
 from postroad.items import Items
+from postroad.journal import Journal
 from postroad.queues import Queue, QueueSpec
 from postroad.queues.overflow import OverflowingQueue
 from postroad.queues.references import Pruning
@@ -46,6 +47,7 @@ class Ground(Protocol):
     def topics(self) -> list[str]: ...
     def stream(self, name: str, *, shards: int, retention: float) -> Stream: ...
     def items(self) -> Items: ...
+    def journal(self) -> Journal: ...
     def blobs(self) -> Blobs | None: ...
     def queue_tags(self) -> QueueTags | None: ...
     def transaction(self) -> AbstractContextManager[None]: ...
@@ -150,6 +152,10 @@ class Backend:
     def items(self) -> Items:
         """Small values under conditional writes."""
         return self._ground.items()
+
+    def journal(self) -> Journal:
+        """What happened to tasks and jobs, appended once and read in eight orders."""
+        return self._ground.journal()
 
     def blobs(self) -> Blobs | None:
         """The place for large bodies; None where none is configured."""

@@ -11,6 +11,10 @@ from postroad.clock import Clock
 from postroad.errors import NotSupported
 from postroad.items import Items
 from postroad.items.memory import MemoryItems
+from postroad.journal import Journal
+from postroad.journal.memory import MemoryRecords
+from postroad.journal.overflow import Overflow
+from postroad.journal.stored import StoredJournal
 from postroad.queues import Queue, QueueSpec
 from postroad.queues.memory import MemoryQueues
 from postroad.streams import Stream
@@ -34,6 +38,7 @@ class MemoryGround:
         self._streams = MemoryStreams(clock)
         self._items = MemoryItems()
         self._blobs = MemoryBlobs(clock)
+        self._journal = StoredJournal(MemoryRecords(), Overflow(self._blobs), clock=clock)
 
     def create_queue(self, spec: QueueSpec) -> Queue:
         return self._queues.create_queue(spec)
@@ -64,6 +69,9 @@ class MemoryGround:
 
     def items(self) -> Items:
         return self._items
+
+    def journal(self) -> Journal:
+        return self._journal
 
     def blobs(self) -> Blobs | None:
         return self._blobs

@@ -12,6 +12,10 @@ from postroad.clock import Clock
 from postroad.connections.engine import Engine
 from postroad.items import Items
 from postroad.items.sqlite import SQLiteItems
+from postroad.journal import Journal
+from postroad.journal.overflow import Overflow
+from postroad.journal.sqlite import SQLiteRecords
+from postroad.journal.stored import StoredJournal
 from postroad.queues import Queue, QueueSpec
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.streams import Stream
@@ -36,10 +40,12 @@ class SQLiteGround:
             self._topics = SQLiteTopics(self._engine, self._queues)
             self._streams = SQLiteStreams(self._engine)
             self._items = SQLiteItems(self._engine)
+            records = SQLiteRecords(self._engine)
         except BaseException:
             self._engine.close()
             raise
         self._blobs = DirectoryBlobs(path.with_name(f"{path.name}.blobs"), clock)
+        self._journal = StoredJournal(records, Overflow(self._blobs), clock=clock)
 
     def create_queue(self, spec: QueueSpec) -> Queue:
         return self._queues.create_queue(spec)
@@ -70,6 +76,9 @@ class SQLiteGround:
 
     def items(self) -> Items:
         return self._items
+
+    def journal(self) -> Journal:
+        return self._journal
 
     def blobs(self) -> Blobs | None:
         return self._blobs

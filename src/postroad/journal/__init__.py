@@ -1,0 +1,23 @@
+"""The journal: what happened to tasks and jobs, appended once, read in eight orders and folded into states."""
+
+from postroad.journal.event import JournalEvent
+from postroad.journal.folding import EVENT_TO_STATE, STATES, TERMINAL, TaskState, fold
+from postroad.journal.port import AppendResult, Appends, Entity, Journal, Page
+from postroad.journal.states import task_history, task_state, tasks_by_state
+
+__all__ = [
+    "EVENT_TO_STATE",
+    "STATES",
+    "TERMINAL",
+    "AppendResult",
+    "Appends",
+    "Entity",
+    "Journal",
+    "JournalEvent",
+    "Page",
+    "TaskState",
+    "fold",
+    "task_history",
+    "task_state",
+    "tasks_by_state",
+]

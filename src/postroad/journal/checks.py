@@ -1,0 +1,152 @@
+"""What may be part of an event: ids, times, and values that JSON holds."""
+
+from __future__ import annotations
+
+import functools
+import re
+from math import isfinite
+from typing import Any, Final
+
+from postroad.errors import InvalidEvent
+
+MIN_TIMESTAMP: Final = 10**12
+MAX_TIMESTAMP: Final = 10**13 - 1
+MAX_DEPTH: Final = 64
+ID_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,256}"
+ID_REMEDY: Final = "Use 1 to 256 letters, digits, '_', '.', ':' or '-'."
+_ID = re.compile(ID_PATTERN)
+_ENTITY_TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+_EVENT_TYPE = re.compile(r"[^\s#]+( [^\s#]+)*")
+_MAX_EVENT_TYPE = 128
+_MIN_INT, _MAX_INT = -(1 << 63), (1 << 64) - 1
+_SHOWN = 80
+# Ids repeat: those that were found good are known again at the price of a look-up.
+_remembered = functools.lru_cache(maxsize=8_192, typed=True)
+
+
+@_remembered
+def is_id(value: object) -> bool:
+    """Whether this is the id of a tenant, app, entity or worker."""
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+@_remembered
+def is_entity_type(value: object) -> bool:
+    """Whether this is the type of an entity: TASK, JOB, STORE and the like."""
+    return isinstance(value, str) and _ENTITY_TYPE.fullmatch(value) is not None
+
+
+@_remembered
+def is_event_type(value: object) -> bool:
+    """Whether this can be the type of an event, known or not: words with single spaces between them."""
+    fits = isinstance(value, str) and len(value) <= _MAX_EVENT_TYPE and value.isprintable()
+    return fits and _EVENT_TYPE.fullmatch(str(value)) is not None
+
+
+def check_id(value: object, field: str) -> None:
+    """Refuse what is no id."""
+    if not (isinstance(value, str) and is_id(value)):
+        raise InvalidEvent(f"{field}: {_shown(value)} is not an id", field=field, remedy=ID_REMEDY)
+
+
+def check_entity_type(value: object) -> None:
+    """Refuse what is no type of an entity."""
+    if not (isinstance(value, str) and is_entity_type(value)):
+        raise InvalidEvent(
+            f"entity_type: {_shown(value)} is not the type of an entity", field="entity_type",
+            remedy="Name it in capitals, such as TASK, JOB or STORE.",
+        )  # fmt: skip
+
+
+def check_event_type(value: object) -> None:
+    """Refuse what cannot be the type of an event."""
+    if not (isinstance(value, str) and is_event_type(value)):
+        raise InvalidEvent(
+            f"event_type: {_shown(value)} is not the type of an event", field="event_type",
+            remedy=f"Use words with single spaces between them, without '#', {_MAX_EVENT_TYPE} characters at most.",
+        )  # fmt: skip
+
+
+def check_timestamp(value: object) -> None:
+    """Refuse what is no time in milliseconds."""
+    if type(value) is int and MIN_TIMESTAMP <= value <= MAX_TIMESTAMP:
+        return
+    raise InvalidEvent(
+        f"timestamp: {_shown(value)} is not a whole number of milliseconds since 1970 with 13 digits",
+        field="timestamp",
+        remedy="Give milliseconds, not seconds: int(time.time() * 1000).",
+    )
+
+
+def check_json(value: object, field: str) -> None:
+    """Refuse a value that is no JSON object, naming the path of what is at fault."""
+    if type(value) is dict and _is_object(value, MAX_DEPTH):
+        return
+    path, reason = _fault(value, field, MAX_DEPTH) or (field, "is not a JSON object")
+    raise InvalidEvent(f"{path}: {reason}", field=path)
+
+
+def _is_object(value: dict[Any, Any], levels: int) -> bool:
+    for key, child in value.items():
+        kind = type(child)
+        if type(key) is not str or not (key.isascii() or _is_text(key)):
+            return False
+        if kind is str:
+            if not (child.isascii() or _is_text(child)):
+                return False
+        elif not _is_value(kind, child, levels - 1):
+            return False
+    return True
+
+
+def _is_value(kind: type, value: Any, levels: int) -> bool:
+    if kind is int:
+        return bool(_MIN_INT <= value <= _MAX_INT)
+    if kind is bool or value is None:
+        return True
+    if kind is str:
+        return bool(value.isascii() or _is_text(value))
+    if kind is float:
+        return isfinite(value)
+    if kind is dict:
+        return levels > 0 and _is_object(value, levels)
+    return kind is list and levels > 0 and all(_is_value(type(child), child, levels - 1) for child in value)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _fault(value: Any, path: str, levels: int) -> tuple[str, str] | None:
+    """The path and the name of the first thing that is at fault."""
+    if isinstance(value, dict | list) and levels < 1:
+        return path, f"is nested deeper than {MAX_DEPTH} levels"
+    if type(value) is dict:
+        if (key := next((key for key in value if type(key) is not str or not _is_text(key)), None)) is not None:
+            return path, f"its key {_shown(key)} is not text"
+        children = [(f"{path}.{key}", child) for key, child in value.items()]
+    elif type(value) is list:
+        children = [(f"{path}[{index}]", child) for index, child in enumerate(value)]
+    else:
+        return None if _is_value(type(value), value, 1) else (path, _why(value))
+    faults = (_fault(child, place, levels - 1) for place, child in children)
+    return next((found for found in faults if found is not None), None)
+
+
+def _why(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value} is not a number of JSON"
+    if isinstance(value, int):
+        return "the number has more than 64 bits"
+    if isinstance(value, str):
+        return "holds half a surrogate pair, which no encoding can carry"
+    return f"{type(value).__name__} is not a value of JSON"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

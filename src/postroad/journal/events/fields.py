@@ -1,0 +1,20 @@
+"""Fields that several events share, with the values they take."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from postroad.journal.checks import ID_PATTERN, MAX_TIMESTAMP, MIN_TIMESTAMP
+
+Id = Annotated[str, msgspec.Meta(pattern=rf"^{ID_PATTERN}\Z")]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Number = Annotated[int, msgspec.Meta(ge=1)]
+Milliseconds = Annotated[int, msgspec.Meta(ge=MIN_TIMESTAMP, le=MAX_TIMESTAMP)]
+Seconds = Annotated[int, msgspec.Meta(ge=0, lt=MIN_TIMESTAMP // 10)]
+"""Seconds since 1970; milliseconds are too large to be taken for them."""
+
+
+class Properties(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The properties of one event; `None` where an optional one is absent."""

@@ -1,0 +1,129 @@
+"""Overflow: what is too large for an item lies in a blob, and the item says where and what it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from postroad.blobs import BlobRef, Blobs
+from postroad.blobs.rules import reference
+from postroad.errors import BlobNotFound, EventTooLarge, InvalidInput, OverflowMismatch, StorageDamaged
+from postroad.journal.event import OVERFLOW, JournalEvent
+from postroad.journal.records import Entry
+
+MAX_ITEM_BYTES: Final = 204_800
+# Keys and names of an item take less than this, whatever the ids.
+_MAX_FRAME_BYTES = 16_384
+_FIRST: Final = (
+    *("output", "outputs", "input", "claudeOutput"),
+    *("tasks", "newTasks", "taskStatuses", "dependencyOutputs"),
+)  # fmt: skip
+
+
+class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an item says of its blob."""
+
+    bucket: str
+    key: str
+    sha256: str
+    size: int
+
+
+class Overflow:
+    """Moves properties of large events into blobs and back."""
+
+    def __init__(self, blobs: Blobs | None) -> None:
+        self._blobs = blobs
+
+    def pack(self, event: JournalEvent) -> Entry:
+        """The event as it fits into an item; the blob is not stored yet."""
+        entry = Entry.of(event)
+        if len(entry.body) + _MAX_FRAME_BYTES <= MAX_ITEM_BYTES or (size := _json_bytes(event)) <= MAX_ITEM_BYTES:
+            return entry
+        if self._blobs is None:
+            raise _too_large(event, f"{size:,} bytes of JSON are above {MAX_ITEM_BYTES:,}, and there are no blobs")
+        moved = {name: event.properties[name] for name in _chosen(event, self._blobs.bucket)}
+        payload = msgspec.json.encode(moved)
+        kept = {name: value for name, value in event.properties.items() if name not in moved}
+        kept[OVERFLOW] = _pointer(event, self._blobs.bucket, payload)
+        return Entry.of(msgspec.structs.replace(event, properties=kept), payload)
+
+    def store(self, entry: Entry) -> None:
+        """Put the blob where the item will point to; without one there is nothing to do."""
+        if entry.payload is not None and self._blobs is not None:
+            self._blobs.put(blob_key(entry.event.entity_id, entry.event.event_id), entry.payload)
+
+    def unpack(self, event: JournalEvent) -> JournalEvent:
+        """The event with all its properties, or `OverflowMismatch`."""
+        if OVERFLOW not in event.properties:
+            return event
+        moved = self._read(event)
+        properties = {name: value for name, value in event.properties.items() if name != OVERFLOW} | moved
+        return msgspec.structs.replace(event, properties=properties)
+
+    def _read(self, event: JournalEvent) -> dict[str, Any]:
+        if self._blobs is None:
+            raise _mismatch(event, "there are no blobs to read it from")
+        pointer = checked_pointer(event, self._blobs.bucket)
+        try:
+            data = self._blobs.get(BlobRef(key=pointer.key, size=pointer.size, sha256=pointer.sha256))
+            return msgspec.json.decode(data, type=dict[str, Any])
+        except (BlobNotFound, StorageDamaged, InvalidInput, msgspec.MsgspecError) as error:
+            raise _mismatch(event, str(error)) from error
+
+
+def blob_key(entity_id: str, event_id: UUID) -> str:
+    """Where the blob of an event lies."""
+    return f"events/{entity_id}/{event_id}-payload.json"
+
+
+def checked_pointer(event: JournalEvent, bucket: str | None) -> Pointer:
+    """The event's pointer, or `OverflowMismatch` for one that its writer cannot have made; None: any bucket."""
+    try:
+        pointer = msgspec.convert(event.properties[OVERFLOW], Pointer)
+    except msgspec.ValidationError as error:
+        raise _mismatch(event, f"its pointer cannot be read: {error}") from None
+    if pointer.key != blob_key(event.entity_id, event.event_id) or bucket not in (None, pointer.bucket):
+        raise _mismatch(event, "its pointer names another blob")
+    return pointer
+
+
+def _pointer(event: JournalEvent, bucket: str, payload: bytes) -> dict[str, Any]:
+    try:
+        ref = reference(blob_key(event.entity_id, event.event_id), payload)
+    except InvalidInput as error:
+        raise _too_large(event, f"its properties cannot be put into a blob: {error}") from error
+    return {"bucket": bucket, "key": ref.key, "sha256": ref.sha256, "size": ref.size}
+
+
+def _json_bytes(event: JournalEvent) -> int:
+    return len(msgspec.json.encode(event.to_item()))
+
+
+def _chosen(event: JournalEvent, bucket: str) -> Iterator[str]:
+    """The names of the properties to move: those that are known to grow, then the largest, until the rest fits."""
+    sizes = {name: len(msgspec.json.encode({name: value})) - 1 for name, value in event.properties.items()}
+    pointer = _pointer(event, bucket, bytes(MAX_ITEM_BYTES))
+    left = _json_bytes(msgspec.structs.replace(event, properties={OVERFLOW: pointer})) + sum(sizes.values())
+    for name in sorted(sizes, key=lambda name: (_rank(name), -sizes[name])):
+        if left <= MAX_ITEM_BYTES:
+            return
+        left -= sizes[name]
+        yield name
+    if left > MAX_ITEM_BYTES:
+        raise _too_large(event, f"without its properties {left:,} bytes of JSON are left, above {MAX_ITEM_BYTES:,}")
+
+
+def _rank(name: str) -> int:
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+
+
+def _too_large(event: JournalEvent, why: str) -> EventTooLarge:
+    return EventTooLarge(f"event {event.event_id}: {why}", field="properties")
+
+
+def _mismatch(event: JournalEvent, why: str) -> OverflowMismatch:
+    return OverflowMismatch(f"event {event.event_id}: {why}", event_id=event.event_id)

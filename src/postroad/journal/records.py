@@ -1,0 +1,82 @@
+"""What a store does for the journal: keep entries once, and give them back in the order of their places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, Self
+
+import msgspec
+
+from postroad.errors import PostroadError
+from postroad.journal.asking import Question
+from postroad.journal.event import JournalEvent
+from postroad.journal.places import event_id_of, time_of
+
+
+class Body(msgspec.Struct, frozen=True, array_like=True):
+    """What a row holds of an event besides its tenant and place."""
+
+    event_type: str
+    entity_type: str
+    entity_id: str
+    app: str
+    context: dict[str, Any]
+    properties: dict[str, Any]
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An event that was checked and fits, written down, with the bytes of its blob where it needs one."""
+
+    event: JournalEvent
+    body: bytes
+    payload: bytes | None = None
+
+    @classmethod
+    def of(cls, event: JournalEvent, payload: bytes | None = None) -> Self:
+        """The event, written down."""
+        body = Body(
+            event.event_type, event.entity_type, event.entity_id, event.app, event.context, event.properties
+        )  # fmt: skip
+        return cls(event, _ENCODER.encode(body), payload)
+
+
+class Records(Protocol):
+    """One store of entries."""
+
+    def init(self) -> None:
+        """Make the storage where it is missing, or say how it differs from what is needed."""
+        ...
+
+    def add(self, entries: Sequence[Entry], received_at: int, ttl: int | None) -> list[bool | PostroadError]:
+        """Keep each entry: True when it is new, False when it was there, or why it could not be kept."""
+        ...
+
+    def has(self, event: JournalEvent) -> bool:
+        """Whether an event of this tenant, time and id is there."""
+        ...
+
+    def read(self, question: Question, low: bytes, high: bytes, limit: int) -> list[JournalEvent]:
+        """Up to `limit` events between two places, both of them outside."""
+        ...
+
+
+def event_of(tenant: str, place: bytes, body: bytes, received_at: int, ttl: int | None) -> JournalEvent:
+    """The event of a row."""
+    read = _DECODER.decode(body)
+    return JournalEvent(
+        event_type=read.event_type,
+        entity_type=read.entity_type,
+        entity_id=read.entity_id,
+        tenant_id=tenant,
+        app=read.app,
+        timestamp=time_of(place),
+        event_id=event_id_of(place),
+        context=read.context,
+        properties=read.properties,
+        received_at=received_at,
+        ttl=ttl,
+    )
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Body)

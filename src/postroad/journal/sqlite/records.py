@@ -1,0 +1,97 @@
+"""Entries of the journal as rows of the engine's file."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import apsw
+
+from postroad.connections.engine import Engine
+from postroad.connections.fetching import every, one
+from postroad.connections.transaction import Transaction
+from postroad.errors import PostroadError, StorageDamaged
+from postroad.journal.asking import Question
+from postroad.journal.event import JournalEvent
+from postroad.journal.places import event_id_of, place_of
+from postroad.journal.records import Entry, event_of
+from postroad.journal.sqlite.scopes import Scopes, names_asked, names_of
+from postroad.journal.sqlite.tables import BACKWARD, COLUMNS, FORWARD, SCHEMA
+
+_ADD: Final = """
+INSERT INTO journal_event (tenant, entity, app, kind, place, received_ms, ttl, crc, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING tenant, place
+"""
+_HAS: Final = "SELECT 1 FROM journal_event WHERE tenant = ? AND place = ?"
+
+
+class SQLiteRecords:
+    """Entries in the engine's file; an append inside `engine.transaction()` commits with the others."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._scopes = Scopes()
+        self.init()
+
+    def init(self) -> None:
+        """Make or migrate the tables."""
+        self._engine.prepare(SCHEMA)
+
+    def add(self, entries: Sequence[Entry], received_at: int, ttl: int | None) -> list[bool | PostroadError]:
+        """Keep each entry: True when it is new, False when it was there."""
+        return self._engine.write(lambda tx: self._add(tx, entries, received_at, ttl))
+
+    def has(self, event: JournalEvent) -> bool:
+        """Whether an event of this tenant, time and id is there."""
+
+        def look(connection: apsw.Connection) -> bool:
+            tenant = self._scopes.find(connection, [event.tenant_id])
+            place = place_of(event.timestamp, event.event_id)
+            return tenant is not None and one(connection, _HAS, (*tenant, place)) is not None
+
+        return self._engine.read(look)
+
+    def read(self, question: Question, low: bytes, high: bytes, limit: int) -> list[JournalEvent]:
+        """Up to `limit` events between two places, both of them outside."""
+        statement = (BACKWARD if question.descending else FORWARD)[question.index]
+        names = names_asked(question, COLUMNS[question.index])
+
+        def look(connection: apsw.Connection) -> list[Any]:
+            scopes = self._scopes.find(connection, names)
+            return [] if scopes is None else every(connection, statement, (*scopes, low, high, limit))
+
+        return [_event(question.tenant, *row) for row in self._engine.read(look)]
+
+    def _add(
+        self, tx: Transaction, entries: Sequence[Entry], received_at: int, ttl: int | None
+    ) -> list[bool | PostroadError]:
+        names = [names_of(entry.event) for entry in entries]
+        numbers = self._scopes.make(tx, [name for four in names for name in four])
+        rows = [
+            (numbers[tenant], numbers[entity], numbers[app], numbers[kind], _place(entry.event), received_at, ttl,
+             zlib.crc32(entry.body), entry.body)
+            for entry, (tenant, entity, app, kind) in zip(entries, names, strict=True)
+        ]  # fmt: skip
+        new = set(tx.connection.executemany(_ADD, rows).fetchall())
+        return [_taken(new, (row[0], row[4])) for row in rows]
+
+
+def _place(event: JournalEvent) -> bytes:
+    return place_of(event.timestamp, event.event_id)
+
+
+def _taken(new: set[Any], key: tuple[int, bytes]) -> bool:
+    """Whether the row is a new one; of two equal ones in a batch the first is."""
+    if key not in new:
+        return False
+    new.remove(key)
+    return True
+
+
+def _event(tenant: str, place: bytes, body: bytes, received_ms: int, ttl: int | None, crc: int) -> JournalEvent:
+    if zlib.crc32(body) != crc:
+        raise StorageDamaged(
+            f"event {event_id_of(place)}: its row is not what was written", remedy="Restore the file from a backup."
+        )
+    return event_of(tenant, place, body, received_ms, ttl)

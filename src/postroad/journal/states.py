@@ -1,0 +1,73 @@
+"""States read from a journal: of one task, at any time, and of all tasks of a tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+from postroad.journal.asking import MAX_LIMIT
+from postroad.journal.event import JournalEvent
+from postroad.journal.folding import STATES, Progress, TaskState, fold
+from postroad.journal.port import Journal
+
+TASK = "TASK"
+
+
+@runtime_checkable
+class KeepsStates(Protocol):
+    """A journal that may keep each task's state beside its events, written in the same commit."""
+
+    def states(self, tenant: str, *, app: str | None, since: int | None) -> Iterable[tuple[str, str]] | None:
+        """Request id and state of each task with an event in the app and at or after `since`; None: it keeps none."""
+        ...
+
+
+def every_event(journal: Journal, index: str, **asked: Any) -> Iterator[JournalEvent]:
+    """All pages of a query, joined."""
+    cursor = None
+    while True:
+        page = journal.query(index, **asked, limit=MAX_LIMIT, cursor=cursor)
+        yield from page.events
+        if (cursor := page.cursor) is None:
+            return
+
+
+def task_history(journal: Journal, tenant: str, request_id: str) -> list[JournalEvent]:
+    """All events of a task, in order."""
+    return list(every_event(journal, "GSI1", tenant=tenant, entity=(TASK, request_id)))
+
+
+def task_state(journal: Journal, tenant: str, request_id: str, at: int | None = None) -> TaskState | None:
+    """The state of a task, as it was at a moment in milliseconds or as it is; None before its first event."""
+    return fold(every_event(journal, "GSI1", tenant=tenant, entity=(TASK, request_id), end=at))
+
+
+def tasks_by_state(
+    journal: Journal, tenant: str, *, app: str | None = None, since: int | None = None
+) -> dict[str, list[str]]:
+    """The request ids of all tasks under their state, sorted; `since`: of those with an event at or after it."""
+    by_state: dict[str, list[str]] = {state: [] for state in STATES}
+    kept = journal.states(tenant, app=app, since=since) if isinstance(journal, KeepsStates) else None
+    for request_id, state in _folded(journal, tenant, app, since) if kept is None else kept:
+        by_state[state].append(request_id)
+    return {state: sorted(ids) for state, ids in by_state.items()}
+
+
+def _folded(journal: Journal, tenant: str, app: str | None, since: int | None) -> Iterator[tuple[str, str]]:
+    """Every task once, folded out of all its events."""
+    asked: dict[str, Any] = {"index": "PK"} if app is None else {"index": "GSI2", "app": app}
+    chosen: dict[str, Progress] = {}
+    for event in every_event(journal, **asked, tenant=tenant, start=since, raw=True):
+        if event.entity_type == TASK:
+            before = chosen.get(event.entity_id) or Progress()
+            chosen[event.entity_id] = before.after(event.event_type, event.properties)
+    whole = app is None and since is None
+    for request_id, progress in chosen.items():
+        state = progress.state if whole else _state(journal, tenant, request_id)
+        if state:
+            yield request_id, state
+
+
+def _state(journal: Journal, tenant: str, request_id: str) -> str:
+    state = fold(every_event(journal, "GSI1", tenant=tenant, entity=(TASK, request_id), raw=True))
+    return "" if state is None else state.state

@@ -1,0 +1,104 @@
+"""The journal on any store: checked on the way in, whole on the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from postroad.clock import SYSTEM_CLOCK, Clock
+from postroad.errors import InvalidEvent, PostroadError
+from postroad.journal.asking import Question, check_limit
+from postroad.journal.event import JournalEvent, check_event
+from postroad.journal.overflow import Overflow
+from postroad.journal.places import place_of
+from postroad.journal.port import AppendResult, Entity, Page
+from postroad.journal.records import Entry, Records
+
+_NO_ID = UUID(int=0)
+
+
+class StoredJournal:
+    """A journal whose events lie in some `Records`, and what is too large for them in blobs."""
+
+    def __init__(
+        self, records: Records, overflow: Overflow, *, clock: Clock = SYSTEM_CLOCK, ttl_days: int | None = None
+    ) -> None:
+        self._records = records
+        self._overflow = overflow
+        self._clock = clock
+        self._ttl_days = ttl_days
+
+    def init(self) -> None:
+        """Make the storage where it is missing, or say how it differs from what is needed."""
+        self._records.init()
+
+    def append(self, events: Sequence[JournalEvent]) -> list[AppendResult]:
+        """Take each event once, durably. One that is refused fails alone."""
+        entries = [self._entry(event) for event in events]
+        outcomes = iter(self._add([entry for entry in entries if isinstance(entry, Entry)]))
+        return [
+            _result(event, next(outcomes) if isinstance(entry, Entry) else entry)
+            for event, entry in zip(events, entries, strict=True)
+        ]
+
+    def query(
+        self,
+        index: str,
+        *,
+        tenant: str,
+        entity: Entity | None = None,
+        app: str | None = None,
+        event_type: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        descending: bool = False,
+        limit: int = 100,
+        cursor: str | None = None,
+        raw: bool = False,
+    ) -> Page:
+        """A page of one index: `PK`, or `GSI1` to `GSI7` with what they need. `raw` leaves blobs where they are."""
+        check_limit(limit)
+        question = Question(
+            index=index, tenant=tenant, entity=entity, app=app, event_type=event_type, start=start, end=end,
+            descending=descending,
+        )  # fmt: skip
+        low, high = question.bounds(cursor)
+        found = self._records.read(question, low, high, limit + 1) if low < high else []
+        events = found[:limit]
+        last = events[-1] if len(found) > limit else None
+        return Page(
+            events=events if raw else [self._overflow.unpack(event) for event in events],
+            cursor=None if last is None else question.cursor(place_of(last.timestamp, last.event_id)),
+        )
+
+    def latest(self, tenant: str, entity_type: str, entity_id: str) -> JournalEvent | None:
+        """The last event of an entity, or None."""
+        page = self.query("GSI1", tenant=tenant, entity=(entity_type, entity_id), descending=True, limit=1)
+        return page.events[0] if page.events else None
+
+    def _entry(self, event: JournalEvent) -> Entry | PostroadError:
+        try:
+            if not isinstance(event, JournalEvent):
+                return InvalidEvent(f"{type(event).__name__} is not a JournalEvent")
+            check_event(event)
+            entry = self._overflow.pack(event)
+            # The blob of an event that is stored already must stay what it is.
+            if entry.payload is not None and not self._records.has(event):
+                self._overflow.store(entry)
+        except PostroadError as error:
+            return error
+        return entry
+
+    def _add(self, entries: Sequence[Entry]) -> list[bool | PostroadError]:
+        if not entries:
+            return []
+        now = self._clock.now().timestamp()
+        ttl = None if self._ttl_days is None else int(now) + self._ttl_days * 86_400
+        return self._records.add(entries, int(now * 1000), ttl)
+
+
+def _result(event: JournalEvent, outcome: bool | PostroadError) -> AppendResult:
+    event_id = getattr(event, "event_id", _NO_ID)
+    if isinstance(outcome, PostroadError):
+        return AppendResult(event_id=event_id, ok=False, error=outcome)
+    return AppendResult(event_id=event_id, ok=True, duplicate=not outcome)
