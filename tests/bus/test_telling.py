@@ -16,7 +16,7 @@ from tests.bus.conftest import MakeBus
 from tests.bus.vocabulary import Anything, Placed
 
 from postroad import OutgoingMessage, Queue, codec
-from postroad.bus import tracing
+from postroad.telemetry import tracing
 
 SECRET = "hunter2-is-the-payload"
 

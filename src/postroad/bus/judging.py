@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from postroad.bus import tracing
 from postroad.bus.config import SQSEventBusConfig, Unhandled
 from postroad.bus.context import HandlingContext, handling
 from postroad.bus.local import EventBus, InProcessEventBus
@@ -17,6 +16,7 @@ from postroad.errors import InvalidMessage
 from postroad.events import Codec, Envelope
 from postroad.queues import Delivery
 from postroad.queues.burying import describe
+from postroad.telemetry import tracing
 
 Wanted = Callable[[Delivery, Envelope], bool]
 Halted = Callable[[], bool]

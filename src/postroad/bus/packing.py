@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from postroad.bus import tracing
 from postroad.bus.attributes import attributes_of
 from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.context import HandlingContext, current_context
@@ -13,6 +12,7 @@ from postroad.bus.subscribing import register
 from postroad.events import Codec, Envelope
 from postroad.queues import OutgoingMessage
 from postroad.queues.rules import check_content
+from postroad.telemetry import tracing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from postroad.bus import tracing
 from postroad.bus.breaker import CircuitBreaker, CircuitBreakerConfig
 from postroad.bus.config import SQSEventBusConfig, Unhandled
 from postroad.bus.context import HandlingContext, handling
@@ -37,6 +36,7 @@ from postroad.queues.burying import DeadLetters
 from postroad.queues.holding import Holdings
 from postroad.queues.housekeeping import Chore, Housekeeper
 from postroad.settings import bus_variable
+from postroad.telemetry import tracing
 
 _CHUNK = 10
 

@@ -48,4 +48,4 @@ def traceparent() -> str | None:
 def _tracer() -> Tracer:
     from opentelemetry.trace import get_tracer
 
-    return get_tracer("postroad.bus")
+    return get_tracer("postroad")

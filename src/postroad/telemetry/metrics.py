@@ -1,0 +1,64 @@
+"""The metrics of outbox and consumers, each made once, whoever in the process needs it first."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prometheus_client import Counter, Gauge, Histogram
+
+_making = threading.Lock()
+_GAUGES = {
+    "event_outbox_backlog": ("Rows of the outbox that wait to be published.", ("service",)),
+    "event_publish_lag_seconds": ("Age of the oldest row that waits to be published, 0 when none does.", ("service",)),
+    "dead_letter_count": ("Failed rows of an outbox, or dead letters of a consumer's queue.", ("service", "queue")),
+    "event_consumer_lag_seconds": ("Age of the event being handled, 0 when idle.", ("service", "queue")),
+}
+_HISTOGRAMS = {
+    "postroad_publish_seconds": ("From the recording of an event to its publication.", ("service",)),
+    "postroad_handler_seconds": ("How long a consumer's handler took.", ("service", "queue")),
+}
+_COUNTERS = {
+    "event_inbox_conflicts": ("Known event ids that came with another content.", ("consumer",)),
+}
+
+
+def gauge(name: str) -> Gauge:
+    """The gauge of this name."""
+    with _making:
+        return _gauge(name)
+
+
+def histogram(name: str) -> Histogram:
+    """The histogram of this name."""
+    with _making:
+        return _histogram(name)
+
+
+def counter(name: str) -> Counter:
+    """The counter of this name; Prometheus shows it with `_total` at the end."""
+    with _making:
+        return _counter(name)
+
+
+@cache
+def _gauge(name: str) -> Gauge:
+    from prometheus_client import Gauge
+
+    return Gauge(name, *_GAUGES[name])
+
+
+@cache
+def _histogram(name: str) -> Histogram:
+    from prometheus_client import Histogram
+
+    return Histogram(name, *_HISTOGRAMS[name])
+
+
+@cache
+def _counter(name: str) -> Counter:
+    from prometheus_client import Counter
+
+    return Counter(name, *_COUNTERS[name])
