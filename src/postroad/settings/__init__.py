@@ -1,7 +1,15 @@
 """Settings: what this process was told by flags, environment and file; the only reader of the environment."""
 
 from postroad.settings.buses import bus_variable
-from postroad.settings.loading import FILE_NAME, debugging, default_url, failpoints, load, no_color
+from postroad.settings.loading import (
+    FILE_NAME,
+    debugging,
+    default_stage,
+    default_url,
+    failpoints,
+    load,
+    no_color,
+)
 from postroad.settings.names import nearest
 from postroad.settings.paths import beside, data_path
 from postroad.settings.settings import Settings, Source
@@ -14,6 +22,7 @@ __all__ = [
     "bus_variable",
     "data_path",
     "debugging",
+    "default_stage",
     "default_url",
     "failpoints",
     "load",

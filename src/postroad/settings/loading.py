@@ -48,6 +48,11 @@ def default_url(env: Mapping[str, str] | None = None) -> str:
     return (os.environ if env is None else env).get(PREFIX + "URL") or Settings().url
 
 
+def default_stage(env: Mapping[str, str] | None = None) -> str:
+    """The stage of a program that names none."""
+    return (os.environ if env is None else env).get(PREFIX + "STAGE") or Settings().stage
+
+
 def failpoints(env: Mapping[str, str] | None = None) -> str | None:
     """The failpoints this process was started with."""
     return (os.environ if env is None else env).get(PREFIX + "FAILPOINTS")

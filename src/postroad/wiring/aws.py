@@ -15,6 +15,7 @@ from postroad.items.dynamodb import DynamoItems
 from postroad.journal import Journal
 from postroad.queues import Queue, QueueSpec
 from postroad.queues.sqs import SQSQueues, SQSTags
+from postroad.settings import default_stage
 from postroad.streams import Stream
 from postroad.streams.kinesis import KinesisStreams
 from postroad.topics import Topic
@@ -36,11 +37,13 @@ class AwsGround:
         self._connection = AwsConnection(
             address.place or None,
             endpoint_url=options.get("endpoint_url"),
-            stage=options.get("stage", "dev"),
+            stage=options.get("stage") or default_stage(),
             bucket=options.get("bucket"),
             table=options.get("table"),
         )
         self.url = f"aws://{self._connection.region}"
+        self.stage = self._connection.stage
+        self.stage_prefix = f"{self.stage}-"
         self._queues = SQSQueues(self._connection, clock=clock)
         self._sns = SNSTopics(self._connection, self._queues)
         self._event_buses = EventBridgeTopics(self._connection, self._queues)

@@ -36,6 +36,8 @@ class Ground(Protocol):
 
     url: str
     kind: str
+    stage: str
+    stage_prefix: str
 
     def create_queue(self, spec: QueueSpec) -> Queue: ...
     def update_queue(self, spec: QueueSpec) -> Queue: ...
@@ -76,6 +78,16 @@ class Backend:
     def kind(self) -> str:
         """'memory', 'sqlite' or 'aws', to show to people; code asks the traits."""
         return self._ground.kind
+
+    @property
+    def stage(self) -> str:
+        """The stage it belongs to: that of its address, else `$POSTROAD_STAGE`."""
+        return self._ground.stage
+
+    @property
+    def stage_prefix(self) -> str:
+        """What the names of a stage's shared resources begin with: `dev-` on AWS, nothing on a ground of one's own."""
+        return self._ground.stage_prefix
 
     def create_queue(self, spec: QueueSpec, *, overflow: Overflow | None = None) -> Queue:
         """Make the queue, or return it when it exists with the same settings; `QueueExists` names differences."""

@@ -17,6 +17,7 @@ from postroad.journal.overflow import Overflow
 from postroad.journal.stored import StoredJournal
 from postroad.queues import Queue, QueueSpec
 from postroad.queues.memory import MemoryQueues
+from postroad.settings import default_stage
 from postroad.streams import Stream
 from postroad.streams.memory import MemoryStreams
 from postroad.topics import Topic
@@ -31,8 +32,10 @@ class MemoryGround:
 
     url = "memory://"
     kind = "memory"
+    stage_prefix = ""
 
     def __init__(self, clock: Clock) -> None:
+        self.stage = default_stage()
         self._queues = MemoryQueues(clock)
         self._topics = MemoryTopics(self._queues)
         self._streams = MemoryStreams(clock)

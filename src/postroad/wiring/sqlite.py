@@ -18,6 +18,7 @@ from postroad.journal.sqlite import SQLiteRecords
 from postroad.journal.stored import StoredJournal
 from postroad.queues import Queue, QueueSpec
 from postroad.queues.sqlite import SQLiteQueues
+from postroad.settings import default_stage
 from postroad.streams import Stream
 from postroad.streams.sqlite import SQLiteStreams
 from postroad.topics import Topic
@@ -31,8 +32,10 @@ class SQLiteGround:
     """Everything in one file."""
 
     kind = "sqlite"
+    stage_prefix = ""
 
     def __init__(self, path: Path, *, clock: Clock, trail_keep: int) -> None:
+        self.stage = default_stage()
         self.url = f"sqlite:///{path}"
         self._engine = Engine(path, clock=clock)
         try:
