@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from prometheus_client import Counter, Gauge, Histogram
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _making = threading.Lock()
 _GAUGES = {
@@ -25,16 +25,16 @@ _COUNTERS = {
 }
 
 
-def gauge(name: str) -> Gauge:
-    """The gauge of this name."""
+def gauge(name: str, registry: CollectorRegistry | None = None) -> Gauge:
+    """The gauge of this name, in Prometheus's own registry or in another."""
     with _making:
-        return _gauge(name)
+        return _gauge(name, registry)
 
 
-def histogram(name: str) -> Histogram:
-    """The histogram of this name."""
+def histogram(name: str, registry: CollectorRegistry | None = None) -> Histogram:
+    """The histogram of this name, in Prometheus's own registry or in another."""
     with _making:
-        return _histogram(name)
+        return _histogram(name, registry)
 
 
 def counter(name: str) -> Counter:
@@ -44,17 +44,17 @@ def counter(name: str) -> Counter:
 
 
 @cache
-def _gauge(name: str) -> Gauge:
-    from prometheus_client import Gauge
+def _gauge(name: str, registry: CollectorRegistry | None) -> Gauge:
+    from prometheus_client import REGISTRY, Gauge
 
-    return Gauge(name, *_GAUGES[name])
+    return Gauge(name, *_GAUGES[name], registry=registry or REGISTRY)
 
 
 @cache
-def _histogram(name: str) -> Histogram:
-    from prometheus_client import Histogram
+def _histogram(name: str, registry: CollectorRegistry | None) -> Histogram:
+    from prometheus_client import REGISTRY, Histogram
 
-    return Histogram(name, *_HISTOGRAMS[name])
+    return Histogram(name, *_HISTOGRAMS[name], registry=registry or REGISTRY)
 
 
 @cache
