@@ -28,6 +28,11 @@ NAMES = frozenset(
         "queue.dead_letter.before_commit",
         "queue.redrive.mid",
         "engine.checkpoint.mid",
+        "agents.fan_out.before_commit",
+        "agents.fan_out.after_commit",
+        "consumer.after_commit",
+        "consumer.after_effect",
+        "inbox.after_insert",
         "http.before_reply",
     }
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from postroad.errors import NotInTransaction
@@ -16,13 +17,15 @@ Dialect = Literal["postgresql", "sqlite"]
 Row = tuple[Any, ...]
 ACCEPTED = "psycopg Connection, SQLAlchemy Connection or Session, Django's connection, sqlite3.Connection"
 _IDLE = 0
+_NO_TABLES = ("42P01", "42703", "3F000")
+_NO_TABLES_OF_SQLITE = ("no such table", "no such column")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """A caller's connection: `rows(sql, parameters)` runs one statement on it and gives what it returned.
 
-    `mark` stands for a parameter in the SQL; a statement with parameters contains no other percent sign.
+    `mark` stands for a value in the SQL; `marked` puts it into a statement that is written with `?`.
     """
 
     dialect: Dialect
@@ -36,6 +39,25 @@ def in_transaction(connection: object) -> Caller:
     if commits:
         raise NotInTransaction(f"{type(connection).__qualname__} commits every statement by itself")
     return caller
+
+
+def marked(statement: str, caller: Caller) -> str:
+    """The statement, in which `?` stands for each value, as this caller's driver wants it."""
+    return statement if caller.mark == "?" else _in_format_style(statement)
+
+
+def lacks_tables(error: BaseException | None) -> bool:
+    """Whether a driver, or a library around it, says that a table or column does not exist."""
+    if error is None:
+        return False
+    if getattr(error, "sqlstate", None) in _NO_TABLES or str(error).startswith(_NO_TABLES_OF_SQLITE):
+        return True
+    return lacks_tables(getattr(error, "orig", None) or error.__cause__)
+
+
+@lru_cache(maxsize=512)
+def _in_format_style(statement: str) -> str:
+    return statement.replace("%", "%%").replace("?", "%s")
 
 
 def _recognised(connection: Any) -> tuple[Caller, bool]:

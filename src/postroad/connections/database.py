@@ -41,6 +41,10 @@ class Database(Protocol):
         """A transaction that only looks."""
         ...
 
+    def create(self) -> None:
+        """Make the file where the database is one and is missing; a server has its databases made by others."""
+        ...
+
     def close(self) -> None:
         """Close what is open. A closed database opens again when it is used."""
         ...

@@ -88,6 +88,9 @@ class PostgresDatabase:
                 remedy="Check the address, the network and the credentials in the DSN.",
             ) from error
 
+    def create(self) -> None:
+        """Nothing to make: the DSN names a database that exists."""
+
     def close(self) -> None:
         with self._lock:
             _close_all(self._idle)

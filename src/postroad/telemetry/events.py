@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 LOG_EVENTS = (
+    "agents_rejected",
+    "agents_runner_failed",
     "archive_failed",
     "archive_unreadable",
     "bus_ack_failed",
@@ -24,6 +26,7 @@ LOG_EVENTS = (
     "engine_after_commit_failed",
     "housekeeping_swept",
     "http_request",
+    "inbox_conflict",
     "part_failed",
     "part_started",
     "part_stopped",

@@ -1,0 +1,222 @@
+"""The inbox: which events a consumer has handled, kept in the database in which their effects are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from postroad import failpoints
+from postroad.connections.callers import Caller, Dialect, in_transaction, lacks_tables, marked
+from postroad.connections.database import Database
+from postroad.connections.identifiers import check_identifier
+from postroad.connections.opening import dialect_of, file_database, path_of, postgres_database
+from postroad.errors import ConfigurationError, InvalidInput, PostroadError, SchemaMismatch
+from postroad.events.wrapping import as_uuid
+from postroad.inbox.effects import Effect
+from postroad.inbox.records import REMEDY, Key, Records
+from postroad.inbox.statements import statements
+from postroad.inbox.telling import tell_conflict
+
+_LONGEST_TABLE = 40
+_LONGEST_CONSUMER = 200
+
+
+class Inbox:
+    """Remembers events by consumer and id. `first_time` writes on the caller's connection, all else on its own."""
+
+    def __init__(
+        self, dialect: Dialect, database: Database | None, *, table: str, schema: str | None, retention: timedelta
+    ) -> None:
+        check_identifier(table, "table", most=_LONGEST_TABLE)
+        if schema is not None:
+            check_identifier(schema, "schema")
+        if retention <= timedelta(0):
+            raise ConfigurationError(f"retention: {retention!r} is not a time above zero", field="retention")
+        self.retention = retention
+        self._dialect = dialect
+        self._database = database
+        self._sql = statements(dialect, table=table, schema=schema)
+
+    @classmethod
+    def postgres(
+        cls,
+        dsn: str | None = None,
+        *,
+        table: str = "inbox",
+        schema: str = "public",
+        retention: timedelta = timedelta(days=30),
+    ) -> Self:
+        """An inbox on PostgreSQL. Without a DSN it can only be used with connections that callers bring."""
+        database = None if dsn is None else postgres_database(dsn, schema_remedy=REMEDY)
+        return cls("postgresql", database, table=table, schema=schema, retention=retention)
+
+    @classmethod
+    def sqlite(
+        cls,
+        path: str | Path | None = None,
+        *,
+        table: str = "inbox",
+        retention: timedelta = timedelta(days=30),
+    ) -> Self:
+        """An inbox in a SQLite file. Without a path it can only be used with connections that callers bring."""
+        database = None if path is None else file_database(path, schema_remedy=REMEDY)
+        return cls("sqlite", database, table=table, schema=None, retention=retention)
+
+    @classmethod
+    def open(
+        cls,
+        dsn: str,
+        *,
+        table: str = "inbox",
+        schema: str = "public",
+        retention: timedelta = timedelta(days=30),
+    ) -> Self:
+        """The inbox at a DSN: `postgresql://…` or `sqlite:///path`; SQLite has no schemas."""
+        if dialect_of(dsn) == "sqlite":
+            return cls.sqlite(path_of(dsn), table=table, retention=retention)
+        return cls.postgres(dsn, table=table, schema=schema, retention=retention)
+
+    def init(self) -> int:
+        """Create or migrate the tables; the version they have then. Running it twice, or at once, is safe."""
+        return self._records().init()
+
+    def check(self) -> None:
+        """Answer quietly when the tables are there and of this version, else raise why not."""
+        self._records().check()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """A psycopg or sqlite3 connection in a transaction that commits at the end; an exception rolls it back."""
+        inner: BaseException | None = None
+        try:
+            with self._own().transaction() as session:
+                try:
+                    yield session.connection
+                except BaseException as error:
+                    inner = error
+                    raise
+        except PostroadError:
+            # What the caller's own statements raised stays what it was.
+            if inner is not None:
+                raise inner from None
+            raise
+
+    def first_time(
+        self, connection: Any, consumer: str, event_id: UUID | str, *, fingerprint: str | None = None
+    ) -> bool:
+        """Remember the event in the caller's transaction; False when it was remembered before.
+
+        A copy that is being handled elsewhere is waited for. A rollback makes it the first time again.
+        """
+        key = _key(consumer, event_id)
+        caller = in_transaction(connection)
+        self._check_dialect(caller)
+        try:
+            first = bool(caller.rows(marked(self._sql.first, caller), (*key, fingerprint)))
+            failpoints.hit("inbox.after_insert")
+            if not first and fingerprint is not None:
+                self._compare(caller, key, fingerprint)
+        except Exception as error:
+            if lacks_tables(error):
+                raise SchemaMismatch("the tables of the inbox are missing", remedy=REMEDY) from error
+            raise
+        return first
+
+    def begin(self, consumer: str, event_id: UUID | str, *, lease: float = 60.0) -> Effect:
+        """Write down that an effect outside is about to be made, before it is made."""
+        return self._records().begin(_key(consumer, event_id), _checked_lease(lease))
+
+    def renew(self, effect: Effect, *, lease: float = 60.0) -> bool:
+        """Keep the effect for `lease` seconds from now; False when it is no longer this attempt's."""
+        return self._records().change(self._sql.renew, effect, _checked_lease(lease))
+
+    def finish(self, effect: Effect) -> bool:
+        """Write down that the effect was made; False for a late attempt, whose token is no longer the newest."""
+        return self._records().change(self._sql.finish, effect)
+
+    def forget(self, effect: Effect) -> bool:
+        """Write down that the effect surely was not made: the next `begin` is new. False for a late attempt."""
+        return self._records().change(self._sql.forget, effect)
+
+    def abandon(self, effect: Effect) -> bool:
+        """End the lease and leave the outcome unknown, for `unknown` to list. False for a late attempt."""
+        return self._records().change(self._sql.abandon, effect)
+
+    def unknown(self, *, consumer: str | None = None, limit: int = 50) -> list[Effect]:
+        """The effects that were begun and never finished, and that nobody is making now, oldest first."""
+        return self._records().unknown(consumer, _checked_count(limit, "limit"))
+
+    def resolve(self, consumer: str, event_id: UUID | str, *, done: bool, by: str, reason: str) -> bool:
+        """Settle an unknown effect by hand and write down who did and why; False when there is none to settle."""
+        for field, text in (("by", by), ("reason", reason)):
+            if not text.strip():
+                raise ValueError(f"{field}: is empty; say who settles the effect, and why")
+        return self._records().resolve(_key(consumer, event_id), done=done, by=by, reason=reason)
+
+    def processed(self, consumer: str, event_ids: Iterable[UUID | str]) -> set[UUID]:
+        """Those of the events that the consumer has handled."""
+        return self._records().processed(_checked_consumer(consumer), [str(as_uuid(each)) for each in event_ids])
+
+    def prune(self, *, batch: int = 1_000) -> int:
+        """Remove what was handled longer ago than the retention, in transactions of `batch`; how many there were."""
+        return self._records().prune(self.retention.total_seconds(), _checked_count(batch, "batch"))
+
+    def close(self) -> None:
+        """Close the inbox's own connections; it opens them again when it is used."""
+        if self._database is not None:
+            self._database.close()
+
+    def _own(self) -> Database:
+        if self._database is None:
+            raise ConfigurationError(
+                "dsn: this inbox has no connections of its own", field="dsn",
+                remedy="Give Inbox.postgres a DSN or Inbox.sqlite a path.",
+            )  # fmt: skip
+        return self._database
+
+    def _records(self) -> Records:
+        return Records(self._own(), self._sql)
+
+    def _check_dialect(self, caller: Caller) -> None:
+        if caller.dialect != self._dialect:
+            raise TypeError(f"connection: is one to {caller.dialect}, but the inbox is on {self._dialect}")
+
+    def _compare(self, caller: Caller, key: Key, fingerprint: str) -> None:
+        stored = caller.rows(marked(self._sql.fingerprint, caller), key)
+        if stored and stored[0][0] not in (None, fingerprint):
+            tell_conflict(*key)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def _key(consumer: object, event_id: UUID | str) -> Key:
+    return _checked_consumer(consumer), str(as_uuid(event_id))
+
+
+def _checked_consumer(name: object) -> str:
+    if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_CONSUMER or not name.isprintable():
+        raise InvalidInput(f"consumer: {name!r} is not 1 to {_LONGEST_CONSUMER} printable characters", field="consumer")
+    return name
+
+
+def _checked_lease(seconds: object) -> float:
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not 0 < float(seconds) < math.inf:  # type: ignore[arg-type]  # a number by now
+        raise InvalidInput(f"lease: {seconds!r} is not a number of seconds above 0", field="lease")
+    return float(seconds)  # type: ignore[arg-type]  # a number by now
+
+
+def _checked_count(value: object, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidInput(f"{field}: {value!r} is not a whole number of 1 or more", field=field)
+    return value

@@ -1,0 +1,143 @@
+"""The inbox in SQL: one table, one statement for each verb, for PostgreSQL and SQLite.
+
+`{inbox}`, `{meta}` and `{audit}` stand for the tables; the other words in braces for what the two databases write
+differently. Every time is the database's own. `?` stands for a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Final, Self
+
+from postroad.connections.callers import Dialect
+
+SCHEMA_VERSION = 1
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS {inbox} (
+  consumer text NOT NULL,
+  eventid text NOT NULL,
+  processedat {time} DEFAULT {default_now},
+  startedat {time},
+  status text NOT NULL DEFAULT 'done',
+  attempt int NOT NULL DEFAULT 1,
+  token bigint,
+  fingerprint text,
+  leaseuntil {time},
+  PRIMARY KEY (consumer, eventid)
+){without_rowid};
+CREATE INDEX IF NOT EXISTS {table}_done ON {inbox} (processedat) WHERE status = 'done';
+CREATE INDEX IF NOT EXISTS {table}_started ON {inbox} (startedat) WHERE status = 'started';
+CREATE TABLE IF NOT EXISTS {audit} (
+  seq {counting},
+  at {time} NOT NULL DEFAULT {default_now},
+  actor text NOT NULL,
+  action text NOT NULL,
+  consumer text NOT NULL,
+  eventid text NOT NULL,
+  reason text NOT NULL
+);
+CREATE TABLE IF NOT EXISTS {meta} (version int NOT NULL);
+"""
+_CONDITIONS: Final = {
+    "mine": "consumer = ? AND eventid = ? AND status = 'started' AND token = ?",
+    "abandoned": "status = 'started' AND coalesce(leaseuntil <= {now}, true)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statements:
+    """The statements of one inbox."""
+
+    lock: str
+    tables: str = _TABLES
+    version: str = "SELECT version FROM {meta}"
+    set_version: str = "INSERT INTO {meta} (version) VALUES (?)"
+    # The primary key is what tells copies apart: a second one waits here for the outcome of the first.
+    first: str = """
+INSERT INTO {inbox} (consumer, eventid, fingerprint) VALUES (?, ?, ?) ON CONFLICT (consumer, eventid) DO NOTHING
+RETURNING 1"""
+    fingerprint: str = "SELECT fingerprint FROM {inbox} WHERE consumer = ? AND eventid = ?"
+    # Tokens grow with the clock besides, so that those of a forgotten effect are never given again.
+    begin: str = """
+INSERT INTO {inbox} AS held (consumer, eventid, status, processedat, startedat, leaseuntil, attempt, token)
+VALUES (?, ?, 'started', NULL, {now}, {later}, 1, {ticks})
+ON CONFLICT (consumer, eventid) DO UPDATE SET startedat = excluded.startedat, leaseuntil = excluded.leaseuntil,
+  attempt = held.attempt + 1, token = {greatest}(coalesce(held.token, 0) + 1, excluded.token)
+WHERE held.status = 'started' AND coalesce(held.leaseuntil <= excluded.startedat, true)
+RETURNING attempt, token"""
+    look: str = "SELECT status, attempt, coalesce(token, 0), {left} FROM {inbox} WHERE consumer = ? AND eventid = ?"
+    renew: str = "UPDATE {inbox} SET leaseuntil = {later} WHERE {mine}"
+    abandon: str = "UPDATE {inbox} SET leaseuntil = {now} WHERE {mine}"
+    finish: str = "UPDATE {inbox} SET status = 'done', processedat = {now}, leaseuntil = NULL WHERE {mine}"
+    forget: str = "DELETE FROM {inbox} WHERE {mine}"
+    unknown: str = """
+SELECT consumer, eventid, attempt, coalesce(token, 0) FROM {inbox}
+ WHERE {abandoned} AND (CAST(? AS text) IS NULL OR consumer = ?) ORDER BY startedat LIMIT ?"""
+    resolve_done: str = """
+UPDATE {inbox} SET status = 'done', processedat = {now}, leaseuntil = NULL
+ WHERE consumer = ? AND eventid = ? AND {abandoned}"""
+    resolve_not_done: str = "DELETE FROM {inbox} WHERE consumer = ? AND eventid = ? AND {abandoned}"
+    audit: str = "INSERT INTO {audit} (actor, action, consumer, eventid, reason) VALUES (?, ?, ?, ?, ?)"
+    processed: str = "SELECT eventid FROM {inbox} WHERE consumer = ? AND status = 'done' AND eventid IN ({among})"
+    prune: str
+
+    def named(self, words: Mapping[str, str]) -> Self:
+        """The same statements with the words in braces replaced."""
+        return type(self)(**{field.name: _filled(getattr(self, field.name), words) for field in fields(self)})
+
+
+_POSTGRES: Final = Statements(
+    lock="SELECT pg_advisory_xact_lock(hashtext('postroad {inbox}'))",
+    prune="""
+DELETE FROM {inbox} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {inbox}
+ WHERE status = 'done' AND processedat < {later} ORDER BY processedat LIMIT ? FOR UPDATE SKIP LOCKED))""",
+)
+_SQLITE: Final = Statements(
+    # A writing transaction on SQLite is a lock already.
+    lock="SELECT 1",
+    prune="""
+DELETE FROM {inbox} WHERE (consumer, eventid) IN (SELECT consumer, eventid FROM {inbox}
+ WHERE status = 'done' AND processedat < {later} ORDER BY processedat LIMIT ?)""",
+)
+_POSTGRES_WORDS: Final = {
+    "time": "timestamptz",
+    "default_now": "now()",
+    "without_rowid": "",
+    "counting": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    "now": "clock_timestamp()",
+    "later": "clock_timestamp() + make_interval(secs => ?)",
+    "ticks": "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
+    "greatest": "greatest",
+    "left": "CAST(extract(epoch FROM leaseuntil - clock_timestamp()) AS float8)",
+    "among": "SELECT jsonb_array_elements_text(CAST(? AS jsonb))",
+}
+_SQLITE_WORDS: Final = {
+    "time": "text",
+    "default_now": "(strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))",
+    "without_rowid": " WITHOUT ROWID",
+    "counting": "integer PRIMARY KEY AUTOINCREMENT",
+    "now": "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
+    "later": "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ? || ' seconds')",
+    "ticks": "CAST((julianday('now') - 2440587.5) * 86400000000 AS integer)",
+    "greatest": "max",
+    "left": "(julianday(leaseuntil) - julianday('now')) * 86400.0",
+    "among": "SELECT value FROM json_each(?)",
+}
+
+
+def statements(dialect: Dialect, *, table: str, schema: str | None) -> Statements:
+    """The statements of the inbox in this table."""
+    tables = {"inbox": table, "meta": f"{table}_meta", "audit": f"{table}_audit"}
+    qualified = {word: f'"{name}"' if schema is None else f'"{schema}"."{name}"' for word, name in tables.items()}
+    words = _POSTGRES_WORDS if dialect == "postgresql" else _SQLITE_WORDS
+    return (_POSTGRES if dialect == "postgresql" else _SQLITE).named(
+        {**_CONDITIONS, **words, **qualified, "table": table}
+    )
+
+
+def _filled(statement: str, words: Mapping[str, str]) -> str:
+    for word, text in words.items():
+        statement = statement.replace(f"{{{word}}}", text)
+    return statement
