@@ -1,6 +1,7 @@
 """The journal: what happened to tasks and jobs, appended once, read in eight orders and folded into states."""
 
 from postroad.journal.event import JournalEvent
+from postroad.journal.eventbridge import EventBridgeSender
 from postroad.journal.folding import EVENT_TO_STATE, STATES, TERMINAL, TaskState, fold
 from postroad.journal.port import AppendResult, Appends, Entity, Journal, Page
 from postroad.journal.states import task_history, task_state, tasks_by_state
@@ -12,6 +13,7 @@ __all__ = [
     "AppendResult",
     "Appends",
     "Entity",
+    "EventBridgeSender",
     "Journal",
     "JournalEvent",
     "Page",

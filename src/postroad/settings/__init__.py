@@ -1,6 +1,7 @@
 """Settings: what this process was told by flags, environment and file; the only reader of the environment."""
 
 from postroad.settings.buses import bus_variable
+from postroad.settings.journals import allowed_tenants, event_bus_name, events_table, events_ttl_days
 from postroad.settings.loading import (
     FILE_NAME,
     debugging,
@@ -18,12 +19,16 @@ __all__ = [
     "FILE_NAME",
     "Settings",
     "Source",
+    "allowed_tenants",
     "beside",
     "bus_variable",
     "data_path",
     "debugging",
     "default_stage",
     "default_url",
+    "event_bus_name",
+    "events_table",
+    "events_ttl_days",
     "failpoints",
     "load",
     "nearest",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,14 @@ from postroad.connections.aws import AwsConnection
 from postroad.errors import NotSupported
 from postroad.items import Items
 from postroad.items.dynamodb import DynamoItems
-from postroad.journal import Journal
+from postroad.journal import EventBridgeSender, Journal
+from postroad.journal.dynamodb import DynamoRecords
+from postroad.journal.overflow import Overflow
+from postroad.journal.relayed import RelayedJournal
+from postroad.journal.stored import StoredJournal
 from postroad.queues import Queue, QueueSpec
 from postroad.queues.sqs import SQSQueues, SQSTags
-from postroad.settings import default_stage
+from postroad.settings import default_stage, event_bus_name, events_table, events_ttl_days
 from postroad.streams import Stream
 from postroad.streams.kinesis import KinesisStreams
 from postroad.topics import Topic
@@ -24,6 +29,8 @@ from postroad.topics.sns import SNSTopics
 from postroad.wiring.url import Address
 
 if TYPE_CHECKING:
+    from postroad.agents.port import AgentStore
+    from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
 
 
@@ -39,7 +46,7 @@ class AwsGround:
             endpoint_url=options.get("endpoint_url"),
             stage=options.get("stage") or default_stage(),
             bucket=options.get("bucket"),
-            table=options.get("table"),
+            table=options.get("table") or events_table(),
         )
         self.url = f"aws://{self._connection.region}"
         self.stage = self._connection.stage
@@ -50,6 +57,7 @@ class AwsGround:
         self._items = DynamoItems(self._connection)
         self._streams = KinesisStreams(self._connection, self._items, clock)
         self._blobs = S3Blobs(self._connection, clock=clock) if self._connection.bucket else None
+        self._journal = _journal(self._connection, self._blobs, clock)
 
     def create_queue(self, spec: QueueSpec) -> Queue:
         return self._queues.create_queue(spec)
@@ -85,13 +93,16 @@ class AwsGround:
         return self._items
 
     def journal(self) -> Journal:
-        raise NotSupported("the journal on DynamoDB is not wired yet; use the embedded engine (sqlite:///path)")
+        return self._journal
 
     def blobs(self) -> Blobs | None:
         return self._blobs
 
     def queue_tags(self) -> QueueTags | None:
         return SQSTags(self._connection, self._queues)
+
+    def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]:
+        raise NotSupported("agents on AWS are not wired yet; use the embedded engine (sqlite:///path)")
 
     def transaction(self) -> AbstractContextManager[None]:
         raise NotSupported("AWS has no transaction across its services; use the outbox, or the embedded engine")
@@ -102,3 +113,11 @@ class AwsGround:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _journal(connection: AwsConnection, blobs: Blobs | None, clock: Clock) -> Journal:
+    """The events table; where a bus is named, events reach it through the bus."""
+    table = StoredJournal(DynamoRecords(connection), Overflow(blobs), clock=clock, ttl_days=events_ttl_days())
+    if (bus := event_bus_name()) is None:
+        return table
+    return RelayedJournal(table, EventBridgeSender(connection.events, event_bus_name=bus, blobs=blobs))

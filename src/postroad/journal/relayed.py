@@ -1,0 +1,33 @@
+"""A journal that is written through a sender and read where the events arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from postroad.journal.event import JournalEvent
+from postroad.journal.port import AppendResult, Appends, Journal, Page
+
+
+class RelayedJournal:
+    """Appends go the long way; an event is seen by reads once it has arrived."""
+
+    def __init__(self, journal: Journal, sender: Appends) -> None:
+        self._journal = journal
+        self._sender = sender
+
+    def init(self) -> None:
+        """Make the storage where it is missing, or say how it differs from what is needed."""
+        self._journal.init()
+
+    def append(self, events: Sequence[JournalEvent]) -> list[AppendResult]:
+        """Hand each event to the sender."""
+        return self._sender.append(events)
+
+    def query(self, index: str, **asked: Any) -> Page:
+        """A page of one index of what has arrived."""
+        return self._journal.query(index, **asked)
+
+    def latest(self, tenant: str, entity_type: str, entity_id: str) -> JournalEvent | None:
+        """The last event of an entity that has arrived, or None."""
+        return self._journal.latest(tenant, entity_type, entity_id)
