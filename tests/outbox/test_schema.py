@@ -1,84 +1,129 @@
+"""The tables: named after the outbox, filled by their trigger whatever is inserted."""
+
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
+from uuid import uuid4
 
 import psycopg
 import pytest
+from tests.outbox.grounds import Ground, an_event
 
 from postroad.errors import ConfigurationError
-from postroad.outbox.schema import Names, postgres, sqlite
+from postroad.outbox import Outbox
 
-UNREADABLE = ["{}", "[]", "null", '{"key": [1]}', '{"key": {"a": 1}}', '{"key": {"transferId": 3}}', '{"key": {}}']
-READABLE = [
-    ('{"key": {"b": "2", "a": "1"}}', "1/2"),
-    ('{"key": {"a": "1"}}', "1"),
-    ('{"key": {"transferId": "t", "a": "1"}}', "t"),
-    ('{"key": {"transferId": "t", "z": 1}}', "t"),
+UNREADABLE = [
+    "{}",
+    "[]",
+    "null",
+    '"text"',
+    '{"key": [1]}',
+    '{"key": {"a": 1}}',
+    '{"key": {"a": ""}}',
+    '{"key": {"transferId": 3}}',
+    '{"key": {}}',
+    '{"envelope": [], "key": null}',
+    '{"envelope": {"eventId": 3, "tenantId": []}}',
+    '{"envelope": {"eventId": "", "tenantId": ""}}',
 ]
 
 
-@pytest.fixture
-def on_postgres(postgres_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(postgres_dsn) as connection:
-        connection.execute(Names().fill(postgres.STEPS[0]).encode())
-        connection.commit()
-        yield connection
+def insert(ground: Ground, payload: str) -> str:
+    row_id = str(uuid4())
+    ground.run("INSERT INTO outbox (id, eventtype, payload) VALUES (?, 't', ?)", row_id, payload)
+    return row_id
 
 
-@pytest.fixture
-def on_sqlite(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(tmp_path / "app.db")
-    names = Names(schema=None)
-    before, columns, after = sqlite.STEPS[0]
-    connection.executescript(names.fill(";".join((before, *columns.values(), after))))
-    yield connection
-    connection.close()
-
-
-@pytest.mark.parametrize("name", ["outbox; drop", "", "Outbox", "1st", "a" * 41, 'out"box', 3])
-def test_a_table_is_named_as_sql_needs_no_escaping(name: str) -> None:
+@pytest.mark.parametrize("name", ["outbox; drop", "", "Outbox", "1st", "a" * 41, 'out"box', 3, None])
+def test_a_table_is_named_so_that_sql_needs_no_escaping(name: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        Names(table=name)
+        Outbox.postgres(table=name)
+    with pytest.raises(ConfigurationError):
+        Outbox.sqlite(table=name)
 
     assert refused.value.field == "table"
 
 
+def test_a_schema_is_named_likewise() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Outbox.postgres(schema="public; drop")
+
+    assert refused.value.field == "schema"
+
+
 @pytest.mark.parametrize("payload", UNREADABLE)
-def test_a_row_whose_lane_cannot_be_read_has_one_of_its_own(
-    on_postgres: psycopg.Connection, on_sqlite: sqlite3.Connection, payload: str
-) -> None:
-    on_postgres.execute("INSERT INTO outbox (id, eventtype, payload) VALUES (gen_random_uuid(), 't', %s)", [payload])
-    on_sqlite.execute("INSERT INTO outbox (id, eventtype, payload) VALUES ('some-id', 't', ?)", [payload])
+def test_a_row_whose_lane_cannot_be_read_has_one_of_its_own(ground: Ground, payload: str) -> None:
+    row_id = insert(ground, payload)
 
-    row = on_postgres.execute("SELECT event_id = id::text, lane = 'row:' || id, seq, tenant FROM outbox").fetchone()
-    assert row == (True, True, 1, None)
-    assert on_sqlite.execute("SELECT event_id, lane, seq, tenant FROM outbox").fetchone() == (
-        "some-id",
-        "row:some-id",
-        1,
-        None,
-    )
+    row = ground.outbox.get(row_id)
+    assert row is not None
+    assert (row.lane, row.seq, row.tenant_id, row.state) == (f"row:{row_id}", 1, None, "PENDING")
 
 
-@pytest.mark.parametrize(("payload", "lane"), READABLE)
-def test_a_lane_is_read_from_the_key(
-    on_postgres: psycopg.Connection, on_sqlite: sqlite3.Connection, payload: str, lane: str
-) -> None:
-    on_postgres.execute("INSERT INTO outbox (id, eventtype, payload) VALUES (gen_random_uuid(), 't', %s)", [payload])
-    on_sqlite.execute("INSERT INTO outbox (id, eventtype, payload) VALUES ('some-id', 't', ?)", [payload])
+def test_what_is_no_json_is_no_matter_to_the_trigger_on_sqlite(on_sqlite: Ground) -> None:
+    row_id = insert(on_sqlite, "{not json")
 
-    assert on_postgres.execute("SELECT lane FROM outbox").fetchone() == (lane,)
-    assert on_sqlite.execute("SELECT lane FROM outbox").fetchone() == (lane,)
+    row = on_sqlite.outbox.get(row_id)
+    assert row is not None
+    assert row.lane == f"row:{row_id}"
 
 
-def test_a_commit_notifies(postgres_dsn: str, on_postgres: psycopg.Connection) -> None:
-    with psycopg.connect(postgres_dsn, autocommit=True) as listening:
+@pytest.mark.parametrize(
+    ("payload", "lane"),
+    [
+        ('{"key": {"b": "2", "a": "1"}}', "1/2"),
+        ('{"key": {"a": "1"}}', "1"),
+        ('{"key": {"transferId": "t", "a": "1"}}', "t"),
+        ('{"key": {"transferId": "t", "z": 1}}', "t"),
+    ],
+)
+def test_a_lane_is_read_from_the_key(ground: Ground, payload: str, lane: str) -> None:
+    row = ground.outbox.get(insert(ground, payload))
+
+    assert row is not None
+    assert row.lane == lane
+
+
+def test_the_event_id_of_plain_sql_is_found_in_either_case(ground: Ground) -> None:
+    event_id = uuid4()
+    insert(ground, f'{{"envelope": {{"eventId": "{str(event_id).upper()}", "tenantId": "acme"}}, "key": {{"k": "v"}}}}')
+
+    row = ground.outbox.get(event_id)
+    assert row is not None
+    assert (row.event_id, row.tenant_id) == (event_id, "acme")
+
+
+def test_an_event_id_that_is_no_uuid_is_kept_as_text(ground: Ground) -> None:
+    insert(ground, '{"envelope": {"eventId": "order-17"}, "key": {"k": "v"}}')
+
+    row = ground.outbox.get("order-17")
+    assert row is not None
+    assert row.event_id == "order-17"
+
+
+def test_numbers_are_the_triggers_to_give(ground: Ground) -> None:
+    ground.add()
+    ground.run("INSERT INTO outbox (id, eventtype, payload, seq) VALUES (?, 't', '{}', 99)", str(uuid4()))
+
+    assert ground.run("SELECT seq FROM outbox ORDER BY seq") == [(1,), (2,)]
+
+
+def test_two_outboxes_share_a_database(ground: Ground) -> None:
+    other = Outbox.open(ground.dsn, table="orders_outbox")
+    other.init()
+    with ground.connection() as connection:
+        event_id = other.add(connection, an_event())
+        connection.commit()
+
+    assert other.get(event_id) is not None
+    assert ground.outbox.get(event_id) is None
+    other.close()
+
+
+def test_a_commit_notifies_with_the_name_of_the_table(on_postgres: Ground) -> None:
+    with psycopg.connect(on_postgres.dsn, autocommit=True) as listening:
         listening.execute("LISTEN postroad_outbox")
 
-        on_postgres.execute("INSERT INTO outbox (id, eventtype, payload) VALUES (gen_random_uuid(), 't', '{}')")
-        on_postgres.commit()
+        on_postgres.add()
 
         told = [(notice.channel, notice.payload) for notice in listening.notifies(timeout=30, stop_after=1)]
     assert told == [("postroad_outbox", "outbox")]

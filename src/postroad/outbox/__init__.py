@@ -1,5 +1,25 @@
 """Outbox: events recorded in the caller's own database transaction, and moved from there onto a topic."""
 
-from postroad.outbox.rows import AuditEntry, KeyState, OutboxRow, OutboxStatus, Reconciliation
+from postroad.events import DomainEvent
+from postroad.outbox.cipher import AesGcmCipher
+from postroad.outbox.outbox import Outbox
+from postroad.outbox.rows import (
+    AuditEntry,
+    FailureGroup,
+    KeyState,
+    OutboxRow,
+    OutboxStatus,
+    Reconciliation,
+)
 
-__all__ = ["AuditEntry", "KeyState", "OutboxRow", "OutboxStatus", "Reconciliation"]
+__all__ = [
+    "AesGcmCipher",
+    "AuditEntry",
+    "DomainEvent",
+    "FailureGroup",
+    "KeyState",
+    "Outbox",
+    "OutboxRow",
+    "OutboxStatus",
+    "Reconciliation",
+]

@@ -21,7 +21,7 @@ EventId = UUID | str
 class OutboxRow:
     """One event of the outbox and how far it has come."""
 
-    id: UUID
+    id: EventId
     event_id: EventId
     event_type: str
     tenant_id: str | None
@@ -66,6 +66,18 @@ class KeyState:
     reason: str
     waiting: int
     """Rows behind the head that are not done."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Failed rows of one type and one kind of error, so that a thousand rows read as three problems."""
+
+    group: str
+    event_type: str
+    count: int
+    error: str | None
+    """The last error of the oldest of them."""
+    oldest: EventId
 
 
 @dataclass(frozen=True, slots=True)

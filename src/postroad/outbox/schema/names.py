@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from dataclasses import dataclass
 
-from postroad.errors import ConfigurationError
+from postroad.connections.identifiers import check_identifier
 
 CHANNEL = "postroad_outbox"
 SLOTS = 2_048
-_NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+_MOST = 40
 _PARTS = ("audit", "meta", "gaps", "parked", "seq", "token", "wake", "fill", "tell")
 
 
@@ -23,13 +22,9 @@ class Names:
     """None on SQLite, which has no schemas."""
 
     def __post_init__(self) -> None:
-        for field, name in (("table", self.table), ("schema", self.schema)):
-            if name is not None and not _NAME.fullmatch(str(name)):
-                raise ConfigurationError(
-                    f"{field}: {name!r} is no name of a table or schema",
-                    field=field,
-                    remedy="Use 1 to 40 of a-z, 0-9 and '_', not beginning with a digit.",
-                )
+        check_identifier(self.table, "table", most=_MOST)
+        if self.schema is not None:
+            check_identifier(self.schema, "schema", most=_MOST)
 
     def fill(self, statement: str) -> str:
         """The statement with {outbox}, {audit}, {meta}, … replaced by this outbox's own names."""

@@ -6,7 +6,8 @@ expressions, `coalesce(tenant, '')`, `lane`, `seq` and `state NOT IN ('SENT', 'S
 attempt or a due time, so that claims and retries rewrite no index entry.
 
 `{gaps}` holds the events that a key went on without and that its next message has to name; `{parked}` the keys that
-are set aside; `{meta}` what is wrong with the target, for all dispatchers. `{token}` gives lease tokens.
+are set aside; `{meta}` the dispatchers' policy, which tells whether a failed row holds its key, and what is wrong with
+the target. `{token}` gives lease tokens.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ CREATE TABLE IF NOT EXISTS {parked} (
 CREATE TABLE IF NOT EXISTS {meta} (
   one boolean PRIMARY KEY DEFAULT true CHECK (one),
   version int NOT NULL,
+  policy text NOT NULL DEFAULT 'block',
   migrated_at timestamptz NOT NULL DEFAULT now(),
   target_error text,
   target_error_at timestamptz,
@@ -91,7 +93,7 @@ BEGIN
       NEW.event_id := nullif(left(lower(envelope ->> 'eventId'), 200), '');
     END IF;
     IF NEW.tenant IS NULL AND jsonb_typeof(envelope -> 'tenantId') = 'string' THEN
-      NEW.tenant := nullif(left(envelope ->> 'tenantId', 200), '');
+      NEW.tenant := nullif(left(envelope ->> 'tenantId', 64), '');
     END IF;
     IF NEW.lane IS NULL AND jsonb_typeof(key) = 'object' THEN
       IF key ? 'transferId' THEN
@@ -105,7 +107,7 @@ BEGIN
   END IF;
   NEW.event_id := coalesce(NEW.event_id, NEW.id::text);
   NEW.lane := coalesce(nullif(NEW.lane, ''), 'row:' || NEW.id::text);
-  IF octet_length(NEW.lane) > 512 THEN
+  IF octet_length(NEW.lane) > 2000 THEN
     NEW.lane := 'h:' || encode(sha256(convert_to(NEW.lane, 'UTF8')), 'hex');
   END IF;
   PERFORM pg_advisory_xact_lock({space}, hashtext(coalesce(NEW.tenant, '') || ':' || NEW.lane) & 2047);

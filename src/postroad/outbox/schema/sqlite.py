@@ -61,6 +61,7 @@ CREATE TABLE IF NOT EXISTS {parked} (
 CREATE TABLE IF NOT EXISTS {meta} (
   one INTEGER PRIMARY KEY DEFAULT 1 CHECK (one = 1),
   version INTEGER NOT NULL,
+  policy TEXT NOT NULL DEFAULT 'block',
   migrated_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
   target_error TEXT,
   target_error_at TEXT,

@@ -1,0 +1,43 @@
+"""Records on connections that are awaited: psycopg's AsyncConnection, SQLAlchemy's AsyncConnection and AsyncSession."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import UUID
+
+from postroad.connections.callers import in_transaction
+from postroad.errors import NotInTransaction
+from postroad.outbox.drafts import Draft
+from postroad.outbox.recording import Recording, duplicate, values
+
+_ACCEPTED: Final = "psycopg AsyncConnection, SQLAlchemy AsyncConnection or AsyncSession"
+_IDLE: Final = 0
+
+
+async def record_async(recording: Recording, connection: Any, draft: Callable[[], Draft]) -> UUID:
+    """Insert the row in the connection's transaction."""
+    if _is_psycopg(connection):
+        return await _on_psycopg(recording, connection, draft)
+    if hasattr(connection, "run_sync"):
+        # SQLAlchemy runs what is written for its synchronous connections on its asynchronous ones.
+        added: UUID = await connection.run_sync(lambda inner: recording.add(in_transaction(inner), draft()))
+        return added
+    raise TypeError(f"connection: {type(connection).__qualname__} is none of {_ACCEPTED}")
+
+
+def _is_psycopg(connection: object) -> bool:
+    psycopg = sys.modules.get("psycopg")
+    return psycopg is not None and isinstance(connection, psycopg.AsyncConnection)
+
+
+async def _on_psycopg(recording: Recording, connection: Any, draft: Callable[[], Draft]) -> UUID:
+    if connection.autocommit and connection.info.transaction_status == _IDLE:
+        raise NotInTransaction("AsyncConnection commits every statement by itself")
+    row = draft()
+    async with connection.cursor() as cursor:
+        await cursor.execute(recording.statement("%s"), values(row))
+        if await cursor.fetchone() is None:
+            raise duplicate(row)
+    return row.event_id

@@ -1,0 +1,181 @@
+"""What is about to be recorded: every check happens here, before any SQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from postroad.clock import Clock
+from postroad.errors import InvalidMessage, MessageTooLarge
+from postroad.events import Codec, DomainEvent, EventRegistry
+from postroad.events.domain import domain_json
+from postroad.events.wrapping import as_uuid
+from postroad.outbox.cipher import AesGcmCipher
+from postroad.outbox.lanes import as_key, lane_of
+from postroad.telemetry.tracing import traceparent
+
+_TYPE: Final = re.compile(r"[A-Za-z0-9._:-]{1,200}")
+_TENANT: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_NUL: Final = b"\\u0000"
+_KEY_REMEDY: Final = 'Give the key that orders the event, as in key={"transferId": "tr_1"}.'
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A row to insert."""
+
+    event_id: UUID
+    event_type: str
+    tenant: str | None
+    lane: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What the caller of `add` says besides the event."""
+
+    key: Mapping[str, str] | str | None = None
+    tenant_id: str | None = None
+    type: str | None = None
+    traceparent: str | None = None
+    event_id: UUID | str | None = None
+    occurred_at: datetime | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The fields that are not None, in the form that a DomainEvent has."""
+        fields = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
+        if "key" in fields:
+            fields["key"] = as_key(fields["key"])
+        if "event_id" in fields:
+            fields["event_id"] = as_uuid(fields["event_id"])
+        return fields
+
+
+NO_OVERRIDES: Final = Overrides()
+
+
+class Drafting:
+    """Turns events into rows, or refuses them by the field at fault."""
+
+    def __init__(self, *, registry: EventRegistry, clock: Clock, cipher: AesGcmCipher | None, max_bytes: int) -> None:
+        self._codec = Codec(registry, clock=clock)
+        self._cipher = cipher
+        self._max_bytes = max_bytes
+
+    def draft(self, event: object, overrides: Overrides = NO_OVERRIDES) -> Draft:
+        """The row of the event."""
+        domain = _traced(self._domain(event, overrides))
+        _check(domain)
+        body = domain_json(domain, domain.payload)
+        if _NUL in body:
+            _refuse_nul(domain)
+        if len(body) > self._max_bytes:
+            raise MessageTooLarge(
+                f"the event has {len(body):,} bytes, above the limit of {self._max_bytes:,}",
+                remedy="Record less, or an id under which the rest is found.",
+            )
+        if self._cipher is not None:
+            body = domain_json(domain, self._cipher.sealed(domain, msgspec.json.encode(domain.payload)))
+        return Draft(domain.event_id, domain.type, domain.tenant_id, lane_of(domain.key), body.decode())
+
+    def _domain(self, event: object, overrides: Overrides) -> DomainEvent:
+        given = {} if overrides is NO_OVERRIDES else overrides.given()
+        if isinstance(event, DomainEvent):
+            return replace(event, **given) if given else event
+        if "key" not in given:
+            raise InvalidMessage("key: is missing", field="key", remedy=_KEY_REMEDY)
+        wrapped = self._codec.wrap(event, publisher_id="outbox", event_id=given.get("event_id"))
+        return DomainEvent(
+            **{
+                "type": wrapped.event_type,
+                "payload": wrapped.payload,
+                "event_id": wrapped.event_id,
+                "occurred_at": wrapped.created_at,
+                "v": wrapped.version,
+                **given,
+            }
+        )
+
+
+def _traced(event: DomainEvent) -> DomainEvent:
+    """The event with a trace that others can join: its own if that is one, else the current span's."""
+    if event.traceparent is None:
+        current = traceparent()
+        return event if current is None else replace(event, traceparent=current)
+    return event if _TRACEPARENT.fullmatch(str(event.traceparent)) else replace(event, traceparent=None)
+
+
+def _check(event: DomainEvent) -> None:
+    if not _is_text(event.type, _TYPE):
+        raise _refused("type", f"{_shown(event.type)} is not 1 to 200 letters, digits or any of . _ : -")
+    _check_key(event.key)
+    if event.tenant_id is not None and not _is_text(event.tenant_id, _TENANT):
+        raise _refused("tenant_id", f"{_shown(event.tenant_id)} is not 1 to 64 letters, digits or any of _ . -")
+    if not isinstance(event.payload, Mapping):
+        raise _refused("payload", f"{type(event.payload).__name__} is not a mapping")
+    if not isinstance(event.event_id, UUID):
+        raise _refused("event_id", f"{_shown(event.event_id)} is not a UUID")
+    if not _is_aware(event.occurred_at):
+        raise _refused("occurred_at", f"{event.occurred_at!r} is not a datetime with a time zone")
+    if type(event.v) is not int or event.v < 1:
+        raise _refused("v", f"{_shown(event.v)} is not a version")
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, Mapping) or not key:
+        raise InvalidMessage("key: is missing or empty", field="key", remedy=_KEY_REMEDY)
+    for name, value in key.items():
+        if not isinstance(name, str) or not isinstance(value, str) or not name or not value:
+            raise InvalidMessage(f"key: {_shown(name)} is not a name with a text", field="key", remedy=_KEY_REMEDY)
+        if not (name + value).isprintable() and ("\0" in name + value or _is_broken(name + value)):
+            raise InvalidMessage(f"key: {name!r} holds NUL or a lone surrogate", field="key")
+
+
+def _is_text(value: object, form: re.Pattern[str]) -> bool:
+    return isinstance(value, str) and form.fullmatch(value) is not None
+
+
+def _is_aware(moment: object) -> bool:
+    return isinstance(moment, datetime) and moment.utcoffset() is not None
+
+
+def _is_broken(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _refuse_nul(event: DomainEvent) -> None:
+    path = _place_of_nul(msgspec.to_builtins(event.payload), "payload")
+    if path is not None:
+        raise InvalidMessage(f"{path}: holds the character NUL, which no database stores", field=path)
+
+
+def _place_of_nul(value: object, path: str) -> str | None:
+    if isinstance(value, str):
+        return path if "\0" in value else None
+    if isinstance(value, dict):
+        children = [(f"{path}.{name}", [name, child]) for name, child in value.items()]
+        return next((found for place, pair in children for part in pair if (found := _place_of_nul(part, place))), None)
+    if isinstance(value, list | tuple):
+        places = (_place_of_nul(child, f"{path}[{index}]") for index, child in enumerate(value))
+        return next((found for found in places if found), None)
+    return None
+
+
+def _refused(field: str, why: str) -> InvalidMessage:
+    return InvalidMessage(f"{field}: {why}", field=field, remedy="Correct it; nothing was recorded.")
+
+
+def _shown(value: object) -> str:
+    return repr(str(value)[:80])

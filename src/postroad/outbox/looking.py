@@ -1,0 +1,133 @@
+"""What an operator asks of an outbox; nothing here changes it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from postroad.connections.database import Database, Session
+from postroad.outbox.dialects import Words
+from postroad.outbox.reading import Place, audit_of, key_of, row_of, why
+from postroad.outbox.rows import AuditEntry, EventId, KeyState, OutboxRow, OutboxStatus
+
+_GET: Final = "SELECT {columns} FROM {outbox} WHERE event_id = ?"
+_FAILED: Final = """
+SELECT {columns} FROM {outbox}
+ WHERE state NOT IN ('PENDING', 'PARKED', 'SENT', 'SKIPPED') AND seq > ? ORDER BY seq LIMIT ?
+"""
+_SEQ: Final = "SELECT seq FROM {outbox} WHERE event_id = ?"
+_AUDIT: Final = "SELECT seq, at, actor, action, event_id, reason, before, after FROM {audit} ORDER BY seq DESC LIMIT ?"
+
+_PENDING: Final = """
+SELECT count(*), {age} FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED') AND state = 'PENDING'
+"""
+_PARKED: Final = "SELECT count(*) FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED') AND state = 'PARKED'"
+_DEAD: Final = "SELECT count(*) FROM {outbox} WHERE state NOT IN ('PENDING', 'PARKED', 'SENT', 'SKIPPED')"
+_DONE: Final = """
+SELECT count(CASE WHEN state = 'SENT' THEN 1 END), count(CASE WHEN state = 'SKIPPED' THEN 1 END)
+  FROM {outbox} WHERE state IN ('SENT', 'SKIPPED')
+"""
+_META: Final = "SELECT target_error, policy = 'skip' FROM {meta}"
+_OPEN_TRANSACTIONS: Final = """
+SELECT coalesce(max(extract(epoch FROM clock_timestamp() - activity.xact_start)), 0)
+  FROM pg_locks AS held JOIN pg_stat_activity AS activity USING (pid)
+ WHERE held.locktype = 'advisory' AND held.granted AND held.objsubid = 2
+   AND held.classid::bigint = ? AND held.objid::bigint < 2048
+   AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+_DEAD_TUPLES: Final = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE schemaname = ? AND relname = ?"
+
+_KEYS: Final = """
+SELECT head.tenant, head.lane, head.rows, {place} FROM (
+  SELECT coalesce(tenant, '') AS tenant, lane, min(seq) AS seq, count(*) AS rows FROM {outbox}
+   WHERE state NOT IN ('SENT', 'SKIPPED') AND {holds} GROUP BY coalesce(tenant, ''), lane
+) AS head JOIN {outbox} AS o
+  ON coalesce(o.tenant, '') = head.tenant AND o.lane = head.lane AND o.seq = head.seq
+ WHERE o.state NOT IN ('SENT', 'SKIPPED') AND (? = 0 OR o.state <> 'PENDING' OR o.next_attempt > {now})
+ ORDER BY o.seq LIMIT ?
+"""
+_ONE: Final = "SELECT coalesce(o.tenant, ''), o.lane, {place} FROM {outbox} AS o WHERE o.event_id = ?"
+_HEAD: Final = """
+SELECT {place} FROM {outbox} AS o
+ WHERE o.state NOT IN ('SENT', 'SKIPPED') AND coalesce(o.tenant, '') = ? AND o.lane = ? AND {holds}
+ ORDER BY o.seq LIMIT 1
+"""
+_ALL: Final = 2**31 - 1
+
+
+class Looking:
+    """Questions to one outbox, each answered by one look at the database."""
+
+    def __init__(self, database: Database, words: Words) -> None:
+        self._database = database
+        self._words = words
+
+    def get(self, event_id: EventId) -> OutboxRow | None:
+        """The row of the event; None when there is none."""
+        with self._database.reading() as session:
+            rows = session.rows(self._words(_GET), (str(event_id),))
+        return row_of(rows[0]) if rows else None
+
+    def failed(self, *, limit: int, after: EventId | int | None) -> list[OutboxRow]:
+        """Rows that failed or are in an unknown state, oldest first, behind the event `after`."""
+        with self._database.reading() as session:
+            seq = after if isinstance(after, int) else self._seq(session, after)
+            return [row_of(row) for row in session.rows(self._words(_FAILED), (seq, limit))]
+
+    def audit(self, *, limit: int) -> list[AuditEntry]:
+        """What was done by hand, the newest first."""
+        with self._database.reading() as session:
+            return [audit_of(row) for row in session.rows(self._words(_AUDIT), (limit,))]
+
+    def keys(self, *, blocked: bool, limit: int) -> list[KeyState]:
+        """Keys whose head is not free to go, or all that are not done, the oldest head first."""
+        with self._database.reading() as session:
+            return self._keys(session, blocked, limit)
+
+    def why(self, event_id: EventId) -> str:
+        """One sentence on what the event waits for."""
+        with self._database.reading() as session:
+            found = session.rows(self._words(_ONE), (str(event_id),))
+            if not found:
+                return f"unknown: no event {event_id} is recorded here"
+            tenant, lane, *place = found[0]
+            row = Place(*place)
+            heads = session.rows(self._words(_HEAD), (tenant, lane))
+            target_error = session.rows(self._words(_META))[0][0]
+        return why(row, Place(*heads[0]) if heads else row, target_error)
+
+    def status(self) -> OutboxStatus:
+        """How much there is of everything."""
+        with self._database.reading() as session:
+            pending, age = session.rows(self._words(_PENDING))[0]
+            sent, skipped = session.rows(self._words(_DONE))[0]
+            return OutboxStatus(
+                pending=pending,
+                sent=sent,
+                failed=session.rows(self._words(_DEAD))[0][0],
+                parked=session.rows(self._words(_PARKED))[0][0],
+                skipped=skipped,
+                blocked_keys=len(self._keys(session, True, _ALL)),
+                oldest_pending_seconds=max(float(age), 0.0),
+                oldest_open_transaction_seconds=self._oldest_open_transaction(session),
+                target_error=session.rows(self._words(_META))[0][0],
+                dead_tuples=self._dead_tuples(session),
+            )
+
+    def _seq(self, session: Session, event_id: EventId | None) -> int:
+        found = [] if event_id is None else session.rows(self._words(_SEQ), (str(event_id),))
+        return int(found[0][0]) if found else 0
+
+    def _keys(self, session: Session, blocked: bool, limit: int) -> list[KeyState]:
+        rows = session.rows(self._words(_KEYS), (int(blocked), limit))
+        return [key_of(tenant, lane, Place(*place), count - 1) for tenant, lane, count, *place in rows]
+
+    def _oldest_open_transaction(self, session: Session) -> float:
+        if self._words.dialect == "sqlite":
+            return 0.0
+        return float(session.rows(_OPEN_TRANSACTIONS, (self._words.names.space & 0xFFFFFFFF,))[0][0])
+
+    def _dead_tuples(self, session: Session) -> int:
+        if self._words.dialect == "sqlite":
+            return 0
+        found = session.rows(_DEAD_TUPLES, (self._words.names.schema, self._words.names.table))
+        return int(found[0][0]) if found else 0

@@ -1,0 +1,89 @@
+"""Creates and migrates the tables, one at a time, and tells whether they are as this Postroad needs them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from postroad.connections.database import Database, Session
+from postroad.errors import SchemaMismatch
+from postroad.outbox.dialects import Words
+from postroad.outbox.schema import SCHEMA_VERSION, postgres, sqlite
+from postroad.outbox.schema.names import SLOTS
+
+INIT_REMEDY: Final = "Run `postroad outbox init`."
+_LOCK: Final = f"SELECT pg_advisory_xact_lock({{space}}, {SLOTS})"
+_HAS_META: Final = {
+    "postgresql": "SELECT to_regclass('{meta}') IS NOT NULL",
+    "sqlite": "SELECT count(*) > 0 FROM sqlite_master WHERE type = 'table' AND name = '{table}_meta'",
+}
+_VERSION: Final = "SELECT version FROM {meta}"
+_SET_VERSION: Final = """
+INSERT INTO {meta} (one, version) VALUES (true, ?)
+ON CONFLICT (one) DO UPDATE SET version = excluded.version, migrated_at = {now}
+"""
+_COLUMNS: Final = "SELECT name FROM pragma_table_info('{table}')"
+
+
+def init(database: Database, words: Words) -> int:
+    """Create or migrate the tables; the version they are of afterwards. Of two at once the second finds all done."""
+    database.create()
+    with database.transaction() as session:
+        if words.dialect == "postgresql":
+            session.rows(words(_LOCK))
+        found = _version(session, words)
+        _refuse_newer(found)
+        for version in range(found, SCHEMA_VERSION):
+            _migrate(session, words, version)
+        if found != SCHEMA_VERSION:
+            session.change(words(_SET_VERSION), (SCHEMA_VERSION,))
+    return SCHEMA_VERSION
+
+
+def require(database: Database, words: Words) -> None:
+    """Raise SchemaMismatch unless the tables are there, in the version that this Postroad knows."""
+    with database.reading() as session:
+        found = _version(session, words)
+    _refuse_newer(found)
+    if found < SCHEMA_VERSION:
+        shown = "missing" if found == 0 else f"of version {found}; this Postroad needs {SCHEMA_VERSION}"
+        raise SchemaMismatch(f"the tables of the outbox are {shown}", remedy=INIT_REMEDY)
+
+
+def script(words: Words) -> str:
+    """The SQL that `init` runs on a database that has never seen it, for those who run SQL by other means."""
+    version = words(_SET_VERSION).strip().replace("?", str(SCHEMA_VERSION)) + ";"
+    if words.dialect == "postgresql":
+        return "\n".join(("BEGIN;", words(_LOCK) + ";", *map(words, postgres.STEPS), version, "COMMIT;", ""))
+    steps = [
+        words(";\n".join((before.strip().removesuffix(";"), *columns.values(), after)))
+        for before, columns, after in sqlite.STEPS
+    ]
+    return "\n".join(("BEGIN IMMEDIATE;", *steps, version, "COMMIT;", ""))
+
+
+def _version(session: Session, words: Words) -> int:
+    if not session.rows(words(_HAS_META[words.dialect]))[0][0]:
+        return 0
+    found = session.rows(words(_VERSION))
+    return int(found[0][0]) if found else 0
+
+
+def _refuse_newer(found: int) -> None:
+    if found > SCHEMA_VERSION:
+        raise SchemaMismatch(
+            f"the tables of the outbox are of version {found}; this Postroad knows up to {SCHEMA_VERSION}",
+            remedy="Upgrade Postroad.",
+        )
+
+
+def _migrate(session: Session, words: Words, version: int) -> None:
+    if words.dialect == "postgresql":
+        session.script(words(postgres.STEPS[version]))
+        return
+    before, columns, after = sqlite.STEPS[version]
+    session.script(words(before))
+    there = {name for (name,) in session.rows(words(_COLUMNS))}
+    for name, statement in columns.items():
+        if name not in there:
+            session.change(words(statement))
+    session.script(words(after))

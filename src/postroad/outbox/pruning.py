@@ -1,0 +1,29 @@
+"""Deletes what is done, a batch at a time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from postroad.connections.database import Database
+from postroad.outbox.dialects import Words
+
+# Rows that somebody holds are left for the next time, so that nobody waits.
+_PRUNE: Final = """
+DELETE FROM {outbox} WHERE id IN (
+  SELECT id FROM {outbox} WHERE state IN ('SENT', 'SKIPPED') AND updatedat < {ago}
+   ORDER BY updatedat LIMIT ? {skip_locked})
+"""
+
+
+def prune(database: Database, words: Words, *, older_than: timedelta, batch: int) -> int:
+    """Delete rows that were sent or skipped longer ago, each batch in a transaction of its own; how many."""
+    if older_than < timedelta(0):
+        raise ValueError(f"older_than: {older_than!r} is negative")
+    pruned = 0
+    while True:
+        with database.transaction() as session:
+            deleted = session.change(words(_PRUNE), (f"{older_than.total_seconds():.3f}", batch))
+        pruned += deleted
+        if deleted < batch:
+            return pruned
