@@ -1,0 +1,147 @@
+"""The runner: moves events from the stream into the lanes. Several share the shards of one stream."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Final, Protocol
+
+from postroad import failpoints
+from postroad.agents.aggregating import AggregateResult, aggregate
+from postroad.agents.model import RunStats
+from postroad.agents.port import AgentStore, Bell
+from postroad.agents.rules import check_whole
+from postroad.clock import Clock
+from postroad.errors import PostroadError
+from postroad.streams import TRIM_HORIZON, ShardLease, Stream, StreamRecord
+from postroad.telemetry import get_logger
+
+CONSUMER: Final = "agents-aggregator"
+LEASE_SECONDS: Final = 5.0
+_RENEW_SECONDS: Final = 1.5
+_LONGEST_PAUSE: Final = 0.25
+_AFTER_FAILURE: Final = 1.0
+
+
+class Grounds(Protocol):
+    """What a runner uses of a backend."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def transaction(self) -> AbstractContextManager[None]: ...
+
+
+class _LostLease(Exception):
+    """Another runner has the shard: nothing of this round may be committed."""
+
+
+class Runner:
+    """One worker. `run_once` does one round, `run` goes on until it is told to stop."""
+
+    def __init__(
+        self, backend: Grounds, store: AgentStore, stream: Stream, *, worker: str | None = None, batch: int = 500
+    ) -> None:
+        self._backend = backend
+        self._clock = backend.clock
+        self._store = store
+        self._stream = stream
+        self.worker = f"{socket.gethostname()[:64]}-{os.getpid()}-{id(self):x}" if worker is None else worker
+        self._batch = check_whole(batch, "batch", 1, 10_000)
+        self._leases: list[ShardLease] = []
+        self._leased_at = float("-inf")
+        self._positions: dict[ShardLease, str] = {}
+        self._closed = False
+
+    def run_once(self) -> RunStats:
+        """Move what the stream has for this worker's shards; a worker without shards moves nothing."""
+        self._renew()
+        read = [(lease, self._read(lease)) for lease in self._leases]
+        batches = [(lease, records) for lease, records in read if records]
+        result = AggregateResult(read=0, written=0, rejected=0)
+        if batches:
+            try:
+                result = self._commit(batches)
+            except _LostLease:
+                self._leased_at = float("-inf")
+                self._positions.clear()
+        released = self._store.release_due()
+        self._store.sweep()
+        return RunStats(
+            read=result.read, written=result.written, released=released + result.released, rejected=result.rejected
+        )
+
+    def run(self, stop: threading.Event) -> None:
+        """Go on until `stop` is set; a store that fails for a while is tried again."""
+        with ExitStack() as stack:
+            ears = self._store.listen()
+            bell = None if ears is None else stack.enter_context(ears)
+            while not stop.is_set():
+                try:
+                    busy = self.run_once().read > 0
+                except PostroadError as error:
+                    get_logger("agents").warning("agents_runner_failed", error=str(error))
+                    stop.wait(_AFTER_FAILURE)
+                    continue
+                if not busy:
+                    self._pause(bell, stop)
+
+    def close(self) -> None:
+        """Give the shards back to whoever asks next."""
+        self._closed = True
+        self._leases = []
+
+    def _renew(self) -> None:
+        if self._clock.monotonic() - self._leased_at < _RENEW_SECONDS and self._leases:
+            return
+        self._leased_at = self._clock.monotonic()
+        self._leases = self._stream.lease(CONSUMER, self.worker, seconds=LEASE_SECONDS)
+        self._positions = {lease: at for lease, at in self._positions.items() if lease in self._leases}
+
+    def _read(self, lease: ShardLease) -> list[StreamRecord]:
+        position = self._positions.get(lease)
+        if position is None:
+            position = self._stream.position(CONSUMER, lease.shard) or TRIM_HORIZON
+            self._positions[lease] = position
+        return self._stream.read(lease.shard, after=position, limit=self._batch)
+
+    def _commit(self, batches: Sequence[tuple[ShardLease, list[StreamRecord]]]) -> AggregateResult:
+        """Rows and positions in one transaction where the store can do that; else rows first, which are idempotent."""
+        joined = self._backend.transaction() if self._stream.traits.joins_writes else nullcontext()
+        done: dict[ShardLease, str] = {}
+        with joined:
+            result = aggregate(
+                [record for _, records in batches for record in records], self._store, self._clock,
+                stream=self._stream.name,
+            )  # fmt: skip
+            for lease, records in batches:
+                position = _before_failure(records, result.failed)
+                if position is None:
+                    continue
+                if not self._stream.checkpoint(CONSUMER, lease.shard, position, lease=lease):
+                    raise _LostLease
+                done[lease] = position
+        self._positions.update(done)
+        failpoints.hit("agents.fan_out.after_commit")
+        return result
+
+    def _pause(self, bell: Bell | None, stop: threading.Event) -> None:
+        due = self._store.next_due_seconds()
+        longest = _LONGEST_PAUSE if due is None else min(_LONGEST_PAUSE, max(0.001, due))
+        if bell is not None:
+            bell.wait(longest)
+        else:
+            stop.wait(min(longest, self._stream.traits.poll_seconds))
+
+
+def _before_failure(records: Sequence[StreamRecord], failed: Sequence[str]) -> str | None:
+    """The last sequence before the first record that must come again."""
+    done = None
+    for record in records:
+        if record.sequence in failed:
+            break
+        done = record.sequence
+    return done

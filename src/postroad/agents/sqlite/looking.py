@@ -1,0 +1,121 @@
+"""Reading a lane without touching it: peek, dead letters, and when something is due."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import apsw
+
+from postroad.agents.sqlite.rows import Reader
+from postroad.agents.sqlite.times import moment
+from postroad.agents.tables import lane_name
+from postroad.connections.fetching import every, one
+from postroad.errors import InvalidInput, QueueNotFound
+from postroad.queues import PeekedMessage
+from postroad.queues.markers import mark_dead
+from postroad.queues.port import MessageState
+
+_HEAD: Final = "coalesce((SELECT head FROM agent_lane WHERE agent_lane.lane = ?1), 0)"
+_DUE: Final = f"""
+SELECT EXISTS (SELECT 1 FROM agent_row WHERE lane = ?1 AND place >= {_HEAD}),
+    (SELECT min(visible_us) FROM agent_group WHERE lane = ?1),
+    EXISTS (SELECT 1 FROM agent_group WHERE lane = ?1 AND grp = 0)
+FROM agent WHERE num = ?1 AND state = 'active'
+"""  # noqa: S608 - a constant
+_PEEK: Final = f"""
+SELECT turn, place, producer, receives, visible_us, held, replay FROM (
+    SELECT turn, place, producer, receives, visible_us, held, replay FROM agent_lease WHERE lane = ?1
+    UNION ALL SELECT turn, place, producer, 0, 0, 0, replay FROM agent_aside WHERE lane = ?1
+    UNION ALL SELECT place, place, producer, 0, 0, 0, 0 FROM agent_row WHERE lane = ?1 AND place >= {_HEAD}
+) WHERE turn > ?2 ORDER BY turn LIMIT ?3
+"""  # noqa: S608 - a constant
+_TURN: Final = """
+SELECT max(turn) FROM (
+    SELECT turn FROM agent_lease WHERE lane = ?1 AND place = ?2
+    UNION ALL SELECT turn FROM agent_aside WHERE lane = ?1 AND place = ?2)
+"""
+_IS_TOTAL: Final = "SELECT total FROM agent WHERE num = ?"
+_DEAD: Final = """
+SELECT n, place, producer, receives, at_us, error, reason FROM agent_dead WHERE lane = ? AND n > ? ORDER BY n LIMIT ?
+"""
+
+
+def due_us(connection: apsw.Connection, lane: int) -> int | None:
+    """When, on the monotonic clock, something may be received; 0 for now, None for not before the next release."""
+    row = one(connection, _DUE, (lane,))
+    if row is None:
+        raise QueueNotFound("the agent was deleted")
+    fresh, returned, total_group = row
+    # A total order waits for its group, however much lies behind it.
+    return 0 if fresh and not total_group else returned
+
+
+def peek(
+    connection: apsw.Connection,
+    reader: Reader,
+    lane: int,
+    *,
+    after: str | None,
+    limit: int,
+    monotonic_us: int,
+    now_us: int,
+) -> list[PeekedMessage]:
+    """Messages in order, starting behind the message id `after`."""
+    total = bool(one(connection, _IS_TOTAL, (lane,))[0])
+    rows: list[Any] = every(connection, _PEEK, (lane, _turn(connection, reader, lane, after), limit))
+    peeked = []
+    for turn, place, producer, receives, visible_us, held, replay in rows:
+        event = reader.event(connection, lane, place)
+        if event is None or event.expires_us <= now_us:
+            continue
+        state: MessageState = "visible" if visible_us <= monotonic_us else "in_flight" if held else "delayed"
+        peeked.append(
+            PeekedMessage(
+                message_id=reader.message_id(lane, place),
+                body=reader.body(connection, lane, event, replay=bool(replay)),
+                attributes={},
+                group=reader.group(connection, lane, 0 if total else producer),
+                receive_count=receives,
+                sent_at=moment(event.arrived_us),
+                sequence=turn,
+                state=state,
+            )
+        )
+    return peeked
+
+
+def dead_letters(
+    connection: apsw.Connection, reader: Reader, lane: int, *, limit: int, after: int = 0
+) -> list[PeekedMessage]:
+    """The lane's dead letters behind the number `after`, oldest first, each with its `DeadLetter` marker."""
+    source = lane_name(reader.group(connection, lane, 0))
+    dead = []
+    for n, place, producer, receives, at_us, error, reason in every(connection, _DEAD, (lane, after, limit)):
+        event = reader.event(connection, lane, place)
+        if event is None:
+            continue
+        marked = mark_dead(
+            {"EventType": event.type}, source=source, receives=receives, error=error, at=moment(at_us), reason=reason
+        )
+        dead.append(
+            PeekedMessage(
+                message_id=reader.message_id(lane, place),
+                body=reader.body(connection, lane, event, replay=False),
+                attributes=marked,
+                group=reader.group(connection, lane, producer),
+                receive_count=receives,
+                sent_at=moment(event.arrived_us),
+                sequence=n,
+                state="visible",
+            )
+        )
+    return dead
+
+
+def _turn(connection: apsw.Connection, reader: Reader, lane: int, after: str | None) -> int:
+    if after is None:
+        return 0
+    place = reader.place(lane, after)
+    if place is None:
+        raise InvalidInput(f"after: {after!r} is not a message id of this lane", field="after")
+    return int(one(connection, _TURN, (lane, place))[0] or place)

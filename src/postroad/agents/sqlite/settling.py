@@ -1,0 +1,115 @@
+"""What a receiver does with its lease: ack, extend, release, reject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from postroad import failpoints
+from postroad.agents.sqlite import groups
+from postroad.agents.sqlite.burying import Undertaker
+from postroad.agents.sqlite.names import channel
+from postroad.agents.sqlite.receipts import Receipt, read_receipt
+from postroad.agents.sqlite.rows import Row
+from postroad.connections.engine import Engine
+from postroad.connections.fetching import one
+from postroad.connections.transaction import Transaction
+from postroad.errors import StaleReceipt
+from postroad.queues import AckResult, Delivery
+from postroad.queues.spec import MAX_VISIBILITY
+
+_VALID: Final = "lane = ?1 AND turn = ?2 AND fence = ?3 AND held = 1 AND visible_us > ?4"
+_ACK: Final = f"DELETE FROM agent_lease WHERE {_VALID} RETURNING grp"  # noqa: S608 - a constant
+_EXTEND: Final = f"UPDATE agent_lease SET visible_us = min(?5, leased_us + ?6) WHERE {_VALID} RETURNING grp"  # noqa: S608 - a constant
+_RELEASE: Final = f"""
+UPDATE agent_lease SET visible_us = ?5, held = 0, error = coalesce(?6, error), due_wall_us = ?7
+WHERE {_VALID} RETURNING grp
+"""  # noqa: S608 - a constant
+_UNDO: Final = f"""
+UPDATE agent_lease SET visible_us = ?4, held = 0, receives = receives - 1 WHERE {_VALID} RETURNING grp
+"""  # noqa: S608 - a constant
+_BURY: Final = f"""
+DELETE FROM agent_lease WHERE {_VALID} RETURNING grp, turn, place, producer, receives, first_us, error, replay, 0
+"""  # noqa: S608 - a constant
+_MAX_US: Final = int(MAX_VISIBILITY * 1_000_000)
+_OK: Final = AckResult(True)
+
+Change = Callable[[Receipt], Any]
+"""Changes the lease of a receipt and returns a row that begins with its group; None when it is stale."""
+
+
+class Settler:
+    """Ends and prolongs leases of lanes."""
+
+    def __init__(self, engine: Engine, undertaker: Undertaker) -> None:
+        self._engine = engine
+        self._undertaker = undertaker
+
+    def ack(self, tx: Transaction, lane: int, deliveries: Sequence[Delivery]) -> list[AckResult]:
+        """Settle the messages whose receipts are valid."""
+        now = self._engine.monotonic_us()
+        results = self._change(tx, lane, deliveries, lambda receipt: one(tx.connection, _ACK, (*receipt, now)))
+        failpoints.hit("queue.ack.before_commit")
+        return results
+
+    def extend(self, tx: Transaction, lane: int, deliveries: Sequence[Delivery], seconds: float) -> list[AckResult]:
+        """Move the end of the leases, at most twelve hours from the receive."""
+        now = self._engine.monotonic_us()
+        until = now + int(seconds * 1_000_000)
+        return self._change(
+            tx, lane, deliveries, lambda receipt: one(tx.connection, _EXTEND, (*receipt, now, until, _MAX_US))
+        )
+
+    def release(
+        self, tx: Transaction, lane: int, deliveries: Sequence[Delivery], after: float, error: str | None
+    ) -> list[AckResult]:
+        """End the leases without settling the messages."""
+        now, after_us = self._engine.monotonic_us(), int(after * 1_000_000)
+        due_wall_us = self._engine.now_us() + after_us if after_us else None
+        return self._change(
+            tx, lane, deliveries,
+            lambda receipt: one(tx.connection, _RELEASE, (*receipt, now, now + after_us, error, due_wall_us)),
+        )  # fmt: skip
+
+    def undo(self, tx: Transaction, lane: int, deliveries: Sequence[Delivery]) -> list[AckResult]:
+        """Take back deliveries that their receiver did not handle; they cost no receive."""
+        now = self._engine.monotonic_us()
+        return self._change(tx, lane, deliveries, lambda receipt: one(tx.connection, _UNDO, (*receipt, now)))
+
+    def reject(
+        self, tx: Transaction, lane: int, deliveries: Sequence[Delivery], reason: str, error: str | None
+    ) -> list[AckResult]:
+        """Put the messages to the dead letters now."""
+        now, now_us = self._engine.monotonic_us(), self._engine.now_us()
+
+        def bury(receipt: Receipt) -> Any:
+            found = one(tx.connection, _BURY, (*receipt, now))
+            if found is not None:
+                row = Row(*found[1:])
+                row = row if error is None else row._replace(error=error)
+                self._undertaker.bury(tx, lane, row, now_us=now_us, reason=reason)
+            return found
+
+        return self._change(tx, lane, deliveries, bury)
+
+    def _change(
+        self, tx: Transaction, lane: int, deliveries: Sequence[Delivery], change: Change
+    ) -> list[AckResult]:  # fmt: skip
+        results, touched = [], set()
+        for delivery in deliveries:
+            receipt = read_receipt(delivery.receipt)
+            found = change(receipt) if receipt.lane == lane else None
+            if found is None:
+                results.append(_stale(delivery))
+            else:
+                touched.add(found[0])
+                results.append(_OK)
+        for group in touched:
+            groups.regroup(tx, lane, group, self._engine.monotonic_us())
+        if touched:
+            tx.touch(channel(lane))
+        return results
+
+
+def _stale(delivery: Delivery) -> AckResult:
+    return AckResult(False, StaleReceipt(f"message {delivery.message_id}: the lease is over"))
