@@ -163,10 +163,10 @@ class Engine:
             self._resolve()
             self._ring(tx)
 
-    def listen(self, channel: str) -> contextlib.AbstractContextManager[Ear]:
-        """Hear when somebody, in any process, touches the channel."""
+    def listen(self, *channels: str) -> contextlib.AbstractContextManager[Ear]:
+        """Hear when somebody, in any process, touches one of the channels."""
         self._check_usable()
-        return self._ears.listen(channel)
+        return self._ears.listen(*channels)
 
     def monotonic_us(self) -> int:
         """Microseconds of the clock that never steps."""

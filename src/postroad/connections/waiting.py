@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -39,19 +39,21 @@ class Ear:
 class Listening:
     """An ear for the time of a block."""
 
-    __slots__ = ("_channel", "_ear", "_ears")
+    __slots__ = ("_channels", "_ear", "_ears")
 
-    def __init__(self, ears: Ears, channel: str) -> None:
+    def __init__(self, ears: Ears, channels: Sequence[str]) -> None:
         self._ears = ears
-        self._channel = channel
+        self._channels = channels
         self._ear = Ear()
 
     def __enter__(self) -> Ear:
-        self._ears.add(self._channel, self._ear)
+        for channel in self._channels:
+            self._ears.add(channel, self._ear)
         return self._ear
 
     def __exit__(self, *_: object) -> None:
-        self._ears.remove(self._channel, self._ear)
+        for channel in self._channels:
+            self._ears.remove(channel, self._ear)
 
 
 class Ears:
@@ -66,9 +68,9 @@ class Ears:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def listen(self, channel: str) -> Listening:
-        """An ear on the channel for the time of a `with` block."""
-        return Listening(self, channel)
+    def listen(self, *channels: str) -> Listening:
+        """An ear on the channels for the time of a `with` block."""
+        return Listening(self, channels)
 
     def add(self, channel: str, ear: Ear) -> None:
         """Let the ear hear the channel."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, Self
@@ -23,6 +23,9 @@ from postroad.topics.overflow import OverflowingTopic
 
 if TYPE_CHECKING:
     # A program that only uses queues does not pay for the import of the bus.
+    from postroad.agents import Agents
+    from postroad.agents.port import AgentStore
+    from postroad.agents.settings import AgentSettings
     from postroad.bus.archive import Archive
     from postroad.bus.config import BusConfig
     from postroad.bus.stores import QueueTags
@@ -52,6 +55,9 @@ class Ground(Protocol):
     def journal(self) -> Journal: ...
     def blobs(self) -> Blobs | None: ...
     def queue_tags(self) -> QueueTags | None: ...
+    def agent_store(
+        self, settings: AgentSettings, rejected: Callable[[], Queue]
+    ) -> tuple[AgentStore, Stream]: ...  # fmt: skip
     def transaction(self) -> AbstractContextManager[None]: ...
     def check(self) -> None: ...
     def close(self) -> None: ...
@@ -156,6 +162,32 @@ class Backend:
         archive = Archive(self, topic, fifo=fifo, retention=retention)
         self._archives.add(archive)
         return archive
+
+    def agents(
+        self,
+        *,
+        dispatch_delay: float | None = None,
+        retention: float = 604_800,
+        max_receives: int = 5,
+        visibility: float = 30,
+        validate: bool = True,
+        stream: str = "agent-events",
+    ) -> Agents:
+        """The agents of this store: who listens to whom, and what waits for each."""
+        from postroad.agents import Agents
+        from postroad.agents.settings import checked
+        from postroad.agents.tables import REJECTED_QUEUE
+
+        settings = checked(
+            dispatch_delay=dispatch_delay, retention=retention, max_receives=max_receives, visibility=visibility,
+            validate=validate, stream=stream,
+        )  # fmt: skip
+
+        def rejected() -> Queue:
+            return self.create_queue(QueueSpec(REJECTED_QUEUE, retention=1_209_600))
+
+        store, opened = self._ground.agent_store(settings, rejected)
+        return Agents(self, store, opened, settings)
 
     def queue_tags(self) -> QueueTags | None:
         """Signs of life on queues, for a store that removes no abandoned ones by itself; None elsewhere."""

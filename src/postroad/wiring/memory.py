@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,11 @@ from postroad.streams import Stream
 from postroad.streams.memory import MemoryStreams
 from postroad.topics import Topic
 from postroad.topics.memory import MemoryTopics
+from postroad.wiring.scratch import Scratch
 
 if TYPE_CHECKING:
+    from postroad.agents.port import AgentStore
+    from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
 
 
@@ -36,6 +40,8 @@ class MemoryGround:
 
     def __init__(self, clock: Clock) -> None:
         self.stage = default_stage()
+        self._clock = clock
+        self._scratch: Scratch | None = None
         self._queues = MemoryQueues(clock)
         self._topics = MemoryTopics(self._queues)
         self._streams = MemoryStreams(clock)
@@ -83,6 +89,14 @@ class MemoryGround:
         """None: abandoned queues are removed by the store itself."""
         return None
 
+    def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]:
+        from postroad.agents.sqlite.store import SQLiteAgentStore
+
+        if self._scratch is None:
+            self._scratch = Scratch(self._clock)
+        stream = self._streams.stream(settings.stream, shards=4, retention=86_400)
+        return SQLiteAgentStore(self._scratch.engine, stream, rejected, settings, durable=False), stream
+
     def transaction(self) -> AbstractContextManager[None]:
         raise NotSupported("memory has no transactions; use the embedded engine (sqlite:///path)")
 
@@ -90,4 +104,5 @@ class MemoryGround:
         """Memory is always there."""
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        if self._scratch is not None:
+            self._scratch.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ from postroad.topics import Topic
 from postroad.topics.sqlite import SQLiteTopics
 
 if TYPE_CHECKING:
+    from postroad.agents.port import AgentStore
+    from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
 
 
@@ -89,6 +92,12 @@ class SQLiteGround:
     def queue_tags(self) -> QueueTags | None:
         """None: abandoned queues are removed by the store itself."""
         return None
+
+    def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]:
+        from postroad.agents.sqlite.store import SQLiteAgentStore
+
+        stream = self._streams.stream(settings.stream, shards=4, retention=86_400)
+        return SQLiteAgentStore(self._engine, stream, rejected, settings), stream
 
     def transaction(self) -> AbstractContextManager[None]:
         return self._engine.transaction()
