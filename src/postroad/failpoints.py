@@ -33,7 +33,12 @@ NAMES = frozenset(
         "consumer.after_commit",
         "consumer.after_effect",
         "inbox.after_insert",
+        "outbox.after_claim",
+        "outbox.after_publish",
+        "outbox.mid_batch",
+        "outbox.before_settle",
         "http.before_reply",
+        "topology.apply.mid",
     }
 )
 _RULE = re.compile(r"(?P<name>[a-z0-9_.]+)=(?P<action>[a-z0-9]+)(:(?P<arg>[0-9.]+))?(@(?P<p>[0-9.]+))?(#(?P<nth>\d+))?")

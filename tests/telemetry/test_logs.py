@@ -101,7 +101,7 @@ def test_the_names_of_log_lines_are_exactly_those_the_code_uses() -> None:
 def _logged(path: Path) -> Iterator[Any]:
     """The names in the first argument of calls such as `_log.info("…")` and `get_logger("…").info("…")`.
 
-    A bus names its lines in tables, too, so there every word that begins like one counts.
+    Buses and dispatchers name their lines in tables, too, so there every word that begins like one counts.
     """
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
@@ -111,4 +111,6 @@ def _logged(path: Path) -> Iterator[Any]:
             ) if level in _LEVELS:
                 yield from (part.value for part in ast.walk(first) if isinstance(part, ast.Constant))
             case ast.Constant(value=str(word)) if path.parent.name == "bus" and re.fullmatch("bus_[a-z_]+", word):
+                yield word
+            case ast.Constant(value=str(word)) if path.parent.name == "dispatching" and word.startswith("outbox_"):
                 yield word

@@ -7,14 +7,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from postroad.errors import ConfigurationError, InvalidInput, NotPermitted, OutcomeUnknown, PostroadError, Unavailable
+from postroad.errors import (
+    ConfigurationError,
+    InvalidInput,
+    NotPermitted,
+    OutcomeUnknown,
+    PostroadError,
+    Throttled,
+    Unavailable,
+)
 
 Make = Callable[[str], PostroadError]
 """Makes the adapter's own error for one of AWS's codes out of AWS's words."""
 
 THROTTLED = frozenset(
     {
-        "BandwidthLimitExceeded", "EC2ThrottledException", "KMSThrottlingException", "KmsThrottled", "LimitExceeded",
+        "BandwidthLimitExceeded", "EC2ThrottledException", "KMSThrottling", "KMSThrottlingException", "KmsThrottled",
+        "LimitExceeded",
         "LimitExceededException", "OverLimit", "PriorRequestNotComplete", "ProvisionedThroughputExceeded",
         "ProvisionedThroughputExceededException", "RequestLimitExceeded", "RequestThrottled",
         "RequestThrottledException", "SlowDown", "Throttled", "ThrottledException", "Throttling",
@@ -33,8 +42,11 @@ _DENIED = frozenset(
     {
         "AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException", "ExpiredToken",
         "ExpiredTokenException", "IncompleteSignature", "InvalidAccessKeyId", "InvalidClientTokenId",
-        "InvalidSecurity", "MissingAuthenticationToken", "OptInRequired", "SignatureDoesNotMatch",
-        "UnauthorizedOperation", "UnrecognizedClientException",
+        "InvalidSecurity", "KMSAccessDenied", "KMSAccessDeniedException", "KMSDisabled", "KMSDisabledException",
+        "KMSInvalidState", "KMSInvalidStateException", "KMSNotFound", "KMSNotFoundException", "KMSOptInRequired",
+        "KmsAccessDenied", "KmsDisabled", "KmsInvalidKeyUsage", "KmsInvalidState", "KmsNotFound", "KmsOptInRequired",
+        "MissingAuthenticationToken", "OptInRequired", "SignatureDoesNotMatch", "UnauthorizedOperation",
+        "UnrecognizedClientException",
     }
 )  # fmt: skip
 _NEVER_SENT = frozenset({"ConnectTimeoutError", "EndpointConnectionError", "ProxyConnectionError", "SSLError"})
@@ -128,4 +140,6 @@ def refused(code: str, text: str) -> PostroadError:
         return InvalidInput(text)
     if code in _DENIED:
         return NotPermitted(text)
+    if code in THROTTLED:
+        return Throttled(text)
     return Unavailable(text)

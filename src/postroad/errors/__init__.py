@@ -61,6 +61,7 @@
     ├── TransportError            the driver or the network failed
     │   ├── Unavailable           it surely had no effect
     │   │   ├── NotPermitted      the credentials do not allow it
+    │   │   ├── Throttled         too much at this rate
     │   │   └── CircuitOpenError  not tried, because too much failed before
     │   ├── OutcomeUnknown        it may have had its effect; repeat it under the same id
     │   └── PublishFailed         a bus could not send an event
@@ -127,6 +128,7 @@ from postroad.errors.transport import (
     PublishFailed,
     RowRejected,
     TargetUnavailable,
+    Throttled,
     TransportError,
     Unavailable,
 )
@@ -212,6 +214,7 @@ __all__ = [
     "StreamNotFound",
     "SubscriptionNotFound",
     "TargetUnavailable",
+    "Throttled",
     "TokenExists",
     "TokenInUrl",
     "TokenNotFound",

@@ -26,6 +26,13 @@ class NotPermitted(Unavailable):
     remedy = "Give these credentials the permission that the message names, or renew them."
 
 
+class Throttled(Unavailable):
+    """The service takes no more at this rate; it had no effect."""
+
+    slug = "throttled"
+    remedy = "Send less, or wait; whoever sends in the background goes on by itself."
+
+
 class CircuitOpenError(Unavailable):
     """Not tried, because too many calls before it failed."""
 

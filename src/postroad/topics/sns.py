@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import THROTTLED, Make, refused, short_code, translated
 from postroad.connections.batches import ATTEMPTS, Again, Entry, deliver
-from postroad.errors import OutcomeUnknown, PostroadError, TopicNotFound, Unavailable
+from postroad.errors import InvalidInput, OutcomeUnknown, PostroadError, Throttled, TopicNotFound, Unavailable
 from postroad.queues import OutgoingMessage, Queue, SendResult
 from postroad.queues.sqs import SQSQueue, SQSQueues
 from postroad.queues.sqs.wire import attributes_of, size_of
@@ -156,7 +156,9 @@ class SNSTopic:
     def _failed(self, entry: Mapping[str, Any]) -> Again | PostroadError:
         code = short_code(str(entry.get("Code", "")))
         text = f"publishing to SNS topic {self.name!r}: {code}: {entry.get('Message', '')}"
-        return Again(Unavailable(text)) if not entry.get("SenderFault") or code in THROTTLED else refused(code, text)
+        if code in THROTTLED:
+            return Again(Throttled(text))
+        return refused(code, text) if entry.get("SenderFault") else Again(Unavailable(text))
 
     def _allowed(self, policy: str | None, queue: SQSQueue) -> str:
         return queue_policies.allow(policy, service="sns.amazonaws.com", source_arn=self.arn, queue_arn=queue.arn)
@@ -199,7 +201,12 @@ def _known(name: str) -> dict[str, Make]:
     def missing(_: str) -> PostroadError:
         return TopicNotFound(f"there is no SNS topic {name!r}")
 
-    return {"NotFound": missing, "NotFoundException": missing}
+    def invalid(words: str) -> PostroadError:
+        # Of the topic's address, not of the message: nothing could be published here.
+        return missing(words) if "TopicArn" in words else InvalidInput(f"SNS topic {name!r}: {words}")
+
+    known: dict[str, Make] = dict.fromkeys(("NotFound", "NotFoundException"), missing)
+    return known | dict.fromkeys(("InvalidParameter", "InvalidParameterException"), invalid)
 
 
 def _published(outcome: Mapping[str, Any] | PostroadError) -> SendResult:
