@@ -73,6 +73,12 @@ class Records:
                 session.change(self.sql.audit, (by, "done" if done else "not done", *key, reason))
         return changed
 
+    def event_ids(self, consumer: str, after: UUID | None, limit: int) -> list[UUID]:
+        """A page of those that are done."""
+        with self.database.reading() as session:
+            rows = session.rows(self.sql.event_ids, (consumer, str(after or ""), limit))
+        return [UUID(event_id) for (event_id,) in rows]
+
     def processed(self, consumer: str, event_ids: Sequence[str]) -> set[UUID]:
         """Those that are done."""
         found: set[UUID] = set()

@@ -81,6 +81,9 @@ UPDATE {inbox} SET status = 'done', processedat = {now}, leaseuntil = NULL
     resolve_not_done: str = "DELETE FROM {inbox} WHERE consumer = ? AND eventid = ? AND {abandoned}"
     audit: str = "INSERT INTO {audit} (actor, action, consumer, eventid, reason) VALUES (?, ?, ?, ?, ?)"
     processed: str = "SELECT eventid FROM {inbox} WHERE consumer = ? AND status = 'done' AND eventid IN ({among})"
+    event_ids: str = """
+SELECT eventid FROM {inbox} WHERE consumer = ? AND status = 'done' AND eventid > ? ORDER BY eventid LIMIT ?
+"""
     prune: str
 
     def named(self, words: Mapping[str, str]) -> Self:
