@@ -38,6 +38,8 @@ NAMES = frozenset(
         "outbox.mid_batch",
         "outbox.before_settle",
         "http.before_reply",
+        "worker.after_spawn",
+        "worker.before_result",
         "topology.apply.mid",
     }
 )
