@@ -14,6 +14,7 @@ import pytest
 import postroad
 from postroad.telemetry import LOG_EVENTS, configure_logs, get_logger
 
+_TASK_LINE = re.compile("(task|worker)_[a-z_]+(?<!_id)")
 _LEVELS = {"debug", "info", "warning", "error", "exception"}
 
 
@@ -101,7 +102,7 @@ def test_the_names_of_log_lines_are_exactly_those_the_code_uses() -> None:
 def _logged(path: Path) -> Iterator[Any]:
     """The names in the first argument of calls such as `_log.info("…")` and `get_logger("…").info("…")`.
 
-    Buses and dispatchers name their lines in tables, too, so there every word that begins like one counts.
+    Buses, dispatchers and tasks name their lines in tables, too, so there every word that begins like one counts.
     """
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
@@ -113,4 +114,6 @@ def _logged(path: Path) -> Iterator[Any]:
             case ast.Constant(value=str(word)) if path.parent.name == "bus" and re.fullmatch("bus_[a-z_]+", word):
                 yield word
             case ast.Constant(value=str(word)) if path.parent.name == "dispatching" and word.startswith("outbox_"):
+                yield word
+            case ast.Constant(value=str(word)) if path.parent.name == "tasks" and _TASK_LINE.fullmatch(word):
                 yield word

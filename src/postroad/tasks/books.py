@@ -1,0 +1,162 @@
+"""The books of tasks: leases and journal, written so that neither can contradict the other.
+
+Where one commit can hold both (the embedded engine), it does. Elsewhere the lease is written first and carries the
+events it owes the journal, so that they are recorded later when the journal is down now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from postroad.errors import BlobNotFound, PostroadError
+from postroad.items import ABSENT
+from postroad.items.port import Expect, Item
+from postroad.journal import Appends, JournalEvent
+from postroad.tasks.grounds import Ground
+from postroad.tasks.leases import Held, Lease, lease_key
+from postroad.tasks.telling import tell
+
+Then = Callable[[bool], None]
+_INLINE_BYTES = 200_000
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Lease).decode
+
+
+class Written(msgspec.Struct, frozen=True):
+    """Whether the lease was as expected and is written, how it stands, and whether the events are in the journal."""
+
+    ok: bool
+    held: Held | None
+    recorded: bool = False
+
+
+class Books:
+    """Reads and writes the leases of tasks together with their events."""
+
+    def __init__(self, backend: Ground, journal: Appends | None = None) -> None:
+        self._backend = backend
+        self._items = backend.items()
+        self._blobs = backend.blobs()
+        self._journal: Appends = backend.journal() if journal is None else journal
+        # A journal that was brought along has commits of its own.
+        self.together = journal is None and self._items.traits.joins_writes
+
+    def put(self, tenant: str, request_id: str, lease: Lease, *, expect: Held | None) -> Written:
+        """Write the lease alone, if it is still as expected."""
+        return self._put(lease_key(tenant, request_id), lease, _version(expect))
+
+    def remove(self, tenant: str, request_id: str, *, expect: Held) -> None:
+        """Forget the lease, if it is still as expected."""
+        self._items.delete(lease_key(tenant, request_id), expect=expect.version)
+
+    def read(self, tenant: str, request_id: str) -> Held | None:
+        """The lease as it stands."""
+        return _held(self._items.get(lease_key(tenant, request_id)))
+
+    def write(
+        self,
+        tenant: str,
+        request_id: str,
+        lease: Lease,
+        events: Sequence[JournalEvent] = (),
+        *,
+        expect: Held | None,
+        then: Then = lambda recorded: None,
+    ) -> Written:
+        """Write the lease if it is still as expected, record what it owes and the events, and do what follows."""
+        key = lease_key(tenant, request_id)
+        version = _version(expect)
+        due = [*self._owed(lease), *events]
+        if self.together:
+            with suppress(PostroadError):
+                return self._write_together(key, lease, due, version, then)
+        written = self._put(key, self._owing(request_id, lease, due), version)
+        if not written.ok:
+            return written
+        recorded = self.record(due)
+        self._follow(then, recorded)
+        return Written(True, self._paid(written.held) if recorded else written.held, recorded)
+
+    def record(self, events: Sequence[JournalEvent]) -> bool:
+        """Append the events; False, and a line in the log, when the journal takes them not."""
+        try:
+            self.append(events)
+        except PostroadError as error:
+            tell("task_record_failed", error=str(error), events=[event.event_type for event in events])
+            return False
+        return True
+
+    def record_owed(self, held: Held) -> bool:
+        """Append what the lease owes the journal; whether nothing is owed now."""
+        recorded = self.record(self._owed(held.lease))
+        if recorded:
+            self._paid(held)
+        return recorded
+
+    def _write_together(
+        self, key: str, lease: Lease, due: Sequence[JournalEvent], version: int | Expect, then: Then
+    ) -> Written:
+        with self._backend.transaction():
+            written = self._put(key, msgspec.structs.replace(lease, owed=[], owed_at=None), version)
+            if written.ok:
+                self.append(due)
+                then(True)
+        return msgspec.structs.replace(written, recorded=written.ok)
+
+    def _follow(self, then: Then, recorded: bool) -> None:
+        try:
+            then(recorded)
+        except PostroadError as error:
+            # The message comes back by itself, and the lease tells what to do with it.
+            tell("task_ack_failed", error=str(error))
+
+    def _put(self, key: str, lease: Lease, version: int | Expect) -> Written:
+        result = self._items.put(key, _encode(lease), expect=version)
+        return Written(result.ok, _held(result.item))
+
+    def append(self, events: Sequence[JournalEvent]) -> None:
+        """Append the events, or raise why one of them was refused."""
+        if not events:
+            return
+        for result in self._journal.append(events):
+            if result.error is not None:
+                raise result.error
+
+    def _owing(self, request_id: str, lease: Lease, due: Sequence[JournalEvent]) -> Lease:
+        """The lease with the events it owes, in a blob when they are large."""
+        owed = [event.to_item() for event in due]
+        data = _encode(owed)
+        if len(data) <= _INLINE_BYTES or self._blobs is None:
+            return msgspec.structs.replace(lease, owed=owed, owed_at=None)
+        ref = self._blobs.put(f"leases/{request_id}/{lease.run}-{lease.token}.json", data)
+        return msgspec.structs.replace(lease, owed=[], owed_at=ref)
+
+    def _owed(self, lease: Lease) -> list[JournalEvent]:
+        items = lease.owed
+        if lease.owed_at is not None and self._blobs is not None:
+            try:
+                items = msgspec.json.decode(self._blobs.get(lease.owed_at))
+            except BlobNotFound:
+                # It is deleted once its events are recorded.
+                return []
+        return [JournalEvent.from_item(item) for item in items]
+
+    def _paid(self, held: Held | None) -> Held | None:
+        """The lease as known to owe nothing; the item says so at its next write."""
+        if held is None or not (held.lease.owed or held.lease.owed_at):
+            return held
+        if held.lease.owed_at is not None and self._blobs is not None:
+            with suppress(PostroadError):
+                self._blobs.delete(held.lease.owed_at)
+        return Held(msgspec.structs.replace(held.lease, owed=[], owed_at=None), held.version)
+
+
+def _version(expect: Held | None) -> int | Expect:
+    return ABSENT if expect is None else expect.version
+
+
+def _held(item: Item | None) -> Held | None:
+    return None if item is None else Held(_decode(item.value), item.version)

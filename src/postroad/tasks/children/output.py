@@ -1,0 +1,92 @@
+"""What a child prints: its tail is kept, the rest is read and dropped."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+TAIL_BYTES = 65_536
+TAIL_LINES = 20
+_LINE_CHARACTERS = 500
+_ACTIVITY = b'"lastActivity"'
+
+
+class Tail:
+    """The last 64 KiB of what was printed."""
+
+    def __init__(self) -> None:
+        self._parts: deque[bytes] = deque()
+        self._size = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take in what was printed."""
+        self._parts.append(data)
+        self._size += len(data)
+        while self._size - len(self._parts[0]) >= TAIL_BYTES:
+            self._size -= len(self._parts.popleft())
+
+    def lines(self) -> tuple[str, ...]:
+        """The last lines that hold something, without characters that drive a terminal."""
+        text = b"".join(self._parts)[-TAIL_BYTES:].decode(errors="replace")
+        lines = [clean for line in text.splitlines() if (clean := _clean(line))]
+        return tuple(lines[-TAIL_LINES:])
+
+
+class Lines:
+    """The last line of a stream that holds something; one above the limit is known to be too long, and not kept."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open = bytearray()
+        self._open_too_long = False
+        self.last: bytes | None = None
+        self.too_long = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take in what was printed; the lines completed by it that speak of an activity."""
+        *ended, rest = data.split(b"\n")
+        found = []
+        for part in ended:
+            self._add(part)
+            if _ACTIVITY in self._open and (activity := _activity(bytes(self._open))) is not None:
+                found.append(activity)
+            self.end()
+        self._add(rest)
+        return found
+
+    def end(self) -> None:
+        """The line is complete."""
+        if self._open.strip() or self._open_too_long:
+            self.last = None if self._open_too_long else bytes(self._open).strip()
+            self.too_long = self._open_too_long
+        self._open.clear()
+        self._open_too_long = False
+
+    def _add(self, part: bytes) -> None:
+        if len(self._open) + len(part) > self._limit:
+            self._open_too_long = True
+            self._open.clear()
+        elif not self._open_too_long:
+            self._open += part
+
+
+class _Activity(msgspec.Struct):
+    type: str
+    stepName: str
+    timestamp: int
+
+
+class _Saying(msgspec.Struct):
+    lastActivity: _Activity
+
+
+def _activity(line: bytes) -> bytes | None:
+    try:
+        return msgspec.json.encode(msgspec.json.decode(line, type=_Saying).lastActivity)
+    except (msgspec.DecodeError, ValueError):
+        return None
+
+
+def _clean(line: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in line[:_LINE_CHARACTERS]).rstrip()

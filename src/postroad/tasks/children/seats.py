@@ -1,0 +1,186 @@
+"""The worker's side: a zygote of its own, and a seat for each child it runs at a time."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from postroad.errors import ConfigurationError
+from postroad.tasks.children.child import BOOT
+from postroad.tasks.children.finding import entry_of, import_path, main_module
+from postroad.tasks.children.wire import (
+    Catalog,
+    Frames,
+    FromKeeper,
+    Halt,
+    Order,
+    Plan,
+    Refusal,
+    TaskEntry,
+    from_keeper,
+    from_zygote,
+    message,
+    read_frame,
+)
+from postroad.tasks.definitions import TaskDefinition
+
+_END_SECONDS = 10.0
+
+
+class SeatLost(Exception):
+    """The keeper died; what ran there is dead or dying."""
+
+
+class Seat:
+    """A line to one keeper. One thread orders and waits; any thread may halt."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._frames = Frames()
+        self._heard: list[FromKeeper] = []
+        self._sending = threading.Lock()
+        self._events = select.poll()
+        self._events.register(line, select.POLLIN)
+
+    def order(self, order: Order) -> None:
+        """Let the waiting child begin."""
+        self._send(message(order))
+
+    def halt(self, grace: float) -> None:
+        """End the running child; one that has ended already is not troubled."""
+        with suppress(SeatLost):
+            self._send(message(Halt(grace)))
+
+    def hear(self, timeout: float | None = None) -> FromKeeper | None:
+        """What the keeper says next; None when it says nothing for so long. `SeatLost` when it is gone."""
+        while not self._heard:
+            if not self._events.poll(None if timeout is None else max(0.0, timeout) * 1_000):
+                return None
+            try:
+                data = self._line.recv(1 << 18)
+            except OSError as error:
+                raise SeatLost from error
+            if not data:
+                raise SeatLost
+            self._heard += [from_keeper.decode(found) for found in self._frames.feed(data)]
+        return self._heard.pop(0)
+
+    def close(self) -> None:
+        """End the keeper and whatever runs there."""
+        with self._sending:
+            self._line.close()
+
+    def _send(self, data: bytes) -> None:
+        with self._sending:
+            try:
+                self._line.sendall(data)
+            except OSError as error:
+                raise SeatLost from error
+
+
+class Nursery:
+    """The zygote of one worker; started again when it died."""
+
+    def __init__(
+        self,
+        definitions: Iterable[TaskDefinition],
+        *,
+        imports: tuple[str, ...],
+        environment: Mapping[str, str],
+        child_reuse: int,
+        max_output_bytes: int,
+    ) -> None:
+        entries = tuple(entry_of(definition) for definition in definitions)
+        self._plan = Plan(
+            sys_path=import_path(),
+            imports=imports,
+            tasks=entries,
+            main=main_module(entries),
+            worker=os.getpid(),
+            child_reuse=child_reuse,
+            max_output_bytes=max_output_bytes,
+        )
+        self._environment = dict(environment)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._closed = False
+        self.tasks: dict[str, TaskEntry] = {}
+        """What the children know, once the zygote runs."""
+
+    def start(self) -> None:
+        """Start the zygote and wait until it has imported everything; `ConfigurationError` says what it cannot."""
+        with self._lock:
+            self._start()
+
+    def seat(self) -> Seat:
+        """A new seat; `SeatLost` when the nursery is closed."""
+        here, there = socket.socketpair()
+        with self._lock, there:
+            for _ in range(2):
+                try:
+                    if self._closed:
+                        raise SeatLost
+                    assert self._control is not None
+                    socket.send_fds(self._control, [b"k"], [there.fileno()])
+                    return Seat(here)
+                except OSError:
+                    self._end()
+                    self._start()
+        here.close()
+        raise SeatLost
+
+    def close(self) -> None:
+        """End the zygote with everything that stems from it."""
+        with self._lock:
+            self._closed = True
+            self._end()
+
+    def _start(self) -> None:
+        here, there = socket.socketpair()
+        with there:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", BOOT.format("zygote"), *self._plan.sys_path],
+                stdin=there.fileno(),
+                # What modules print when they are imported belongs to the log.
+                stdout=_stderr(),
+                env=self._environment,
+                start_new_session=True,
+            )
+        self._control = here
+        self._control.sendall(message(self._plan))
+        answer = read_frame(self._control.fileno())
+        found = Refusal("it ended at once") if answer is None else from_zygote.decode(answer)
+        if not isinstance(found, Catalog):
+            self._end()
+            raise ConfigurationError(
+                f"imports: the tasks cannot be loaded in a child: {found.error}", field="imports",
+                remedy="Name modules that a new interpreter can import; variables they need are named in pass_env.",
+            )  # fmt: skip
+        self.tasks = {entry.name: entry for entry in found.tasks}
+
+    def _end(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            try:
+                self._process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+
+def _stderr() -> int | None:
+    try:
+        os.fstat(2)
+    except OSError:
+        return subprocess.DEVNULL
+    return 2

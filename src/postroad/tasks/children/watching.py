@@ -1,0 +1,186 @@
+"""Watching a child through one order: it is fed, heard, ended in time, and buried with all its descendants."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from math import inf
+
+from postroad.tasks.children import kernel
+from postroad.tasks.children.birth import Child, some
+from postroad.tasks.children.child import Life
+from postroad.tasks.children.line import Line, WorkerGone
+from postroad.tasks.children.output import Lines, Tail
+from postroad.tasks.children.wire import ACTIVITY, RESULT, Active, Halt, Order, Report, encode, frame
+
+_BURIAL_SECONDS = 5.0
+_LONGEST_POLL = 60.0
+
+
+class Watch:
+    """One order of one child."""
+
+    def __init__(self, child: Child, order: Order, life: Life, line: Line, directory: str) -> None:
+        self._child = child
+        self._line = line
+        self._grace = order.kill_grace
+        self._task = life.tasks.get(order.name)
+        self._lasts = child.served + 1 < life.child_reuse and self._task.command is None and not self._task.fresh
+        self._to_feed = memoryview(_food(order, directory, self._task.command is not None, self._task.fresh, life))
+        self._tail = Tail()
+        self._streams = {child.out: Lines(life.max_output_bytes), child.err: Lines(life.max_output_bytes)}
+        self._said = b""
+        self._activity: bytes | None = None
+        self._began = time.monotonic()
+        self._end_at = self._began + order.timeout
+        self._kill_at = inf
+        self._killed_with: str | None = None
+        self._timed_out = False
+        self._oom_kills = kernel.oom_kills()
+        self.ended = False
+        """Whether the child is no more, rather than waiting for its next order."""
+
+    def until_done(self) -> Report:
+        """Watch until the child has ended or waits for more."""
+        events = self._events()
+        while not self.ended and not (self._lasts and self._said[:1] == RESULT):
+            for descriptor, _ in events.poll(self._patience_ms()):
+                self._attend(descriptor, events)
+            self._keep_time()
+        self._child.served += 1
+        return self._buried() if self.ended else self._report(0, None, kernel.resident_bytes(self._child.pid))
+
+    def _events(self) -> select.poll:
+        events = select.poll()
+        events.register(self._child.orders, select.POLLOUT)
+        for descriptor in (self._line.fileno(), self._child.gone, self._child.words, *self._streams):
+            events.register(descriptor, select.POLLIN)
+        return events
+
+    def _attend(self, descriptor: int, events: select.poll) -> None:
+        if descriptor == self._child.gone:
+            self.ended = True
+        elif descriptor == self._line.fileno():
+            for told in self._line.hear():
+                if isinstance(told, Halt):
+                    self._halt(told.grace)
+        elif descriptor == self._child.orders:
+            self._feed(events)
+        elif not self._read(descriptor):
+            events.unregister(descriptor)
+
+    def _feed(self, events: select.poll) -> None:
+        """Give the child what it has not read yet."""
+        try:
+            self._to_feed = self._to_feed[os.write(self._child.orders, self._to_feed[: 1 << 16]) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._to_feed = self._to_feed[:0]
+        if not self._to_feed:
+            events.unregister(self._child.orders)
+            if self._task.command is not None or self._task.fresh:
+                self._child.close_orders()
+
+    def _read(self, descriptor: int) -> bool:
+        """Take in what the child says or prints; False at the end of it."""
+        data = some(descriptor)
+        if data and descriptor == self._child.words:
+            self._listen(data)
+        elif data:
+            self._tail.feed(data)
+            if self._task.command is not None:
+                activities = self._streams[descriptor].feed(data)
+                if descriptor == self._child.out:
+                    self._tell_of(activities)
+        return data != b""
+
+    def _listen(self, data: bytes) -> None:
+        for word in self._child.frames.feed(data):
+            if word[:1] == ACTIVITY:
+                self._tell_of([word[1:]])
+            else:
+                self._said = word
+
+    def _tell_of(self, activities: list[bytes]) -> None:
+        for activity in activities[-1:]:
+            self._activity = activity
+            self._line.tell(Active(activity))
+
+    def _patience_ms(self) -> float:
+        left = min(self._end_at, self._kill_at) - time.monotonic()
+        return max(0.0, min(left, _LONGEST_POLL)) * 1_000 + 1
+
+    def _keep_time(self) -> None:
+        now = time.monotonic()
+        if now >= self._end_at and not self.ended:
+            self._timed_out = True
+            self._halt(self._grace)
+        if now >= self._kill_at:
+            self._halt(0.0)
+
+    def _halt(self, grace: float) -> None:
+        self._end_at = inf
+        self._kill_at = time.monotonic() + grace if grace > 0 else inf
+        number = signal.SIGTERM if grace > 0 else signal.SIGKILL
+        self._killed_with = number.name
+        kernel.kill_group(self._child.pid, number)
+
+    def _buried(self) -> Report:
+        """The report of a child that has ended, after all its descendants have."""
+        _, status, usage = os.wait4(self._child.pid, 0)
+        if not kernel.end_descendants(within=_BURIAL_SECONDS):
+            # Something cannot be killed. The zygote goes on trying; the worker gets another keeper.
+            raise WorkerGone
+        for descriptor in (self._child.words, *self._streams):
+            while self._read(descriptor) and some_left(descriptor):
+                continue
+        code = os.waitstatus_to_exitcode(status)
+        return self._report(code if code >= 0 else None, None if code >= 0 else -code, usage.ru_maxrss * 1024)
+
+    def _report(self, code: int | None, number: int | None, rss: int) -> Report:
+        command = self._task.command is not None
+        out, err = self._streams.values()
+        for stream in (out, err):
+            stream.end()
+        return Report(
+            pid=self._child.pid,
+            elapsed_ms=int((time.monotonic() - self._began) * 1_000),
+            exit_code=code,
+            signal=None if number is None else _name(number),
+            killed_with=self._killed_with,
+            timed_out=self._timed_out,
+            oom=number == signal.SIGKILL and self._killed_with is None and kernel.oom_kills() > self._oom_kills,
+            peak_rss_bytes=rss,
+            said=self._said,
+            too_long=command and out.too_long,
+            out=out.last if command else None,
+            err=err.last if command else None,
+            last_lines=self._tail.lines(),
+            last_activity=self._activity,
+        )
+
+
+def some_left(descriptor: int) -> bool:
+    """Whether reading goes on: there is something, or it is not yet known to be the end."""
+    events = select.poll()
+    events.register(descriptor, select.POLLIN)
+    return bool(events.poll(0))
+
+
+def _food(order: Order, directory: str, is_command: bool, fresh: bool, life: Life) -> bytes:
+    """What goes into the child's pipe: where it works, its order, and what an exec'd program reads behind them."""
+    data = encode(order)
+    food = frame(directory.encode()) + frame(data)
+    if is_command:
+        return food + order.document
+    return food + frame(life.plan) + frame(data) if fresh else food
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"

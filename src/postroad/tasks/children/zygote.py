@@ -1,0 +1,131 @@
+"""The zygote: started by exec with a short environment, it imports the tasks once and forks keepers for a worker."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+
+from postroad.tasks.children import kernel
+from postroad.tasks.children.child import Life
+from postroad.tasks.children.finding import decode_plan, entry_of, find_tasks
+from postroad.tasks.children.keeper import Keeper
+from postroad.tasks.children.line import Line
+from postroad.tasks.children.wire import Catalog, Plan, Refusal, message, read_frame
+
+CONTROL = 0
+_TICK_MS = 500
+_PARTING_SECONDS = 1.0
+_KILL_SECONDS = 5.0
+
+
+def main() -> None:
+    """Serve the worker at the other end of standard input until it is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # The worker hears these and decides; whoever signals a whole group must not end its children first.
+        signal.signal(number, signal.SIG_IGN)
+    control = socket.socket(fileno=os.dup(CONTROL))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), CONTROL)
+    data = read_frame(control.fileno())
+    if data is None:
+        return
+    plan = decode_plan(data)
+    try:
+        tasks = find_tasks(plan)
+        catalog = Catalog(tuple(entry_of(definition) for definition in tasks.definitions()))
+    except Exception as error:
+        control.sendall(message(Refusal(f"{type(error).__name__}: {error}")))
+        return
+    control.sendall(message(catalog))
+    life = Life(
+        tasks=tasks,
+        plan=data,
+        sys_path=plan.sys_path,
+        child_reuse=plan.child_reuse,
+        max_output_bytes=plan.max_output_bytes,
+    )
+    Zygote(plan, life, control).serve()
+
+
+class Zygote:
+    """Forks a keeper for each socket it is sent, and kills what a dead keeper leaves behind."""
+
+    def __init__(self, plan: Plan, life: Life, control: socket.socket) -> None:
+        self._plan = plan
+        self._life = life
+        self._control = control
+        self._keepers: set[int] = set()
+        self._directory = tempfile.mkdtemp(prefix="postroad-tasks-")
+
+    def serve(self) -> None:
+        """Serve until the worker is gone."""
+        kernel.adopt_orphans()
+        gc.collect()
+        gc.freeze()
+        events = select.poll()
+        events.register(self._control, select.POLLIN)
+        try:
+            while os.getppid() == self._plan.worker:
+                if events.poll(_TICK_MS) and not self._hear():
+                    break
+                self._bury()
+        finally:
+            self._end()
+
+    def _hear(self) -> bool:
+        """Fork a keeper for each socket that came; False when the worker is gone."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
+        except OSError:
+            return False
+        for descriptor in descriptors:
+            self._fork_keeper(descriptor)
+            os.close(descriptor)
+        return bool(data)
+
+    def _fork_keeper(self, descriptor: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        zygote = os.getpid()
+        pid = os.fork()
+        if pid:
+            self._keepers.add(pid)
+            return
+        self._control.close()
+        Keeper(self._life, Line(socket.socket(fileno=descriptor)), self._directory, zygote).serve()
+
+    def _bury(self) -> None:
+        """Reap keepers that ended, and kill what came to us from them."""
+        ended = False
+        while pid := _reap():
+            ended = True
+            self._keepers.discard(pid)
+        if ended:
+            for orphan in set(kernel.descendants(os.getpid())) - self._spared():
+                kernel.kill(orphan, signal.SIGKILL)
+
+    def _spared(self) -> set[int]:
+        return self._keepers.union(*(kernel.descendants(keeper) for keeper in self._keepers))
+
+    def _end(self) -> None:
+        """Let keepers end by themselves, and kill what is left after a second."""
+        self._control.close()
+        deadline = time.monotonic() + _PARTING_SECONDS
+        while self._keepers and time.monotonic() < deadline:
+            self._bury()
+            time.sleep(0.005)
+        kernel.end_descendants(within=_KILL_SECONDS)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _reap() -> int:
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0]
+    except ChildProcessError:
+        return 0

@@ -1,0 +1,96 @@
+"""The dead letters of tasks: each ends its run with one `Task Failed`, and leaves."""
+
+from __future__ import annotations
+
+from postroad.errors import InvalidMessage
+from postroad.journal.folding import FAILED
+from postroad.queues import Delivery, Queue
+from postroad.queues.markers import legible, read_dead
+from postroad.tasks.books import Books
+from postroad.tasks.grounds import Ground, party
+from postroad.tasks.judging import CRASH
+from postroad.tasks.leases import Failure, Held, Lease
+from postroad.tasks.messages import TaskMessage, read, tenant_of
+from postroad.tasks.queues import open_queue
+from postroad.tasks.recording import Scribe, TaskId
+from postroad.tasks.telling import tell
+
+_ASIDE_SECONDS = 900.0
+_VISIBILITY = 60.0
+_AT_ONCE = 10
+
+
+class DeadLetterHandler:
+    """Turns dead letters into failed tasks. What names no task stays where it is."""
+
+    def __init__(
+        self, backend: Ground, *, queue: str = "tasks", tenant_id: str | None = None, app: str | None = None
+    ) -> None:
+        who = party(tenant_id, app)
+        self._tenant = who.tenant_id
+        self._queue_name = queue
+        self._letters: Queue = open_queue(backend, queue, dead_letters=True)
+        self._books = Books(backend)
+        self._scribe = Scribe(app=who.app, environment=backend.stage, origin="dlq-processor", clock=backend.clock)
+
+    def run_once(self) -> int:
+        """Handle all dead letters that are there; how many events were recorded."""
+        recorded = 0
+        while deliveries := self._letters.receive(max_messages=_AT_ONCE, visibility=_VISIBILITY):
+            recorded += sum(self.handle(delivery) for delivery in deliveries)
+        return recorded
+
+    def handle(self, delivery: Delivery) -> bool:
+        """Handle one dead letter; whether it ended a run."""
+        try:
+            tenant, message = tenant_of(delivery, self._tenant), read(delivery)
+        except InvalidMessage as error:
+            tell("task_letter_unreadable", message_id=delivery.message_id, error=str(error))
+            self._letters.release([delivery], after=_ASIDE_SECONDS)
+            return False
+        while (ended := self._try_to_end(delivery, tenant, message)) is None:
+            continue
+        return ended
+
+    def _try_to_end(self, delivery: Delivery, tenant: str, message: TaskMessage) -> bool | None:
+        """Whether the letter ended its run; None when the lease changed meanwhile."""
+        held = self._books.read(tenant, message.request_id)
+        lease = Lease(run=message.run, queue=self._queue_name, name=message.name) if held is None else held.lease
+        now = self._scribe.now_ms() / 1_000
+        if lease.run > message.run or (lease.run == message.run and lease.outcome is not None):
+            if held is None or lease.run > message.run or self._books.record_owed(held):
+                self._letters.ack([delivery])
+            return False
+        if lease.run == message.run and lease.is_live(now):
+            self._letters.release([delivery], after=lease.effective_until - now)
+            return False
+        return self._end(delivery, tenant, message, lease, held)
+
+    def _end(
+        self, delivery: Delivery, tenant: str, message: TaskMessage, lease: Lease, held: Held | None
+    ) -> bool | None:
+        task = TaskId(
+            tenant_id=tenant, request_id=message.request_id, run=message.run, job_id=message.job_id,
+            task_id=message.task_id,
+        )  # fmt: skip
+        failure = lease.failure or Failure(error=_error_of(delivery), error_category="max-retries")
+        is_crash = failure.error_category == CRASH
+        event = self._scribe.event(
+            FAILED, task, token=lease.token or None, source="dlq", retryCount=lease.attempts,
+            error=legible(f"Max retries exhausted: {failure.error}"),
+            errorCategory=CRASH if is_crash else "max-retries", crash=failure.crash if is_crash else None,
+        )  # fmt: skip
+
+        def then(recorded: bool) -> None:
+            if recorded:
+                self._letters.ack([delivery])
+
+        written = self._books.write(tenant, message.request_id, lease.settled(event), [event], expect=held, then=then)
+        if written.ok:
+            tell("task_dead", request_id=message.request_id, run=message.run)
+        return True if written.ok else None
+
+
+def _error_of(delivery: Delivery) -> str:
+    dead = read_dead(delivery.attributes)
+    return "received too often" if dead is None or not dead.error else dead.error

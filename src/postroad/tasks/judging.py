@@ -1,0 +1,152 @@
+"""What the end of a child means for its task; pure, so that every ending can be looked at by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from postroad.errors import InvalidMessage
+from postroad.events.strict import checked_bytes
+from postroad.queues.markers import legible
+from postroad.tasks.children.wire import FAILURE, RESULT, Report
+from postroad.tasks.classify import ErrorClass, classify_error
+
+CRASH = "crash"
+_TEMPORARY_FAILURE = 75
+_MAX_BYTES = 104_857_600
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """The task returned its result."""
+
+    output: Any
+    usage: dict[str, int] | None
+    exit_code: int = 0
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The attempt failed."""
+
+    error: str
+    category: str
+    retryable: bool
+    crash: dict[str, Any] | None = None
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """The attempt took too long and was ended with this signal."""
+
+    signal: str
+
+
+class Halted(msgspec.Struct, frozen=True):
+    """The worker ended the attempt for reasons of its own."""
+
+
+Verdict = Completed | Failed | TimedOut | Halted
+
+
+class _Result(msgspec.Struct):
+    output: Any
+    usage: dict[str, int] | None = None
+
+
+class _Word(msgspec.Struct):
+    error: str
+    category: str = CRASH
+    retryable: bool = True
+    cause: str | None = None
+
+
+class _Complaint(msgspec.Struct):
+    error: str
+    code: str | None = None
+    status: int | None = None
+
+
+def judge(report: Report, *, is_command: bool) -> Verdict:
+    """What to make of a child that ended like this."""
+    if report.timed_out:
+        return TimedOut(report.killed_with or "SIGTERM")
+    if report.killed_with is not None and not _has_result(report):
+        return Halted()
+    if report.signal is not None:
+        return _crashed(report, _cause(report), f"the child was ended by {report.signal}")
+    if report.said[:1] == FAILURE:
+        return _told(report)
+    return _of_a_command(report) if is_command else _of_a_function(report)
+
+
+def lost(*, attempts: int) -> Failed:
+    """The verdict on an attempt whose worker died."""
+    return Failed(f"the worker of attempt {attempts} was lost", CRASH, True, {"cause": "worker-lost", "lastLines": []})
+
+
+def crash_of_keeper() -> Failed:
+    """The verdict on a child whose keeper died under it."""
+    return Failed("the process that watched the child died", CRASH, True, {"cause": "no-result", "lastLines": []})
+
+
+def _of_a_function(report: Report) -> Verdict:
+    if report.said[:1] != RESULT:
+        return _crashed(report, "no-result", f"the child ended with exit code {report.exit_code} and no result")
+    if report.exit_code != 0:
+        return Failed(f"exit code {report.exit_code} after the result", "unknown", False)
+    result = msgspec.json.decode(report.said[1:], type=_Result)
+    return Completed(result.output, result.usage or None)
+
+
+def _of_a_command(report: Report) -> Verdict:
+    if report.exit_code != 0:
+        return _complaint(report)
+    if report.too_long:
+        return Failed("the result is above the limit of max_output_bytes", "validation", False)
+    try:
+        result = msgspec.json.decode(checked_bytes(report.out or b"", _MAX_BYTES), type=_Result)
+    except (msgspec.DecodeError, ValueError, RecursionError, InvalidMessage):
+        return Completed(None, None)
+    return Completed(result.output, result.usage or None)
+
+
+def _complaint(report: Report) -> Failed:
+    """What a command says on the last line of its stderr."""
+    text = (report.err or b"").decode(errors="replace")
+    try:
+        said = msgspec.json.decode(text, type=_Complaint)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        said = _Complaint(text)
+    found = classify_error(said.error, status=said.status, code=said.code)
+    if report.exit_code == _TEMPORARY_FAILURE:
+        found = ErrorClass("server-error", True)
+    return Failed(legible(said.error) or f"exit code {report.exit_code}", found.category, found.retryable)
+
+
+def _told(report: Report) -> Failed:
+    word = msgspec.json.decode(report.said[1:], type=_Word)
+    if word.cause is not None:
+        return _crashed(report, word.cause, word.error)
+    return Failed(legible(word.error), word.category, word.retryable)
+
+
+def _has_result(report: Report) -> bool:
+    """Whether a child that was told to end had finished all the same."""
+    return report.exit_code == 0 and (report.said[:1] == RESULT or b'"output"' in (report.out or b""))
+
+
+def _cause(report: Report) -> str:
+    if report.oom:
+        return "oom"
+    return "segv" if report.signal == "SIGSEGV" else "signal"
+
+
+def _crashed(report: Report, cause: str, error: str) -> Failed:
+    crash: dict[str, Any] = {
+        "cause": cause,
+        "signal": report.signal,
+        "exitCode": report.exit_code,
+        "peakRssBytes": report.peak_rss_bytes,
+        "lastLines": list(report.last_lines),
+        "lastActivity": None if report.last_activity is None else msgspec.json.decode(report.last_activity),
+    }
+    return Failed(error, CRASH, True, {name: value for name, value in crash.items() if value is not None})

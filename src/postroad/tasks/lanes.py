@@ -1,0 +1,223 @@
+"""A lane of a worker: one thread with one seat, which handles one message at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from math import inf
+
+from postroad import failpoints
+from postroad.errors import InvalidMessage, PostroadError
+from postroad.journal.folding import ATTEMPT_FAILED, FAILED
+from postroad.queues import Delivery
+from postroad.tasks.attempts import QUARANTINED, Attempt
+from postroad.tasks.children.seats import Seat, SeatLost
+from postroad.tasks.children.wire import Active, Ready, Report
+from postroad.tasks.judging import Verdict, crash_of_keeper, judge, lost
+from postroad.tasks.leases import Failure, Held, Lease
+from postroad.tasks.messages import TaskMessage, named_by, read, tenant_of
+from postroad.tasks.receipts import Drop, HandBack, Quarantine, Take, decide
+from postroad.tasks.recording import TaskId
+from postroad.tasks.shop import Shop
+from postroad.tasks.telling import tell
+
+_HAND_BACK_SECONDS = 1.0
+
+
+class Lane:
+    """Runs the tasks it is given. Another thread may halt what it runs."""
+
+    def __init__(self, shop: Shop) -> None:
+        self._shop = shop
+        self._lock = threading.Lock()
+        self._seat: Seat | None = None
+        self._pid: int | None = None
+        self._running = False
+        self._halted = False
+
+    def open(self) -> None:
+        """Take a seat, so that a child is ready before the first task."""
+        self._seat = self._shop.nursery.seat()
+
+    def halt(self, grace: float) -> None:
+        """End the running child and start no other: the worker stops."""
+        with self._lock:
+            self._halted = True
+            if self._running and self._seat is not None:
+                self._seat.halt(grace)
+
+    def close(self) -> None:
+        """Give the seat back."""
+        if self._seat is not None:
+            self._seat.close()
+
+    def handle(self, delivery: Delivery) -> None:
+        """Do what the message asks for; whatever fails on the way, the message is settled or comes back."""
+        try:
+            tenant, message = tenant_of(delivery, self._shop.tenant), read(delivery)
+        except InvalidMessage as error:
+            self._refuse(delivery, str(error))
+            return
+        entry = self._shop.nursery.tasks.get(message.name)
+        if entry is None:
+            self._refuse(delivery, f"unknown task {message.name[:100]!r}")
+            return
+        attempt = Attempt(self._shop, delivery, tenant, message, entry)
+        self._admit(attempt, delivery, message)
+
+    def _admit(self, attempt: Attempt, delivery: Delivery, message: TaskMessage) -> None:
+        shop, task = self._shop, attempt.task
+        while True:
+            held = shop.books.read(task.tenant_id, task.request_id)
+            lease = None if held is None else held.lease
+            match decide(lease, run=message.run, now=shop.now(), max_attempts=attempt.max_attempts):
+                case Take():
+                    pid = self._child()
+                    if pid is None:
+                        shop.release(delivery)
+                        return
+                    if attempt.take(held, pid):
+                        self._run(attempt)
+                        return
+                case Quarantine(is_lost):
+                    assert held is not None
+                    if self._quarantine(task, delivery, held, is_lost=is_lost):
+                        return
+                case Drop(why):
+                    self._drop(delivery, held if why == "known" else None)
+                    return
+                case HandBack(seconds):
+                    shop.release(delivery, after=seconds)
+                    return
+
+    def _child(self) -> int | None:
+        """The child that waits for an order; None when the worker stops and there is none."""
+        for _ in range(3):
+            try:
+                if self._seat is None:
+                    self._seat = self._shop.nursery.seat()
+                while self._pid is None:
+                    heard = self._seat.hear()
+                    self._pid = heard.pid if isinstance(heard, Ready) else None
+            except SeatLost:
+                self._lose_seat()
+            else:
+                return self._pid
+        return None
+
+    def _lose_seat(self) -> None:
+        with self._lock:
+            if self._seat is not None:
+                self._seat.close()
+            self._seat = self._pid = None
+
+    def _run(self, attempt: Attempt) -> None:
+        """Let the child work, keep its lease alive, and settle what comes of it."""
+        with self._lock:
+            self._running = not self._halted
+        if not self._running:
+            attempt.interrupt()
+            return
+        report: Report | None = None
+        verdict: Verdict | None
+        try:
+            report = self._watch(attempt)
+            verdict = None if report is None else judge(report, is_command=attempt.is_command)
+        except SeatLost:
+            self._lose_seat()
+            verdict = crash_of_keeper()
+        finally:
+            with self._lock:
+                self._running, self._pid = False, None
+        if verdict is not None:
+            attempt.settle(verdict, report)
+
+    def _watch(self, attempt: Attempt) -> Report | None:
+        """How the child ended; None when it was killed because the task is no longer ours."""
+        seat, interval = self._seat, self._shop.config.extension_interval
+        assert seat is not None
+        seat.order(attempt.order())
+        failpoints.hit("worker.after_spawn")
+        next_beat = time.monotonic() + interval
+        while True:
+            heard = seat.hear(None if next_beat == inf else next_beat - time.monotonic())
+            if isinstance(heard, Report):
+                return None if next_beat == inf else heard
+            if isinstance(heard, Active):
+                attempt.activity = heard.activity
+            elif heard is None:
+                next_beat = time.monotonic() + interval
+                if not attempt.beat():
+                    next_beat = inf
+                    seat.halt(self._shop.config.kill_grace)
+
+    def _drop(self, delivery: Delivery, held: Held | None) -> None:
+        """Ack a message that asks for nothing any more; what its run still owes the journal is recorded first."""
+        if held is None or self._shop.books.record_owed(held):
+            self._shop.ack(delivery)
+        else:
+            self._shop.release(delivery, after=_HAND_BACK_SECONDS)
+
+    def _quarantine(self, task: TaskId, delivery: Delivery, held: Held, *, is_lost: bool) -> bool:
+        """Move a task that was tried often enough to the dead letters; False when its lease changed meanwhile."""
+        shop, lease = self._shop, held.lease
+        failure, events = lease.failure, []
+        if is_lost:
+            found = lost(attempts=lease.attempts)
+            failure = Failure(error=found.error, error_category=found.category, crash=found.crash)
+            events = [
+                shop.scribe.event(
+                    ATTEMPT_FAILED, task, token=lease.token, attemptNumber=lease.attempts, error=found.error,
+                    errorCategory=found.category, crash=found.crash,
+                )
+            ]  # fmt: skip
+        error = None if failure is None else failure.error
+        written = shop.books.write(
+            task.tenant_id, task.request_id, lease.freed(failure=failure), events, expect=held,
+            then=lambda recorded: shop.bury(delivery, reason=QUARANTINED, error=error),
+        )  # fmt: skip
+        if written.ok:
+            tell("task_quarantined", request_id=task.request_id, run=task.run)
+        return written.ok
+
+    def _refuse(self, delivery: Delivery, error: str) -> None:
+        """Move what cannot be run to the dead letters; where it names a task, that task failed."""
+        shop, named = self._shop, named_by(delivery)
+        tell("task_refused", message_id=delivery.message_id, error=error)
+        try:
+            tenant = tenant_of(delivery, shop.tenant)
+        except InvalidMessage:
+            named = None
+        if named is None:
+            shop.bury(delivery, reason="not a task", error=error)
+            return
+        task = TaskId(tenant_id=tenant, request_id=named[0], run=named[1])
+        while not self._fail_unrun(task, delivery, error):
+            continue
+
+    def _fail_unrun(self, task: TaskId, delivery: Delivery, error: str) -> bool:
+        shop = self._shop
+        held = shop.books.read(task.tenant_id, task.request_id)
+        match decide(None if held is None else held.lease, run=task.run, now=shop.now(), max_attempts=1 << 30):
+            case Drop(why):
+                self._drop(delivery, held if why == "known" else None)
+                return True
+            case HandBack(seconds):
+                shop.release(delivery, after=seconds)
+                return True
+        lease = Lease(run=task.run, queue=shop.queue_name) if held is None else held.lease
+        event = shop.scribe.event(
+            FAILED, task, error=error[:500], errorCategory="validation", retryCount=lease.attempts, source="worker"
+        )
+        return shop.books.write(
+            task.tenant_id, task.request_id, lease.settled(event), [event], expect=held,
+            then=lambda recorded: shop.bury(delivery, reason=error, error=error),
+        ).ok  # fmt: skip
+
+
+def settle_quietly(lane: Lane, delivery: Delivery) -> None:
+    """Handle a message; a store that fails is told of, and the message comes back by itself."""
+    try:
+        lane.handle(delivery)
+    except PostroadError as error:
+        tell("task_handling_failed", message_id=delivery.message_id, error=str(error))

@@ -1,0 +1,126 @@
+"""The lease of a task: who may run it, how often that was tried, and what came of it.
+
+One item per task under conditional writes. Whoever takes it gets the next token; refreshing and settling need the same
+owner and token, so that a worker that slept through its lease changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from postroad.blobs import BlobRef
+from postroad.journal import JournalEvent
+from postroad.journal.folding import EVENT_TO_STATE
+
+
+class Outcome(msgspec.Struct, frozen=True, rename="camel"):
+    """How a run ended."""
+
+    event_type: str
+    event_id: str
+
+    @property
+    def state(self) -> str:
+        """`completed`, `failed` or `cancelled`."""
+        return EVENT_TO_STATE[self.event_type]
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Why the last attempt failed."""
+
+    error: str
+    error_category: str
+    crash: dict[str, Any] | None = None
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The state of one task as its item holds it."""
+
+    run: int = 1
+    token: int = 0
+    attempts: int = 0
+    owner: str | None = None
+    effective_until: int = 0
+    """Seconds since 1970."""
+    sent_at: int | None = None
+    """When the message of this run was sent, in milliseconds; None before."""
+    outcome: Outcome | None = None
+    name: str = ""
+    digest: str = ""
+    """Tells name and input apart from others."""
+    queue: str = ""
+    app: str = ""
+    job_id: str | None = None
+    task_id: str | None = None
+    begun_at: int = 0
+    """When the run was submitted, in milliseconds."""
+    failure: Failure | None = None
+    owed: list[dict[str, Any]] = []
+    """Items of events that may not be in the journal yet."""
+    owed_at: BlobRef | None = None
+    """Where they are when they are too large."""
+
+    def is_live(self, now: float) -> bool:
+        """Whether somebody holds it."""
+        return self.owner is not None and now < self.effective_until
+
+    def is_held_by(self, owner: str, token: int) -> bool:
+        """Whether this taking of the lease still counts."""
+        return self.owner == owner and self.token == token
+
+    def taken(self, *, owner: str, run: int, until: int, now_ms: int) -> Lease:
+        """The lease in the hands of its next owner; a new run starts counting anew."""
+        again = run == self.run
+        return msgspec.structs.replace(
+            self,
+            run=run,
+            owner=owner,
+            token=self.token + 1,
+            attempts=self.attempts + 1 if again else 1,
+            effective_until=until,
+            sent_at=self.sent_at or now_ms,
+            failure=self.failure if again else None,
+        )
+
+    def freed(self, *, attempts: int | None = None, failure: Failure | None = None) -> Lease:
+        """The lease in nobody's hands."""
+        return msgspec.structs.replace(
+            self,
+            owner=None,
+            effective_until=0,
+            attempts=self.attempts if attempts is None else attempts,
+            failure=failure or self.failure,
+        )
+
+    def settled(self, event: JournalEvent) -> Lease:
+        """The lease of a run that ended with this event."""
+        return msgspec.structs.replace(
+            self, owner=None, effective_until=0, outcome=Outcome(event.event_type, str(event.event_id))
+        )
+
+    def again(self, *, now_ms: int) -> Lease:
+        """The lease of the next run; tokens go on."""
+        return msgspec.structs.replace(
+            self, run=self.run + 1, attempts=0, owner=None, effective_until=0, sent_at=None, outcome=None,
+            failure=None, begun_at=now_ms,
+        )  # fmt: skip
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A lease as it was read or written, with the version that the next write expects."""
+
+    lease: Lease
+    version: int
+
+
+def lease_key(tenant: str, request_id: str) -> str:
+    """The key of a task's item."""
+    return f"{tenant}/LEASE#TASK#{request_id}"
+
+
+def lease_end(now: float, visibility_extension: float) -> int:
+    """Until when a lease taken or refreshed now is good, in seconds rounded up."""
+    return math.ceil(now + 1.5 * visibility_extension)

@@ -1,0 +1,125 @@
+"""The producer of tasks: submits them once, retries and cancels them, and tells how they stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from postroad.errors import Conflict, NotFound
+from postroad.events.ids import uuid7
+from postroad.journal import Appends, Journal, JournalEvent
+from postroad.journal.folding import CANCELLED, TaskState
+from postroad.journal.states import task_history, task_state
+from postroad.tasks.books import Books
+from postroad.tasks.definitions import check_timeout
+from postroad.tasks.grounds import Ground, party
+from postroad.tasks.leases import Held
+from postroad.tasks.messages import TaskMessage
+from postroad.tasks.naming import check_delay, check_input, check_name, check_request_id
+from postroad.tasks.queues import open_queue
+from postroad.tasks.recording import Scribe, TaskId
+from postroad.tasks.registry import TaskRegistry
+from postroad.tasks.submitting import Submission, Submissions, last_pending, message_of
+
+
+class TaskHandle(msgspec.Struct, frozen=True):
+    """A submitted task. `created` tells whether this call began the run."""
+
+    request_id: str
+    run: int
+    created: bool
+
+
+class TaskProducer:
+    """Submits tasks to one queue."""
+
+    def __init__(
+        self,
+        backend: Ground,
+        *,
+        queue: str = "tasks",
+        tenant_id: str | None = None,
+        app: str | None = None,
+        registry: TaskRegistry | None = None,
+        journal: Appends | None = None,
+    ) -> None:
+        who = party(tenant_id, app)
+        self._tenant = who.tenant_id
+        self._registry = registry
+        self._scribe = Scribe(app=who.app, environment=backend.stage, origin="producer", clock=backend.clock)
+        self._books = Books(backend, journal)
+        self._submissions = Submissions(backend, self._books, open_queue(backend, queue), queue_name=queue)
+        self._journal: Journal = journal if isinstance(journal, Journal) else backend.journal()
+
+    def submit(
+        self,
+        name: str,
+        input: dict[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+        timeout: float | None = None,
+        delay: float = 0.0,
+    ) -> TaskHandle:
+        """Have the task run once; the same request id with the same name and input is the same run."""
+        check_name(name)
+        if self._registry is not None:
+            self._registry.get(name)
+        message = TaskMessage(
+            request_id=check_request_id(str(uuid7()) if request_id is None else request_id),
+            name=name,
+            input=check_input(input),
+            timeout_ms=None if timeout is None else check_timeout(timeout) * 1_000,
+        )
+        submission = Submission.of(message, self._tenant, self._scribe, delay=check_delay(delay))
+        begun = self._submissions.begin(submission)
+        return TaskHandle(message.request_id, begun.run, begun.created)
+
+    def retry(self, request_id: str) -> TaskHandle:
+        """Run a failed or cancelled task again, as its next run."""
+        held = self._known(request_id)
+        lease = held.lease
+        if lease.outcome is None or lease.outcome.state == "completed":
+            state = "not finished" if lease.outcome is None else "completed"
+            raise Conflict(f"task {request_id!r} is {state}; only failed and cancelled tasks are retried")
+        pending = self._last_pending(request_id)
+        message = msgspec.structs.replace(message_of(pending), run=lease.run + 1)
+        submission = Submission.of(message, self._tenant, self._scribe, depends_on=pending.properties.get("dependsOn"))
+        if not self._submissions.begin_again(submission, held):
+            raise Conflict(f"task {request_id!r} was retried by somebody else just now")
+        return TaskHandle(request_id, message.run, True)
+
+    def cancel(self, request_id: str) -> bool:
+        """Let the task not run, or be killed where it runs; False when it had ended already."""
+        while (held := self._known(request_id)).lease.outcome is None:
+            lease = held.lease
+            task = TaskId(
+                tenant_id=self._tenant, request_id=request_id, run=lease.run, job_id=lease.job_id, task_id=lease.task_id
+            )
+            event = self._scribe.event(CANCELLED, task, reason="cancelled on request")
+            if self._books.write(self._tenant, request_id, lease.settled(event), [event], expect=held).ok:
+                return True
+        return False
+
+    def status(self, request_id: str, at: int | None = None) -> TaskState | None:
+        """How the task stands, or stood at a moment in milliseconds; None before its first event."""
+        check_request_id(request_id, of_a_job=True)
+        return task_state(self._journal, self._tenant, request_id, at)
+
+    def history(self, request_id: str) -> list[JournalEvent]:
+        """Every event of the task, in order."""
+        check_request_id(request_id, of_a_job=True)
+        return task_history(self._journal, self._tenant, request_id)
+
+    def _known(self, request_id: str) -> Held:
+        check_request_id(request_id, of_a_job=True)
+        held = self._books.read(self._tenant, request_id)
+        if held is None:
+            raise NotFound(f"there is no task {request_id!r}")
+        return held
+
+    def _last_pending(self, request_id: str) -> JournalEvent:
+        found = last_pending(self._journal, self._tenant, request_id)
+        if found is None:
+            raise NotFound(f"the journal holds no input of task {request_id!r}")
+        return found

@@ -1,0 +1,47 @@
+"""The three queues of tasks: work, its dead letters, and the wake-ups of dispatchers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from postroad.queues import Queue, QueueSpec
+
+VISIBILITY = 900
+RETENTION = 345_600
+DEAD_LETTER_RETENTION = 1_209_600
+MAX_RECEIVES = 100
+
+
+class QueueMaker(Protocol):
+    """Where queues are made."""
+
+    @property
+    def stage_prefix(self) -> str: ...
+    def queue(self, name: str) -> Queue: ...
+    def create_queue(self, spec: QueueSpec) -> Queue: ...
+
+
+def queue_specs(queue: str = "tasks") -> tuple[QueueSpec, QueueSpec, QueueSpec]:
+    """The dead letters, the work and the wake-ups of the tasks queue of this name, in the order of their making."""
+    dead = f"{queue}-dlq"
+    return (
+        QueueSpec(dead, retention=DEAD_LETTER_RETENTION, redrive_allow=(queue,)),
+        QueueSpec(
+            queue, visibility=VISIBILITY, retention=RETENTION, receive_wait=20, dead_letter=dead,
+            max_receives=MAX_RECEIVES,
+        ),
+        QueueSpec(f"{queue}-dispatch"),
+    )  # fmt: skip
+
+
+def ensure_queues(backend: QueueMaker, queue: str = "tasks") -> None:
+    """Make the queues of tasks where they are missing; `QueueExists` names what differs."""
+    for spec in queue_specs(backend.stage_prefix + queue):
+        backend.create_queue(spec)
+
+
+def open_queue(backend: QueueMaker, queue: str, *, dead_letters: bool = False) -> Queue:
+    """A queue of tasks, made first on a ground of one's own; on AWS only what exists is used."""
+    if not backend.stage_prefix:
+        ensure_queues(backend, queue)
+    return backend.queue(backend.stage_prefix + queue + ("-dlq" if dead_letters else ""))

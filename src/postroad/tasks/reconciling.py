@@ -1,0 +1,106 @@
+"""The reconciler: sends what was recorded as pending and never sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from postroad.items import Items
+from postroad.journal import Journal, JournalEvent
+from postroad.journal.folding import PENDING
+from postroad.journal.states import task_state
+from postroad.tasks.books import Books
+from postroad.tasks.config import check_seconds
+from postroad.tasks.grounds import Ground, party
+from postroad.tasks.leases import Held
+from postroad.tasks.queues import open_queue
+from postroad.tasks.submitting import Submission, Submissions, message_of
+from postroad.tasks.telling import tell
+
+# Events may come an hour late; what is older than that was seen by an earlier look.
+_LATE_MS = 3_900_000
+_PAGE = 500
+
+
+class Reconciler:
+    """Looks for runs that wait and were not sent. Any number may look at once: a second message is harmless."""
+
+    def __init__(
+        self,
+        backend: Ground,
+        *,
+        queue: str = "tasks",
+        tenant_id: str | None = None,
+        app: str | None = None,
+        stale_after: float = 60.0,
+    ) -> None:
+        check_seconds(stale_after, "stale_after")
+        who = party(tenant_id, app)
+        self._tenant = who.tenant_id
+        self._clock = backend.clock
+        self._queue_name = queue
+        self._stale_ms = int(stale_after * 1_000)
+        self._journal: Journal = backend.journal()
+        self._items: Items = backend.items()
+        self._books = Books(backend)
+        self._submissions = Submissions(backend, self._books, open_queue(backend, queue), queue_name=queue)
+        self._seen: set[tuple[str, int]] = set()
+
+    def run_once(self) -> int:
+        """Send every run that has waited too long without a message; how many."""
+        now = int(self._clock.now().timestamp() * 1_000)
+        seen, sent = set[tuple[str, int]](), 0
+        for pending in self._pending(since=self._watermark(), until=now - self._stale_ms):
+            place = (pending.entity_id, pending.properties.get("run", 1))
+            if place not in self._seen:
+                sent += self._resend(pending)
+            seen.add(place)
+        self._seen = seen
+        self._set_watermark(now - self._stale_ms - _LATE_MS)
+        return sent
+
+    def _resend(self, pending: JournalEvent) -> bool:
+        held = self._books.read(self._tenant, pending.entity_id)
+        if not self._waits(pending, held):
+            return False
+        message = message_of(pending)
+        submission = Submission(tenant=self._tenant, message=message, pending=pending, app=pending.app)
+        self._submissions.resend(submission, held)
+        tell("task_resent", request_id=message.request_id, run=message.run)
+        return True
+
+    def _waits(self, pending: JournalEvent, held: Held | None) -> bool:
+        """Whether the run is still pending, of this queue, and its message was not sent."""
+        run = pending.properties.get("run", 1)
+        if held is not None:
+            lease = held.lease
+            if lease.run != run or lease.outcome is not None or lease.sent_at is not None:
+                return False
+            if lease.queue and lease.queue != self._queue_name:
+                return False
+        state = task_state(self._journal, self._tenant, pending.entity_id)
+        return state is not None and state.state == "pending" and state.run == run
+
+    def _pending(self, *, since: int | None, until: int) -> Iterator[JournalEvent]:
+        cursor: str | None = None
+        while True:
+            page = self._journal.query(
+                "GSI4", tenant=self._tenant, event_type=PENDING, start=since, end=until, limit=_PAGE, cursor=cursor
+            )
+            yield from page.events
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    @property
+    def _mark(self) -> str:
+        return f"{self._tenant}/RECONCILED#TASK#{self._queue_name}"
+
+    def _watermark(self) -> int | None:
+        """Up to when everything was looked at before; None at the first look."""
+        item = self._items.get(self._mark)
+        return None if item is None else msgspec.json.decode(item.value, type=int)
+
+    def _set_watermark(self, moment: int) -> None:
+        self._items.put(self._mark, msgspec.json.encode(moment))
