@@ -139,13 +139,14 @@ def test_poison_rests_in_the_archives_dead_letters_and_the_next_event_is_archive
 ) -> None:
     archive = backend.archive("orders")
     backend.topic("orders").publish([OutgoingMessage("[1]"), OutgoingMessage('{"event_type": "x"}')])
-    publish(Placed(1))
+    for number in range(25):
+        publish(Placed(number))
 
     archived = archive.run_once()
 
     letters = backend.queue("orders--archive--dead").peek()
     reasons = [json.loads(letter.attributes["DeadLetter"])["reason"] for letter in letters]
-    assert archived == 1
+    assert archived == 25
     assert sorted((letter.body, reason) for letter, reason in zip(letters, reasons, strict=True)) == [
         (b"[1]", "undecodable"),
         (b'{"event_type": "x"}', "invalid"),

@@ -12,7 +12,7 @@ import pytest
 from tests.bus.conftest import MakeBus
 from tests.bus.vocabulary import QUICK, Identified, Placed
 
-from postroad import Queue
+from postroad import Backend, Queue
 from postroad.bus import (
     DeduplicatingEventBus,
     DeduplicationCache,
@@ -20,6 +20,7 @@ from postroad.bus import (
     EventBus,
     InProcessEventBus,
 )
+from postroad.errors import ConfigurationError
 from postroad.testing import FakeClock
 
 
@@ -193,3 +194,63 @@ def test_unhashable_handlers_are_told_apart(bus: DeduplicatingEventBus) -> None:
     bus.publish(event)
 
     assert (list(one), list(two)) == ([event], [event])
+
+
+def test_events_that_a_handler_publishes_inside_its_process_are_told_apart(
+    make_bus: MakeBus, queue: Queue, bus: DeduplicatingEventBus
+) -> None:
+    seen: list[object] = []
+    bus.subscribe(Identified, seen.append)
+    remote = make_bus(queue)
+
+    def twice(_: object) -> None:
+        bus.publish(Identified())
+        bus.publish(Identified())
+
+    remote.subscribe(Placed, twice)
+    make_bus(queue).publish(Placed())
+
+    remote.receive_once()
+
+    assert len(seen) == 2
+
+
+def test_it_has_the_registry_of_the_bus_inside_and_knows_when_that_receives(
+    make_bus: MakeBus, queue: Queue, cache: DeduplicationCache
+) -> None:
+    remote = make_bus(queue)
+    bus = DeduplicatingEventBus(inner=remote, cache=cache)
+    here: list[bool] = []
+    bus.subscribe(Placed, lambda _: here.append(bus.is_receiving_here))
+    make_bus(queue).publish(Placed())
+
+    remote.receive_once()
+
+    assert bus.registry is remote.registry
+    assert (here, bus.is_receiving_here) == ([True], False)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("window_seconds", value) for value in (-1, float("nan"), "300", True)),
+        *(("max_entries", value) for value in (0, -1, 1.5, True)),
+    ],
+)
+def test_a_cache_that_cannot_work_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=field):
+        DeduplicationCache(**{field: value})
+
+
+def test_a_replay_through_it_sends_nothing(backend: Backend, cache: DeduplicationCache) -> None:
+    archive = backend.archive("orders")
+    seen: list[object] = []
+    with backend.bus("orders", config=QUICK) as remote:
+        remote.publish(Placed(1))
+        archive.run_once()
+        bus = DeduplicatingEventBus(inner=remote, cache=cache)
+        bus.subscribe(Placed, seen.append)
+
+        report = archive.replay(bus)
+
+    assert (seen, report.replayed, archive.run_once()) == ([Placed(1)], 1, 0)

@@ -6,6 +6,7 @@ import base64
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -360,3 +361,31 @@ def clock_of(bus: KinesisEventBus) -> FakeClock:
     clock = bus._clock
     assert isinstance(clock, FakeClock)
     return clock
+
+
+def test_two_receivers_of_one_bus_read_each_record_once(narrow: Stream, make: MakeBus) -> None:
+    together = threading.Barrier(2)
+
+    class Slow:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(narrow, name)
+
+        def read(self, *arguments: Any, **options: Any) -> Any:
+            with suppress(threading.BrokenBarrierError):
+                together.wait(0.2)
+            return narrow.read(*arguments, **options)
+
+    bus = make(Slow(), config=replace(QUICK, enable_deduplication=False))
+    numbers = heard(bus)
+    bus.receive_once()
+    together.reset()
+    make(narrow).publish_many([Placed(number) for number in range(5)])
+
+    receivers = [threading.Thread(target=bus.receive_once) for _ in range(2)]
+    for receiver in receivers:
+        receiver.start()
+    for receiver in receivers:
+        receiver.join()
+    bus.receive_once()
+
+    assert numbers == [0, 1, 2, 3, 4]

@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import REGISTRY
 from tests.bus.conftest import MakeBus
-from tests.bus.vocabulary import Anything, Placed
+from tests.bus.vocabulary import QUICK, Anything, Placed, eventually
 
-from postroad import OutgoingMessage, Queue, codec
+from postroad import Backend, OutgoingMessage, Queue, codec
 from postroad.telemetry import tracing
 
 SECRET = "hunter2-is-the-payload"
@@ -69,7 +69,7 @@ def test_every_other_end_has_a_line_too(make_bus: MakeBus, queue: Queue, caplog:
     names = [line["event"] for line in lines(caplog) if line["event"] not in ("bus_published", "bus_received")]
 
     assert names == [
-        *("bus_echo", "bus_retried", "bus_retried", "bus_retried", "bus_dead_lettered"),
+        *("bus_echo", "bus_retried", "bus_retried", "bus_dead_lettered"),
         *("bus_handled", "bus_duplicate", "bus_publish_failed"),
     ]
 
@@ -123,3 +123,31 @@ def test_without_a_tracer_nothing_is_sent_along(make_bus: MakeBus, queue: Queue)
     make_bus(queue).publish(Placed())
 
     assert "TraceParent" not in queue.peek()[0].attributes
+
+
+def test_what_nobody_handles_is_a_warning_only_where_it_stays(
+    make_bus: MakeBus, queue: Queue, backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    with backend.bus("orders", config=QUICK) as own:
+        own.start_receiver()
+        backend.bus("orders", config=QUICK).publish(Placed())
+        eventually(lambda: own.health().unhandled == 1)
+    shared = make_bus(queue)
+    shared.publish(Placed())
+
+    shared.receive_once()
+
+    told = [(line["bus"], line["level"]) for line in lines(caplog) if line["event"] == "bus_unhandled"]
+    assert told == [("orders", "info"), ("work", "warning")]
+
+
+def test_poison_without_dead_letters_is_told_and_counted_as_a_failed_delivery(
+    make_bus: MakeBus, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = make_bus(queue, dead_letters=False)
+    queue.send([OutgoingMessage("no json")])
+
+    bus.receive_once()
+
+    assert [line["event"] for line in lines(caplog)] == ["bus_received", "bus_retried"]
+    assert (bus.health().failed, bus.health().dead_lettered) == (1, 0)

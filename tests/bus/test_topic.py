@@ -365,3 +365,17 @@ def test_a_deleted_group_queue_is_an_error_that_health_shows(backend: Backend) -
     assert bus.health().running
     with pytest.raises(QueueNotFound):
         backend.queue("orders--workers")
+
+
+def test_of_two_receivers_that_miss_the_own_queue_one_makes_it_again(backend: Backend) -> None:
+    bus = backend.bus("orders", config=QUICK)
+    bus.receive_once()
+    inlet = bus._inlet
+    assert inlet is not None
+    lost = inlet.source
+
+    made = [inlet.reopen(lost), inlet.reopen(lost)]
+    bus.close()
+
+    assert made == [True, False]
+    assert not inlet.reopen(lost)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from postroad.blobs import BlobRef, Blobs
 from postroad.bus.archived import PREFIX, ArchivedEvent, Reader, Unreadable, selection
-from postroad.bus.archiving import MOST, Archiver
+from postroad.bus.archiving import Archiver
 from postroad.bus.exporting import export
 from postroad.bus.naming import Names, names_of
 from postroad.bus.replaying import Deliver, ReplayReport, deliverer, replay
@@ -27,6 +27,7 @@ from postroad.telemetry import get_logger
 from postroad.topics import Topic
 
 _GROUP = "archive"
+_MOST = 10
 _LONGEST_RETENTION = 1_209_600.0
 # Poison is rejected at once, so only a stream that does not answer is counted: it may be away for hours.
 _MAX_RECEIVES = 100
@@ -92,10 +93,10 @@ class Archive:
 
     def run_once(self) -> int:
         """Archive what waits now; how many events."""
-        archived = found = self._archiver.move(wait=_ONCE_SECONDS)
-        while found == MOST:
-            found = self._archiver.move()
-            archived += found
+        archived = 0
+        wait = 0.0 if self._queue.traits.short_waits else _ONCE_SECONDS
+        while deliveries := self._queue.receive(max_messages=_MOST, wait=wait):
+            archived += self._archiver.archive(deliveries)
         self._prune()
         return archived
 
@@ -149,14 +150,14 @@ class Archive:
         wait = _SLICE_SECONDS if self._queue.traits.short_waits else _POLL_SECONDS
         while not stopping.is_set():
             try:
-                deliveries = self._queue.receive(max_messages=MOST, wait=wait)
+                deliveries = self._queue.receive(max_messages=_MOST, wait=wait)
                 if stopping.is_set():
                     self._archiver.give_back(deliveries)
                     return
                 self._archiver.archive(deliveries)
                 self._prune()
                 backoff.reset()
-            except PostroadError as error:
+            except Exception as error:
                 get_logger("bus").warning("archive_failed", topic=self.topic, error=str(error))
                 stopping.wait(backoff.next(random.random()))  # noqa: S311 - spreads retries, guards nothing
 

@@ -17,7 +17,6 @@ from postroad.queues import Delivery, Queue
 from postroad.queues.burying import describe
 from postroad.streams import PutResult, Record, Stream
 
-MOST = 10
 _RETRY_SECONDS = (1.0, 5.0, 30.0, 120.0)
 
 
@@ -32,12 +31,8 @@ class Archiver:
     codec: Codec
     transaction: Callable[[], AbstractContextManager[None]]
 
-    def move(self, *, wait: float = 0.0) -> int:
-        """Archive up to ten events, waiting up to `wait` seconds for the first; how many."""
-        return self.archive(self.queue.receive(max_messages=MOST, wait=wait))
-
     def archive(self, deliveries: Sequence[Delivery]) -> int:
-        """Archive these; what cannot be stored now comes again, and what never can rests in the dead letters."""
+        """How many of these are archived. What cannot be stored now comes again; what never can is a dead letter."""
         packed: list[tuple[Delivery, Record]] = []
         for delivery in deliveries:
             try:

@@ -66,7 +66,7 @@ def checked_url(queue_url: str | None) -> str:
     """The queue's URL, from the argument or the environment."""
     told = bus_variable("QUEUE_URL") if queue_url is None else ("queue_url", queue_url)
     url = str(told[1]) if told else ""
-    if not url.startswith(("http://", "https://")) or not urlsplit(url).path.strip("/"):
+    if not url.startswith(("http://", "https://")) or not urlsplit(url).netloc:
         if queue_url is None and told is None:
             what = "queue_url: no queue URL is given, neither as argument nor in WINK_SQS_QUEUE_URL"
         else:

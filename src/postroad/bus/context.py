@@ -33,6 +33,12 @@ def current_context() -> HandlingContext | None:
     return _current.get()
 
 
+def context_of(event: object) -> HandlingContext | None:
+    """The delivery of this very event: one that a handler publishes in its process alone has none."""
+    context = current_context()
+    return context if context is not None and context.event is event else None
+
+
 @contextmanager
 def handling(context: HandlingContext | None) -> Iterator[None]:
     """Let handlers inside the block see this context."""

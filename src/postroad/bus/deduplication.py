@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import inspect
+import math
 import threading
 from collections.abc import Awaitable, Hashable
 from typing import Any
 from uuid import UUID
 
-from postroad.bus.context import current_context
-from postroad.bus.local import EventBus
+from postroad.bus.context import context_of
+from postroad.bus.local import EventBus, local_part
 from postroad.bus.result import EventHandler, PublishResult
 from postroad.bus.subscribing import check_handler
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import DuplicateInProgress
+from postroad.errors import ConfigurationError, DuplicateInProgress
+from postroad.events import EventRegistry
 
 
 class DeduplicationCache:
     """Remembers keys for a while, the oldest forgotten first. Threads may share it."""
 
     def __init__(self, window_seconds: float = 300.0, max_entries: int = 100_000, clock: Clock | None = None) -> None:
+        _check_bounds(window_seconds, max_entries)
         self._window = window_seconds
         self._most = max_entries
         self._monotonic = (clock or SYSTEM_CLOCK).monotonic
@@ -76,6 +79,21 @@ class DeduplicatingEventBus:
         self._cache = cache
         self._lock = threading.Lock()
         self._wrapped: list[tuple[type[object], EventHandler, EventHandler]] = []
+
+    @property
+    def local_bus(self) -> EventBus:
+        """The part of the inner bus that calls handlers here and sends nothing."""
+        return local_part(self._inner)
+
+    @property
+    def registry(self) -> EventRegistry | None:
+        """The types that the inner bus reads and writes."""
+        return getattr(self._inner, "registry", None)
+
+    @property
+    def is_receiving_here(self) -> bool:
+        """Whether the caller is a handler that the inner bus's receiver waits for."""
+        return getattr(self._inner, "is_receiving_here", False)
 
     def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
         """Call the handler once for each event id of this type."""
@@ -149,8 +167,20 @@ def _is_hashable(value: object) -> bool:
     return True
 
 
+def _check_bounds(window_seconds: object, max_entries: object) -> None:
+    number = isinstance(window_seconds, int | float) and not isinstance(window_seconds, bool)
+    if not number or math.isnan(window_seconds) or window_seconds < 0:  # type: ignore[arg-type,operator]  # a number
+        raise ConfigurationError(
+            f"window_seconds: {window_seconds!r} is not a number of seconds of 0 or more", field="window_seconds"
+        )
+    if isinstance(max_entries, bool) or not isinstance(max_entries, int) or max_entries < 1:
+        raise ConfigurationError(
+            f"max_entries: {max_entries!r} is not a whole number of 1 or more", field="max_entries"
+        )
+
+
 def _id_of(event: object) -> UUID | str | None:
-    context = current_context()
+    context = context_of(event)
     if context is not None:
         # Whoever replays an archive wants its events handled again.
         return None if context.replayed else context.envelope.event_id

@@ -22,8 +22,8 @@ class Inlet(Protocol):
         """Make the subscription live. Opening twice changes nothing."""
         ...
 
-    def reopen(self) -> bool:
-        """After the queue was removed: make another one; False where it is not ours to make."""
+    def reopen(self, lost: Queue) -> bool:
+        """After this queue was removed: make another one; False where it is not ours to make, or no longer."""
         ...
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class GivenQueue:
             self._topic.subscribe(self.source)
         self._subscribed = True
 
-    def reopen(self) -> bool:
+    def reopen(self, lost: Queue) -> bool:
         return False
 
     def close(self) -> None:

@@ -113,7 +113,7 @@ class _StreamInlet:
     def open(self) -> None:
         self.source.open()
 
-    def reopen(self) -> bool:
+    def reopen(self, lost: Queue) -> bool:
         return False
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from postroad.errors import InvalidInput, OutcomeUnknown, Unavailable
+from postroad.errors import ConfigurationError, InvalidInput, OutcomeUnknown, Unavailable
 from postroad.queues import OutgoingMessage, SendResult
 
 Send = Callable[[Sequence[OutgoingMessage]], list[SendResult]]
@@ -59,7 +59,7 @@ class Lane:
     def send(self, messages: Sequence[OutgoingMessage], *, timeout: float) -> list[SendResult]:
         """The outcome of each message: what did not get on its way in time surely was not sent and never will be."""
         if self._closed:
-            return [_failed(Unavailable("the bus is closed", remedy="Make another bus.")) for _ in messages]
+            return [_failed(ConfigurationError("the bus is closed", remedy="Make another bus.")) for _ in messages]
         if self._longest == 0:
             return self._sent(messages)
         call = _Call(len(messages))

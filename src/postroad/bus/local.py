@@ -30,6 +30,21 @@ class EventBus(Protocol):
         ...
 
 
+@runtime_checkable
+class HasLocalPart(Protocol):
+    """A bus that reaches further than this process."""
+
+    @property
+    def local_bus(self) -> EventBus:
+        """The bus that calls its handlers in this process."""
+        ...
+
+
+def local_part(bus: EventBus) -> EventBus:
+    """The bus that calls the handlers here and sends nothing."""
+    return bus.local_bus if isinstance(bus, HasLocalPart) else bus
+
+
 ControlBus = EventBus
 TelemetryBus = EventBus
 

@@ -62,5 +62,5 @@ def names_of(topic: object, *, fifo: bool = False) -> Names:
     """The names of a topic that is given by its name or its ARN; a name that ends in `.fifo` is FIFO."""
     if not isinstance(topic, str) or not topic:
         raise InvalidName(f"topic: {topic!r} is not a topic name", field="topic")
-    last = re.split("[:/]", topic)[-1]
+    last = re.split("[:/]", topic)[-1] if topic.startswith("arn:") else topic
     return Names(last.removesuffix(".fifo"), fifo or last.endswith(".fifo"))

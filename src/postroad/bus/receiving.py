@@ -6,7 +6,7 @@ import queue as queues
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.health import Tally
 from postroad.bus.inlets import Inlet
 from postroad.bus.judging import Ack, Judge, Release
+from postroad.bus.occupancy import Occupancy
 from postroad.bus.settling import Settler
 from postroad.bus.telling import Teller
 from postroad.errors import PostroadError, QueueNotFound, TransportError
@@ -26,6 +27,8 @@ from postroad.queues.holding import Held, Holdings
 
 # How long a wait may be where waiting costs nothing, so that a stop is noticed soon.
 _SLICE_SECONDS = 0.5
+# How long a stop waits for the transport to take back what was in hand, when its own time is over.
+_GRACE_SECONDS = 0.2
 _inside: ContextVar[Run | None] = ContextVar("postroad_receiver", default=None)
 
 
@@ -41,6 +44,7 @@ class Reception:
     breaker: CircuitBreaker
     teller: Teller
     tally: Tally
+    occupancy: Occupancy
 
 
 class Run:
@@ -59,6 +63,7 @@ class Run:
         self._lanes: queues.SimpleQueue[list[Held] | None] = queues.SimpleQueue()
         self._open_lanes = 0
         self._thread: threading.Thread | None = None
+        self._waits_are_short = False
         self._handled: list[Any] = []
         self._keeps_events = False
 
@@ -82,11 +87,11 @@ class Run:
     def once(self) -> list[Any]:
         """Poll once and handle what came; the events that were handled."""
         self._keeps_events = True
+        source = self._reception.inlet.source
         try:
-            source = self._reception.inlet.source
             deliveries = [] if self._reception.breaker.pause() else self._poll(source, self._most())
         except QueueNotFound as error:
-            if self._reopened():
+            if self._reopened(source):
                 return []
             raise as_transport_error(error) from error
         except PostroadError as error:
@@ -106,25 +111,34 @@ class Run:
         with self._gate:
             self._stopping.set()
             self._gate.notify_all()
-        self._give_back_unbegun()
+        self._within(deadline, self._give_back_unbegun)
         inside = _inside.get() is self
         with self._gate:
             if not inside:
-                self._gate.wait_for(lambda: self._busy == 0, timeout=timeout)
+                self._gate.wait_for(lambda: self._busy == 0, timeout=max(0.0, deadline - time.monotonic()))
             still_busy, self._over = self._busy > int(inside), True
         if still_busy:
             self._reception.teller.tell("bus_stop_timed_out")
-        self._reception.settler.acker.flush()
-        if not inside and self._thread is not None and self._waits_are_short():
+        self._within(deadline, self._reception.settler.acker.flush)
+        if not inside and self._thread is not None and self._waits_are_short:
             self._thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _waits_are_short(self) -> bool:
-        try:
-            return self._reception.inlet.source.traits.short_waits
-        except PostroadError:
-            return False
+    def _within(self, deadline: float, action: Callable[[], None]) -> None:
+        """Do it, and go on without waiting for its end when a network that is gone keeps it for too long."""
+        if self._waits_are_short:
+            action()
+            return
+        thread = threading.Thread(target=action, name="postroad-stop", daemon=True)
+        thread.start()
+        thread.join(max(_GRACE_SECONDS, deadline - time.monotonic()))
 
     def _loop(self) -> None:
+        with self._reception.occupancy.inside():
+            self._receive()
+        for _ in range(self._config.concurrency):
+            self._lanes.put(None)
+
+    def _receive(self) -> None:
         backoff = Backoff()
         while not self._stopping.is_set():
             if not self._wait_for_turn():
@@ -133,16 +147,22 @@ class Run:
                 self._stopping.wait(min(pause, _SLICE_SECONDS))
                 continue
             try:
-                source = self._reception.inlet.source
-                deliveries = self._poll(source, self._most())
-                backoff.reset()
-                self._reception.tally.last_error = None
-                self._hand_out(source, deliveries)
+                self._serve(self._reception.inlet.source, backoff)
             except Exception as error:
                 self._give_back_unbegun()
                 self._failed(error, backoff)
-        for _ in range(self._config.concurrency):
-            self._lanes.put(None)
+
+    def _serve(self, source: Queue, backoff: Backoff) -> None:
+        """Poll once and hand out what came. An own queue that somebody removed is made again."""
+        try:
+            deliveries = self._poll(source, self._most())
+        except QueueNotFound:
+            if self._stopping.is_set() or not self._reopened(source):
+                raise
+            return
+        backoff.reset()
+        self._reception.tally.last_error = None
+        self._hand_out(source, deliveries)
 
     def _wait_for_turn(self) -> bool:
         """Wait until a worker is free; False when the receiver stops instead."""
@@ -155,7 +175,8 @@ class Run:
 
     def _poll(self, source: Queue, most: int) -> list[Delivery]:
         deadline = time.monotonic() + self._config.wait_time_seconds
-        longest = _SLICE_SECONDS if source.traits.short_waits else self._config.wait_time_seconds
+        self._waits_are_short = source.traits.short_waits
+        longest = _SLICE_SECONDS if self._waits_are_short else self._config.wait_time_seconds
         while True:
             left = max(0.0, deadline - time.monotonic())
             found = source.receive(
@@ -168,17 +189,15 @@ class Run:
         reception = self._reception
         if self._stopping.is_set():
             return
-        if isinstance(error, QueueNotFound) and self._reopened():
-            return
         reception.tally.last_error = str(error)
         reception.breaker.failed()
         reception.teller.tell("bus_receive_failed", error=str(error))
         self._stopping.wait(backoff.next(random.random()))  # noqa: S311 - spreads retries, guards nothing
 
-    def _reopened(self) -> bool:
+    def _reopened(self, lost: Queue) -> bool:
         """Make an own queue again that somebody removed; a gap is never silent."""
         try:
-            reopened = self._reception.inlet.reopen()
+            reopened = self._reception.inlet.reopen(lost)
         except PostroadError:
             return False
         if reopened:
@@ -220,7 +239,12 @@ class Run:
 
     def _work(self) -> None:
         while (lane := self._lanes.get()) is not None:
-            self._run_lane(lane)
+            try:
+                self._run_lane(lane)
+            except Exception as error:
+                self._reception.tally.last_error = str(error)
+                self._reception.teller.tell("bus_receive_failed", error=describe(error))
+                self._reception.settler.give_back(self._withdraw(lane))
             with self._gate:
                 self._open_lanes -= 1
                 self._gate.notify_all()
@@ -230,10 +254,15 @@ class Run:
             if not self._begin(held):
                 return
             try:
-                release = self._handle(held)
-                if release is not None:
-                    self._release(held, lane[index + 1 :], release)
-                    return
+                with self._reception.occupancy.inside():
+                    release = self._reception.settler.lose(held) if held.lost else self._handle(held)
+                    if release is not None:
+                        self._release(held, lane[index + 1 :], release)
+                        return
+            except BaseException:
+                # Unsettled, it comes back by itself when its visibility ends.
+                self._reception.holdings.let_go([held])
+                raise
             finally:
                 self._end()
 

@@ -20,6 +20,7 @@ from postroad.bus.judging import Judge, Wanted
 from postroad.bus.lane import Lane, Send
 from postroad.bus.local import EventBus, InProcessEventBus
 from postroad.bus.memory import Memory
+from postroad.bus.occupancy import Occupancy
 from postroad.bus.packing import Packer
 from postroad.bus.receiving import Reception, Run, receives_for
 from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
@@ -115,6 +116,7 @@ class RemoteEventBus:
             unhandled=self.config.unhandled if unhandled is None else unhandled, buries=dead_letters is not None,
             teller=self._teller,
         )  # fmt: skip
+        self._occupancy = Occupancy()
         self._reception = None if inlet is None else self._receiving_from(inlet, judge, dead_letters)
         self._lifecycle = threading.Lock()
         self._run: Run | None = None
@@ -125,6 +127,11 @@ class RemoteEventBus:
     def registry(self) -> EventRegistry:
         """The types that this bus reads and writes."""
         return self._registry
+
+    @property
+    def local_bus(self) -> EventBus:
+        """The bus that calls the handlers of this process, on publish and on receipt."""
+        return self._local
 
     @property
     def is_receiving_here(self) -> bool:
@@ -180,6 +187,7 @@ class RemoteEventBus:
         self._check_process()
         reception = self._receiving()
         with self._lifecycle:
+            self._check_open()
             if self._run is not None:
                 raise RuntimeError("the receiver is already started; stop it first")
             self._open(reception)
@@ -198,7 +206,9 @@ class RemoteEventBus:
         """Poll once, handle what came, and return the events that were handled without error."""
         self._check_process()
         reception = self._receiving()
-        self._open(reception)
+        with self._lifecycle:
+            self._check_open()
+            self._open(reception)
         return Run(reception, self).once()
 
     def health(self) -> BusHealth:
@@ -215,14 +225,18 @@ class RemoteEventBus:
 
     def close(self) -> None:
         """Stop, give back what is held, and remove what belongs to this process alone. Closing twice is ok."""
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
-        self._closed = True
+        with self._lifecycle:
+            if self._closed:
+                return
+            self._closed = True
         self.stop_receiver()
         if self._inlet is not None:
             self._inlet.close()
         self._lane.close()
-        self._outlet.close()
+        # A poll in progress gives back what it brings, and a running handler settles, before the connection closes.
+        self._occupancy.afterwards(self._disconnect)
 
     def __enter__(self) -> Self:
         return self
@@ -305,7 +319,7 @@ class RemoteEventBus:
         )  # fmt: skip
         return Reception(
             config=self.config, inlet=inlet, judge=judge, settler=settler, holdings=self._holdings,
-            breaker=self._receive_breaker, teller=self._teller, tally=self._tally,
+            breaker=self._receive_breaker, teller=self._teller, tally=self._tally, occupancy=self._occupancy,
         )  # fmt: skip
 
     def _receiving(self) -> Reception:
@@ -320,6 +334,14 @@ class RemoteEventBus:
         reception.inlet.open()
         self._housekeeper.owner = self
         self._housekeeper.wake()
+
+    def _disconnect(self) -> None:
+        self._acker.flush()
+        self._outlet.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the bus is closed; make another one")
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

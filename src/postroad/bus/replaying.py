@@ -9,8 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from postroad.bus.archived import ArchivedEvent, Unreadable
 from postroad.bus.context import HandlingContext, handling
-from postroad.bus.local import EventBus
-from postroad.bus.remote import RemoteEventBus
+from postroad.bus.local import EventBus, local_part
 from postroad.clock import Clock
 from postroad.errors import InvalidInput
 from postroad.events import Codec, Envelope
@@ -99,8 +98,7 @@ def _action(to: object) -> Callable[[object], object]:
 
 
 def _locally(bus: EventBus) -> Callable[[object], object]:
-    # A remote bus hands its events to a bus inside this process, which sends nothing.
-    local = bus._local if isinstance(bus, RemoteEventBus) else bus
+    local = local_part(bus)
 
     def act(event: object) -> None:
         if errors := local.publish(event).errors:

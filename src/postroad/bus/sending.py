@@ -36,14 +36,21 @@ class Sender:
     def send(self, messages: Sequence[OutgoingMessage], blocked: set[str | None]) -> list[Sent]:
         """What became of each message; groups of which one failed for good are added to `blocked` and not sent."""
         run = _Run(messages, self._fifo, blocked)
-        for index in list(run.waiting):
-            if (retry_after := self._breaker.admit()) is not None:
-                run.give_up(index, Sent("failed", CircuitOpenError(retry_after=retry_after)))
-        admitted = set(run.waiting)
-        self._try(run)
-        for index in admitted:
-            self._count(run.outcomes[index])
+        self._admit(run)
+        admitted = list(run.waiting)
+        try:
+            self._try(run)
+        finally:
+            # Each of them holds a place at the breaker, and gives it back even when an interruption ends the call.
+            for index in admitted:
+                self._count(run.outcomes.get(index))
         return [run.outcomes[index] for index in range(len(messages))]
+
+    def _admit(self, run: _Run) -> None:
+        for index in tuple(run.waiting):
+            # One that waits behind a refused one of its group asks for no place.
+            if index in run.waiting and (retry_after := self._breaker.admit()) is not None:
+                run.give_up(index, Sent("failed", CircuitOpenError(retry_after=retry_after)))
 
     def _try(self, run: _Run) -> None:
         deadline = time.monotonic() + self._config.publish_timeout_seconds
@@ -71,11 +78,11 @@ class Sender:
                 run.give_up(index, Sent(decision.remote, as_failure(error)))
         return pause
 
-    def _count(self, sent: Sent) -> None:
-        if sent.error is None:
-            self._breaker.succeeded()
-        elif isinstance(sent.error, InvalidInput | NotSent | OutOfOrder):
+    def _count(self, sent: Sent | None) -> None:
+        if sent is None or isinstance(sent.error, InvalidInput | NotSent | OutOfOrder):
             self._breaker.undecided()
+        elif sent.error is None:
+            self._breaker.succeeded()
         else:
             self._breaker.failed()
 
@@ -90,7 +97,7 @@ class _Run:
         self.outcomes: dict[int, Sent] = {}
         self.errors: dict[int, Exception] = {}
         self.waiting = list(range(len(messages)))
-        self._hold_back()
+        self._hold_back(-1)
 
     def messages_of(self, indices: Sequence[int]) -> list[OutgoingMessage]:
         return [self._messages[index] for index in indices]
@@ -104,12 +111,13 @@ class _Run:
         if not self._fifo:
             return
         last = {self._messages[index].group: index for index in sent}
-        for index in list(self.waiting):
+        overtaken = [index for index in self.waiting if index < last.get(self._messages[index].group, -1)]
+        # Last to first: giving one up holds back what waits behind it.
+        for index in reversed(overtaken):
             group = self._messages[index].group
-            if index < last.get(group, -1):
-                overtaken = OutOfOrder(f"a later event of group {group!r} is already sent: {errors[index]}")
-                overtaken.__cause__ = errors[index]
-                self.give_up(index, Sent("failed", overtaken))
+            failure = OutOfOrder(f"a later event of group {group!r} is already sent: {errors[index]}")
+            failure.__cause__ = errors[index]
+            self.give_up(index, Sent("failed", failure))
 
     def heads(self) -> list[int]:
         """Those that may be decided upon: on FIFO the first one of each group, since the others wait for it."""
@@ -126,10 +134,12 @@ class _Run:
         self.waiting.remove(index)
         if self._fifo and not isinstance(sent.error, InvalidInput):
             self._blocked.add(self._messages[index].group)
-            self._hold_back()
+            self._hold_back(index)
 
-    def _hold_back(self) -> None:
-        held = [index for index in self.waiting if self._fifo and self._messages[index].group in self._blocked]
+    def _hold_back(self, first: int) -> None:
+        """Leave unsent what waits behind the first in a group that is blocked."""
+        behind = [index for index in self.waiting if self._fifo and index > first]
+        held = [index for index in behind if self._messages[index].group in self._blocked]
         for index in held:
             group = self._messages[index].group
             self.outcomes[index] = Sent("failed", NotSent(f"an earlier event of group {group!r} failed"))

@@ -10,7 +10,7 @@ from postroad.bus.health import Tally
 from postroad.bus.judging import Ack, Bury, Release, Verdict
 from postroad.bus.memory import Memory
 from postroad.bus.telling import Teller
-from postroad.errors import PostroadError
+from postroad.events import Envelope
 from postroad.queues.acking import Acker
 from postroad.queues.burying import DeadLetters
 from postroad.queues.holding import Held, Holdings
@@ -20,7 +20,6 @@ _LINES = {
     "echo": "bus_echo",
     "duplicate": "bus_duplicate",
     "unhandled": "bus_unhandled",
-    "failed": "bus_retried",
 }
 _COUNTED = {"handled": "handled", "duplicate": "duplicates", "unhandled": "unhandled", "failed": "failed"}
 
@@ -38,22 +37,24 @@ class Settler:
     tally: Tally
 
     def settle(self, held: Held, verdict: Verdict) -> Release | None:
-        """Ack or bury the message; when it has to come again, how. A message whose lease is lost is left alone."""
-        self._count(verdict)
+        """Ack or bury the message; when it has to come again, how."""
         if held.lost:
-            self.holdings.let_go([held])
-            self.tally.add("failed")
-            self.teller.tell("bus_lease_lost", verdict.envelope, message_id=held.delivery.message_id)
-            return None
+            return self.lose(held, verdict.envelope)
+        self._count(verdict)
         if isinstance(verdict, Ack):
             self.holdings.let_go([held])
             self.acker.add(held.queue, held.delivery)
             return None
-        if isinstance(verdict, Release):
-            return verdict
-        if self._bury(held, verdict):
+        if isinstance(verdict, Bury) and self._bury(held, verdict):
             return None
-        return Release(outcome="failed", envelope=verdict.envelope, after=verdict.after, error=verdict.error)
+        return self._come_again(verdict)
+
+    def lose(self, held: Held, envelope: Envelope | None = None) -> Release:
+        """Leave a message alone whose lease is lost; what waits behind it in its group is to be given back."""
+        self.holdings.let_go([held])
+        self.tally.add("failed")
+        self.teller.tell("bus_lease_lost", envelope, message_id=held.delivery.message_id)
+        return Release(outcome="lost", envelope=envelope, after=0.0)
 
     def release(self, helds: Sequence[Held], *, after: float = 0.0, error: str | None = None) -> None:
         """Give the messages back, last to first, so that no later one of a group comes before an earlier one."""
@@ -61,8 +62,9 @@ class Settler:
         for queue in {id(held.queue): held.queue for held in helds}.values():
             mine = [held.delivery for held in reversed(helds) if held.queue is queue and not held.lost]
             try:
-                queue.release(mine, after=after, error=error)
-            except PostroadError as failure:
+                if mine:
+                    queue.release(mine, after=after, error=error)
+            except Exception as failure:
                 # Unreleased, they come back by themselves when their visibility ends.
                 self.tally.last_error = str(failure)
 
@@ -78,7 +80,7 @@ class Settler:
         self.holdings.let_go([held])
         try:
             buried = self.dead_letters.bury(held.queue, held.delivery, reason=verdict.reason, error=verdict.error)
-        except PostroadError as error:
+        except Exception as error:
             self.tally.last_error = str(error)
             return False
         if buried:
@@ -88,11 +90,19 @@ class Settler:
             )
         return buried
 
+    def _come_again(self, verdict: Release | Bury) -> Release:
+        if verdict.outcome == "dead_lettered":
+            # There are no dead letters, or they took nothing: it is one more failed delivery.
+            self.tally.add("failed")
+        if verdict.outcome in ("failed", "dead_lettered"):
+            self.teller.tell("bus_retried", verdict.envelope)
+        return Release(outcome=verdict.outcome, envelope=verdict.envelope, after=verdict.after, error=verdict.error)
+
     def _count(self, verdict: Verdict) -> None:
         if (counted := _COUNTED.get(verdict.outcome)) is not None:
             self.tally.add(counted)
         if (line := _LINES.get(verdict.outcome)) is not None:
-            self.teller.tell(line, verdict.envelope)
+            self.teller.tell(line, verdict.envelope, in_order=isinstance(verdict, Ack))
         if verdict.outcome == "handled":
             self.breaker.succeeded()
         elif verdict.outcome == "failed":

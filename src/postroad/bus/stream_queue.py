@@ -47,6 +47,8 @@ class StreamQueue:
         self._unpack = unpack
         self._clock = clock
         self._lock = threading.RLock()
+        # Held by whoever reads on, so that no record is read twice; others can settle meanwhile.
+        self._reading = threading.Lock()
         self._windows: dict[str, Window] = {}
         self._given: dict[str, tuple[Window, Entry]] = {}
         self._look_at = 0.0
@@ -215,12 +217,13 @@ class StreamQueue:
 
     def _next(self, window: Window, limit: int) -> list[Delivery]:
         now = self._clock.monotonic()
+        with self._reading:
+            with self._lock:
+                wanted = window.wants(limit, now)
+            records = self._stream.read(window.shard, after=window.after, limit=wanted) if wanted else []
+            with self._lock:
+                window.add(records)
         with self._lock:
-            wanted = window.wants(limit, now)
-        # Read without the lock: only the receiver reads, and others must be able to settle meanwhile.
-        records = self._stream.read(window.shard, after=window.after, limit=wanted) if wanted else []
-        with self._lock:
-            window.add(records)
             if self._windows.get(window.shard) is not window:
                 return []
             return self._deliveries(window, window.give(limit, now), now)

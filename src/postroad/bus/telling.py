@@ -32,10 +32,10 @@ class Teller:
         self._bus = bus
         self._counter, self._logger = _counter(), _logger()
 
-    def tell(self, event: str, envelope: Envelope | None = None, **fields: Any) -> None:
-        """Count the outcome and write its line."""
+    def tell(self, event: str, envelope: Envelope | None = None, *, in_order: bool = False, **fields: Any) -> None:
+        """Count the outcome and write its line, as a warning unless it is in order here."""
         self._counter.labels(self._bus, event.removeprefix("bus_")).inc()
-        level = logging.WARNING if event in _WARNINGS else logging.INFO
+        level = logging.WARNING if event in _WARNINGS and not in_order else logging.INFO
         if not _standard.isEnabledFor(level):
             return
         if envelope is not None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from postroad.bus.attributes import attributes_of
 from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.judging import Wanted
-from postroad.bus.naming import Names, check_group
+from postroad.bus.naming import Names, check_group, names_of
 from postroad.bus.remote import Outlet, RemoteEventBus
 from postroad.bus.stores import QueueTags, Store
 from postroad.bus.topic_queues import GroupQueue, OwnQueue
-from postroad.errors import ConfigurationError, InvalidName
+from postroad.errors import ConfigurationError
 from postroad.events import Envelope, EventRegistry
 from postroad.queues import Delivery
 from postroad.queues.burying import OwnDeadLetters
@@ -41,15 +40,13 @@ def bus_for(
     tags: QueueTags | None = None,
 ) -> TopicEventBus:
     """The bus of a topic: without a group every process gets every event, with one a member of the group does."""
-    _check(topic, group, orphan_after)
-    fifo = fifo or topic.endswith(".fifo")
-    name = re.split("[:/]", topic)[-1] if topic.startswith("arn:") else topic
-    names = Names(name.removesuffix(".fifo"), fifo)
+    _check(group, orphan_after)
+    names = names_of(topic, fifo=fifo)
     config = SQSEventBusConfig.from_env() if config is None else config
     config = _dispatching(config, group, local)
     filter = _filter(store.registry, event_types, attributes)
     address = topic if topic.startswith("arn:") else names.topic
-    bare = store.topic(address, fifo=fifo, overflow="fail")
+    bare = store.topic(address, fifo=names.fifo, overflow="fail")
     inlet = (
         OwnQueue(store, bare, names, config, filter, orphan_after, tags)
         if group is None
@@ -69,13 +66,11 @@ def bus_for(
     )
 
 
-def _check(topic: object, group: object, orphan_after: object) -> None:
+def _check(group: object, orphan_after: object) -> None:
     if group is not None:
         check_group(group)
     if isinstance(orphan_after, bool) or not isinstance(orphan_after, int | float) or not 0 < orphan_after < math.inf:
         raise ConfigurationError(f"orphan_after: {orphan_after!r} is not a number of seconds", field="orphan_after")
-    if not isinstance(topic, str) or not topic:
-        raise InvalidName(f"topic: {topic!r} is not a topic name", field="topic")
 
 
 def _dispatching(config: SQSEventBusConfig, group: str | None, local: bool | None) -> SQSEventBusConfig:

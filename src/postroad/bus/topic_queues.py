@@ -38,7 +38,7 @@ class GroupQueue:
     def open(self) -> None:
         """It is live since the bus was made."""
 
-    def reopen(self) -> bool:
+    def reopen(self, lost: Queue) -> bool:
         return False
 
     def close(self) -> None:
@@ -82,8 +82,11 @@ class OwnQueue:
             if self._queue is None:
                 self._make()
 
-    def reopen(self) -> bool:
+    def reopen(self, lost: Queue) -> bool:
         with self._lock:
+            # Closed meanwhile, or another receiver of this bus was quicker.
+            if self._queue is not lost:
+                return False
             # Under a new name: SQS refuses the old one for a minute.
             self._make()
         return True

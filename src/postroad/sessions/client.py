@@ -18,7 +18,7 @@ from postroad.bus import EventBus, PublishResult
 from postroad.bus.config import SQSEventBusConfig
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import RequestFailed, RequestTimeout
-from postroad.sessions.grounds import BusBackend, ReceivingBus
+from postroad.sessions.grounds import BusBackend, ReceivingBus, closed_on_failure
 from postroad.sessions.requests import Budget, MainLoopCompleted, MainLoopFailed, MainLoopRequest
 from postroad.sessions.vocabulary import known, registry_of
 
@@ -55,7 +55,8 @@ class SQSMainLoopClient:
         responses = backend.bus(f"{name}-responses", attributes={"ReplyTo": [requests.publisher_id]})
         client = cls(request_bus=requests, response_bus=responses)
         client._releases += [requests.close, responses.close]
-        responses.start_receiver()
+        with closed_on_failure(client):
+            responses.start_receiver()
         return client
 
     def submit(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 from postroad.bus import EventBus
@@ -32,3 +33,19 @@ class BusBackend(Protocol):
     ) -> ReceivingBus: ...
 
     def topic(self, name: str) -> Topic: ...
+
+
+class Closable(Protocol):
+    """What holds something until it is closed."""
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def closed_on_failure(made: Closable) -> Iterator[None]:
+    """Close what was made when its start fails: nobody else will."""
+    try:
+        yield
+    except BaseException:
+        made.close()
+        raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postroad.bus import HandlingContext, current_context
+from postroad.bus.context import context_of
 from postroad.events import uuid7
 
 
@@ -21,9 +21,3 @@ def session_id_of(event: object) -> str | None:
     own = getattr(event, "session_id", None)
     found = context.envelope.session_id if own is None and context is not None else own
     return None if found is None else str(found)
-
-
-def context_of(event: object) -> HandlingContext | None:
-    """The delivery of this very event: one that a handler publishes in its process alone has none."""
-    context = current_context()
-    return context if context is not None and context.event is event else None

@@ -10,10 +10,10 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from postroad.bus import EventBus, PublishResult
 from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.context import context_of
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import DeadlineExceeded, InvalidMessage
-from postroad.sessions.grounds import BusBackend
-from postroad.sessions.identity import context_of
+from postroad.sessions.grounds import BusBackend, closed_on_failure
 from postroad.sessions.requests import (
     Budget,
     MainLoopCompleted,
@@ -85,7 +85,8 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         responses = backend.bus(f"{name}-responses", config=bus_config)
         loop = cls(adapter=adapter, bus=requests, response_bus=responses, config=config)
         loop._releases += [requests.close, responses.close]
-        requests.start_receiver()
+        with closed_on_failure(loop):
+            requests.start_receiver()
         return loop
 
     def execute(

@@ -1,0 +1,110 @@
+"""Batches in order behind a breaker: what is refused, what is held back, and who gives a probe's place back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.bus.conftest import MakeBus, failing
+from tests.bus.vocabulary import QUICK, Placed, Stepped
+
+from postroad import OutgoingMessage, Queue, SendResult, codec
+from postroad.bus import (
+    CircuitBreakerConfig,
+    CircuitOpenError,
+    NotSent,
+    OutOfOrder,
+    PublishResult,
+    RemoteEventBus,
+)
+from postroad.bus.remote import Outlet
+from postroad.errors import NotPermitted, Unavailable
+from postroad.testing import FakeClock
+
+BREAKER = CircuitBreakerConfig(failure_threshold=1, recovery_timeout_seconds=30.0)
+BY_SESSION = replace(QUICK, message_group_id="${session_id}", local_dispatch=False, publish_retries=0)
+
+
+def outcomes(results: Sequence[PublishResult]) -> list[type | str]:
+    """The error of each result, or where the event went."""
+    return [type(result.errors[0].error) if result.errors else result.remote for result in results]
+
+
+class Switch:
+    """A transport that is down until it is switched on."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.on = False
+        self.sent: list[int] = []
+
+    def __call__(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        if not self.on:
+            return failing(NotPermitted("no"))(messages)
+        self.sent += [codec.decode(message.body).payload["number"] for message in messages]
+        return self._queue.send(messages)
+
+
+def test_an_open_breaker_refuses_the_first_of_a_group_and_holds_back_the_rest(
+    make_bus: MakeBus, fifo_queue: Queue
+) -> None:
+    switch = Switch(fifo_queue)
+    bus = make_bus(fifo_queue, BY_SESSION, send=switch, breaker=BREAKER)
+    bus.publish(Stepped("a", 0))
+    switch.on = True
+
+    results = bus.publish_many([Stepped("a", 1), Stepped("a", 2), Stepped("b", 1)])
+
+    assert outcomes(results) == [CircuitOpenError, NotSent, CircuitOpenError]
+    assert switch.sent == []
+
+
+def test_a_probe_goes_out_before_what_is_refused_behind_it_and_closes_the_breaker(
+    make_bus: MakeBus, fifo_queue: Queue, clock: FakeClock
+) -> None:
+    switch = Switch(fifo_queue)
+    bus = make_bus(fifo_queue, BY_SESSION, send=switch, breaker=BREAKER)
+    bus.publish(Stepped("a", 0))
+    switch.on = True
+    clock.advance(30)
+
+    results = bus.publish_many([Stepped("a", 1), Stepped("a", 2), Stepped("a", 3)])
+    later = bus.publish(Stepped("a", 4))
+
+    assert outcomes(results) == ["sent", CircuitOpenError, NotSent]
+    assert (later.ok, switch.sent, bus.health().publish_breaker) == (True, [1, 4], "closed")
+
+
+def test_an_interrupted_probe_gives_its_place_back(queue: Queue, clock: FakeClock) -> None:
+    errors: list[BaseException] = [NotPermitted("no"), KeyboardInterrupt()]
+
+    def send(messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        if errors:
+            raise errors.pop(0)
+        return queue.send(messages)
+
+    outlet = Outlet(name="work", send=send, longest=0)
+    with RemoteEventBus(outlet=outlet, inlet=None, config=QUICK, clock=clock, breaker=BREAKER) as bus:
+        bus.publish(Placed(1))
+        clock.advance(30)
+        with pytest.raises(KeyboardInterrupt):
+            bus.publish(Placed(2))
+
+        assert bus.publish(Placed(3)).ok
+
+
+def test_all_events_that_a_later_one_of_their_group_overtook_are_out_of_order(
+    make_bus: MakeBus, fifo_queue: Queue
+) -> None:
+    def send(messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        *early, last = messages
+        return [*failing(Unavailable("busy"))(early), *fifo_queue.send([last])]
+
+    bus = make_bus(fifo_queue, replace(BY_SESSION, publish_retries=3), send=send)
+
+    results: list[Any] = bus.publish_many([Stepped("a", 1), Stepped("a", 2), Stepped("a", 3)])
+
+    assert outcomes(results) == [OutOfOrder, OutOfOrder, "sent"]
+    assert all(isinstance(result.errors[0].error.__cause__, Unavailable) for result in results[:2])
