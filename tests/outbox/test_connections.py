@@ -1,0 +1,209 @@
+"""Every kind of connection that callers bring: theirs is the transaction, and one that commits by itself is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from tests.outbox.grounds import Ground, an_event
+
+from postroad.errors import DuplicateEvent, InvalidMessage, NotInTransaction
+
+ALIAS = "outbox"
+
+
+def sqlalchemy_url(ground: Ground, *, asynchronous: bool = False) -> str:
+    if ground.on_postgres:
+        return ground.dsn.replace("postgresql://", "postgresql+psycopg://")
+    return ground.dsn.replace("sqlite://", "sqlite+aiosqlite://") if asynchronous else ground.dsn
+
+
+@pytest.fixture
+def engine(ground: Ground) -> Iterator[sqlalchemy.Engine]:
+    engine = sqlalchemy.create_engine(sqlalchemy_url(ground), poolclass=sqlalchemy.NullPool)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def django_connection(ground: Ground) -> Iterator[Any]:
+    import django
+    from django.conf import settings
+    from django.db import ConnectionHandler, connections
+
+    if not settings.configured:
+        settings.configure(DATABASES={}, USE_TZ=True)
+        django.setup()
+    if ground.on_postgres:
+        parts = psycopg.conninfo.conninfo_to_dict(ground.dsn)
+        database = {"ENGINE": "django.db.backends.postgresql", "NAME": parts["dbname"], "USER": parts.get("user", "")}
+        database |= {
+            "HOST": parts.get("host", ""),
+            "PORT": parts.get("port", ""),
+            "PASSWORD": parts.get("password", ""),
+        }
+    else:
+        database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ground.dsn.removeprefix("sqlite:///")}
+    connections[ALIAS] = ConnectionHandler({"default": {}, ALIAS: database})[ALIAS]
+    yield connections[ALIAS]
+    connections[ALIAS].close()
+    del connections[ALIAS]
+
+
+def test_a_connection_of_sqlalchemy_is_spoken_to_in_its_transaction(ground: Ground, engine: sqlalchemy.Engine) -> None:
+    event = an_event()
+    with engine.begin() as connection:
+        ground.outbox.add(connection, event)
+        with pytest.raises(DuplicateEvent):
+            ground.outbox.add(connection, event)
+        ground.outbox.add_many(connection, [an_event(), an_event()])
+    with engine.connect() as connection:
+        ground.outbox.add(connection, an_event())
+        connection.rollback()
+
+    assert ground.count() == 3
+
+
+def test_a_session_of_sqlalchemy_is_spoken_to_in_its_transaction(ground: Ground, engine: sqlalchemy.Engine) -> None:
+    with Session(engine) as session:
+        session.execute(sqlalchemy.text("CREATE TABLE orders (id int)"))
+        session.commit()
+        session.execute(sqlalchemy.text("INSERT INTO orders VALUES (1)"))
+        ground.outbox.add(session, an_event())
+        session.commit()
+        session.execute(sqlalchemy.text("INSERT INTO orders VALUES (2)"))
+        ground.outbox.add(session, an_event())
+        session.rollback()
+
+    assert (ground.count(), ground.run("SELECT id FROM orders")) == (1, [(1,)])
+
+
+def test_sqlalchemy_in_autocommit_is_refused(ground: Ground, engine: sqlalchemy.Engine) -> None:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with pytest.raises(NotInTransaction):
+            ground.outbox.add(connection, an_event())
+
+    assert ground.count() == 0
+
+
+def test_the_connection_of_django_is_spoken_to_within_atomic(ground: Ground, django_connection: Any) -> None:
+    from django.db.transaction import atomic
+
+    with atomic(using=ALIAS):
+        ground.outbox.add(django_connection, an_event())
+        ground.outbox.add_many(django_connection, [an_event(), an_event()])
+    with pytest.raises(ZeroDivisionError), atomic(using=ALIAS):
+        ground.outbox.add(django_connection, an_event())
+        raise ZeroDivisionError
+
+    assert ground.count() == 3
+
+
+def test_the_connection_of_django_outside_atomic_is_refused(ground: Ground, django_connection: Any) -> None:
+    with pytest.raises(NotInTransaction):
+        ground.outbox.add(django_connection, an_event())
+
+    assert ground.count() == 0
+
+
+def test_psycopg_in_autocommit_is_refused_outside_a_transaction_block(on_postgres: Ground) -> None:
+    with psycopg.connect(on_postgres.dsn, autocommit=True) as connection:
+        with pytest.raises(NotInTransaction):
+            on_postgres.outbox.add(connection, an_event())
+        with pytest.raises(NotInTransaction):
+            on_postgres.outbox.add_many(connection, [an_event()])
+        assert on_postgres.count() == 0
+        with connection.transaction():
+            on_postgres.outbox.add(connection, an_event())
+
+    assert on_postgres.count() == 1
+
+
+def test_sqlite3_without_a_begin_is_refused(on_sqlite: Ground) -> None:
+    connection = sqlite3.connect(on_sqlite.dsn.removeprefix("sqlite:///"), isolation_level=None)
+    with pytest.raises(NotInTransaction):
+        on_sqlite.outbox.add(connection, an_event())
+    assert on_sqlite.count() == 0
+
+    connection.execute("BEGIN")
+    on_sqlite.outbox.add(connection, an_event())
+    connection.execute("COMMIT")
+    connection.close()
+
+    assert on_sqlite.count() == 1
+
+
+@pytest.mark.parametrize("connection", [None, "dsn", object(), 3])
+def test_what_is_no_connection_is_refused_by_naming_the_accepted_kinds(ground: Ground, connection: object) -> None:
+    with pytest.raises(TypeError, match=r"psycopg.*SQLAlchemy.*Django.*sqlite3"):
+        ground.outbox.add(connection, an_event())
+
+
+def test_a_connection_to_another_database_is_refused(on_postgres: Ground, on_sqlite: Ground) -> None:
+    with on_sqlite.connection() as connection, pytest.raises(TypeError, match=r"sqlite.*postgresql"):
+        on_postgres.outbox.add(connection, an_event())
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def all_of_it() -> None:
+        await work()
+
+    asyncio.run(all_of_it())
+
+
+def test_an_async_connection_of_psycopg_is_spoken_to_in_its_transaction(on_postgres: Ground) -> None:
+    async def work() -> None:
+        event = an_event()
+        async with await psycopg.AsyncConnection.connect(on_postgres.dsn) as connection:
+            assert await on_postgres.outbox.add_async(connection, event) == event.event_id
+            with pytest.raises(DuplicateEvent):
+                await on_postgres.outbox.add_async(connection, event)
+            with pytest.raises(InvalidMessage):
+                await on_postgres.outbox.add_async(connection, an_event(), tenant_id="a:b")
+            await connection.commit()
+            await on_postgres.outbox.add_async(connection, an_event())
+            await connection.rollback()
+        async with await psycopg.AsyncConnection.connect(on_postgres.dsn, autocommit=True) as connection:
+            with pytest.raises(NotInTransaction):
+                await on_postgres.outbox.add_async(connection, an_event())
+            async with connection.transaction():
+                await on_postgres.outbox.add_async(connection, an_event())
+
+    run(work)
+
+    assert on_postgres.count() == 2
+
+
+def test_async_connections_and_sessions_of_sqlalchemy_are_spoken_to_in_their_transaction(ground: Ground) -> None:
+    async def work() -> None:
+        engine = create_async_engine(sqlalchemy_url(ground, asynchronous=True), poolclass=sqlalchemy.NullPool)
+        event = an_event()
+        async with engine.begin() as connection:
+            await ground.outbox.add_async(connection, event)
+            with pytest.raises(DuplicateEvent):
+                await ground.outbox.add_async(connection, event)
+        async with AsyncSession(engine) as session:
+            await ground.outbox.add_async(session, an_event(), key="k", tenant_id="acme")
+            await session.commit()
+            await ground.outbox.add_async(session, an_event())
+            await session.rollback()
+        await engine.dispose()
+
+    run(work)
+
+    assert ground.count() == 2
+
+
+def test_what_is_no_async_connection_is_refused(ground: Ground) -> None:
+    async def work() -> None:
+        with ground.connection() as connection, pytest.raises(TypeError, match="AsyncConnection"):
+            await ground.outbox.add_async(connection, an_event())
+
+    run(work)

@@ -1,0 +1,134 @@
+"""Within a key the order of numbers is the order of commits, whoever writes and by whatever means."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import psycopg
+from tests.outbox.grounds import Ground, an_event
+
+from postroad.outbox import Outbox
+
+INSERT = "INSERT INTO outbox (id, eventtype, payload) VALUES (%s, 't', %s)"
+
+
+def is_waiting(ground: Ground) -> bool:
+    """Whether somebody waits for an advisory lock."""
+    return bool(ground.run("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_second_writer_of_a_key_waits_for_the_first_and_other_keys_do_not(on_postgres: Ground) -> None:
+    outbox, first, second, other = on_postgres.outbox, an_event(), an_event(), an_event(key={"transferId": "other"})
+    with psycopg.connect(on_postgres.dsn) as early, psycopg.connect(on_postgres.dsn) as late:
+        outbox.add(early, first)
+        on_postgres.add(event_id=other.event_id, key=other.key)
+
+        with ThreadPoolExecutor(1) as threads:
+            adding = threads.submit(outbox.add, late, second)
+            until(lambda: is_waiting(on_postgres))
+            assert not adding.done()
+            early.commit()
+            adding.result(30)
+        late.commit()
+
+    rows = [outbox.get(each.event_id) for each in (first, second)]
+    assert [row.seq for row in rows if row] == sorted(row.seq for row in rows if row)
+
+
+def test_plain_sql_waits_as_well(on_postgres: Ground) -> None:
+    with psycopg.connect(on_postgres.dsn) as early, psycopg.connect(on_postgres.dsn) as late:
+        early.execute(INSERT, [uuid4(), '{"key": {"k": "1"}}'])
+
+        with ThreadPoolExecutor(1) as threads:
+            adding = threads.submit(late.execute, INSERT, [uuid4(), '{"key": {"k": "1"}}'])
+            until(lambda: is_waiting(on_postgres))
+            early.commit()
+            adding.result(30)
+        late.commit()
+
+    assert on_postgres.run("SELECT count(DISTINCT seq) FROM outbox") == [(2,)]
+
+
+def test_numbers_are_in_the_order_of_commits_under_many_writers(on_postgres: Ground) -> None:
+    committed: list[int] = []
+    lock = threading.Lock()
+
+    def write(_: int) -> None:
+        with psycopg.connect(on_postgres.dsn) as connection:
+            for _ in range(10):
+                # Another write first: the transaction's own number then says nothing about the order.
+                connection.execute("SELECT txid_current()")
+                event_id = on_postgres.outbox.add(connection, an_event())
+                with lock:
+                    # Nobody else is between here and the commit, because all write the same key.
+                    found = connection.execute("SELECT seq FROM outbox WHERE event_id = %s", [str(event_id)])
+                    committed.append((found.fetchone() or (0,))[0])
+                connection.commit()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
+
+    assert len(committed) == 40
+    assert committed == sorted(committed)
+
+
+def test_adding_many_in_crossing_order_does_not_deadlock(on_postgres: Ground) -> None:
+    keys = [{"k": str(n)} for n in range(50)]
+
+    def write(number: int) -> None:
+        with psycopg.connect(on_postgres.dsn) as connection:
+            for _ in range(10):
+                ordered = keys if number % 2 else keys[::-1]
+                on_postgres.outbox.add_many(connection, [an_event(key=key) for key in ordered])
+                connection.commit()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
+
+    assert on_postgres.count() == 4 * 10 * 50
+
+
+def test_a_transaction_of_many_keys_holds_few_locks(on_postgres: Ground) -> None:
+    with psycopg.connect(on_postgres.dsn) as connection:
+        on_postgres.outbox.add_many(connection, [an_event(key={"k": str(n)}) for n in range(10_000)])
+
+        held = connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone()
+        connection.rollback()
+
+    assert held is not None
+    assert held[0] <= 2_048
+
+
+def test_an_open_transaction_is_seen_in_the_status(on_postgres: Ground) -> None:
+    assert on_postgres.outbox.status().oldest_open_transaction_seconds == 0
+
+    with psycopg.connect(on_postgres.dsn) as connection:
+        on_postgres.outbox.add(connection, an_event())
+        until(lambda: on_postgres.outbox.status().oldest_open_transaction_seconds > 0.01)
+        connection.rollback()
+
+    assert on_postgres.outbox.status().oldest_open_transaction_seconds == 0
+
+
+def test_outboxes_of_one_database_do_not_wait_for_each_other(on_postgres: Ground) -> None:
+    other = Outbox.postgres(on_postgres.dsn, table="other_outbox")
+    other.init()
+    with psycopg.connect(on_postgres.dsn) as one, psycopg.connect(on_postgres.dsn) as two:
+        two.execute("SET lock_timeout = '5s'")
+
+        on_postgres.outbox.add(one, an_event())
+        other.add(two, an_event())
+
+        two.commit()
+    other.close()
