@@ -3,6 +3,7 @@
 from postroad.testing.blobs import BlobsConformance, BlobsGround
 from postroad.testing.clock import FakeClock
 from postroad.testing.items import ItemsConformance, ItemsGround
+from postroad.testing.journal import JournalConformance, JournalGround
 from postroad.testing.queues import QueueConformance, QueueGround
 from postroad.testing.streams import StreamConformance, StreamGround
 from postroad.testing.topics import TopicConformance, TopicGround
@@ -13,6 +14,8 @@ __all__ = [
     "FakeClock",
     "ItemsConformance",
     "ItemsGround",
+    "JournalConformance",
+    "JournalGround",
     "QueueConformance",
     "QueueGround",
     "StreamConformance",

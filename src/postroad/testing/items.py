@@ -14,8 +14,8 @@ from postroad.items import ABSENT, ANY, Expect, Item, ItemResult, Items
 from postroad.testing.differences import Differences
 
 BAD_KEYS = [
-    "", "acme", "/rest", "acme/", "ac me/rest", "é/rest", "a" * 257 + "/rest", "acme/a\nb", "acme/a\x00b", "acme/\ud800",
-    "acme/" + "x" * 901, "acme/" + "é" * 451,
+    "", "acme", "/rest", "acme/", "ac me/rest", "é/rest", "a" * 257 + "/rest", "acme/a\nb", "acme/a\x00b",
+    "acme/\ud800", "acme/" + "x" * 901, "acme/" + "é" * 451,
 ]  # fmt: skip
 GOOD_KEYS = [
     "acme/x",
