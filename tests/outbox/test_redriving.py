@@ -1,0 +1,302 @@
+"""Redriving and skipping: only what failed or is parked, as a whole, with who and why."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from tests.outbox.grounds import Ground
+from tests.outbox.test_looking import fail
+
+from postroad.errors import NotRedrivable
+from postroad.outbox import DomainEvent, OutboxRow
+
+WHO: dict[str, Any] = {"by": "ada", "reason": "the rail is back"}
+
+
+def row(ground: Ground, event: DomainEvent) -> OutboxRow:
+    found = ground.outbox.get(event.event_id)
+    assert found is not None
+    return found
+
+
+def park(ground: Ground, head: DomainEvent, *behind: DomainEvent) -> None:
+    """Set a key aside as a dispatcher does."""
+    fail(ground, head)
+    for event in behind:
+        ground.set(event, state="PARKED")
+    lane = row(ground, head).lane
+    values = (head.tenant_id or "", lane, str(head.event_id))
+    ground.run("INSERT INTO outbox_parked (tenant, lane, event_id) VALUES (?, ?, ?)", *values)
+
+
+def test_a_failed_row_is_sent_again_under_its_id(ground: Ground) -> None:
+    event = ground.add()
+    fail(ground, event, "TimeoutError: x")
+    ground.set(event, next_attempt="2999-01-01T00:00:00.000Z")
+    before = row(ground, event)
+
+    redriven = ground.outbox.redrive([event.event_id], **WHO)
+
+    after = row(ground, event)
+    assert redriven == [event.event_id]
+    assert (after.state, after.attempts, after.last_error, after.redrives) == ("PENDING", 0, "TimeoutError: x", 1)
+    assert (after.seq, after.id) == (before.seq, before.id)
+    assert ground.outbox.why(event.event_id) == "ready"
+    (entry,) = ground.outbox.audit()
+    assert (entry.actor, entry.action, entry.event_id) == ("ada", "redrive", event.event_id)
+    assert (entry.reason, entry.before, entry.after) == ("the rail is back", "FAILED", "PENDING")
+    assert entry.at.tzinfo is not None
+
+
+def test_rows_are_redriven_in_the_order_of_their_numbers(ground: Ground) -> None:
+    events = [ground.add(key={"k": str(n)}) for n in range(4)]
+    for event in events:
+        fail(ground, event)
+
+    redriven = ground.outbox.redrive([str(event.event_id) for event in reversed(events)], **WHO)
+
+    assert redriven == [event.event_id for event in events]
+    assert [entry.event_id for entry in ground.outbox.audit()] == redriven[::-1]
+
+
+@pytest.mark.parametrize(
+    ("selector", "chosen"),
+    [
+        ({"key": "tr_0"}, [0]),
+        ({"key": {"transferId": "tr_0"}}, [0]),
+        ({"tenant_id": "acme"}, [0, 1]),
+        ({"type": "orders.placed"}, [1, 2]),
+        ({"type": "orders.placed", "tenant_id": "acme"}, [1]),
+        ({"type": "orders.placed", "limit": 1}, [1]),
+        ({"key": "none"}, []),
+    ],
+)
+def test_rows_are_chosen_by_what_they_have_in_common(
+    ground: Ground, selector: dict[str, Any], chosen: list[int]
+) -> None:
+    kinds = [("acme", "transfers.submitted"), ("acme", "orders.placed"), ("other", "orders.placed")]
+    events = [
+        ground.add(key={"transferId": f"tr_{n}"}, tenant_id=tenant, type=kind) for n, (tenant, kind) in enumerate(kinds)
+    ]
+    untouched = ground.add(key={"transferId": "tr_0"}, tenant_id="acme")
+    for event in events:
+        fail(ground, event)
+
+    planned = ground.outbox.redrive(**WHO, **selector, dry_run=True)
+    nothing_yet = ground.outbox.audit()
+    redriven = ground.outbox.redrive(**WHO, **selector)
+
+    assert planned == redriven == [events[n].event_id for n in chosen]
+    assert nothing_yet == []
+    assert [row(ground, event).state == "PENDING" for event in events] == [n in chosen for n in range(3)]
+    assert row(ground, untouched).redrives == 0
+
+
+def test_a_group_of_failures_is_redriven_together(ground: Ground) -> None:
+    events = [ground.add(key={"k": str(n)}) for n in range(3)]
+    for event, error in zip(events, ["TimeoutError: 5 s", "TimeoutError: 6 s", "rejected: no"], strict=True):
+        fail(ground, event, error)
+    group = ground.outbox.failed_groups()[0].group
+
+    redriven = ground.outbox.redrive(**WHO, group=group)
+
+    assert redriven == [event.event_id for event in events[:2]]
+
+
+@pytest.mark.parametrize("state", ["SENT", "SKIPPED", "PENDING"])
+def test_what_is_neither_failed_nor_parked_is_not_redriven_and_nothing_changes(ground: Ground, state: str) -> None:
+    failed, other = ground.add(key={"k": "1"}), ground.add(key={"k": "2"})
+    fail(ground, failed)
+    ground.set(other, state=state)
+
+    with pytest.raises(NotRedrivable, match=f"{other.event_id} is {state}"):
+        ground.outbox.redrive([failed.event_id, other.event_id], **WHO)
+    with pytest.raises(NotRedrivable):
+        ground.outbox.skip(other.event_id, **WHO)
+
+    assert (row(ground, failed).state, row(ground, other).state) == ("FAILED", state)
+    assert ground.outbox.audit() == []
+
+
+def test_an_unknown_event_is_not_redriven(ground: Ground) -> None:
+    for unknown in (uuid4(), "order-17"):
+        with pytest.raises(NotRedrivable, match=str(unknown)):
+            ground.outbox.redrive([unknown], **WHO)
+        with pytest.raises(NotRedrivable):
+            ground.outbox.skip(unknown, **WHO)
+
+    assert ground.outbox.audit() == []
+
+
+@pytest.mark.parametrize("who", [{"by": "", "reason": "x"}, {"by": "x", "reason": " "}, {"by": "\n", "reason": ""}])
+def test_who_and_why_must_be_said(ground: Ground, who: dict[str, Any]) -> None:
+    event = ground.add()
+    fail(ground, event)
+
+    for attempt in (
+        lambda: ground.outbox.redrive([event.event_id], **who),
+        lambda: ground.outbox.skip(event.event_id, **who),
+    ):
+        with pytest.raises(ValueError, match=r"by|reason"):
+            attempt()
+    assert row(ground, event).state == "FAILED"
+
+
+def test_a_redrive_needs_a_selector(ground: Ground) -> None:
+    selectors: list[dict[str, Any]] = [{}, {"limit": 3}, {"canary": 1}]
+    for selector in selectors:
+        with pytest.raises(ValueError, match="name event ids"):
+            ground.outbox.redrive(**WHO, **selector)
+    with pytest.raises(ValueError, match="canary"):
+        ground.outbox.redrive(key="k", canary=0, **WHO)
+
+
+@pytest.mark.parametrize("by", ["head", "key", "parked"])
+def test_a_parked_key_comes_back_as_a_whole(ground: Ground, by: str) -> None:
+    head, *behind = [ground.add(tenant_id="acme") for _ in range(3)]
+    elsewhere = ground.add(key={"k": "2"})
+    park(ground, head, *behind)
+    park(ground, elsewhere)
+    selectors: dict[str, dict[str, Any]] = {
+        "head": {"event_ids": [head.event_id]},
+        "key": {"key": "tr_1", "tenant_id": "acme"},
+        "parked": {"event_ids": [behind[0].event_id]},
+    }
+
+    redriven = ground.outbox.redrive(**selectors[by], **WHO)
+
+    assert redriven == [event.event_id for event in (head, *behind)]
+    assert {row(ground, event).state for event in (head, *behind)} == {"PENDING"}
+    assert [entry.before for entry in ground.outbox.audit()] == ["PARKED", "PARKED", "FAILED"]
+    assert ground.run("SELECT event_id FROM outbox_parked") == [(str(elsewhere.event_id),)]
+
+
+def test_a_redriven_row_is_no_gap_any_more(ground: Ground) -> None:
+    event = ground.add()
+    fail(ground, event)
+    ground.run("INSERT INTO outbox_gaps VALUES ('', 'tr_1', 1, ?)", str(event.event_id))
+
+    ground.outbox.redrive([event.event_id], **WHO)
+
+    assert ground.run("SELECT event_id FROM outbox_gaps") == []
+
+
+def test_a_skipped_row_opens_its_key_and_is_named_in_the_next_gap(ground: Ground) -> None:
+    head, behind = ground.add(tenant_id="acme"), ground.add(tenant_id="acme")
+    fail(ground, head)
+
+    ground.outbox.skip(head.event_id, **WHO)
+
+    assert row(ground, head).state == "SKIPPED"
+    assert ground.outbox.why(behind.event_id) == "ready"
+    assert ground.run("SELECT tenant, lane, seq, event_id FROM outbox_gaps") == [
+        ("acme", "tr_1", 1, str(head.event_id))
+    ]
+    (entry,) = ground.outbox.audit()
+    assert (entry.action, entry.before, entry.after) == ("skip", "FAILED", "SKIPPED")
+
+
+def test_skipping_the_head_of_a_parked_key_lets_the_rest_go(ground: Ground) -> None:
+    head, *behind = [ground.add() for _ in range(3)]
+    park(ground, head, *behind)
+
+    ground.outbox.skip(head.event_id, **WHO)
+
+    assert [row(ground, event).state for event in (head, *behind)] == ["SKIPPED", "PENDING", "PENDING"]
+    assert ground.run("SELECT 1 FROM outbox_parked") == []
+
+
+def test_skipping_a_parked_row_leaves_its_key_parked(ground: Ground) -> None:
+    head, *behind = [ground.add() for _ in range(3)]
+    park(ground, head, *behind)
+
+    ground.outbox.skip(behind[0].event_id, **WHO)
+
+    assert [row(ground, event).state for event in (head, *behind)] == ["FAILED", "SKIPPED", "PARKED"]
+    assert len(ground.run("SELECT 1 FROM outbox_parked")) == 1
+
+
+def test_a_row_that_only_has_text_for_an_id_can_be_skipped(ground: Ground) -> None:
+    insert = "INSERT INTO outbox (id, eventtype, payload, state) VALUES (?, 't', ?, 'FAILED')"
+    ground.run(insert, str(uuid4()), '{"envelope": {"eventId": "order-17"}}')
+
+    ground.outbox.skip("order-17", **WHO)
+
+    assert [entry.event_id for entry in ground.outbox.audit()] == ["order-17"]
+
+
+def test_a_redrive_wakes_the_dispatchers(on_postgres: Ground) -> None:
+    event = on_postgres.add()
+    fail(on_postgres, event)
+    with psycopg.connect(on_postgres.dsn, autocommit=True) as listening:
+        listening.execute("LISTEN postroad_outbox")
+
+        on_postgres.outbox.redrive([event.event_id], **WHO)
+
+        assert [notice.payload for notice in listening.notifies(timeout=30, stop_after=1)] == ["outbox"]
+
+
+class Settling:
+    """In the place of a dispatcher: does something to every row that becomes pending, until the end of the block."""
+
+    def __init__(self, ground: Ground, settle: Callable[[str], None]) -> None:
+        self._ground, self._settle, self._stop = ground, settle, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.01):
+            for (event_id,) in self._ground.run("SELECT event_id FROM outbox WHERE state = 'PENDING' AND attempts = 0"):
+                self._settle(event_id)
+
+
+def failed_rows(ground: Ground, count: int) -> list[UUID]:
+    events = [ground.add(key={"k": str(n)}) for n in range(count)]
+    for event in events:
+        fail(ground, event, "TimeoutError: no answer")
+    return [event.event_id for event in events]
+
+
+def test_the_rest_follows_when_the_canaries_are_sent(ground: Ground) -> None:
+    ids = failed_rows(ground, 5)
+
+    def send(event_id: str) -> None:
+        ground.run("UPDATE outbox SET state = 'SENT', attempts = 1 WHERE event_id = ?", event_id)
+
+    with Settling(ground, send):
+        redriven = ground.outbox.redrive(type="transfers.submitted", canary=2, **WHO)
+
+    assert redriven == ids
+    assert ground.outbox.status().failed == 0
+
+
+@pytest.mark.parametrize("state", ["FAILED", "PENDING"])
+def test_the_rest_stays_when_a_canary_fails_as_before(ground: Ground, state: str) -> None:
+    ids = failed_rows(ground, 5)
+
+    def refuse(event_id: str) -> None:
+        change = "UPDATE outbox SET state = ?, attempts = 1, lasterror = 'TimeoutError: no answer' WHERE event_id = ?"
+        ground.run(change, state, event_id)
+
+    with Settling(ground, refuse):
+        redriven = ground.outbox.redrive(type="transfers.submitted", canary=2, **WHO)
+
+    assert redriven == ids[:2]
+    assert len(ground.outbox.audit()) == 2
+
+
+def test_canaries_that_are_all_there_is_are_not_waited_for(ground: Ground) -> None:
+    ids = failed_rows(ground, 2)
+
+    assert ground.outbox.redrive(type="transfers.submitted", canary=10, **WHO) == ids
