@@ -19,6 +19,7 @@ from benchmarks.frame import Durability, Load, Open, Opened
 from benchmarks.workload import bodies, check_once
 from postroad.connections.engine import CHECKPOINT_PAGES
 from postroad.connections.file import open_file
+from postroad.connections.many import run_many
 from postroad.queues.sqlite import claiming, settling, state, tables
 
 Step = Callable[[apsw.Connection, list[str]], list[str]]
@@ -80,7 +81,8 @@ def _same_step(db: apsw.Connection, batch: list[str]) -> list[str]:
     db.pragma("synchronous", "full")
     db.execute("BEGIN IMMEDIATE")
     first = int(db.execute("SELECT next FROM tally WHERE queue = 1").get)
-    db.executemany(
+    run_many(
+        db,
         state._INSERT,
         [(first + n, now, None, None, None, None, body, None, 0) for n, body in enumerate(map(str.encode, batch))],
     )
@@ -89,12 +91,12 @@ def _same_step(db: apsw.Connection, batch: list[str]) -> list[str]:
     db.pragma("synchronous", "normal")
     db.execute("BEGIN IMMEDIATE")
     rows = db.execute(claiming._FRESH, (first, first + size, size)).fetchall()
-    db.executemany(claiming._LEASE, [(row[0], 1, None, now + 600_000_000, 1, now, now, now, None) for row in rows])
+    run_many(db, claiming._LEASE, [(row[0], 1, None, now + 600_000_000, 1, 1, now, now, now, None) for row in rows])
     db.execute(state._STORE, (1, first + size, first + size, now, 0, 0, 0, size, 0, 0, 0, 0, 0))
     db.execute("COMMIT")
     db.execute("BEGIN IMMEDIATE")
-    settled = db.executemany(settling._ACK, [(row[0], 1, -1, 1) for row in rows]).fetchall()
-    db.executemany(settling._DELETE, [(row[0],) for row in settled])
+    settled = run_many(db, settling._ACK, [(row[0],) for row in rows], (1, -1, 1))
+    run_many(db, settling._DELETE, [(row[0],) for row in settled])
     db.execute(state._ADD_TRAIL, (1, now, "acked", state.ENTRY.pack(first, 1, now, now) * size, None))
     db.execute(state._STORE, (1, first + size, first + size, now, 0, -size, 0, 0, size, 0, 0, 0, 0))
     db.execute("COMMIT")

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import apsw
 
@@ -13,6 +14,7 @@ import postroad
 from benchmarks.frame import Durability, Load, Open, Opened, WrongResult
 from benchmarks.workload import move
 from postroad import OutgoingMessage, Queue, QueueSpec
+from postroad.connections import disk
 
 NAME = "bench"
 FILE = "postroad.db"
@@ -81,13 +83,17 @@ def receive(queue: Queue, most: int, *, wait: float = 0.0) -> list[str]:
 
 
 def durability(queue: Queue, directory: Path) -> Durability:
-    """Read back what the connections of this process say right after a send."""
+    """Read back what the connections of this process say, and whether a send returned only after a sync of its log."""
     fifo = queue.traits.fifo
-    send(queue, [OutgoingMessage("0-x", group="probe" if fifo else None, dedup_id=uuid.uuid4().hex if fifo else None)])
+    probe = OutgoingMessage("0-x", group="probe" if fifo else None, dedup_id=uuid.uuid4().hex if fifo else None)
+    with patch.object(disk, "_to_disk", Mock(wraps=disk._to_disk)) as syncs:
+        send(queue, [probe])
     path = str((directory / FILE).resolve())
     open_now = [connection for connection in apsw.connections() if connection.filename == path]
     # The engine has several: the weakest one is what counts.
     level = min(int(connection.pragma("synchronous")) for connection in open_now)
     journals = {str(connection.pragma("journal_mode")) for connection in open_now}
     receive(queue, 1)
-    return Durability(journal="/".join(sorted(journals)), synchronous=_LEVELS[level])
+    # A sync by the engine before the send returns is what FULL does inside the commit.
+    synchronous = "FULL" if level == 1 and syncs.call_count else _LEVELS[level]
+    return Durability(journal="/".join(sorted(journals)), synchronous=synchronous)

@@ -169,18 +169,6 @@ def test_a_block_commits_all_its_writes_or_none(engine: Engine) -> None:
     assert _numbers(engine) == [3, 4]
 
 
-def test_work_that_must_be_durable_is_run_again_with_a_sync(engine: Engine) -> None:
-    seen: list[int] = []
-
-    def work(tx: Transaction) -> None:
-        seen.append(int(tx.connection.pragma("synchronous")))
-        tx.must_be_durable()
-
-    engine.write(work, durable=False)
-
-    assert seen == [1, 2]
-
-
 def test_a_closed_engine_says_so(engine: Engine) -> None:
     engine.close()
 

@@ -2,8 +2,8 @@
 
 A thread that wants to write puts its work on the list. If nobody leads, it leads: it takes everything on the list,
 runs it in one transaction and commits once (group commit). Meanwhile others add to the list; the first of them leads
-next. There is no writer thread to hand over to. Work that carries nothing but leases and acks commits without waiting
-for the disk: losing it to a power cut only means a redelivery.
+next. There is no writer thread to hand over to. Work that must survive a power cut waits for the disk after its commit,
+while the next leader writes already. Nothing but leases and acks waits for no disk: losing it means a redelivery.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import apsw
 
 from postroad import failpoints
 from postroad.clock import SYSTEM_CLOCK, Clock, SystemClock
+from postroad.connections.disk import Disk
 from postroad.connections.failures import translate
 from postroad.connections.file import open_file
 from postroad.connections.inheritance import guard, mark_inherited
 from postroad.connections.meta import begin_file, migrate, read_salt
 from postroad.connections.schema import Schema
-from postroad.connections.transaction import MustBeDurable, Transaction
+from postroad.connections.transaction import Transaction
 from postroad.connections.turns import Request, Turns
 from postroad.connections.waiting import Ear, Ears
 from postroad.errors import ConfigurationError, PostroadError
@@ -32,9 +33,7 @@ from postroad.telemetry import get_logger
 
 T = TypeVar("T")
 
-CHECKPOINT_PAGES: Final = 1_000
-_FULL: Final = "PRAGMA synchronous = FULL"
-_NORMAL: Final = "PRAGMA synchronous = NORMAL"
+CHECKPOINT_PAGES: Final = 4_000
 
 
 class Book(Protocol):
@@ -60,6 +59,7 @@ class Engine:
         self.path = path
         self.clock = clock
         self._turns = Turns()
+        self._disk = Disk()
         self._current: Transaction | None = None
         self._writing_by: int | None = None
         self._joined: Transaction | None = None
@@ -108,11 +108,10 @@ class Engine:
         try:
             if self._turns.join(request):
                 self._run(request.group)
-                if durable and (light := self._turns.take_light(request)):
-                    self._run(light)
+                self._bring_to_disk(request)
         finally:
             # Ctrl-C may arrive at any call: the turn is ended whatever interrupts, and not through a call of its own.
-            ended = request.finished and not request.leads
+            ended = request.finished and not request.group
             while not ended:
                 try:
                     self._end_turn(request)
@@ -123,6 +122,8 @@ class Engine:
             raise interruption
         if request.error is not None:
             raise request.error
+        if request.durable and not request.on_disk:
+            self._sync_alone()
         return request.result  # type: ignore[no-any-return]  # it is what `work` returned
 
     def read(self, work: Callable[[apsw.Connection], T]) -> T:
@@ -149,8 +150,8 @@ class Engine:
         if self.in_transaction:
             yield
             return
-        with self._own_turn():
-            tx = Transaction(self._writer, durable=True)
+        with self._own_turn() as turn:
+            tx = Transaction(self._writer)
             try:
                 self._begin(tx)
                 self._joined, self._joined_by = tx, threading.get_ident()
@@ -162,6 +163,8 @@ class Engine:
                 self._joined = self._joined_by = None
             self._resolve()
             self._ring(tx)
+            self._turns.pass_on(turn)
+            self._disk.sync()
 
     def listen(self, *channels: str) -> contextlib.AbstractContextManager[Ear]:
         """Hear when somebody, in any process, touches one of the channels."""
@@ -185,8 +188,7 @@ class Engine:
         self._unusable = f"{self.path}: this backend is closed; open a new one with connect()"
         self._ears.close()
         with self._own_turn(), self._reading:
-            self._reader.close()
-            self._writer.close()
+            self._close_file()
 
     def before_fork(self) -> None:
         """Wait for the running turn and close the file, unless the turn is the forking thread's own."""
@@ -195,8 +197,7 @@ class Engine:
         self._forking = Request(None, durable=True)
         self._turns.join(self._forking)
         self._reading.acquire()
-        self._reader.close()
-        self._writer.close()
+        self._close_file()
 
     def after_fork_in_parent(self) -> None:
         """Open the file again and go on."""
@@ -223,21 +224,26 @@ class Engine:
         self._writer = open_file(self.path)
         self._reader = open_file(self.path)
         self._writer.set_wal_hook(self._count_wal)
-        self._syncs = True
         self._wal_pages = 0
         self._drop_books()
+        self._disk.open(self.path)
+
+    def _close_file(self) -> None:
+        self._disk.close()
+        self._reader.close()
+        self._writer.close()
 
     def _check_usable(self) -> None:
         if self._unusable is not None:
             raise ConfigurationError(self._unusable)
 
     @contextlib.contextmanager
-    def _own_turn(self) -> Iterator[None]:
+    def _own_turn(self) -> Iterator[Request]:
         request = Request(None, durable=True)
         interruption: BaseException | None = None
         try:
             self._turns.join(request)
-            yield
+            yield request
         finally:
             while True:
                 try:
@@ -249,7 +255,7 @@ class Engine:
             raise interruption
 
     def _end_turn(self, request: Request) -> None:
-        if request.leads:
+        if self._turns.leads(request):
             self._resolve()
         self._turns.finish(request)
 
@@ -269,35 +275,41 @@ class Engine:
             self._writer.execute("RELEASE joined")
         return result
 
+    def _bring_to_disk(self, leader: Request) -> None:
+        """Let the next one lead, and wait for the disk for all of the group that have to."""
+        if leader.durable:
+            self._turns.pass_on(leader)
+            self._disk.sync()
+            for request in leader.group:
+                request.on_disk = True
+
+    def _sync_alone(self) -> None:
+        """Wait for the disk where nobody did: the leader was interrupted, or had begun without need of it."""
+        with self._own_turn():
+            self._disk.sync()
+
     def _run(self, group: list[Request]) -> None:
         """Run the group in one transaction; if one of them fails, each in a transaction of its own."""
         try:
-            self._run_together(group, durable=any(request.durable for request in group))
+            self._run_together(group)
         except Exception as error:
-            if len(group) == 1 and not isinstance(error, MustBeDurable):
+            if len(group) == 1:
                 group[0].error = error
                 group[0].finished = True
                 return
             for request in tuple(group):
-                self._run_alone(request, durable=request.durable or isinstance(error, MustBeDurable))
+                self._run([request])
 
-    def _run_alone(self, request: Request, *, durable: bool) -> None:
-        try:
-            self._run_together([request], durable=durable)
-        except MustBeDurable:
-            self._run_alone(request, durable=True)
-        except Exception as error:
-            request.error = error
-            request.finished = True
-
-    def _run_together(self, group: list[Request], *, durable: bool) -> None:
+    def _run_together(self, group: list[Request]) -> None:
         """Run the requests in one transaction, or raise with none of them done."""
-        tx = Transaction(self._writer, durable=durable, requests=group)
+        tx = Transaction(self._writer, requests=group)
         try:
             self._begin(tx)
             for request in group:
                 if request.work is not None:
+                    tx.durable = request.durable
                     request.result = request.work(tx)
+                    request.durable = tx.durable
             self._commit(tx)
         except Exception as error:
             raise self._undone(tx, error) from error
@@ -305,9 +317,6 @@ class Engine:
         self._ring(tx)
 
     def _begin(self, tx: Transaction) -> None:
-        if tx.durable is not self._syncs:
-            self._writer.execute(_FULL if tx.durable else _NORMAL)
-            self._syncs = tx.durable
         self._current, self._writing_by = tx, threading.get_ident()
         self._writer.execute("BEGIN IMMEDIATE")
 

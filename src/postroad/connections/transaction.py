@@ -8,10 +8,6 @@ from typing import Protocol
 import apsw
 
 
-class MustBeDurable(Exception):
-    """Raised by work that finds out that its commit has to wait for the disk; the engine runs it again that way."""
-
-
 class Finishable(Protocol):
     """A wish that is fulfilled by the commit."""
 
@@ -23,9 +19,10 @@ class Transaction:
 
     __slots__ = ("_after", "_undo", "channels", "committing", "connection", "durable", "requests")
 
-    def __init__(self, connection: apsw.Connection, *, durable: bool, requests: Sequence[Finishable] = ()) -> None:
+    def __init__(self, connection: apsw.Connection, *, requests: Sequence[Finishable] = ()) -> None:
         self.connection = connection
-        self.durable = durable
+        self.durable = False
+        """Whether the work that runs now has to wait for the disk after the commit."""
         self.requests = requests
         self.committing = False
         self.channels: set[str] = set()
@@ -33,9 +30,8 @@ class Transaction:
         self._undo: list[Callable[[], None]] = []
 
     def must_be_durable(self) -> None:
-        """Have this work committed with a sync, running it again if it was begun without."""
-        if not self.durable:
-            raise MustBeDurable
+        """Let this work wait for the disk, though it was begun as if it need not."""
+        self.durable = True
 
     def touch(self, channel: str) -> None:
         """After the commit, wake those who listen to the channel, in every process."""

@@ -1,7 +1,11 @@
-"""Whose turn it is to write: the first thread leads for all that wait, then hands over to the next one.
+"""Whose turn it is: one thread at a time writes for all that wait, one at a time waits for the disk.
 
-Ctrl-C may arrive between any two steps of the main thread. So every step here can be done again: what is half done when
-it arrives is found in the request, and `finish` is repeated until it has passed.
+The first thread leads: it writes and commits. Then the next one may write while the first still waits for the disk.
+Requests that need the disk wait until it is free, so that one sync serves all of them; those that do not need it go on
+meanwhile.
+
+Ctrl-C may arrive between any two steps of the main thread. So every step here can be done again: whose turn it is, is
+one assignment, and `finish` is repeated until it has passed.
 """
 
 from __future__ import annotations
@@ -19,20 +23,21 @@ MAX_GROUP: Final = 256
 class Request:
     """One thread's wish, and what became of it. Without work its thread wants a turn of its own."""
 
-    __slots__ = ("baton", "durable", "error", "finished", "gone", "group", "leads", "result", "successor", "work")
+    __slots__ = ("baton", "durable", "error", "finished", "gone", "group", "on_disk", "result", "work")
 
     def __init__(self, work: Callable[[Transaction], Any] | None, *, durable: bool) -> None:
         self.work = work
         self.durable = durable
+        """Whether it waits for the disk after the commit."""
         self.baton: threading.Lock | None = None
-        self.leads = False
         self.group: list[Request] = []
         """The requests of its turn, when it leads."""
-        self.successor: Request | None = None
         self.gone = False
         """Whether its thread was interrupted and waits no more."""
         self.finished = False
         """Whether result or error say what became of it."""
+        self.on_disk = False
+        """Whether its leader has waited for the disk."""
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -43,75 +48,95 @@ class Turns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[Request] = []
-        self._led = False
+        self._writer: Request | None = None
+        self._syncer: Request | None = None
 
     def join(self, request: Request) -> bool:
         """Return True when it is this thread's turn to run `request.group`, False when another thread has done it."""
         with self._lock:
-            if not self._led:
-                request.group = [request]
-                request.leads = self._led = True
+            if self._writer is None and not (request.durable and self._syncer):
+                self._writer = request
+                self._take(request)
                 return True
             baton = request.baton = threading.Lock()
             baton.acquire()
             self._waiting.append(request)
         baton.acquire()
-        if request.leads:
+        if self._writer is not request:
+            return False
+        with self._lock:
             self._take(request)
-        return request.leads
+        return True
 
-    def _take(self, leader: Request) -> None:
-        """Give the leader the requests of its turn; one without work has a turn of its own."""
+    def leads(self, request: Request) -> bool:
+        """Whether it is the request's turn to write."""
+        return self._writer is request
+
+    def pass_on(self, leader: Request) -> None:
+        """Let the next one write; those of the group that need not wait for the disk go their way."""
         with self._lock:
-            waiting = self._waiting
-            size = min(len(waiting), MAX_GROUP)
-            size = next((i for i in range(size) if waiting[i].work is None), size) or 1
-            leader.group = waiting[:size]
-            del waiting[:size]
-
-    def take_light(self, leader: Request) -> list[Request]:
-        """Wake the group, and give the leader those that wait for no disk: quicker done here than handed over."""
+            self._end_writing(leader)
+        self._wake_writer()
         for request in leader.group:
-            if request.finished and request is not leader:
+            if request is not leader and not request.durable:
                 _release(request)
-        with self._lock:
-            waiting = self._waiting
-            size = next((i for i, each in enumerate(waiting) if each.durable or each.work is None), len(waiting))
-            taken = waiting[:size]
-            leader.group = [leader, *taken]
-            del waiting[:size]
-        return taken
 
     def finish(self, request: Request) -> None:
         """End the request's turn, or forget a request whose thread was interrupted while it waited."""
         with self._lock:
-            if request.leads:
-                self._pass_on(request)
+            if self._writer is request:
+                self._end_writing(request)
             elif not request.finished:
                 request.gone = True
                 if request in self._waiting:
                     self._waiting.remove(request)
-        if request.successor is not None:
-            _release(request.successor)
+            if self._syncer is request:
+                self._syncer = None
+                if self._writer is None:
+                    self._writer = self._next()
+        self._wake_writer()
         while request.group:
             if request.group[-1] is not request:
                 _release(request.group[-1])
             request.group.pop()
 
-    def _pass_on(self, leader: Request) -> None:
-        """Choose the next leader first, so that it works while the group wakes up."""
+    def _take(self, leader: Request) -> None:
+        """Give the leader the requests of its turn: all that wait, or all that need no disk."""
+        if leader.durable:
+            self._syncer = leader
+        leader.group = [leader]
+        if leader.work is not None:
+            leader.group += [r for r in self._waiting if _may_follow(r, leader)][: MAX_GROUP - 1]
+        if self._waiting:
+            taken = set(map(id, leader.group))
+            self._waiting = [r for r in self._waiting if id(r) not in taken]
+
+    def _end_writing(self, leader: Request) -> None:
         if leader in self._waiting:
             self._waiting.remove(leader)
         # What an interrupted leader left undone is done in the next turn.
         undone = [request for request in leader.group if not (request.finished or request.gone or request is leader)]
-        leader.group = [request for request in leader.group if request.finished]
-        self._waiting[:0] = undone
-        if self._waiting:
-            leader.successor = self._waiting[0]
-            leader.successor.leads = True
-        else:
-            self._led = False
-        leader.leads = False
+        if undone:
+            leader.group = [request for request in leader.group if request.finished]
+            self._waiting[:0] = undone
+        self._writer = self._next()
+
+    def _next(self) -> Request | None:
+        """Who writes next: the first that needs the disk when it is free, taking all others along."""
+        if self._syncer is None:
+            first = next((request for request in self._waiting if request.durable), None)
+            if first is not None:
+                return first
+        return next((request for request in self._waiting if not request.durable), None)
+
+    def _wake_writer(self) -> None:
+        # Awake already, it does not notice.
+        if self._writer is not None:
+            _release(self._writer)
+
+
+def _may_follow(request: Request, leader: Request) -> bool:
+    return request is not leader and request.work is not None and (leader.durable or not request.durable)
 
 
 def _release(request: Request) -> None:

@@ -21,11 +21,16 @@ _ATTRIBUTE_NAME = re.compile(r"(?!(?i:aws|amazon)\.)[A-Za-z0-9_-]+(\.[A-Za-z0-9_
 
 def check_messages(spec: QueueSpec, messages: Sequence[OutgoingMessage], *, limit: int | None = None) -> list[bytes]:
     """Return the bodies as bytes, or refuse the whole batch naming the entry and the field."""
-    if len(messages) == 1:
-        return [check_message(spec, messages[0], limit=limit)]
-    return [
-        check_message(spec, message, where=f"messages[{index}].", limit=limit) for index, message in enumerate(messages)
-    ]
+    try:
+        return [check_message(spec, message, limit=limit) for message in messages]
+    except InvalidMessage:
+        if len(messages) == 1:
+            raise
+        # Only a refusal needs the names of the entries.
+        places = (f"messages[{index}]." for index in range(len(messages)))
+        return [
+            check_message(spec, each, where=where, limit=limit) for each, where in zip(messages, places, strict=True)
+        ]
 
 
 def check_message(spec: QueueSpec, message: OutgoingMessage, *, where: str = "", limit: int | None = None) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one
+from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.queues.port import Delivery
 from postroad.queues.sqlite.burying import Undertaker
@@ -31,7 +32,7 @@ FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.grp = ? ORDER BY m.
 """  # noqa: S608 - COLUMNS is a constant
 _LEASE: Final = """
 INSERT INTO lease (id, queue, grp, visible_us, held, receives, first_us, leased_us, sent_us, origin)
-VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET visible_us = excluded.visible_us, held = 1, receives = excluded.receives,
     first_us = excluded.first_us, leased_us = excluded.leased_us, due_wall_us = NULL
 """
@@ -62,11 +63,11 @@ class Claimer:
         for row in find(tx, state, limit, now_us, monotonic_us, until_us):
             first_us, receives = row.first_us or now_us, row.receives + 1
             leases.append(
-                (row.id, state.id, row.grp, until_us, receives, first_us, monotonic_us, row.sent_us, row.origin)
+                (row.id, state.id, row.grp, until_us, 1, receives, first_us, monotonic_us, row.sent_us, row.origin)
             )
             deliveries.append(self._delivery(row, receives, first_us))
         if leases:
-            tx.connection.executemany(_LEASE, leases)
+            run_many(tx.connection, _LEASE, leases)
             state.received += len(leases)
             state.returns_us = min(state.returns_us, until_us)
         return deliveries
@@ -80,8 +81,7 @@ class Claimer:
                 limit -= 1
         while limit and (found := self._look_ahead(tx, state, limit)):
             for *columns, leased in found:
-                row = Row(*columns)
-                if leased is None and self._is_alive(tx, state, row, now_us):
+                if leased is None and self._is_alive(tx, state, row := Row(*columns), now_us):
                     yield row
                     limit -= 1
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from postroad import failpoints
 from postroad.connections.engine import Engine
 from postroad.connections.fetching import one
+from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.errors import NotSupported, StaleReceipt
 from postroad.queues.port import AckResult, Delivery
@@ -19,10 +20,10 @@ from postroad.queues.sqlite.rows import COLUMNS, Row
 from postroad.queues.sqlite.state import ENTRY, QueueState, States
 
 _ACK: Final = """
-DELETE FROM lease WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4
+DELETE FROM lease WHERE id IN (VALUES (?)) AND receives = ? AND held = 1 AND visible_us > ? AND +queue = ?
 RETURNING id, receives, sent_us, first_us, origin, grp
 """
-_DELETE: Final = "DELETE FROM message WHERE id = ?"
+_DELETE: Final = "DELETE FROM message WHERE id IN (VALUES (?))"
 _EXTEND: Final = """
 UPDATE lease SET visible_us = min(?5, leased_us + ?6)
 WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4 RETURNING grp
@@ -58,19 +59,25 @@ class Settler:
     def ack(self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Remove the messages whose receipts are valid. A standard queue takes an ack that is late but still first."""
         monotonic_us = self._engine.monotonic_us()
-        keys = [key for _, key in self._keys(state, deliveries, monotonic_us, late=not state.spec.fifo)]
-        found = {row[:2]: row for row in tx.connection.executemany(_ACK, keys)}
-        gone = [(row_id,) for row_id, _ in found]
-        groups = {row[5] for row in found.values()}
-        for row_id, receives, sent_us, first_us, origin, _ in found.values():
-            state.remember(origin or row_id, receives, sent_us, first_us)
-        results = [
-            _OK if found.pop(key[:2], None) is not None else _stale(delivery)
-            for delivery, key in zip(deliveries, keys, strict=True)
-        ]
-        tx.connection.executemany(_DELETE, gone)
+        receipts = [read_receipt(delivery.receipt) for delivery in deliveries]
+        beyond = monotonic_us if state.spec.fifo else -1
+        groups: set[int | None] = set()
+        gone: dict[tuple[int, int], None] = {}
+        for receives in {receives for _, receives in receipts}:
+            ids = [(row_id,) for row_id, count in receipts if count == receives]
+            for row_id, _, sent_us, first_us, origin, group in run_many(
+                tx.connection, _ACK, ids, (receives, beyond, state.id)
+            ):
+                state.remember(origin or row_id, receives, sent_us, first_us)
+                groups.add(group)
+                gone[row_id, receives] = None
+        run_many(tx.connection, _DELETE, [(row_id,) for row_id, _ in gone])
         state.acked += len(gone)
         state.size -= len(gone)
+        results = [
+            _OK if receipt in gone and gone.pop(receipt) is None else _stale(delivery)
+            for delivery, receipt in zip(deliveries, receipts, strict=True)
+        ]
         state.last_us = max(state.last_us, self._engine.now_us())
         self._regroup(tx, state, groups, monotonic_us)
         failpoints.hit("queue.ack.before_commit")

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from postroad.connections.fetching import one
+from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.errors import QueueNotFound
 from postroad.queues.spec import QueueSpec
@@ -78,7 +79,7 @@ class QueueState:
     def write(self, tx: Transaction) -> None:
         """Write the messages sent so far, so that they can be found."""
         if self.unwritten:
-            tx.connection.executemany(_INSERT, self.unwritten)
+            run_many(tx.connection, _INSERT, self.unwritten)
             self.unwritten = []
 
     def remember(self, row_id: int, receives: int, sent_us: int, first_us: int | None) -> None:
