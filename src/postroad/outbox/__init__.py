@@ -2,6 +2,14 @@
 
 from postroad.events import DomainEvent
 from postroad.outbox.cipher import AesGcmCipher
+from postroad.outbox.dispatching import (
+    DispatcherConfig,
+    DispatchReport,
+    OutboxDispatcher,
+    Publisher,
+    bus_name,
+    group_id,
+)
 from postroad.outbox.outbox import Outbox
 from postroad.outbox.rows import (
     AuditEntry,
@@ -15,11 +23,17 @@ from postroad.outbox.rows import (
 __all__ = [
     "AesGcmCipher",
     "AuditEntry",
+    "DispatchReport",
+    "DispatcherConfig",
     "DomainEvent",
     "FailureGroup",
     "KeyState",
     "Outbox",
+    "OutboxDispatcher",
     "OutboxRow",
     "OutboxStatus",
+    "Publisher",
     "Reconciliation",
+    "bus_name",
+    "group_id",
 ]

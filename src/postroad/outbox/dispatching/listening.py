@@ -1,0 +1,89 @@
+"""Waking a dispatcher by LISTEN, on a connection of its own; behind a pooler that has none, polling has to do."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from contextlib import suppress
+from typing import Final
+
+import psycopg
+
+from postroad.connections.database import Row
+from postroad.connections.postgres import PostgresDatabase
+from postroad.errors import PostroadError
+from postroad.outbox.dispatching.store import Wake
+from postroad.outbox.schema.names import CHANNEL
+
+_LISTEN: Final = f"LISTEN {CHANNEL}".encode()
+_NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', %s)"
+_TEST_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.5
+_PAUSES: Final = (0.1, 0.2, 0.5, 1.0)
+
+
+class Listener:
+    """A thread that calls `wake` when a row was added, and connects anew when the server was away."""
+
+    def __init__(self, database: PostgresDatabase, wake: Wake) -> None:
+        self._database = database
+        self._wake = wake
+        self._stop = threading.Event()
+        self._connection: psycopg.Connection[Row] | None = None
+        self._thread = threading.Thread(target=self._listen, name="postroad-outbox-listen", daemon=True)
+
+    def start(self) -> bool:
+        """Begin; False when a notification to oneself does not arrive: then nothing listens."""
+        self._connection = self._connected()
+        if not self._hears_itself():
+            self._close()
+            return False
+        self._thread.start()
+        return True
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._close()
+
+    def _connected(self) -> psycopg.Connection[Row]:
+        connection = self._database.connect()
+        connection.execute(_LISTEN)
+        return connection
+
+    def _hears_itself(self) -> bool:
+        """Notify over another connection: behind a pooler that shares its connections, this one hears nothing."""
+        word = uuid.uuid4().hex
+        assert self._connection is not None
+        with self._database.transaction() as session:
+            session.rows("SELECT pg_notify(?, ?)", (CHANNEL, word))
+        heard = (notice.payload for notice in self._connection.notifies(timeout=_TEST_SECONDS))
+        return word in heard
+
+    def _listen(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                if self._connection is None:
+                    self._connection = self._connected()
+                    self._wake()
+                self._hear()
+                failures = 0
+            except (psycopg.Error, PostroadError):
+                self._close()
+                self._stop.wait(_PAUSES[min(failures, len(_PAUSES) - 1)])
+                failures += 1
+
+    def _hear(self) -> None:
+        assert self._connection is not None
+        for _ in self._connection.notifies(timeout=_LOOK_SECONDS):
+            self._wake()
+            if self._stop.is_set():
+                return
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None

@@ -1,0 +1,152 @@
+"""A dispatcher's rows on PostgreSQL. Statements run by themselves: one is one transaction, and none needs a session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from postroad.connections.database import Row
+from postroad.connections.postgres import PostgresDatabase
+from postroad.errors import ConfigurationError, Unavailable
+from postroad.outbox.dialects import Words
+from postroad.outbox.dispatching import postgres_statements as sql
+from postroad.outbox.dispatching.config import Policy
+from postroad.outbox.dispatching.ordering import contiguous
+from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Gauges, Key, Settled, Settlement, given_back
+from postroad.outbox.dispatching.wording import spelled_out
+from postroad.outbox.migrating import require
+from postroad.outbox.rows import FAILED, SENT
+
+
+class PostgresDispatchStore:
+    """Claims and settles over one connection in autocommit mode."""
+
+    def __init__(self, database: PostgresDatabase, words: Words, *, owner: str, lease: float, policy: Policy) -> None:
+        self._database = database
+        self._words = words
+        self._owner = owner
+        self._lease = lease
+        self._policy = policy
+        self._connection: psycopg.Connection[Row] | None = None
+        self._filled: dict[str, bytes] = {}
+
+    def open(self) -> None:
+        self.close()
+        require(self._database, self._words)
+        self._connection = self._database.connect()
+        if self._rows(sql.READ_ONLY)[0][0]:
+            raise ConfigurationError(
+                "dsn: the server is read-only", field="dsn", remedy="Name the primary server, not a replica."
+            )
+        self._change(sql.SET_POLICY, policy=self._policy)
+
+    def claim(self, limit: int, *, after: Key) -> list[ClaimedRow]:
+        found = self._rows(
+            sql.CLAIM, limit=limit, tenant=after.tenant, lane=after.lane, deep=after == FIRST_KEY,
+            skip=self._policy == "skip", owner=self._owner, lease=self._lease,
+        )  # fmt: skip
+        kept, cut_off = contiguous(_placed(*row) for row in found)
+        if cut_off:
+            self.settle([given_back(row) for row in cut_off])
+        return kept
+
+    def renew(self, rows: Sequence[ClaimedRow]) -> set[str]:
+        mine = self._rows(sql.RENEW, **_ids_and_tokens(rows), owner=self._owner, lease=self._lease)
+        return {row_id for (row_id,) in mine}
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        # In the order of keys and rows, so that dispatchers that meet here lock in the same order.
+        ordered = sorted(settlements, key=lambda each: (each.row.key, each.row.seq))
+        if any(self._has_consequences(each) for each in ordered):
+            with self._transaction():
+                ages = self._settle(ordered)
+                self._follow_up([each for each in ordered if each.row.id in ages])
+        else:
+            ages = self._settle(ordered)
+        return [Settled(each, ages[each.row.id]) for each in ordered if each.row.id in ages]
+
+    def tell_target(self, error: str | None, *, pause: float = 0.0) -> None:
+        self._change(sql.TELL_TARGET, error=error, pause=pause)
+
+    def set_aside(self) -> int:
+        return self._change(sql.SET_ASIDE)
+
+    def gauges(self) -> Gauges:
+        with self._database.reading() as session:
+            return Gauges(*session.rows(self._words(sql.GAUGES))[0])
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _settle(self, settlements: Sequence[Settlement]) -> dict[str, float]:
+        """The ages of the rows that were ours to settle, by their ids."""
+        mine = _ids_and_tokens([each.row for each in settlements])
+        ages: dict[str, float] = dict(
+            self._rows(
+                sql.SETTLE, **mine, owner=self._owner,
+                states=[each.state for each in settlements], counts=[each.counts for each in settlements],
+                errors=[each.error for each in settlements], delays=[each.delay for each in settlements],
+            )
+        )  # fmt: skip
+        if len(ages) < len(settlements):
+            missing = [each.row for each in settlements if each.row.id not in ages]
+            ages.update(self._rows(sql.SETTLED_BEFORE, **_ids_and_tokens(missing)))
+        return ages
+
+    def _has_consequences(self, settlement: Settlement) -> bool:
+        if settlement.state == SENT:
+            return bool(settlement.row.gap)
+        return settlement.state == FAILED and self._policy != "block"
+
+    def _follow_up(self, settlements: Sequence[Settlement]) -> None:
+        failed = [each.row.id for each in settlements if each.state == FAILED]
+        if announced := [each.row.id for each in settlements if each.state == SENT and each.row.gap]:
+            self._change(sql.CLOSE_GAPS, ids=announced)
+        if failed and self._policy == "skip":
+            self._change(sql.NOTE_GAPS, ids=failed)
+        if failed and self._policy == "park":
+            self._change(sql.PARK, ids=failed)
+            self.set_aside()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._translated() as connection, connection.transaction():
+            yield
+
+    def _rows(self, statement: str, **values: Any) -> list[Row]:
+        with self._translated() as connection:
+            return connection.execute(self._fill(statement), values).fetchall()
+
+    def _change(self, statement: str, **values: Any) -> int:
+        with self._translated() as connection:
+            return connection.execute(self._fill(statement), values).rowcount
+
+    @contextmanager
+    def _translated(self) -> Iterator[psycopg.Connection[Row]]:
+        if self._connection is None:
+            raise Unavailable("PostgreSQL: the connection is closed")
+        try:
+            yield self._connection
+        except psycopg.Error as error:
+            raise self._database.translate(error) from error
+
+    def _fill(self, statement: str) -> bytes:
+        if statement not in self._filled:
+            self._filled[statement] = self._words(spelled_out(statement, sql.WORDS)).encode()
+        return self._filled[statement]
+
+
+def _placed(
+    tenant: str, lane: str, seq: int, place: int, row_id: str, payload: str, attempts: int, redrives: int, token: int,
+    gap: Sequence[str] | None,
+) -> tuple[int, ClaimedRow]:  # fmt: skip
+    return place, ClaimedRow(row_id, Key(tenant, lane), seq, payload, attempts, redrives, token, tuple(gap or ()))
+
+
+def _ids_and_tokens(rows: Sequence[ClaimedRow]) -> dict[str, list[Any]]:
+    return {"ids": [row.id for row in rows], "tokens": [row.token for row in rows]}

@@ -1,0 +1,84 @@
+"""The message of a row: its event as JSON, and what subscriptions filter on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from postroad.errors import InvalidMessage, MessageTooLarge, Undecryptable
+from postroad.events import DomainEvent
+from postroad.outbox.dispatching.naming import group_id
+from postroad.outbox.dispatching.rows import ClaimedRow
+from postroad.outbox.dispatching.verdicts import Rejected, described
+from postroad.queues import OutgoingMessage
+
+_MOST_GAPS = 10
+_HEADING = frozenset({"v", "eventId", "occurredAt", "tenantId", "traceparent", "type"})
+Render = Callable[[DomainEvent], OutgoingMessage]
+
+
+class Unbuildable(Exception):
+    """The row holds nothing that could be published; the verdict says why."""
+
+    def __init__(self, label: str, error: Exception) -> None:
+        super().__init__(label)
+        self.verdict = Rejected(described(error, label))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renderer:
+    """Makes the messages of one outbox."""
+
+    max_bytes: int
+    decrypt: Callable[[DomainEvent], DomainEvent]
+    """Opens the payload, or raises Undecryptable."""
+    render: Render | None = None
+
+    def message(self, row: ClaimedRow) -> OutgoingMessage:
+        """The row's message; Unbuildable where there is none, and what `render` raises."""
+        event = self._event(row)
+        if self.render is not None:
+            return msgspec.structs.replace(self.render(event), dedup_id=str(event.event_id))
+        body = _with_further_fields(event.to_json(), row.payload)
+        if len(body) > self.max_bytes:
+            raise Unbuildable("too-large", MessageTooLarge(f"{len(body):,} bytes, above {self.max_bytes:,}"))
+        group = group_id(row.key.tenant, row.key.lane)
+        return OutgoingMessage(body, attributes=_attributes(row, event), group=group, dedup_id=str(event.event_id))
+
+    def _event(self, row: ClaimedRow) -> DomainEvent:
+        try:
+            event = DomainEvent.from_json(row.payload)
+        except InvalidMessage as error:
+            raise Unbuildable("malformed", error) from error
+        if not event.key:
+            raise Unbuildable("malformed", InvalidMessage("key: is missing or empty", field="key"))
+        try:
+            return self.decrypt(event)
+        except Undecryptable as error:
+            raise Unbuildable("crypto", error) from error
+
+
+def _attributes(row: ClaimedRow, event: DomainEvent) -> dict[str, str]:
+    attributes = {"EventType": event.type, "EventId": str(event.event_id), "Seq": str(row.seq)}
+    if event.tenant_id:
+        attributes["TenantId"] = event.tenant_id
+    if event.traceparent:
+        attributes["TraceParent"] = event.traceparent
+    if row.gap:
+        attributes["Gap"] = ",".join(row.gap[:_MOST_GAPS])
+    if row.redrives:
+        attributes["Redriven"] = str(row.redrives)
+    return attributes
+
+
+def _with_further_fields(body: bytes, stored: str) -> bytes:
+    """The body with what the stored envelope holds beyond the fields we know, behind those."""
+    envelope: dict[str, Any] = msgspec.json.decode(stored)["envelope"]
+    if envelope.keys() <= _HEADING:
+        return body
+    further = {name: value for name, value in envelope.items() if name not in _HEADING}
+    event = msgspec.json.decode(body)
+    return msgspec.json.encode({**event, "envelope": {**event["envelope"], **further}})

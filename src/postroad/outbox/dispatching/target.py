@@ -1,0 +1,74 @@
+"""The target of a dispatcher: whether it takes messages, and who is told when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from postroad.outbox.dispatching.pausing import TargetPause
+from postroad.outbox.dispatching.store import DispatchStore
+from postroad.outbox.dispatching.telling import Teller
+from postroad.outbox.dispatching.verdicts import Sent, TargetDown, Verdict
+
+
+class Target:
+    """Hears the verdicts of calls, pauses everything while the target refuses, and tells the database about it."""
+
+    def __init__(self, store: DispatchStore, teller: Teller, *, first_pause: float) -> None:
+        self._store = store
+        self._teller = teller
+        self._pause = TargetPause(first_pause)
+        self._news: tuple[str | None, float] | None = None
+        self._answered = False
+        self.error: str | None = None
+
+    @property
+    def paused(self) -> bool:
+        """Whether it refused, and no message got through since."""
+        return self._pause.until is not None
+
+    @property
+    def probes_at(self) -> float:
+        """The monotonic time at which one message may probe."""
+        return self._pause.until or 0.0
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the database does not know yet."""
+        return self._news is not None
+
+    def allows(self, now: float, rows: int) -> int:
+        """How many rows may be claimed now."""
+        return self._pause.allows(now, rows)
+
+    def hear(self, verdicts: Sequence[Verdict], now: float) -> bool:
+        """Take in the verdicts of a call; whether everything has to stop."""
+        down = next((verdict for verdict in verdicts if isinstance(verdict, TargetDown)), None)
+        if down is not None:
+            self._refuse(down, now)
+        elif now >= self.probes_at and any(isinstance(verdict, Sent) for verdict in verdicts):
+            self._answer()
+        elif now >= self.probes_at:
+            # It failed in another way, which says nothing against the target: the next one may try.
+            self._pause.end()
+        return down is not None
+
+    def tell(self) -> None:
+        """Let the database know."""
+        if self._news is not None:
+            error, pause = self._news
+            self._store.tell_target(error, pause=pause)
+            self._news = None
+
+    def _refuse(self, down: TargetDown, now: float) -> None:
+        seconds = self._pause.begin(now, down.retry_after)
+        self.error = down.error
+        self._news = down.error, seconds
+        self._teller.tell("outbox_target_unavailable", error=down.error, pause=round(seconds, 3))
+
+    def _answer(self) -> None:
+        """The first success of all clears what a dispatcher before us may have left."""
+        if self._pause.end():
+            self._teller.tell("outbox_target_back")
+        if not self._answered or self.error is not None:
+            self._news = None, 0.0
+        self._answered, self.error = True, None

@@ -1,0 +1,203 @@
+"""One pass after another: what is published, in which order, and what is written about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from tests.bus.vocabulary import eventually
+from tests.outbox.dispatching.conftest import QUICK, MakeDispatcher
+from tests.outbox.dispatching.publishers import Recorder, Traits, failing, failing_times, number_of
+from tests.outbox.grounds import Ground
+
+from postroad import OutgoingMessage
+from postroad.errors import InvalidMessage, RowRejected, Unavailable
+from postroad.outbox import DispatchReport
+
+
+def test_a_pass_publishes_what_is_due_and_marks_it_sent(
+    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    events = [ground.add(key={"transferId": f"tr_{n}"}, payload={"n": n}) for n in range(3)]
+
+    report = dispatcher_of(ground.outbox, recorder).run_once()
+
+    assert report == DispatchReport(claimed=3, sent=3)
+    assert {event.event_id for event in recorder.events()} == {event.event_id for event in events}
+    row = ground.outbox.get(events[0].event_id)
+    assert row is not None
+    assert (row.state, row.attempts, row.last_error) == ("SENT", 1, None)
+
+
+def test_a_key_is_published_in_the_order_of_its_commits(
+    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    for n in range(120):
+        ground.add(payload={"n": n})
+
+    report = dispatcher_of(ground.outbox, recorder).drain()
+
+    assert report.sent == 120
+    assert recorder.numbers() == list(range(120))
+    assert all(len(call) == 1 for call in recorder.calls)
+
+
+def test_calls_hold_one_message_of_a_key_and_as_many_keys_as_fit(
+    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    for n in range(60):
+        ground.add(key={"transferId": f"tr_{n % 20}"}, payload={"n": n})
+
+    dispatcher_of(ground.outbox, recorder).drain()
+
+    assert all(len({message.group for message in call}) == len(call) <= 10 for call in recorder.calls)
+    assert len(recorder.calls) < 20
+    assert all(recorder.numbers(f"tr_{n}") == [n, n + 20, n + 40] for n in range(20))
+
+
+def test_a_publisher_whose_batches_are_one_step_gets_several_messages_of_a_key_at_once(
+    ground: Ground, dispatcher_of: MakeDispatcher
+) -> None:
+    recorder = Recorder(traits=Traits(atomic_batch=True))
+    for n in range(25):
+        ground.add(payload={"n": n})
+
+    dispatcher_of(ground.outbox, recorder).run_once()
+
+    assert [len(call) for call in recorder.calls] == [10, 10, 5]
+    assert recorder.numbers() == list(range(25))
+
+
+def test_a_message_carries_its_event_and_what_subscriptions_filter_on(
+    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    event = ground.add(tenant_id="tnt_1", traceparent=trace)
+
+    dispatcher_of(ground.outbox, recorder).run_once()
+
+    message = recorder.published[0]
+    assert message.body == event.to_json()
+    assert (message.group, message.dedup_id) == ("tnt_1:tr_1", str(event.event_id))
+    assert message.attributes == {
+        "EventType": "transfers.submitted", "EventId": str(event.event_id), "Seq": "1", "TenantId": "tnt_1",
+        "TraceParent": trace,
+    }  # fmt: skip
+
+
+def test_another_rendering_keeps_the_event_id_for_deduplication(
+    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    event = ground.add()
+
+    dispatcher_of(ground.outbox, recorder, render=lambda event: OutgoingMessage(event.type, group="all")).run_once()
+
+    assert recorder.published == [OutgoingMessage("transfers.submitted", group="all", dedup_id=str(event.event_id))]
+
+
+def test_further_fields_of_a_stored_envelope_travel_on(
+    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    event = ground.add()
+    stored = msgspec.json.decode(event.to_json())
+    stored["envelope"]["origin"] = "by hand"
+    ground.run("UPDATE outbox SET payload = ?", msgspec.json.encode(stored).decode())
+
+    dispatcher_of(ground.outbox, recorder).run_once()
+
+    assert list(msgspec.json.decode(recorder.published[0].body)) == ["envelope", "key", "payload"]
+    assert msgspec.json.decode(recorder.published[0].body) == stored
+
+
+def test_a_failed_message_holds_back_its_key_and_no_other(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
+    recorder = Recorder(fail=failing(1))
+    held = [ground.add(payload={"n": n}) for n in (1, 2)]
+    free = ground.add(key={"transferId": "tr_2"}, payload={"n": 3})
+
+    report = dispatcher_of(ground.outbox, recorder, replace(QUICK, backoff=(60,))).drain()
+
+    assert (report.sent, report.retried, report.held) == (1, 1, 1)
+    assert [event.event_id for event in recorder.events()] == [free.event_id]
+    first, second = (ground.outbox.get(event.event_id) for event in held)
+    assert first is not None
+    assert second is not None
+    assert (first.state, first.attempts, first.last_error) == ("PENDING", 1, "TimeoutError: no answer")
+    assert first.next_attempt > first.updated_at
+    assert (second.state, second.attempts, second.last_error) == ("PENDING", 0, None)
+
+
+def test_a_message_that_fails_for_a_while_is_published_before_those_behind_it(
+    ground: Ground, dispatcher_of: MakeDispatcher
+) -> None:
+    recorder = Recorder(fail=failing_times(1, 3, Unavailable("gone")))
+    for n in (1, 2, 3):
+        ground.add(payload={"n": n})
+    dispatcher = dispatcher_of(ground.outbox, recorder)
+
+    dispatcher.start()
+
+    eventually(lambda: len(recorder.published) == 3)
+    dispatcher.stop()
+    assert recorder.numbers() == [1, 2, 3]
+    assert ground.run("SELECT attempts FROM outbox ORDER BY seq") == [(4,), (1,), (1,)]
+
+
+def test_after_the_last_attempt_the_row_is_failed_and_was_tried_exactly_so_often(
+    ground: Ground, dispatcher_of: MakeDispatcher
+) -> None:
+    recorder = Recorder(fail=failing(1))
+    event = ground.add(payload={"n": 1})
+    dispatcher = dispatcher_of(ground.outbox, recorder, replace(QUICK, retry_max=3, backoff=(0,)))
+
+    report = dispatcher.drain()
+
+    row = ground.outbox.get(event.event_id)
+    assert row is not None
+    assert (row.state, row.attempts, len(recorder.calls)) == ("FAILED", 3, 3)
+    assert (report.retried, report.failed) == (2, 1)
+
+
+@pytest.mark.parametrize("attempts", [-5, 0])
+def test_negative_attempts_count_as_none(ground: Ground, dispatcher_of: MakeDispatcher, attempts: int) -> None:
+    event = ground.add(payload={"n": 1})
+    ground.set(event, attempts=attempts)
+
+    dispatcher_of(ground.outbox, Recorder(fail=failing(1))).run_once()
+
+    assert ground.run("SELECT attempts FROM outbox") == [(1,)]
+
+
+def test_a_rejected_message_is_failed_at_once(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
+    event = ground.add(payload={"n": 1})
+
+    report = dispatcher_of(ground.outbox, Recorder(fail=failing(1, error=RowRejected("bad body")))).run_once()
+
+    row = ground.outbox.get(event.event_id)
+    assert row is not None
+    assert (row.state, row.attempts, row.last_error) == ("FAILED", 1, "rejected: bad body")
+    assert report.failed == 1
+
+
+def test_a_call_refused_for_one_message_is_repeated_one_by_one(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
+    poisoned = Recorder(
+        refuse=lambda messages: InvalidMessage("messages[1].body: bad") if 2 in map(number_of, messages) else None
+    )
+    for n in (1, 2, 3):
+        ground.add(key={"transferId": f"tr_{n}"}, payload={"n": n})
+
+    report = dispatcher_of(ground.outbox, poisoned).run_once()
+
+    assert (report.sent, report.failed) == (2, 1)
+    assert ground.run("SELECT state, attempts FROM outbox ORDER BY seq") == [("SENT", 1), ("FAILED", 1), ("SENT", 1)]
+
+
+def test_only_the_entry_of_a_batch_that_failed_is_tried_again(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
+    recorder = Recorder(fail=failing(2))
+    for n in (1, 2, 3):
+        ground.add(key={"transferId": f"tr_{n}"}, payload={"n": n})
+
+    report = dispatcher_of(ground.outbox, recorder, replace(QUICK, backoff=(60,))).drain()
+
+    assert len(recorder.calls) == 1
+    assert (report.sent, report.retried) == (2, 1)
