@@ -16,7 +16,7 @@ from postroad.errors import NotInTransaction
 Dialect = Literal["postgresql", "sqlite"]
 Row = tuple[Any, ...]
 ACCEPTED = "psycopg Connection, SQLAlchemy Connection or Session, Django's connection, sqlite3.Connection"
-_IDLE = 0
+_IDLE, _IN_ERROR = 0, 3
 _NO_TABLES = ("42P01", "42703", "3F000")
 _NO_TABLES_OF_SQLITE = ("no such table", "no such column")
 
@@ -31,6 +31,8 @@ class Caller:
     dialect: Dialect
     mark: Literal["%s", "?"]
     rows: Callable[[str, Sequence[Any]], list[Row]]
+    is_open: Callable[[], bool]
+    """Whether what was done on it so far can still be committed."""
 
 
 def in_transaction(connection: object) -> Caller:
@@ -90,11 +92,15 @@ def _psycopg(connection: Any) -> Caller:
             cursor.execute(sql, parameters)
             return cursor.fetchall() if cursor.description else []
 
-    return Caller(dialect="postgresql", mark="%s", rows=rows)
+    return Caller(dialect="postgresql", mark="%s", rows=rows, is_open=lambda: _psycopg_is_open(connection))
 
 
 def _psycopg_commits(connection: Any) -> bool:
     return bool(connection.autocommit) and connection.info.transaction_status == _IDLE
+
+
+def _psycopg_is_open(connection: Any) -> bool:
+    return connection.info.transaction_status not in (_IDLE, _IN_ERROR)
 
 
 def _sqlite3(connection: Any) -> Caller:
@@ -103,7 +109,7 @@ def _sqlite3(connection: Any) -> Caller:
         cursor.row_factory = None
         return list(cursor.execute(sql, tuple(parameters)).fetchall())
 
-    return Caller(dialect="sqlite", mark="?", rows=rows)
+    return Caller(dialect="sqlite", mark="?", rows=rows, is_open=lambda: connection.in_transaction)
 
 
 def _sqlite3_commits(connection: Any) -> bool:
@@ -123,7 +129,12 @@ def _sqlalchemy(connection: Any) -> tuple[Caller, bool]:
         result = connection.exec_driver_sql(sql, tuple(parameters))
         return [tuple(row) for row in result] if result.returns_rows else []
 
-    return Caller(dialect=dialect, mark=mark, rows=rows), _sqlalchemy_commits(connection, dialect)
+    def is_open() -> bool:
+        below = connection.connection.driver_connection
+        return bool(below.in_transaction) if dialect == "sqlite" else _psycopg_is_open(below)
+
+    caller = Caller(dialect=dialect, mark=mark, rows=rows, is_open=is_open)
+    return caller, _sqlalchemy_commits(connection, dialect)
 
 
 def _sqlalchemy_commits(connection: Any, dialect: Dialect) -> bool:
@@ -142,7 +153,12 @@ def _django(connection: Any) -> Caller:
             cursor.execute(sql, parameters)
             return list(cursor.fetchall()) if cursor.description else []
 
-    return Caller(dialect=_dialect(connection.vendor), mark="%s", rows=rows)
+    def is_open() -> bool:
+        below = connection.connection
+        open_below = below.in_transaction if connection.vendor == "sqlite" else _psycopg_is_open(below)
+        return bool(open_below) and not connection.needs_rollback
+
+    return Caller(dialect=_dialect(connection.vendor), mark="%s", rows=rows, is_open=is_open)
 
 
 def _dialect(name: str) -> Dialect:

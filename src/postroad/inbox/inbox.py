@@ -16,7 +16,7 @@ from postroad.connections.callers import Caller, Dialect, in_transaction, lacks_
 from postroad.connections.database import Database
 from postroad.connections.identifiers import check_identifier
 from postroad.connections.opening import dialect_of, file_database, path_of, postgres_database
-from postroad.errors import ConfigurationError, InvalidInput, PostroadError, SchemaMismatch
+from postroad.errors import ConfigurationError, InvalidInput, NotInTransaction, PostroadError, SchemaMismatch
 from postroad.events.wrapping import as_uuid
 from postroad.inbox.effects import Effect
 from postroad.inbox.records import REMEDY, Key, Records
@@ -90,6 +90,11 @@ class Inbox:
         """Answer quietly when the tables are there and of this version, else raise why not."""
         self._records().check()
 
+    @property
+    def owns_connections(self) -> bool:
+        """Whether it has connections of its own, for all that is more than `first_time`."""
+        return self._database is not None
+
     @contextmanager
     def transaction(self) -> Iterator[Any]:
         """A psycopg or sqlite3 connection in a transaction that commits at the end; an exception rolls it back."""
@@ -98,6 +103,7 @@ class Inbox:
             with self._own().transaction() as session:
                 try:
                     yield session.connection
+                    refuse_ended(in_transaction(session.connection))
                 except BaseException as error:
                     inner = error
                     raise
@@ -163,6 +169,10 @@ class Inbox:
         """Those of the events that the consumer has handled."""
         return self._records().processed(_checked_consumer(consumer), [str(as_uuid(each)) for each in event_ids])
 
+    def event_ids(self, consumer: str, *, after: UUID | None = None, limit: int = 1_000) -> list[UUID]:
+        """Events that the consumer has handled, in the order of their ids, behind `after`."""
+        return self._records().event_ids(_checked_consumer(consumer), after, _checked_count(limit, "limit"))
+
     def prune(self, *, batch: int = 1_000) -> int:
         """Remove what was handled longer ago than the retention, in transactions of `batch`; how many there were."""
         return self._records().prune(self.retention.total_seconds(), _checked_count(batch, "batch"))
@@ -197,6 +207,15 @@ class Inbox:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def refuse_ended(caller: Caller) -> None:
+    """Raise when the transaction was ended, or when an error in it was swallowed: a commit would keep nothing of it."""
+    if not caller.is_open():
+        raise NotInTransaction(
+            "the transaction has ended, or failed on an error that was caught",
+            remedy="Let errors of the database pass or catch them around a savepoint, and leave the end to the block.",
+        )
 
 
 def _key(consumer: object, event_id: UUID | str) -> Key:

@@ -104,6 +104,7 @@ class MemoryQueue:
             auto_deletes=True,
             max_message_bytes=spec.max_message_bytes,
             visibility=spec.visibility,
+            max_receives=None if spec.dead_letter is None else spec.max_receives,
             short_waits=True,
         )
 

@@ -101,6 +101,8 @@ class QueueTraits:
     """The largest body with its attributes."""
     visibility: float = 30.0
     """How long a received message hides when its receiver does not say."""
+    max_receives: int | None = None
+    """After how many receives a message becomes a dead letter; None where there are no dead letters."""
     short_waits: bool = False
     """Waiting in `receive` costs nothing, so that one long wait may be made of short ones."""
 

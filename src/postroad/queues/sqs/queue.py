@@ -62,6 +62,7 @@ class SQSQueue:
             auto_deletes=False,
             max_message_bytes=self.spec.max_message_bytes,
             visibility=self.spec.visibility,
+            max_receives=None if self.spec.dead_letter is None else self.spec.max_receives,
         )
 
     @property

@@ -1,0 +1,72 @@
+"""What becomes of one delivery: read, chosen, applied, and judged."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+
+from postroad.clock import Clock
+from postroad.errors import ConfigurationError, InvalidMessage, StorageFull, TransportError
+from postroad.events import DomainEvent
+from postroad.inbox.applying import Ack, Again, Application, Bury, Handler, Verdict
+from postroad.inbox.bodies import read_event
+from postroad.inbox.choosing import Choice
+from postroad.inbox.telling import Teller
+from postroad.inbox.timing import TOO_SHORT, Timing
+from postroad.queues import Delivery
+from postroad.queues.burying import describe
+from postroad.telemetry import tracing
+
+_THE_DATABASE = (TransportError, ConfigurationError, StorageFull)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A handler whose time is taken, in a span of its own."""
+
+    handler: Handler
+    timing: Timing
+    teller: Teller
+
+    def __call__(self, event: DomainEvent, given: object) -> None:
+        started = time.perf_counter()
+        try:
+            with tracing.handling_by(self.handler, event.traceparent):
+                self.handler(event, given)
+        finally:
+            self._took(time.perf_counter() - started)
+
+    def _took(self, seconds: float) -> None:
+        self.teller.took(seconds)
+        if self.timing.add(seconds):
+            self.teller.visibility_too_short(self.timing.advice[TOO_SHORT])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Judges the deliveries of one consumer."""
+
+    choice: Choice
+    application: Application
+    teller: Teller
+    clock: Clock
+
+    def judge(self, delivery: Delivery) -> tuple[Verdict, DomainEvent | None]:
+        """Make the event's effect where it has to be made, and say what follows."""
+        try:
+            event = read_event(delivery.body)
+        except InvalidMessage as error:
+            return Bury(reason="malformed", error=describe(error)), None
+        if event.type not in self.choice:
+            return Ack("ignored"), event
+        self.teller.handling(event, self.clock.now())
+        try:
+            return self.application.apply(event, fingerprint_of(event)), event
+        except Exception as error:
+            return Again(outcome="failed", error=describe(error), database=isinstance(error, _THE_DATABASE)), event
+
+
+def fingerprint_of(event: DomainEvent) -> str:
+    """The same for two copies of an event, and another for another content."""
+    return hashlib.sha256(event.to_json()).hexdigest()[:32]

@@ -1,0 +1,158 @@
+"""Connections of SQLAlchemy and Django take part as those of the drivers do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import django
+import pytest
+import sqlalchemy
+from django.conf import settings as django_settings
+from django.db.transaction import atomic
+from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy.orm import Session
+from tests.inbox.conftest import Ground
+
+from postroad.connections.callers import in_transaction, marked
+from postroad.errors import ConfigurationError, NotInTransaction
+from postroad.inbox import insert_once
+
+ALIAS = "inbox"
+EVENT = UUID("0190b5b8-0000-7000-8000-000000000001")
+
+
+@pytest.fixture
+def engine(ground: Ground) -> Iterator[sqlalchemy.Engine]:
+    engine = sqlalchemy.create_engine(ground.dsn.replace("postgresql://", "postgresql+psycopg://"))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def wrapper(ground: Ground) -> Iterator[Any]:
+    """Django's connection to the same database."""
+    if not django_settings.configured:
+        django_settings.configure(DATABASES={}, USE_TZ=True)
+        django.setup()
+    from django.db import connections
+    from django.db.utils import ConnectionHandler
+
+    connections[ALIAS] = ConnectionHandler({"default": {}, ALIAS: _django_database(ground.dsn)})[ALIAS]
+    yield connections[ALIAS]
+    connections[ALIAS].close()
+    del connections[ALIAS]
+
+
+def _django_database(dsn: str) -> dict[str, Any]:
+    if dsn.startswith("sqlite:///"):
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": dsn.removeprefix("sqlite:///")}
+    from psycopg.conninfo import conninfo_to_dict
+
+    parts = conninfo_to_dict(dsn)
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts["dbname"],
+        "USER": parts["user"],
+        "HOST": parts["host"],
+        "PORT": parts.get("port", ""),
+        "PASSWORD": parts.get("password", ""),
+    }
+
+
+def test_sqlalchemy_commits_the_row_with_its_own_work(ground: Ground, engine: sqlalchemy.Engine) -> None:
+    with engine.connect() as connection:
+        assert ground.inbox.first_time(connection, "ledger", EVENT)
+        connection.rollback()
+        assert ground.inbox.first_time(connection, "ledger", EVENT)
+        connection.commit()
+    with engine.begin() as connection:
+        assert not ground.inbox.first_time(connection, "ledger", EVENT)
+
+
+def test_a_session_of_sqlalchemy_takes_part(ground: Ground, engine: sqlalchemy.Engine) -> None:
+    with Session(engine) as session:
+        assert ground.inbox.first_time(session, "ledger", EVENT)
+        with session.begin_nested() as savepoint:
+            assert ground.inbox.first_time(session, "other", EVENT)
+            savepoint.rollback()
+        assert ground.inbox.first_time(session, "other", EVENT)
+        session.commit()
+
+    assert len(ground.rows("SELECT * FROM inbox")) == 2
+
+
+def test_sqlalchemy_in_autocommit_is_refused_and_stays_usable(ground: Ground, engine: sqlalchemy.Engine) -> None:
+    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        with pytest.raises(NotInTransaction):
+            ground.inbox.first_time(connection, "ledger", EVENT)
+        with connection.begin():
+            connection.execute(sqlalchemy.text("SELECT 1"))
+
+    assert ground.rows("SELECT * FROM inbox") == []
+
+
+def test_a_listener_that_sends_begin_itself_is_asked_after_it_did(ground: Ground, engine: sqlalchemy.Engine) -> None:
+    if engine.dialect.name != "sqlite":
+        pytest.skip("only the driver of SQLite needs such listeners")
+    sqlalchemy_event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
+    sqlalchemy_event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+
+    with engine.connect() as connection:
+        assert ground.inbox.first_time(connection, "ledger", EVENT)
+        connection.rollback()
+
+    assert ground.rows("SELECT * FROM inbox") == []
+
+
+def test_django_inside_atomic_takes_part(ground: Ground, wrapper: Any) -> None:
+    with pytest.raises(ZeroDivisionError), atomic(using=ALIAS):
+        assert ground.inbox.first_time(wrapper, "ledger", EVENT, fingerprint="a")
+        raise ZeroDivisionError
+    with atomic(using=ALIAS):
+        assert ground.inbox.first_time(wrapper, "ledger", EVENT, fingerprint="a")
+        assert not ground.inbox.first_time(wrapper, "ledger", EVENT, fingerprint="a")
+
+    assert len(ground.rows("SELECT * FROM inbox")) == 1
+
+
+def test_django_outside_atomic_is_refused(ground: Ground, wrapper: Any) -> None:
+    with pytest.raises(NotInTransaction):
+        ground.inbox.first_time(wrapper, "ledger", EVENT)
+
+    assert ground.rows("SELECT * FROM inbox") == []
+
+
+def test_django_takes_statements_with_percent_signs(ground: Ground, wrapper: Any) -> None:
+    wrapper.set_autocommit(False)
+    caller = in_transaction(wrapper)
+
+    found = caller.rows(marked("SELECT '100%', CAST(? AS text)", caller), ("it",))
+
+    assert found == [("100%", "it")]
+    wrapper.rollback()
+
+
+def test_a_row_is_inserted_once_by_its_key(ground: Ground, engine: sqlalchemy.Engine) -> None:
+    row: dict[str, Any] = {"key": {"account": "a"}, "values": {"times": 7}}
+    with ground.inbox.transaction() as connection:
+        assert insert_once(connection, "ledger", **row)
+    with engine.begin() as connection:
+        assert not insert_once(connection, "ledger", key={"account": "a"}, values={"times": 8})
+
+    assert ground.times("a") == 7
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "values"),
+    [("ledger; --", {"account": "a"}, {}), ("ledger", {"Account": "a"}, {}), ("ledger", {}, {"times": 1}),
+     ("ledger", {"account": "a"}, {"times) --": 1})],
+)  # fmt: skip
+def test_a_name_that_is_none_is_refused_before_anything_is_written(
+    ground: Ground, table: str, key: dict[str, Any], values: dict[str, Any]
+) -> None:
+    with ground.inbox.transaction() as connection, pytest.raises(ConfigurationError):
+        insert_once(connection, table, key=key, values=values)
+
+    assert ground.rows("SELECT * FROM ledger") == []

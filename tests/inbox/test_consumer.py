@@ -1,0 +1,376 @@
+"""Consumers: every event's effect once, whatever happens to handlers, messages and groups."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.inbox.conftest import Ground
+
+import postroad
+from postroad import Backend, OutgoingMessage, Queue, QueueSpec
+from postroad.errors import ConfigurationError, SchemaMismatch
+from postroad.inbox import Consumer, ConsumeReport, DomainEvent, Inbox, Windows
+from postroad.queues.markers import read_dead
+
+FIFO = QueueSpec("ledger-postings.fifo", fifo=True, visibility=5, dead_letter="ledger-dead.fifo", max_receives=5)
+DEAD = QueueSpec("ledger-dead.fifo", fifo=True)
+
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    with postroad.connect("memory://") as opened:
+        yield opened
+
+
+@pytest.fixture
+def queue(backend: Backend) -> Queue:
+    backend.create_queue(DEAD)
+    return backend.create_queue(FIFO)
+
+
+@pytest.fixture
+def dead_letters(backend: Backend, queue: Queue) -> Queue:
+    return backend.queue(DEAD.name)
+
+
+def event(transfer: str, type: str = "events.transfers.settled", **payload: Any) -> DomainEvent:
+    return DomainEvent(type=type, key={"transferId": transfer}, payload=payload)
+
+
+def send(queue: Queue, *events: DomainEvent, copy: str = "") -> None:
+    for each in events:
+        send_body(queue, each.to_json(), group=each.key["transferId"], dedup_id=f"{each.event_id}{copy}")
+
+
+def send_body(queue: Queue, body: bytes | str, *, group: str = "g", dedup_id: str = "d") -> None:
+    fifo = queue.traits.fifo
+    message = OutgoingMessage(body, group=group if fifo else None, dedup_id=dedup_id if fifo else None)
+    (sent,) = queue.send([message])
+    assert sent.ok
+
+
+def posting(ground: Ground) -> Callable[[DomainEvent, Any], None]:
+    """A handler whose effect is a row that counts how often it was made."""
+    return lambda event, connection: ground.post(connection, event.key["transferId"])
+
+
+def drained(consumer: Consumer, queue: Queue) -> ConsumeReport:
+    """What became of all messages, once the queue is empty."""
+    counts: Counter[str] = Counter()
+    deadline = time.monotonic() + 30
+    while held(queue):
+        assert time.monotonic() < deadline, "the queue never ran dry"
+        counts.update(dataclasses.asdict(consumer.run_once(wait=0.5)))
+    return ConsumeReport(**counts)
+
+
+def held(queue: Queue) -> int:
+    stats = queue.stats()
+    return stats.visible + stats.in_flight + stats.delayed
+
+
+def test_an_event_is_handled_in_the_transaction_of_its_inbox_row(ground: Ground, queue: Queue) -> None:
+    sent = event("tr_1")
+    send(queue, sent)
+    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox)
+
+    report = consumer.run_once()
+
+    assert report == ConsumeReport(received=1, handled=1)
+    assert ground.times("tr_1") == 1
+    assert ground.inbox.processed("ledger", [sent.event_id]) == {sent.event_id}
+    assert held(queue) == 0
+
+
+def test_a_second_copy_is_acked_without_calling_the_handler(ground: Ground, queue: Queue) -> None:
+    sent = event("tr_1")
+    send(queue, sent)
+    send(queue, sent, copy="again")
+    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox)
+
+    report = drained(consumer, queue)
+
+    assert report == ConsumeReport(received=2, handled=1, duplicates=1)
+    assert ground.times("tr_1") == 1
+
+
+def test_two_consumers_with_other_names_each_handle_every_event_once(ground: Ground, backend: Backend) -> None:
+    queues = [backend.create_queue(QueueSpec(f"{name}.fifo", fifo=True)) for name in ("ledger", "projections")]
+    sent = [event(f"tr_{n}") for n in range(3)]
+    for queue in queues:
+        send(queue, *sent)
+        send(queue, *sent, copy="again")
+
+    for queue in queues:
+        consumer = Consumer(queue, posting(ground), name=queue.name, inbox=ground.inbox)
+        assert drained(consumer, queue) == ConsumeReport(received=6, handled=3, duplicates=3)
+
+    assert [ground.times(f"tr_{n}") for n in range(3)] == [2, 2, 2]
+
+
+def test_an_exception_rolls_back_and_the_event_comes_again(ground: Ground, queue: Queue) -> None:
+    send(queue, event("tr_1"))
+    attempts = []
+
+    def handler(event: DomainEvent, connection: Any) -> None:
+        ground.post(connection, event.key["transferId"])
+        attempts.append(event)
+        if len(attempts) == 1:
+            raise RuntimeError("the rail was closed")
+
+    consumer = Consumer(queue, handler, name="ledger", inbox=ground.inbox)
+
+    first, second = consumer.run_once(), consumer.run_once(wait=2.0)
+
+    assert first == ConsumeReport(received=1, failed=1)
+    assert second == ConsumeReport(received=1, handled=1)
+    assert ground.times("tr_1") == 1
+
+
+def test_an_error_of_the_database_that_a_handler_swallows_loses_nothing(ground: Ground, queue: Queue) -> None:
+    send(queue, event("tr_1"))
+    attempts = []
+
+    def handler(event: DomainEvent, connection: Any) -> None:
+        ground.post(connection, event.key["transferId"])
+        attempts.append(event)
+        if len(attempts) == 1:
+            try:
+                connection.execute("SELECT * FROM nowhere")
+            except Exception:
+                if "sqlite" in ground.dsn:
+                    connection.execute("ROLLBACK")
+
+    consumer = Consumer(queue, handler, name="ledger", inbox=ground.inbox)
+
+    first, second = consumer.run_once(), consumer.run_once(wait=2.0)
+
+    assert (first.failed, second.handled) == (1, 1)
+    assert ground.times("tr_1") == 1
+
+
+def test_a_failing_event_holds_back_its_own_group_and_no_other(ground: Ground, queue: Queue) -> None:
+    send(queue, event("tr_1", n=1), event("tr_1", n=2), event("tr_2", n=1), event("tr_1", n=3))
+    seen: list[tuple[str, int]] = []
+    fails = [True]
+
+    def handler(event: DomainEvent, connection: Any) -> None:
+        if event.key["transferId"] == "tr_1" and fails:
+            fails.clear()
+            raise RuntimeError("not now")
+        seen.append((event.key["transferId"], event.payload["n"]))
+
+    consumer = Consumer(queue, handler, name="ledger", inbox=ground.inbox)
+
+    first = consumer.run_once()
+    rest = drained(consumer, queue)
+
+    assert first == ConsumeReport(received=4, handled=1, failed=1, released=2)
+    assert seen == [("tr_2", 1), ("tr_1", 1), ("tr_1", 2), ("tr_1", 3)]
+    assert rest.handled == 3
+
+
+def test_failing_again_and_again_ends_in_the_dead_letters_and_the_group_goes_on(
+    ground: Ground, backend: Backend
+) -> None:
+    dead = backend.create_queue(DEAD)
+    queue = backend.create_queue(dataclasses.replace(FIFO, visibility=0.2, max_receives=3))
+    send(queue, event("tr_1", poison=True), event("tr_1", poison=False))
+
+    def handler(event: DomainEvent, connection: Any) -> None:
+        if event.payload["poison"]:
+            raise RuntimeError("never")
+        ground.post(connection, "good")
+
+    report = drained(Consumer(queue, handler, name="ledger", inbox=ground.inbox), queue)
+
+    assert (report.failed, report.handled) == (3, 1)
+    assert ground.times("good") == 1
+    (letter,) = dead.peek()
+    marker = read_dead(letter.attributes)
+    assert marker is not None
+    assert (marker.source, marker.receives) == (queue.name, 3)
+
+
+def test_groups_are_handled_in_parallel_and_each_in_order(ground: Ground, queue: Queue) -> None:
+    send(queue, *(event(f"tr_{n % 3}", n=n) for n in range(9)))
+    together, seen, lock = threading.Barrier(3, timeout=10), [], threading.Lock()
+
+    def handler(event: DomainEvent, connection: Any) -> None:
+        if event.payload["n"] < 3:
+            together.wait()
+        with lock:
+            seen.append((event.key["transferId"], event.payload["n"]))
+
+    # The transaction is opened by nobody: three at once do not fit into one SQLite file.
+    consumer = Consumer(queue, handler, name="ledger", inbox=ground.inbox, concurrency=3, effects="external")
+
+    report = consumer.run_once()
+
+    assert report.handled == 9
+    for transfer in ("tr_0", "tr_1", "tr_2"):
+        numbers = [n for name, n in seen if name == transfer]
+        assert numbers == sorted(numbers)
+
+
+MALFORMED = {
+    "no json": "hello",
+    "a list": "[]",
+    "an empty object": "{}",
+    "deep": "[" * 1_000_000,
+    "no event id": json.dumps({"envelope": {"type": "a.b"}, "key": {}, "payload": {}}),
+    "no type": json.dumps({"envelope": {"eventId": "0190b5b8-0000-7000-8000-000000000001"}, "key": {}, "payload": {}}),
+    "an id that is none": json.dumps({"envelope": {"eventId": "x", "type": "a.b"}, "key": {}, "payload": {}}),
+    "sns around no json": json.dumps({"Type": "Notification", "Message": "hello"}),
+    "sns around nothing": json.dumps({"Type": "Notification", "Message": ""}),
+}
+
+
+@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
+def test_what_is_no_event_goes_to_the_dead_letters_with_the_reason(
+    ground: Ground, queue: Queue, dead_letters: Queue, body: str
+) -> None:
+    send_body(queue, body)
+    send(queue, event("g"))
+    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox, dead_letters=dead_letters)
+
+    report = consumer.run_once()
+
+    assert report == ConsumeReport(received=2, handled=1, dead=1)
+    (letter,) = dead_letters.peek()
+    assert letter.body.decode() == body
+    marker = json.loads(letter.attributes["DeadLetter"])
+    assert marker["reason"] == "malformed"
+    assert set(marker) == {"source", "receives", "error", "type", "at", "reason"}
+
+
+def test_without_dead_letters_what_is_no_event_is_left_to_the_queue_s_own(ground: Ground, backend: Backend) -> None:
+    dead = backend.create_queue(DEAD)
+    queue = backend.create_queue(dataclasses.replace(FIFO, visibility=0.1, max_receives=2))
+    send_body(queue, "{}")
+
+    report = drained(Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox), queue)
+
+    assert report == ConsumeReport(received=2, failed=2)
+    assert len(dead.peek()) == 1
+
+
+def test_a_body_wrapped_by_sns_is_an_event_too(ground: Ground, queue: Queue) -> None:
+    wrapped = {"Type": "Notification", "MessageId": "m", "Message": event("tr_1").to_json().decode()}
+    send_body(queue, json.dumps(wrapped))
+    send(queue, event("tr_2", text='"Notification"'))
+    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox)
+
+    assert consumer.run_once().handled == 2
+    assert (ground.times("tr_1"), ground.times("tr_2")) == (1, 1)
+
+
+def test_types_that_nobody_wants_are_acked_and_counted(ground: Ground, queue: Queue) -> None:
+    types = ["events.transfers.settled", "events.transfers.accepted", "directory.route.updated", "directory.routes"]
+    send(queue, *(event(type, type=type) for type in types))
+    wanted = ("events.transfers.settled", "directory.route.*")
+    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox, types=wanted)
+
+    report = consumer.run_once()
+
+    assert report == ConsumeReport(received=4, handled=2, ignored=2)
+    assert [ground.times(type) for type in types] == [1, 0, 1, 0]
+    assert held(queue) == 0
+
+
+def test_a_long_handler_keeps_its_message_and_those_waiting_behind_it(ground: Ground, backend: Backend) -> None:
+    queue = backend.create_queue(QueueSpec("slow.fifo", fifo=True, visibility=0.4))
+    send(queue, event("tr_1", n=1), event("tr_1", n=2), event("tr_2", n=3))
+    stolen: list[Any] = []
+
+    def handler(event: DomainEvent, connection: Any) -> None:
+        if event.payload["n"] == 1:
+            stolen.extend(queue.receive(max_messages=10, wait=1.2))
+        ground.post(connection, "handled")
+
+    report = Consumer(queue, handler, name="ledger", inbox=ground.inbox).run_once()
+
+    assert stolen == []
+    assert report == ConsumeReport(received=3, handled=3)
+    assert ground.times("handled") == 3
+
+
+def test_a_transaction_of_the_application_s_own_is_used(ground: Ground, queue: Queue) -> None:
+    send(queue, event("tr_1"))
+    used: list[Any] = []
+
+    @contextmanager
+    def own() -> Iterator[Any]:
+        with closing(ground.connect()) as connection:
+            used.append(connection)
+            with connection:
+                yield connection
+
+    without_dsn = Inbox.sqlite() if "sqlite" in ground.dsn else Inbox.postgres()
+    consumer = Consumer(queue, posting(ground), name="ledger", inbox=without_dsn, transaction=own)
+
+    assert consumer.run_once().handled == 1
+    assert len(used) == 1
+    assert ground.times("tr_1") == 1
+
+
+def test_a_consumer_whose_database_has_no_tables_refuses_to_start(queue: Queue, tmp_path: Any) -> None:
+    (tmp_path / "empty.db").touch()
+    with Inbox.sqlite(tmp_path / "empty.db") as inbox:
+        consumer = Consumer(queue, lambda event, connection: None, name="ledger", inbox=inbox)
+
+        with pytest.raises(SchemaMismatch, match="missing"):
+            consumer.start()
+        with pytest.raises(SchemaMismatch, match="missing"):
+            consumer.run()
+
+
+def test_an_inbox_that_forgets_too_early_is_refused_with_both_figures(queue: Queue) -> None:
+    inbox = Inbox.sqlite("app.db", retention=timedelta(days=7))
+
+    with pytest.raises(ConfigurationError, match=r"604800.*1571872"):
+        Consumer(queue, lambda event, connection: None, name="ledger", inbox=inbox)
+    Consumer(queue, lambda event, connection: None, name="ledger", inbox=inbox, windows=Windows(60, 60, 60, 60))
+
+
+def test_windows_add_up() -> None:
+    assert Windows().required == 345_600 + 1_209_600 + 16_672
+    assert Windows(1, 2, 3, 4).required == 10
+    with pytest.raises(ConfigurationError, match="redrive_delay"):
+        Windows(redrive_delay=-1)
+
+
+async def _coroutine(event: DomainEvent, connection: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", ""), ("concurrency", 0), ("concurrency", True), ("effects", "both"), ("on_unknown", "drop"),
+        ("types", "orders.placed"), ("types", []), ("types", ["orders placed"]), ("types", ["*"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_at_construction(queue: Queue, field: str, value: Any) -> None:
+    given: dict[str, Any] = {"name": "ledger", "inbox": Inbox.sqlite("app.db"), field: value}
+
+    with pytest.raises(ConfigurationError, match=field):
+        Consumer(queue, lambda event, connection: None, **given)
+
+
+def test_a_coroutine_is_no_handler(queue: Queue) -> None:
+    with pytest.raises(ConfigurationError, match="handler"):
+        Consumer(queue, _coroutine, name="ledger", inbox=Inbox.sqlite("app.db"))
+
+
+def test_an_inbox_without_connections_needs_a_transaction(queue: Queue) -> None:
+    with pytest.raises(ConfigurationError, match="inbox"):
+        Consumer(queue, lambda event, connection: None, name="ledger", inbox=Inbox.postgres())
