@@ -13,9 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def process(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def process(module: str, *arguments: str, package: str = "tests.sessions") -> Iterator[subprocess.Popen[str]]:
     """A module of these tests in a process of its own, from the moment it says that it is ready."""
-    command = [sys.executable, "-W", "error", "-m", f"tests.sessions.{module}", *arguments]
+    command = [sys.executable, "-W", "error", "-m", f"{package}.{module}", *arguments]
     started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
     assert started.stdout is not None
     assert started.stdin is not None
