@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import apsw
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from postroad.blobs.directory import DirectoryBlobs
 from postroad.connections.engine import Engine
+from postroad.errors import StorageDamaged
+from postroad.items.sqlite import SQLiteItems
+from postroad.journal import tasks_by_state
 from postroad.journal.overflow import Overflow
 from postroad.journal.sqlite import SQLiteRecords
+from postroad.journal.sqlite.tables import BACKWARD, COLUMNS, FORWARD
 from postroad.journal.stored import StoredJournal
+from postroad.journal.verifying import Difference, verify
 from postroad.testing.journal import JournalConformance, JournalGround
+from postroad.testing.journal.ground import add, completed, heartbeat, pending, whole
+from postroad.testing.journal.states import cancelled, failed, started, timed_out
 
 
 @pytest.fixture
@@ -27,3 +38,93 @@ class TestSQLiteJournal(JournalConformance):
     def ground(self, engine: Engine, tmp_path: Path) -> JournalGround:
         blobs = DirectoryBlobs(tmp_path / "blobs")
         return JournalGround(journal=StoredJournal(SQLiteRecords(engine), Overflow(blobs)), blobs=blobs)
+
+
+@pytest.fixture
+def journal(engine: Engine) -> StoredJournal:
+    return StoredJournal(SQLiteRecords(engine), Overflow(None))
+
+
+def test_events_survive_a_reopening(engine: Engine, journal: StoredJournal) -> None:
+    event = pending("req-1")
+    add(journal, [event])
+    engine.close()
+
+    reopened = Engine(engine.path)
+    try:
+        assert whole(StoredJournal(SQLiteRecords(reopened), Overflow(None)), "PK") == [event.event_id]
+    finally:
+        reopened.close()
+
+
+def test_a_damaged_row_is_noticed(engine: Engine, journal: StoredJournal) -> None:
+    add(journal, [pending("req-1")])
+    engine.write(lambda tx: tx.connection.execute("UPDATE journal_event SET body = x'5b5d'").fetchall())
+
+    with pytest.raises(StorageDamaged, match="not what was written"):
+        journal.latest("acme", "TASK", "req-1")
+
+
+def test_an_append_and_an_item_of_one_transaction_happen_together_or_not_at_all(
+    engine: Engine, journal: StoredJournal
+) -> None:
+    items, kept = SQLiteItems(engine), pending("kept")
+    with engine.transaction():
+        add(journal, [kept])
+        items.put("acme/LEASE#TASK#kept", b"1")
+
+    with suppress(ZeroDivisionError), engine.transaction():
+        add(journal, [pending("lost")])
+        items.put("acme/LEASE#TASK#lost", b"1")
+        raise ZeroDivisionError
+
+    assert whole(journal, "PK") == [kept.event_id]
+    assert [item.key for item in items.scan("acme/").items] == ["acme/LEASE#TASK#kept"]
+    assert tasks_by_state(journal, "acme")["pending"] == ["kept"]
+    add(journal, [pending("lost")])
+    assert tasks_by_state(journal, "acme")["pending"] == ["kept", "lost"]
+
+
+@pytest.mark.parametrize("index", list(FORWARD))
+@pytest.mark.parametrize("statements", [FORWARD, BACKWARD], ids=["forward", "backward"])
+def test_every_index_is_searched_and_nothing_is_sorted(
+    engine: Engine, journal: StoredJournal, index: str, statements: dict[str, str]
+) -> None:
+    assert journal is not None
+    bindings = (*(1 for _ in COLUMNS[index]), b"", b"\xff", 10)
+
+    def plan(connection: apsw.Connection) -> list[str]:
+        return [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {statements[index]}", bindings)]
+
+    (search,) = engine.read(plan)
+    assert search.startswith("SEARCH journal_event USING INDEX")
+    assert "place>? AND place<?" in search
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 8), st.integers(0, 4)), max_size=12), st.integers(1, 4))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_kept_states_are_what_the_events_fold_to(
+    tmp_path_factory: pytest.TempPathFactory, told: list[tuple[int, int, int]], size: int
+) -> None:
+    makers = [pending, started, heartbeat, completed, failed, timed_out, cancelled, pending, heartbeat]
+    events = [makers[kind](f"req-{task}", ms) for task, kind, ms in told]
+    engine = Engine(tmp_path_factory.mktemp("kept") / "postroad.db")
+    try:
+        journal = StoredJournal(SQLiteRecords(engine), Overflow(None))
+        for n in range(0, len(events), size):
+            journal.append(events[n : n + size])
+
+        assert verify(journal, "acme").differences == []
+        assert verify(journal, "acme").events == len(events)
+    finally:
+        engine.close()
+
+
+def test_a_kept_state_that_is_wrong_is_found(engine: Engine, journal: StoredJournal) -> None:
+    add(journal, [pending("req-1"), completed("req-2")])
+    engine.write(lambda tx: tx.connection.execute("UPDATE journal_task SET state = 'failed' WHERE run = 1").fetchall())
+
+    found = verify(journal, "acme")
+
+    assert found.keeps_states
+    assert found.differences == [Difference("req-1", "failed", "pending"), Difference("req-2", "failed", "completed")]

@@ -62,7 +62,7 @@ class Records(Protocol):
 
 def event_of(tenant: str, place: bytes, body: bytes, received_at: int, ttl: int | None) -> JournalEvent:
     """The event of a row."""
-    read = _DECODER.decode(body)
+    read = read_body(body)
     return JournalEvent(
         event_type=read.event_type,
         entity_type=read.entity_type,
@@ -76,6 +76,11 @@ def event_of(tenant: str, place: bytes, body: bytes, received_at: int, ttl: int 
         received_at=received_at,
         ttl=ttl,
     )
+
+
+def read_body(body: bytes) -> Body:
+    """What a row holds."""
+    return _DECODER.decode(body)
 
 
 _ENCODER = msgspec.json.Encoder()

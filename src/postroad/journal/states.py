@@ -53,16 +53,22 @@ def tasks_by_state(
     return {state: sorted(ids) for state, ids in by_state.items()}
 
 
+def progress_of_tasks(events: Iterable[JournalEvent]) -> dict[str, Progress]:
+    """How far each task is after these events, which come in journal order."""
+    tasks: dict[str, Progress] = {}
+    for event in events:
+        if event.entity_type == TASK:
+            before = tasks.get(event.entity_id) or Progress()
+            tasks[event.entity_id] = before.after(event.event_type, event.properties)
+    return tasks
+
+
 def _folded(journal: Journal, tenant: str, app: str | None, since: int | None) -> Iterator[tuple[str, str]]:
     """Every task once, folded out of all its events."""
     asked: dict[str, Any] = {"index": "PK"} if app is None else {"index": "GSI2", "app": app}
-    chosen: dict[str, Progress] = {}
-    for event in every_event(journal, **asked, tenant=tenant, start=since, raw=True):
-        if event.entity_type == TASK:
-            before = chosen.get(event.entity_id) or Progress()
-            chosen[event.entity_id] = before.after(event.event_type, event.properties)
+    tasks = progress_of_tasks(every_event(journal, **asked, tenant=tenant, start=since, raw=True))
     whole = app is None and since is None
-    for request_id, progress in chosen.items():
+    for request_id, progress in tasks.items():
         state = progress.state if whole else _state(journal, tenant, request_id)
         if state:
             yield request_id, state

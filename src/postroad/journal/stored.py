@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from postroad.clock import SYSTEM_CLOCK, Clock
@@ -13,6 +13,7 @@ from postroad.journal.overflow import Overflow
 from postroad.journal.places import place_of
 from postroad.journal.port import AppendResult, Entity, Page
 from postroad.journal.records import Entry, Records
+from postroad.journal.states import KeepsStates
 
 _NO_ID = UUID(int=0)
 
@@ -75,6 +76,13 @@ class StoredJournal:
         """The last event of an entity, or None."""
         page = self.query("GSI1", tenant=tenant, entity=(entity_type, entity_id), descending=True, limit=1)
         return page.events[0] if page.events else None
+
+    def states(self, tenant: str, *, app: str | None, since: int | None) -> Iterable[tuple[str, str]] | None:
+        """Request id and state of each task, where the store keeps them; None where it does not."""
+        Question(index="PK" if app is None else "GSI2", tenant=tenant, app=app, start=since)
+        if not isinstance(self._records, KeepsStates):
+            return None
+        return self._records.states(tenant, app=app, since=since)
 
     def _entry(self, event: JournalEvent) -> Entry | PostroadError:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import apsw
@@ -17,6 +17,7 @@ from postroad.journal.event import JournalEvent
 from postroad.journal.places import event_id_of, place_of
 from postroad.journal.records import Entry, event_of
 from postroad.journal.sqlite.scopes import Scopes, names_asked, names_of
+from postroad.journal.sqlite.states import Step, keep_states, read_states
 from postroad.journal.sqlite.tables import BACKWARD, COLUMNS, FORWARD, SCHEMA
 
 _ADD: Final = """
@@ -63,6 +64,10 @@ class SQLiteRecords:
 
         return [_event(question.tenant, *row) for row in self._engine.read(look)]
 
+    def states(self, tenant: str, *, app: str | None, since: int | None) -> Iterable[tuple[str, str]]:
+        """Request id and state of each task with an event in the app and at or after `since`."""
+        return read_states(self._engine, self._scopes, tenant, app=app, since=since)
+
     def _add(
         self, tx: Transaction, entries: Sequence[Entry], received_at: int, ttl: int | None
     ) -> list[bool | PostroadError]:
@@ -74,7 +79,14 @@ class SQLiteRecords:
             for entry, (tenant, entity, app, kind) in zip(entries, names, strict=True)
         ]  # fmt: skip
         new = set(tx.connection.executemany(_ADD, rows).fetchall())
-        return [_taken(new, (row[0], row[4])) for row in rows]
+        taken = [_taken(new, (row[0], row[4])) for row in rows]
+        keep_states(tx, [_step(entry, row) for entry, row, is_new in zip(entries, rows, taken, strict=True) if is_new])
+        return list(taken)
+
+
+def _step(entry: Entry, row: tuple[Any, ...]) -> Step:
+    event = entry.event
+    return Step(row[0], row[1], row[4], event.entity_type, event.event_type, event.properties)
 
 
 def _place(event: JournalEvent) -> bytes:

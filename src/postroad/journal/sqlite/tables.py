@@ -25,6 +25,17 @@ SCHEMA: Final = Schema(
             crc INTEGER NOT NULL,
             body BLOB NOT NULL
         ) STRICT;
+        CREATE TABLE journal_task (
+            entity INTEGER PRIMARY KEY,
+            tenant INTEGER NOT NULL,
+            latest BLOB NOT NULL,
+            pendings INTEGER NOT NULL,
+            run INTEGER NOT NULL,
+            state TEXT NOT NULL,
+            begun INTEGER NOT NULL,
+            decided INTEGER NOT NULL
+        ) STRICT;
+        CREATE INDEX journal_task_latest ON journal_task (tenant, latest);
         CREATE UNIQUE INDEX journal_pk ON journal_event (tenant, place);
         CREATE INDEX journal_gsi1 ON journal_event (entity, place);
         CREATE INDEX journal_gsi2 ON journal_event (app, place);

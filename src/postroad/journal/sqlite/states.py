@@ -1,0 +1,112 @@
+"""The state of each task, kept beside its events and written in the same commit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import apsw
+
+from postroad.connections.engine import Engine
+from postroad.connections.fetching import every, one
+from postroad.connections.transaction import Transaction
+from postroad.journal.folding import Progress
+from postroad.journal.places import FIRST, before
+from postroad.journal.records import read_body
+from postroad.journal.sqlite.scopes import Scopes
+from postroad.journal.states import TASK
+
+_KEPT: Final = "SELECT latest, pendings, run, state, begun, decided FROM journal_task WHERE entity = ?"
+_KEEP: Final = """
+INSERT OR REPLACE INTO journal_task (entity, tenant, latest, pendings, run, state, begun, decided)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_HISTORY: Final = "SELECT place, body FROM journal_event INDEXED BY journal_gsi1 WHERE entity = ? ORDER BY place"
+_PAGE: Final = """
+SELECT task.latest, task.entity, scope.name, task.state
+FROM journal_task AS task JOIN journal_scope AS scope ON scope.id = task.entity
+WHERE task.tenant = ? AND (task.latest, task.entity) > (?, ?) ORDER BY task.latest, task.entity LIMIT 1000
+"""
+_OF_APP: Final = (
+    "SELECT 1 FROM journal_event INDEXED BY journal_gsi3 WHERE entity = ? AND app = ? AND place > ? LIMIT 1"
+)
+
+
+Place = tuple[bytes, int]
+"""Where a list of tasks goes on: behind this latest event and this entity."""
+
+
+class Step(NamedTuple):
+    """A new event, as far as states ask for it."""
+
+    tenant: int
+    entity: int
+    place: bytes
+    entity_type: str
+    event_type: str
+    properties: dict[str, Any]
+
+
+def keep_states(tx: Transaction, steps: Sequence[Step]) -> None:
+    """Take the events of this transaction into the states of their tasks."""
+    by_task: defaultdict[tuple[int, int], list[Step]] = defaultdict(list)
+    for step in steps:
+        if step.entity_type == TASK:
+            by_task[step.tenant, step.entity].append(step)
+    rows = [_row(tx.connection, tenant, entity, new) for (tenant, entity), new in by_task.items()]
+    if rows:
+        tx.connection.executemany(_KEEP, rows)
+
+
+def read_states(
+    engine: Engine, scopes: Scopes, tenant: str, *, app: str | None, since: int | None
+) -> Iterator[tuple[str, str]]:
+    """Request id and state of each task with an event in the app and at or after `since`, in short reads."""
+    start = FIRST if since is None else before(since)
+    found: dict[str, str] = {}
+    place: Place | None = (start, 0)
+    while place is not None:
+        page, place = engine.read(partial(_page, scopes=scopes, tenant=tenant, app=app, start=start, place=place))
+        # A task that moved on between two pages is met again further on.
+        found.update(page)
+    return ((request_id, state) for request_id, state in found.items() if state)
+
+
+def _row(connection: apsw.Connection, tenant: int, entity: int, new: list[Step]) -> tuple[Any, ...]:
+    new.sort(key=lambda step: step.place)
+    kept = one(connection, _KEPT, (entity,))
+    latest, progress = (FIRST, Progress()) if kept is None else (kept[0], Progress(*kept[1:]))
+    if new[0].place > latest:
+        latest = new[-1].place
+        for step in new:
+            progress = progress.after(step.event_type, step.properties)
+    else:
+        latest, progress = _anew(connection, entity)
+    return (
+        entity, tenant, latest, progress.pendings, progress.run, progress.state, progress.begun, progress.decided,
+    )  # fmt: skip
+
+
+def _anew(connection: apsw.Connection, entity: int) -> tuple[bytes, Progress]:
+    """The state out of all events: one of them came late."""
+    rows = every(connection, _HISTORY, (entity,))
+    progress = Progress()
+    for _, body in rows:
+        read = read_body(body)
+        progress = progress.after(read.event_type, read.properties)
+    return rows[-1][0], progress
+
+
+def _page(
+    connection: apsw.Connection, *, scopes: Scopes, tenant: str, app: str | None, start: bytes, place: Place
+) -> tuple[dict[str, str], Place | None]:
+    """The next thousand tasks, and where to go on; None at the end."""
+    numbers = scopes.find(connection, [tenant] if app is None else [tenant, f"{tenant}#APP#{app}"])
+    if numbers is None:
+        return {}, None
+    rows = every(connection, _PAGE, (numbers[0], *place))
+    wanted = [row for row in rows if app is None or one(connection, _OF_APP, (row[1], numbers[1], start)) is not None]
+    page = {name.rpartition("#")[2]: state for _, _, name, state in wanted}
+    return page, (rows[-1][0], rows[-1][1]) if rows else None
