@@ -1,68 +1,22 @@
-"""An inbox on each database, with a table in which handlers leave their effects."""
+"""An inbox on each database, and queues in memory."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
+from tests.inbox.ground import Ground, ground_at
+from tests.inbox.mail import DEAD, FIFO
 from tests.postgres import postgres, postgres_dsn
 
+import postroad
+from postroad import Backend, Queue
 from postroad.inbox import Inbox
 
 __all__ = ["postgres", "postgres_dsn"]
-
-LEDGER = "CREATE TABLE ledger (account text PRIMARY KEY, times int NOT NULL)"
-POST = (
-    "INSERT INTO ledger (account, times) VALUES ('{}', 1) ON CONFLICT (account) DO UPDATE SET times = ledger.times + 1"
-)
-
-
-class Ground:
-    """One database with an inbox and a ledger in it."""
-
-    def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
-        self.inbox = Inbox.open(dsn)
-
-    def connect(self) -> Any:
-        """A connection of the driver's own, as an application opens it."""
-        if self.dsn.startswith("sqlite:///"):
-            return sqlite3.connect(self.dsn.removeprefix("sqlite:///"), check_same_thread=False)
-        return psycopg.connect(self.dsn)
-
-    def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        """What a statement returns; what it changes is committed."""
-        with closing(self.connect()) as connection:
-            cursor = connection.execute(statement)
-            found = cursor.fetchall() if cursor.description else []
-            connection.commit()
-            return list(found)
-
-    def post(self, connection: Any, account: str) -> None:
-        """An effect: how often it was made can be counted."""
-        connection.execute(POST.format(account))
-
-    def times(self, account: str) -> int:
-        """How often the effect was made."""
-        found = self.rows(f"SELECT times FROM ledger WHERE account = '{account}'")
-        return int(found[0][0]) if found else 0
-
-
-@contextmanager
-def ground_at(dsn: str) -> Iterator[Ground]:
-    """A ground whose tables are made."""
-    ground = Ground(dsn)
-    ground.inbox.init()
-    ground.rows(LEDGER)
-    try:
-        yield ground
-    finally:
-        ground.inbox.close()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -82,7 +36,22 @@ def inbox(ground: Ground) -> Inbox:
 @pytest.fixture
 def threads() -> Iterator[Callable[[Callable[[], Any]], Any]]:
     """Run a call on a thread; its outcome is the thread's `result()`. All have ended when the test ends."""
-    from concurrent.futures import ThreadPoolExecutor
-
     with ThreadPoolExecutor(max_workers=8) as pool:
         yield pool.submit
+
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    with postroad.connect("memory://") as opened:
+        yield opened
+
+
+@pytest.fixture
+def queue(backend: Backend) -> Queue:
+    backend.create_queue(DEAD)
+    return backend.create_queue(FIFO)
+
+
+@pytest.fixture
+def dead_letters(backend: Backend, queue: Queue) -> Queue:
+    return backend.queue(DEAD.name)

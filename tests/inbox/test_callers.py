@@ -13,7 +13,7 @@ from django.conf import settings as django_settings
 from django.db.transaction import atomic
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.orm import Session
-from tests.inbox.conftest import Ground
+from tests.inbox.ground import Ground
 
 from postroad.connections.callers import in_transaction, marked
 from postroad.errors import ConfigurationError, NotInTransaction

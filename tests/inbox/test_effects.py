@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.inbox.conftest import Ground
+from tests.inbox.ground import Ground
 
 from postroad.errors import ConfigurationError, InvalidInput, SchemaMismatch
 from postroad.events import uuid7

@@ -13,7 +13,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from prometheus_client import REGISTRY
-from tests.inbox.conftest import Ground
+from tests.inbox.ground import Ground
 
 from postroad.errors import InvalidInput, InvalidMessage, NotInTransaction, SchemaMismatch
 from postroad.events import uuid7

@@ -1,0 +1,229 @@
+"""A consumer that runs: started, stopped, interrupted, cut off from its database, measured."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+from tests.inbox.ground import Ground
+from tests.inbox.mail import event, held, posting, send, send_body
+
+from postroad import Backend, Queue, QueueSpec
+from postroad.errors import Unavailable
+from postroad.inbox import Consumer, ConsumeReport, DomainEvent, Inbox
+from postroad.inbox.timing import Timing
+
+
+def until(holds: Callable[[], Any]) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.01)
+
+
+@contextmanager
+def started(consumer: Consumer) -> Iterator[None]:
+    consumer.start()
+    try:
+        yield
+    finally:
+        consumer.stop()
+
+
+def sample(name: str, **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(name, labels)
+
+
+def test_a_started_consumer_handles_what_comes_until_it_is_stopped(ground: Ground, queue: Queue) -> None:
+    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox)
+
+    with started(consumer):
+        send(queue, event("tr_1"))
+        until(lambda: ground.times("tr_1") == 1 and held(queue) == 0)
+    send(queue, event("tr_2"))
+
+    assert held(queue) == 1
+    assert ground.times("tr_2") == 0
+
+
+def test_starting_twice_is_refused_and_stopping_twice_is_not(ground: Ground, queue: Queue) -> None:
+    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox)
+    consumer.start()
+
+    with pytest.raises(RuntimeError, match="already started"):
+        consumer.start()
+
+    consumer.stop()
+    consumer.stop()
+
+
+def test_a_stop_lets_the_handler_end_and_gives_back_the_rest_at_once(ground: Ground, queue: Queue) -> None:
+    send(queue, event("tr_1", n=1), event("tr_1", n=2), event("tr_2", n=3))
+    inside, go_on = threading.Event(), threading.Event()
+
+    def handler(event: DomainEvent, connection: Any) -> None:
+        inside.set()
+        go_on.wait(20)
+        ground.post(connection, event.key["transferId"])
+
+    consumer = Consumer(queue, handler, name="ledger", inbox=ground.inbox)
+    consumer.start()
+    inside.wait(20)
+    stopping = threading.Thread(target=consumer.stop)
+    stopping.start()
+
+    until(lambda: queue.stats().visible >= 1)
+    go_on.set()
+    stopping.join(20)
+
+    assert (ground.times("tr_1"), ground.times("tr_2")) == (1, 0)
+    assert (queue.stats().visible, queue.stats().in_flight) == (2, 0)
+
+
+def test_run_ends_when_its_event_is_set(ground: Ground, queue: Queue) -> None:
+    stop = threading.Event()
+    send(queue, event("tr_1"))
+
+    def handler(event: DomainEvent, connection: Any) -> None:
+        ground.post(connection, "tr_1")
+        stop.set()
+
+    Consumer(queue, handler, name="ledger", inbox=ground.inbox).run(stop)
+
+    assert ground.times("tr_1") == 1
+    assert held(queue) == 0
+
+
+def test_several_threads_of_a_running_consumer_keep_the_order_of_each_group(ground: Ground, queue: Queue) -> None:
+    sent = [event(f"tr_{n % 5}", n=n) for n in range(60)]
+    seen, lock = list[tuple[str, int]](), threading.Lock()
+
+    def handler(event: DomainEvent, effect: Any) -> None:
+        with lock:
+            seen.append((event.key["transferId"], event.payload["n"]))
+
+    consumer = Consumer(queue, handler, name="ledger", inbox=ground.inbox, concurrency=4, effects="external")
+    with started(consumer):
+        send(queue, *sent)
+        until(lambda: held(queue) == 0)
+
+    assert len(seen) == 60
+    for group in range(5):
+        numbers = [n for name, n in seen if name == f"tr_{group}"]
+        assert numbers == sorted(numbers)
+
+
+def test_an_exit_in_a_handler_is_its_failure_and_ends_nothing(ground: Ground, queue: Queue) -> None:
+    send(queue, event("tr_1"))
+    exits = [SystemExit(3)]
+
+    def handler(event: DomainEvent, connection: Any) -> None:
+        ground.post(connection, "tr_1")
+        if exits:
+            raise exits.pop()
+
+    with started(Consumer(queue, handler, name="ledger", inbox=ground.inbox)):
+        until(lambda: held(queue) == 0)
+
+    assert ground.times("tr_1") == 1
+
+
+def test_an_interrupted_run_once_gives_its_messages_back(ground: Ground, queue: Queue) -> None:
+    send(queue, event("tr_1"), event("tr_2"))
+
+    def handler(event: DomainEvent, connection: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Consumer(queue, handler, name="ledger", inbox=ground.inbox).run_once()
+
+    assert (queue.stats().visible, queue.stats().in_flight) == (2, 0)
+
+
+def test_while_the_database_is_gone_messages_are_not_worn_out(ground: Ground, queue: Queue) -> None:
+    """Of the five receives that a message has, an outage costs one."""
+    asked = threading.Event()
+    down = [True]
+
+    class Flaky(Inbox):
+        @contextmanager
+        def transaction(self) -> Iterator[Any]:
+            if down:
+                raise Unavailable("the server is restarting")
+            with super().transaction() as connection:
+                yield connection
+
+        def check(self) -> None:
+            if down:
+                asked.set()
+                raise Unavailable("the server is restarting")
+
+    counts: list[int] = []
+    flaky = Flaky.open(ground.dsn)
+    send(queue, event("tr_1"))
+    consumer = Consumer(queue, posting(ground), name="ledger", inbox=flaky)
+
+    with started(consumer):
+        asked.wait(20)
+        counts += [message.receive_count for message in queue.peek()]
+        down.clear()
+        until(lambda: held(queue) == 0)
+    flaky.close()
+
+    assert counts == [1]
+    assert ground.times("tr_1") == 1
+
+
+def test_lag_handler_time_and_dead_letters_are_measured(ground: Ground, queue: Queue, dead_letters: Queue) -> None:
+    labels = {"service": "cts", "queue": queue.name}
+    lags = []
+    send(queue, event("tr_1"))
+    send_body(queue, "{}")
+
+    def handler(event: DomainEvent, connection: Any) -> None:
+        lags.append(sample("event_consumer_lag_seconds", **labels))
+
+    before = sample("postroad_handler_seconds_count", **labels) or 0
+    consumer = Consumer(queue, handler, name="ledger", inbox=ground.inbox, dead_letters=dead_letters, service="cts")
+
+    assert consumer.run_once() == ConsumeReport(received=2, handled=1, dead=1)
+    assert lags[0] is not None
+    assert lags[0] > 0
+    assert sample("event_consumer_lag_seconds", **labels) == 0
+    assert sample("dead_letter_count", **labels) == 1
+    assert (sample("postroad_handler_seconds_count", **labels) or 0) - before == 1
+
+
+def test_a_visibility_below_twice_the_p99_is_advised_against(
+    ground: Ground, backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = backend.create_queue(QueueSpec("hasty.fifo", fifo=True, visibility=0.01))
+    send(queue, *(event(f"tr_{n}") for n in range(50)))
+    consumer = Consumer(
+        queue, lambda event, effect: time.sleep(0.006), name="ledger", inbox=ground.inbox, effects="external"
+    )
+
+    while not consumer.advice:
+        consumer.run_once(wait=0.5)
+
+    assert list(consumer.advice) == ["visibility_too_short"]
+    assert "hasty.fifo" in consumer.advice["visibility_too_short"]
+    assert "visibility_too_short" in caplog.text
+
+
+def test_advice_needs_fifty_calls_and_goes_when_handlers_become_quick() -> None:
+    timing = Timing("orders", visibility=30)
+
+    told = [timing.add(16.0) for _ in range(50)]
+
+    assert told == [False] * 49 + [True]
+    assert list(timing.advice) == ["visibility_too_short"]
+    for _ in range(2_000):
+        timing.add(0.1)
+    assert timing.advice == {}
