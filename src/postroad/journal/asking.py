@@ -59,6 +59,13 @@ class Question:
         return base64.urlsafe_b64encode(_seal(self, place) + place).rstrip(b"=").decode()
 
 
+def index_for(*, entity: Entity | None, app: str | None, event_type: str | None) -> str:
+    """The index that answers a question with exactly these arguments."""
+    given = {"entity": entity, "app": app, "event_type": event_type}
+    asked = {name for name, value in given.items() if value is not None}
+    return next(index for index, needs in NEEDS.items() if needs == asked)
+
+
 def check_limit(limit: object) -> None:
     """Refuse a page of no or too many events."""
     if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:

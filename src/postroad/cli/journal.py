@@ -1,0 +1,127 @@
+"""`postroad journal init|query|verify`."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from postroad.cli.call import Call
+from postroad.cli.errors import ANSWER_IS_NO
+from postroad.cli.output import write
+from postroad.cli.verbs import add_verb
+from postroad.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from postroad.journal.verifying import Verification
+
+Tenant = Annotated[str | None, typer.Option(metavar="ID", help="Whose events; the setting `tenant` by default.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make the verbs part of `postroad journal`."""
+    add_verb(app, "init", init, example="postroad journal init --url aws://eu-central-1")
+    add_verb(app, "query", query, example="postroad journal query --entity TASK#req-123 --order asc")
+    add_verb(app, "verify", verify, example="postroad journal verify --tenant acme")
+
+
+def init(call: Call) -> None:
+    """Make the journal's storage, or say how what is there differs from what is needed."""
+    with call.backend() as backend:
+        backend.journal().init()
+        url = backend.url
+    call.show({"ready": True, "url": url}, f"the journal of {url} is ready")
+
+
+def query(
+    call: Call,
+    entity: Annotated[str | None, typer.Option(metavar="TYPE#ID", help="Events of one entity: TASK#req-123.")] = None,
+    app: Annotated[str | None, typer.Option(metavar="ID", help="Events of one app.")] = None,
+    type: Annotated[str | None, typer.Option(metavar="NAME", help='Events of one type: "Task Failed".')] = None,
+    tenant: Tenant = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Not before: ISO 8601 or milliseconds.")
+    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="TIME", help="Not after.")] = None,
+    order: Annotated[str, typer.Option(metavar="asc|desc", help="Oldest or newest first.")] = "desc",
+    limit: Annotated[int, typer.Option(metavar="N", help="Events of a page, 1 to 1000.")] = 100,
+    cursor: Annotated[str | None, typer.Option(metavar="TEXT", help="The `next_cursor` of the page before.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Leave what lies in blobs there.")] = False,
+) -> None:
+    """Read the journal: any of entity, app and type, between two times."""
+    from postroad.documents import entity_of, moment_of, timeline
+    from postroad.journal.asking import index_for
+
+    if order not in ("asc", "desc"):
+        raise InvalidInput(f"order: {order!r} is neither asc nor desc", field="order", remedy="Use asc or desc.")
+    asked: dict[str, Any] = {"entity": entity_of(entity), "app": app, "event_type": type}
+    index = index_for(**asked)
+    with call.backend() as backend:
+        page = backend.journal().query(
+            index, **asked, tenant=tenant or call.settings().tenant, start=moment_of(from_, "from"),
+            end=moment_of(to, "to"), descending=order == "desc", limit=limit, cursor=cursor, raw=raw,
+        )  # fmt: skip
+    document = timeline(index, page)
+    call.show(document, *_lines(document))
+
+
+def verify(call: Call, tenant: Tenant = None) -> None:
+    """Fold all events and compare with the states that are kept beside them; exit 1 on a difference."""
+    from postroad.journal.verifying import verify as fold_and_compare
+
+    whose = tenant or call.settings().tenant
+    with call.backend() as backend:
+        found = fold_and_compare(backend.journal(), whose, told=_tell)
+    document = {
+        "tenant": whose,
+        "events": found.events,
+        "tasks": found.tasks,
+        "keeps_states": found.keeps_states,
+        "differences": [
+            {"requestId": each.request_id, "kept": each.kept, "folded": each.folded} for each in found.differences
+        ],
+    }
+    call.show(document, *_verdict(found))
+    if found.differences:
+        raise typer.Exit(ANSWER_IS_NO)
+
+
+def _tell(events: int) -> None:
+    if sys.stderr.isatty():
+        write(f"{events:,} events read", sys.stderr)
+
+
+def _verdict(found: Verification) -> list[str]:
+    read = f"{found.events:,} events of {found.tasks:,} tasks"
+    if not found.keeps_states:
+        return [f"{read}; this journal keeps no states beside them"]
+    return [
+        f"{read}, {len(found.differences):,} differences",
+        *(f"{each.request_id}: kept {each.kept}, folded {each.folded}" for each in found.differences),
+    ]
+
+
+def _lines(document: dict[str, Any]) -> list[RenderableType]:
+    from rich.text import Text
+
+    from postroad.cli.tables import table
+    from postroad.telemetry import legible
+
+    if not document["items"]:
+        return [Text("no events")]
+    cells = (
+        (_when(item["timestamp"]), item["eventType"], f"{item['entityType']}#{item['entityId']}", item["app"])
+        for item in document["items"]
+    )
+    rows = table(["TIME", "TYPE", "ENTITY", "APP"], ([Text(legible(cell)) for cell in row] for row in cells))
+    more = [Text(f"more: --cursor {document['next_cursor']}")] if document["next_cursor"] else []
+    return [rows, *more]
+
+
+def _when(milliseconds: int) -> str:
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")

@@ -1,0 +1,116 @@
+"""`postroad journal`."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cli.terminal import Postroad
+
+from postroad.journal import JournalEvent
+from postroad.wiring import connect
+
+T0 = 1_767_453_739_640
+
+
+@pytest.fixture
+def events() -> list[JournalEvent]:
+    """Three events of two tasks in `postroad.db`."""
+    made = [
+        JournalEvent.create(
+            "Task Pending", tenant_id="default", entity_id=task, timestamp=T0 + ms, app="shop",
+            properties={"requestId": task, "name": "scrape"},
+        )
+        for ms, task in enumerate(("req-1", "req-2", "req-1"))
+    ]  # fmt: skip
+    with connect("sqlite:///postroad.db") as backend:
+        backend.journal().append(made)
+    return made
+
+
+def test_init_makes_the_journal(postroad: Postroad) -> None:
+    assert postroad("journal", "init", "--json").document == {"ready": True, "url": "sqlite:///postroad.db"}
+    assert "ready" in postroad("journal", "init").out
+
+
+def test_query_shows_the_newest_first_and_goes_on_with_its_cursor(
+    postroad: Postroad, events: list[JournalEvent]
+) -> None:
+    first = postroad("journal", "query", "--limit", "2", "--json").document
+    rest = postroad("journal", "query", "--limit", "2", "--cursor", first["next_cursor"], "--json").document
+
+    assert first["index"] == "PK"
+    assert [item["event_id"] for item in first["items"] + rest["items"]] == [str(e.event_id) for e in events[::-1]]
+    assert rest["next_cursor"] is None
+    assert first["items"][0]["properties"] == {"requestId": "req-1", "name": "scrape"}
+    assert not {"PK", "GSI1PK"} & set(first["items"][0])
+
+
+@pytest.mark.parametrize(
+    ("flags", "index", "found"),
+    [
+        (["--entity", "TASK#req-1"], "GSI1", [0, 2]),
+        (["--entity", "TASK#req-1", "--app", "shop", "--type", "Task Pending"], "GSI7", [0, 2]),
+        (["--type", "Task Failed"], "GSI4", []),
+        (["--from", str(T0 + 1)], "PK", [1, 2]),
+        (["--to", "2026-01-03T15:22:19.641Z"], "PK", [0, 1]),
+        (["--tenant", "other"], "PK", []),
+    ],
+)
+def test_query_chooses_the_index_by_what_is_given(
+    postroad: Postroad, events: list[JournalEvent], flags: list[str], index: str, found: list[int]
+) -> None:
+    document = postroad("journal", "query", "--order", "asc", *flags, "--json").document
+
+    assert document["index"] == index
+    assert [item["event_id"] for item in document["items"]] == [str(events[n].event_id) for n in found]
+
+
+def test_query_for_people_is_a_table(postroad: Postroad, events: list[JournalEvent]) -> None:
+    assert events
+    shown = postroad("journal", "query", "--limit", "1").out
+
+    assert "TASK#req-1" in shown
+    assert "2026-01-03 15:22:19.642" in shown
+    assert "more: --cursor" in shown
+    assert postroad("journal", "query", "--tenant", "nobody").out == "no events\n"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    ["--limit 0", "--limit 1001", "--entity req-1", "--entity task#1", "--order up", "--from yesterday", "--cursor x",
+     "--tenant a#b"],
+)  # fmt: skip
+def test_a_query_that_cannot_be_is_exit_2(postroad: Postroad, flags: str) -> None:
+    outcome = postroad("journal", "query", *flags.split())
+
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: ")
+
+
+def test_verify_is_quiet_about_what_agrees(postroad: Postroad, events: list[JournalEvent]) -> None:
+    assert events
+    outcome = postroad("journal", "verify", "--json")
+
+    assert outcome.code == 0
+    assert outcome.document == {
+        "tenant": "default", "events": 3, "tasks": 2, "keeps_states": True, "differences": [],
+    }  # fmt: skip
+    assert "3 events of 2 tasks, 0 differences" in postroad("journal", "verify").out
+
+
+def test_verify_is_exit_1_on_a_difference(postroad: Postroad, events: list[JournalEvent]) -> None:
+    assert events
+    with connect("sqlite:///postroad.db") as backend:
+        engine = vars(vars(backend)["_ground"])["_engine"]
+        engine.write(lambda tx: tx.connection.execute("DELETE FROM journal_task WHERE run = 1").fetchall())
+
+    outcome = postroad("journal", "verify", "--json")
+
+    assert outcome.code == 1
+    assert outcome.document["differences"] == [{"requestId": "req-2", "kept": None, "folded": "pending"}]
+
+
+def test_verify_says_where_nothing_is_kept(postroad: Postroad) -> None:
+    outcome = postroad("journal", "verify", "--url", "memory://")
+
+    assert outcome.code == 0
+    assert "keeps no states" in outcome.out
