@@ -17,14 +17,14 @@ _TENANT = re.compile(r"[A-Za-z0-9_.:-]{1,256}")
 _MAX_BYTES = 104_857_600
 
 
-class TaskMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class TaskMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One run of a task, sent to whoever may run it."""
 
     request_id: Annotated[str, msgspec.Meta(pattern=rf"^{ANY_REQUEST_ID.pattern}\Z")]
     name: str
     input: dict[str, Any] = {}
     run: Annotated[int, msgspec.Meta(ge=1)] = 1
-    timeout_ms: Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT * 1_000)] | None = None
+    timeout_ms: Annotated[int, msgspec.Meta(gt=0, le=int(MAX_TIMEOUT * 1_000))] | None = None
     task_id: str | None = None
     job_id: str | None = None
     dependency_outputs: dict[str, Any] | None = None
@@ -48,7 +48,6 @@ class TaskMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
 class _Named(msgspec.Struct, rename="camel"):
     request_id: str
-    name: str = ""
     run: int = 1
 
 
@@ -57,9 +56,9 @@ _decode = msgspec.json.Decoder(TaskMessage).decode
 
 def outgoing(message: TaskMessage, tenant: str, *, delay: float = 0.0) -> OutgoingMessage:
     """The message as a queue takes it."""
-    return OutgoingMessage(
-        msgspec.json.encode(message), {"requestId": message.request_id, "tenantId": tenant}, delay=delay
-    )
+    body = {name: value for name, value in msgspec.to_builtins(message).items() if value is not None}
+    attributes = {"requestId": message.request_id, "tenantId": tenant}
+    return OutgoingMessage(msgspec.json.encode(body), attributes, delay=delay)
 
 
 def read(delivery: Delivery | PeekedMessage) -> TaskMessage:

@@ -69,7 +69,7 @@ class TaskProducer:
             request_id=check_request_id(str(uuid7()) if request_id is None else request_id),
             name=name,
             input=check_input(input),
-            timeout_ms=None if timeout is None else check_timeout(timeout) * 1_000,
+            timeout_ms=None if timeout is None else max(1, round(check_timeout(timeout) * 1_000)),
         )
         submission = Submission.of(message, self._tenant, self._scribe, delay=check_delay(delay))
         begun = self._submissions.begin(submission)

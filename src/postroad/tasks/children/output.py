@@ -45,15 +45,19 @@ class Lines:
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take in what was printed; the lines completed by it that speak of an activity."""
-        *ended, rest = data.split(b"\n")
-        found = []
-        for part in ended:
-            self._add(part)
-            if _ACTIVITY in self._open and (activity := _activity(bytes(self._open))) is not None:
-                found.append(activity)
-            self.end()
-        self._add(rest)
-        return found
+        first, newline, rest = data.partition(b"\n")
+        self._add(first)
+        if not newline:
+            return []
+        middle, _, last = rest.rpartition(b"\n")
+        # A flood of lines is not looked at one by one: the last that holds something stands for all.
+        lines = middle.split(b"\n") if _ACTIVITY in middle else [middle.rstrip().rpartition(b"\n")[2]]
+        found = [self._ended()]
+        for line in lines:
+            self._add(line)
+            found.append(self._ended())
+        self._add(last)
+        return [activity for activity in found if activity is not None]
 
     def end(self) -> None:
         """The line is complete."""
@@ -62,6 +66,12 @@ class Lines:
             self.too_long = self._open_too_long
         self._open.clear()
         self._open_too_long = False
+
+    def _ended(self) -> bytes | None:
+        """The line is complete; the activity it speaks of, if it does."""
+        activity = _activity(bytes(self._open)) if _ACTIVITY in self._open else None
+        self.end()
+        return activity
 
     def _add(self, part: bytes) -> None:
         if len(self._open) + len(part) > self._limit:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+
+import msgspec
 
 from postroad.errors import ConfigurationError
 from postroad.tasks.children.child import BOOT
@@ -103,6 +107,7 @@ class Nursery:
             tasks=entries,
             main=main_module(entries),
             worker=os.getpid(),
+            directory="",
             child_reuse=child_reuse,
             max_output_bytes=max_output_bytes,
         )
@@ -143,6 +148,7 @@ class Nursery:
             self._end()
 
     def _start(self) -> None:
+        self._plan = msgspec.structs.replace(self._plan, directory=tempfile.mkdtemp(prefix="postroad-tasks-"))
         here, there = socket.socketpair()
         with there:
             self._process = subprocess.Popen(
@@ -176,6 +182,8 @@ class Nursery:
                 self._process.kill()
                 self._process.wait()
             self._process = None
+            # A zygote that was killed could not do it.
+            shutil.rmtree(self._plan.directory, ignore_errors=True)
 
 
 def _stderr() -> int | None:

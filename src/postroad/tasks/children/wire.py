@@ -36,6 +36,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[TaskEntry, ...]
     main: dict[str, str]
     worker: int
+    directory: str
+    """Where children work; removed by whoever of worker and zygote is the last."""
     child_reuse: int
     max_output_bytes: int
 

@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 
 from postroad.tasks.children import kernel
@@ -61,7 +60,6 @@ class Zygote:
         self._life = life
         self._control = control
         self._keepers: set[int] = set()
-        self._directory = tempfile.mkdtemp(prefix="postroad-tasks-")
 
     def serve(self) -> None:
         """Serve until the worker is gone."""
@@ -98,7 +96,7 @@ class Zygote:
             self._keepers.add(pid)
             return
         self._control.close()
-        Keeper(self._life, Line(socket.socket(fileno=descriptor)), self._directory, zygote).serve()
+        Keeper(self._life, Line(socket.socket(fileno=descriptor)), self._plan.directory, zygote).serve()
 
     def _bury(self) -> None:
         """Reap keepers that ended, and kill what came to us from them."""
@@ -121,7 +119,7 @@ class Zygote:
             self._bury()
             time.sleep(0.005)
         kernel.end_descendants(within=_KILL_SECONDS)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self._plan.directory, ignore_errors=True)
 
 
 def _reap() -> int:

@@ -1,0 +1,375 @@
+"""Children: what surrounds them, how they end, and that nothing of them lives on."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.tasks.benches import CHORES, Bench, eventually, is_alive, lines, ours, parent_of
+
+from postroad.tasks.children.seats import Nursery, Seat, SeatLost
+from postroad.tasks.children.wire import RESULT, Active, Order, Ready, Report
+from postroad.tasks.environment import for_children
+from postroad.tasks.judging import Completed, Failed, Halted, TimedOut, Verdict, judge
+from postroad.tasks.registry import TaskRegistry
+
+
+@contextmanager
+def nursery(
+    registry: TaskRegistry | None = None, *, child_reuse: int = 1, max_output_bytes: int = 100_000
+) -> Iterator[Nursery]:
+    made = Nursery(
+        (registry or TaskRegistry()).definitions(),
+        imports=CHORES,
+        environment=for_children(()),
+        child_reuse=child_reuse,
+        max_output_bytes=max_output_bytes,
+    )
+    made.start()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Nursery]:
+    with nursery() as made:
+        yield made
+
+
+@pytest.fixture
+def seat(shared: Nursery) -> Iterator[Seat]:
+    taken = shared.seat()
+    yield taken
+    taken.close()
+
+
+def order(name: str, input: dict[str, Any] | None = None, *, timeout: float = 20.0, **more: Any) -> Order:
+    document = msgspec.json.encode({"input": input or {}})
+    return Order(
+        name=name, request_id="r1", tenant_id="acme", run=1, attempt=1, token=7, document=document, timeout=timeout,
+        kill_grace=0.3, deadline=time.time() + timeout, **more,
+    )  # fmt: skip
+
+
+def ready(seat: Seat) -> int:
+    while not isinstance(heard := seat.hear(20), Ready):
+        assert heard is not None
+    return heard.pid
+
+
+def report(seat: Seat) -> Report:
+    while not isinstance(heard := seat.hear(20), Report):
+        assert isinstance(heard, Active)
+    return heard
+
+
+def run(seat: Seat, name: str, input: dict[str, Any] | None = None, **more: Any) -> Report:
+    ready(seat)
+    seat.order(order(name, input, **more))
+    return report(seat)
+
+
+def output(found: Report) -> Any:
+    assert found.said[:1] == RESULT, found
+    return msgspec.json.decode(found.said[1:])["output"]
+
+
+def verdict(seat: Seat, name: str, input: dict[str, Any] | None = None, **more: Any) -> Verdict:
+    return judge(run(seat, name, input, **more), is_command=False)
+
+
+def crash(found: Verdict) -> dict[str, Any]:
+    assert isinstance(found, Failed)
+    assert (found.category, found.retryable) == ("crash", True)
+    assert found.crash is not None
+    return found.crash
+
+
+def test_a_child_has_its_own_session_directory_pipes_and_limits(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = output(run(seat, "show-surroundings", {"secret": "in the input"}))
+
+    assert shown["leads_session"] is True
+    assert shown["directory"] != str(Path.cwd())
+    assert not Path(shown["directory"]).exists()
+    assert shown["descriptors"]["0"] == "/dev/null"
+    assert all(shown["descriptors"][name].startswith("pipe:") for name in "1234")
+    assert shown["open"] == 5
+    assert shown["no_new_privs"] == "1"
+    assert shown["limits"] == {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": 1024}
+    assert shown["threads"] == 1
+    assert "secret" not in shown["arguments"]
+
+
+def test_a_child_sees_few_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"AWS_SECRET_ACCESS_KEY": "s", "POSTROAD_URL": "u", "LC_TIME": "C", "TZ": "UTC"}.items():
+        monkeypatch.setenv(name, value)
+
+    with nursery() as made:
+        taken = made.seat()
+        shown = output(run(taken, "show-surroundings"))
+        taken.close()
+
+    environment = shown["environment"]
+    allowed = {
+        *("PATH", "HOME", "USER", "SHELL", "TMPDIR", "PWD", "LANG", "TZ", "TERM", "COLORTERM", "FORCE_COLOR"),
+        *("PYTHONPATH", "LC_TIME", "LC_CTYPE", "LC_ALL", *(f"POSTROAD_TASK_{x}" for x in ("ID", "RUN", "ATTEMPT"))),
+        "POSTROAD_TASK_TOKEN",
+    }
+    assert environment.keys() <= allowed
+    assert (environment["LC_TIME"], environment["TZ"]) == ("C", "UTC")
+    assert (environment["POSTROAD_TASK_ID"], environment["POSTROAD_TASK_TOKEN"]) == ("r1", "7")
+    assert "AWS_SECRET" not in shown["initial_environment"]
+    assert "POSTROAD_URL" not in shown["initial_environment"]
+
+
+def test_a_variable_that_a_task_asks_for_is_seen_by_that_task_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROAD_TEST_SECRET", "hush")
+    asked, other = bench.producer.submit("see-variable"), bench.producer.submit("see-no-variable")
+
+    bench.work()
+
+    assert bench.state(asked.request_id).output == "hush"
+    assert bench.state(other.request_id).output is None
+
+
+def test_the_address_space_is_limited_where_a_task_asks_for_it(seat: Seat) -> None:
+    assert output(run(seat, "limited")) == 2_000_000_000
+
+
+def test_each_task_has_a_process_of_its_own(seat: Seat) -> None:
+    first, second = output(run(seat, "count-up")), output(run(seat, "count-up"))
+
+    assert first["pid"] != second["pid"]
+    assert (first["count"], second["count"]) == (1, 1)
+
+
+def test_a_fresh_task_gets_a_new_interpreter(seat: Seat) -> None:
+    shown = output(run(seat, "count-up-freshly"))
+
+    assert shown["parent_modules"] is False
+    assert shown["variable"] == "r1"
+
+
+def test_a_child_may_be_kept_for_several_successful_tasks() -> None:
+    with nursery(child_reuse=3) as made:
+        seat = made.seat()
+        shown = [output(run(seat, "count-up")) for _ in range(4)]
+        failed = run(seat, "fail-with", {"type": "ValueError"})
+        after = output(run(seat, "count-up"))
+        seat.close()
+
+    assert [one["count"] for one in shown] == [1, 2, 3, 1]
+    assert len({one["pid"] for one in shown}) == 2
+    assert failed.pid == shown[3]["pid"]
+    assert after["count"] == 1
+
+
+def test_the_result_of_a_lasting_childs_last_task_counts_only_with_a_clean_exit() -> None:
+    with nursery(child_reuse=2) as made:
+        seat = made.seat()
+        first, second = run(seat, "echo"), verdict(seat, "spoil-the-end")
+        seat.close()
+
+    assert first.exit_code == 0
+    assert second == Failed("exit code 1 after the result", "unknown", False)
+
+
+def test_a_segfault_is_told_with_the_last_words_and_the_stack(seat: Seat) -> None:
+    found = crash(verdict(seat, "segfault"))
+
+    assert (found["cause"], found["signal"]) == ("segv", "SIGSEGV")
+    assert found["peakRssBytes"] > 1_000_000
+    assert found["lastLines"][0] == "the last words"
+    assert any("in segfault" in line for line in found["lastLines"])
+    assert len(found["lastLines"]) <= 20
+    assert found["lastActivity"]["stepName"] == "colour-tags"
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGABRT", "SIGTERM"])
+def test_a_signal_that_is_not_ours_is_a_crash(name: str, seat: Seat) -> None:
+    found = crash(verdict(seat, "kill-oneself", {"signal": name}))
+
+    assert (found["cause"], found["signal"]) == ("signal", name)
+
+
+def test_a_child_without_memory_is_a_crash_for_want_of_memory(seat: Seat) -> None:
+    found = crash(verdict(seat, "eat-memory"))
+
+    assert (found["cause"], found["exitCode"]) == ("oom", 1)
+
+
+@pytest.mark.parametrize("name", ["exit-silently", "leave"])
+@pytest.mark.parametrize("code", [0, 3])
+def test_an_end_without_a_result_is_a_crash(name: str, code: int, seat: Seat) -> None:
+    found = crash(verdict(seat, name, {"code": code}))
+
+    assert (found["cause"], found["exitCode"]) == ("no-result", code)
+
+
+def test_a_result_before_a_bad_exit_is_dropped(seat: Seat) -> None:
+    assert verdict(seat, "spoil-the-end") == Failed("exit code 1 after the result", "unknown", False)
+
+
+def test_a_flood_of_binary_output_and_closed_pipes_block_nobody(seat: Seat) -> None:
+    found = run(seat, "flood")
+
+    assert output(found) == "flooded"
+    assert all(line.isprintable() and len(line) <= 500 for line in found.last_lines)
+
+
+def test_a_child_may_use_processes_of_its_own(seat: Seat) -> None:
+    assert output(run(seat, "use-processes")) == [1, 2]
+
+
+def test_a_child_that_takes_too_long_is_ended_politely(seat: Seat, tmp_path: Path) -> None:
+    found = run(seat, "sleep", {"notes": str(tmp_path / "notes")}, timeout=0.3)
+
+    assert judge(found, is_command=False) == TimedOut("SIGTERM")
+    assert found.elapsed_ms >= 300
+
+
+def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(seat: Seat, tmp_path: Path) -> None:
+    found = run(seat, "ignore-sigterm", {"notes": str(tmp_path / "notes")}, timeout=0.3)
+
+    assert judge(found, is_command=False) == TimedOut("SIGKILL")
+    assert found.elapsed_ms >= 600
+
+
+def test_a_halt_ends_the_child(seat: Seat, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    ready(seat)
+    seat.order(order("sleep", {"notes": str(notes)}))
+    eventually(lambda: lines(notes))
+
+    seat.halt(0.0)
+
+    assert judge(report(seat), is_command=False) == Halted()
+    assert not is_alive(int(lines(notes)[0]))
+
+
+def test_a_halt_that_comes_too_late_does_not_trouble_the_next_task(seat: Seat) -> None:
+    run(seat, "echo")
+    seat.halt(0.0)
+
+    assert isinstance(verdict(seat, "echo"), Completed)
+
+
+@pytest.mark.parametrize("ending", ["return", "hang", "segfault"])
+def test_all_descendants_die_with_the_child_wherever_they_went(ending: str, seat: Seat, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+
+    run(seat, "leave-grandchildren", {"notes": str(notes), "then": ending}, timeout=1.0 if ending == "hang" else 20.0)
+
+    assert len(lines(notes)) == 3
+    assert [pid for pid in map(int, lines(notes)) if is_alive(pid)] == []
+
+
+def test_a_child_that_dies_while_it_waits_is_replaced(seat: Seat) -> None:
+    first = ready(seat)
+
+    os.kill(first, 9)
+    second = ready(seat)
+
+    assert second != first
+    seat.order(order("echo"))
+    assert output(report(seat)) == {}
+
+
+def test_a_child_that_kills_its_keeper_dies_with_all_its_descendants(shared: Nursery, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    seat = shared.seat()
+    ready(seat)
+    seat.order(order("kill-ones-keeper", {"notes": str(notes)}))
+
+    with pytest.raises(SeatLost):
+        report(seat)
+    seat.close()
+
+    eventually(lambda: lines(notes) and not is_alive(int(lines(notes)[0])), seconds=2)
+    other = shared.seat()
+    assert output(run(other, "echo")) == {}
+    other.close()
+
+
+def test_a_closed_seat_ends_what_runs_there(shared: Nursery, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    seat = shared.seat()
+    ready(seat)
+    seat.order(order("leave-grandchildren", {"notes": str(notes), "then": "hang"}))
+    eventually(lambda: len(lines(notes)) == 3)
+
+    seat.close()
+
+    eventually(lambda: not any(is_alive(int(pid)) for pid in lines(notes)), seconds=2)
+
+
+def test_a_zygote_that_dies_is_started_again(tmp_path: Path) -> None:
+    before = set(ours(os.getpid()))
+    with nursery() as made:
+        seat = made.seat()
+        ready(seat)
+        (zygote,) = [pid for pid in set(ours(os.getpid())) - before if parent_of(pid) == os.getpid()]
+
+        os.kill(zygote, 9)
+        seat.close()
+        eventually(lambda: not is_alive(zygote))
+        other = made.seat()
+
+        assert output(run(other, "echo")) == {}
+        other.close()
+
+
+def test_nothing_is_left_of_a_closed_nursery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = ours(os.getpid())
+    with nursery() as made:
+        seat = made.seat()
+        run(seat, "leave-grandchildren", {"notes": str(tmp_path / "notes")})
+        processes = set(ours(os.getpid())) - set(before)
+        seat.close()
+
+    eventually(lambda: not any(is_alive(pid) for pid in processes), seconds=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_siblings_are_not_troubled_by_a_child_that_crashes(bench: Bench, tmp_path: Path) -> None:
+    notes, go = tmp_path / "notes", tmp_path / "go"
+    steady = [bench.producer.submit("wait-for-file", {"notes": str(notes), "until": str(go)}) for _ in range(2)]
+    worker = bench.worker(concurrency=3, max_attempts=2)
+    running = threading.Thread(target=lambda: worker.run(until_idle=True))
+    running.start()
+    eventually(lambda: len(lines(notes)) == 2)
+
+    bad = [
+        bench.producer.submit(name, input)
+        for name, input in (
+            ("segfault", {}),
+            ("eat-memory", {}),
+            ("flood", {}),
+            ("kill-ones-keeper", {"notes": str(tmp_path / "daemons")}),
+            ("leave-grandchildren", {"notes": str(tmp_path / "daemons"), "then": "segfault"}),
+        )
+    ]
+    eventually(lambda: bench.state(bad[-1].request_id).attempt == 2, seconds=60)
+    go.touch()
+    running.join()
+    bench.bury()
+
+    assert [bench.state(one.request_id).state for one in steady] == ["completed"] * 2
+    assert len(lines(notes)) == 2
+    assert [bench.state(one.request_id).state for one in bad] == [
+        "failed", "failed", "completed", "completed", "failed",
+    ]  # fmt: skip
+    assert [bench.state(one.request_id).attempt for one in bad] == [2, 2, 1, 2, 2]
+    assert not any(is_alive(int(pid)) for pid in lines(tmp_path / "daemons"))

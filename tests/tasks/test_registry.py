@@ -1,0 +1,138 @@
+"""Tasks are registered by name, with their limits."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from postroad.errors import ConfigurationError, InvalidTask, UnknownTask
+from postroad.tasks import TaskRegistry, TaskWorker, default_tasks, task
+from postroad.wiring import connect
+
+
+def scrape(input: dict[str, Any], ctx: Any) -> None:
+    """A task of these tests."""
+
+
+def test_a_decorated_function_stays_a_function_and_is_found_by_its_name() -> None:
+    registry = TaskRegistry()
+
+    decorated = task("scrape-store", timeout=5, pass_env=["TZ"], registry=registry)(scrape)
+
+    assert decorated is scrape
+    assert registry.names() == ["scrape-store"]
+    assert registry.get("scrape-store").function is scrape
+    assert registry.get("scrape-store").timeout == 5
+    assert registry.get("scrape-store").pass_env == ("TZ",)
+
+
+def test_a_bare_decorator_takes_the_functions_own_name() -> None:
+    registry = TaskRegistry()
+
+    task(registry=registry)(scrape)
+
+    assert registry.names() == ["scrape"]
+
+
+def test_the_default_registry_is_where_the_decorator_puts_tasks() -> None:
+    from tests.tasks import chores
+
+    assert default_tasks.get("echo").function is chores.echo
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    registry = TaskRegistry()
+    registry.register(scrape, "scrape-store")
+
+    with pytest.raises(UnknownTask) as refused:
+        registry.get("scrape-stor")
+
+    assert refused.value.nearest == "scrape-store"
+
+
+def test_two_functions_of_one_name_are_refused_and_the_same_one_twice_is_not() -> None:
+    registry = TaskRegistry()
+    registry.register(scrape, "scrape")
+    registry.register(scrape, "scrape", timeout=9)
+
+    with pytest.raises(ConfigurationError, match="already"):
+        registry.command("scrape", ["true"])
+
+    assert registry.get("scrape").timeout == 9
+
+
+@pytest.mark.parametrize("name", ["os:system", "a/b", "x" * 65, "", "a b", "a.b", "ä"])
+def test_a_name_that_is_none_is_refused_and_nothing_is_imported(name: str) -> None:
+    before = set(sys.modules)
+
+    with pytest.raises(InvalidTask) as refused:
+        TaskRegistry().command(name, ["true"])
+
+    assert refused.value.field == "name"
+    assert set(sys.modules) == before
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("timeout", value) for value in (0, -1, 43_201, float("nan"), True, "5")),
+        *(("max_attempts", value) for value in (0, -1, 1.5, True)),
+        *(("memory_limit", value) for value in (0, -5, "1G")),
+        *(("pass_env", value) for value in ("PATH", ("A B",), ("",), (1,))),
+    ],
+)
+def test_a_limit_that_is_none_is_refused(option: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        TaskRegistry().register(scrape, **{option: value})
+
+    assert refused.value.field == option
+
+
+@pytest.mark.parametrize("command", ["ls -l", [], [""], ["ls", 1], None])
+def test_a_command_is_a_list_of_words(command: Any) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        TaskRegistry().command("list", command)
+
+    assert refused.value.field == "command"
+
+
+def test_a_function_that_children_cannot_find_is_refused_before_anything_runs() -> None:
+    registry = TaskRegistry()
+    registry.register(lambda input, ctx: None, "nameless")
+
+    with connect("memory://") as backend, pytest.raises(ConfigurationError, match="cannot be found"):
+        TaskWorker(backend, registry=registry)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("timeout", value) for value in (0, -1, 43_201, float("nan"))),
+        ("concurrency", 0),
+        ("max_attempts", 0),
+        ("child_reuse", 0),
+        ("child_reuse", 1_001),
+        ("max_output_bytes", 0),
+        ("wait", -0.1),
+        ("wait", 20.1),
+        ("wait", float("nan")),
+        ("kill_grace", -1),
+        ("drain_timeout", "x"),
+        ("visibility_extension", 20.0),
+        ("visibility_extension", 40_000),
+        ("extension_interval", 30.0),
+        ("pass_env", "PATH"),
+        ("worker_id", "a b"),
+        ("worker_id", ""),
+    ],
+)
+def test_a_worker_that_cannot_work_is_refused(option: str, value: Any) -> None:
+    with connect("memory://") as backend, pytest.raises(ConfigurationError):
+        TaskWorker(backend, **{option: value})
+
+
+def test_a_module_that_cannot_be_imported_in_a_child_is_named() -> None:
+    with connect("memory://") as backend, pytest.raises(ConfigurationError, match="no_such_module"):
+        TaskWorker(backend, imports=["no_such_module"]).run(until_idle=True)
