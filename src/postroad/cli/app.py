@@ -9,7 +9,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from postroad.cli import about, bus, configuration, messages, queues, redriving, up
+from postroad.cli import about, bus, configuration, journal, messages, queues, redriving, up
 from postroad.cli.errors import report
 from postroad.cli.output import prepare_streams
 from postroad.cli.verbs import noun, remember_shared_options
@@ -24,12 +24,15 @@ def program() -> Any:
     events = noun("Publish, watch and replay events.", example="postroad bus tail orders")
     config = noun("See and check the settings.", example="postroad config show")
     parts = {app: (up, about), queue: (queues, messages, redriving), events: (bus,), config: (configuration,)}
+    history = noun("Make, read and verify the journal of tasks and jobs.", example="postroad journal query")
+    parts[history] = (journal,)
     for place, modules in parts.items():
         for module in modules:
             module.add_to(place)
     app.add_typer(queue, name="queue")
     app.add_typer(events, name="bus")
     app.add_typer(config, name="config")
+    app.add_typer(history, name="journal")
     return get_command(app)
 
 
