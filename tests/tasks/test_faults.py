@@ -35,6 +35,10 @@ def terminals(bench: Bench, request_id: str) -> list[str]:
     return [kind for kind in bench.types(request_id) if kind in TERMINAL]
 
 
+def wait_for_lines(notes: Path, wanted: int) -> None:
+    eventually(lambda: len(lines(notes)) == wanted)
+
+
 def kill(pid: int) -> list[int]:
     """Kill a worker and tell which processes stemmed from it."""
     descendants = ours(pid)
@@ -87,7 +91,7 @@ def test_a_task_whose_workers_are_all_lost_is_quarantined_and_not_run(bench: Ben
     handle = bench.producer.submit("sleep", {"notes": str(notes)})
     for attempt in (1, 2):
         with worker(bench.backend.url, **SHORT) as running:
-            eventually(lambda wanted=attempt: len(lines(notes)) == wanted)
+            wait_for_lines(notes, attempt)
             kill(running.pid)
 
     bench.work(max_attempts=2, **SHORT)
@@ -230,7 +234,7 @@ def test_a_restarted_worker_costs_no_attempt_however_often(bench: Bench, notes: 
     handle = bench.producer.submit("sleep", {"notes": str(notes), "seconds": 60})
     for restart in range(1, 5):
         with worker(bench.backend.url, drain_timeout=0, max_attempts=1) as running:
-            eventually(lambda wanted=restart: len(lines(notes)) == wanted)
+            wait_for_lines(notes, restart)
             running.send_signal(signal.SIGTERM)
             assert running.wait(20) == 0
 
