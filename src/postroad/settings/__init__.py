@@ -1,7 +1,7 @@
 """Settings: what this process was told by flags, environment and file; the only reader of the environment."""
 
 from postroad.settings.buses import bus_variable
-from postroad.settings.journals import allowed_tenants, event_bus_name, events_table, events_ttl_days
+from postroad.settings.journals import allowed_tenants, aws_place, event_bus_name, events_table, events_ttl_days
 from postroad.settings.loading import (
     FILE_NAME,
     debugging,
@@ -20,6 +20,7 @@ __all__ = [
     "Settings",
     "Source",
     "allowed_tenants",
+    "aws_place",
     "beside",
     "bus_variable",
     "data_path",

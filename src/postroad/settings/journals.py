@@ -38,5 +38,12 @@ def allowed_tenants(env: Mapping[str, str] | None = None) -> frozenset[str] | No
     return None if text is None else frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
+def aws_place(env: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """Where AWS is for this process: the region and the endpoint, empty where boto3 finds them elsewhere."""
+    region = _variable("AWS_REGION", env) or _variable("AWS_DEFAULT_REGION", env)
+    endpoint = _variable("AWS_ENDPOINT_URL_DYNAMODB", env) or _variable("AWS_ENDPOINT_URL", env)
+    return region or "", endpoint or ""
+
+
 def _variable(name: str, env: Mapping[str, str] | None) -> str | None:
     return (os.environ if env is None else env).get(name) or None
