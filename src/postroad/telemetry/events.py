@@ -36,6 +36,7 @@ LOG_EVENTS = (
     "housekeeping_swept",
     "http_request",
     "inbox_conflict",
+    "journal_event_refused",
     "outbox_database_back",
     "outbox_database_lost",
     "outbox_failed",

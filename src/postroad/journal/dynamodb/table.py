@@ -24,7 +24,7 @@ def make_or_verify(client: DynamoDBClient, name: str) -> None:
         if not _exists(client, name):
             # Another one may make it at the same time.
             with suppress(client.exceptions.ResourceInUseException):
-                client.create_table(TableName=name, **_definition())
+                client.create_table(TableName=name, **definition())
         client.get_waiter("table_exists").wait(TableName=name, WaiterConfig=_PATIENCE)  # type: ignore[arg-type]  # it is one
         found = client.describe_table(TableName=name)["Table"]
         if wrong := list(_differences(found)):
@@ -40,7 +40,8 @@ def _exists(client: DynamoDBClient, name: str) -> bool:
     return True
 
 
-def _definition() -> dict[str, Any]:
+def definition() -> dict[str, Any]:
+    """What `create_table` is told, besides the name."""
     return {
         "BillingMode": _BILLING,
         "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name in _KEY_NAMES],
