@@ -25,7 +25,7 @@ from postroad.agents.publishing import Published, publish
 from postroad.agents.runner import Runner
 from postroad.agents.settings import AgentSettings
 from postroad.clock import Clock
-from postroad.errors import AgentNotFound, ConsentRequired, InvalidInput, SubscriptionNotFound
+from postroad.errors import ConsentRequired, InvalidInput, SubscriptionNotFound
 from postroad.events.ids import uuid7
 from postroad.queues import PeekedMessage, Queue
 from postroad.streams import TRIM_HORIZON, Stream
@@ -102,7 +102,7 @@ class Agents:
         token = tokens.new_token(_known_id(agent_id))
         former_until = self._clock.now().timestamp() + overlap
         if not self._store.registry.set_token(agent_id, tokens.digest(token), former_until=former_until):
-            raise _not_found(agent_id)
+            raise rules.not_found(agent_id)
         return token
 
     def authenticate(self, token: str) -> str | None:
@@ -236,7 +236,7 @@ class Agents:
     def _record(self, agent_id: str) -> AgentRecord:
         record = self._store.registry.get(_known_id(agent_id))
         if record is None:
-            raise _not_found(agent_id)
+            raise rules.not_found(agent_id)
         return record
 
     def _page(
@@ -251,12 +251,8 @@ class Agents:
 def _known_id(agent_id: Any) -> str:
     """The id, when an agent may have it: another one surely does not exist."""
     if not rules.is_agent_id(agent_id):
-        raise _not_found(agent_id)
+        raise rules.not_found(agent_id)
     return str(agent_id)
-
-
-def _not_found(agent_id: object) -> AgentNotFound:
-    return AgentNotFound(f"agent {str(agent_id)[:80]!r} does not exist")
 
 
 def _no_subscription(listener_id: str, producer_id: str) -> SubscriptionNotFound:

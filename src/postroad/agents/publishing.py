@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from postroad.agents.model import AgentEvent, AgentPublishResult
-from postroad.agents.rules import encode_event, is_agent_id
+from postroad.agents.rules import encode_event, is_agent_id, not_found
 from postroad.clock import Clock
 from postroad.errors import AgentNotFound, HeldBack, PostroadError
 from postroad.streams import PutResult, Record, Stream
@@ -65,7 +65,7 @@ def _checked(
         raise HeldBack(f'an earlier event of agent "{event.agent_id}" failed')
     encoded = encode_event(event, now=clock.now(), traceparent=traceparent)
     if event.agent_id not in registered:
-        raise AgentNotFound(f'agent "{event.agent_id}" does not exist', field="agentId")
+        raise not_found(event.agent_id)
     return encoded
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from postroad.agents.model import ACCEPTS, ORDERS, AgentEvent
 from postroad.errors import (
+    AgentNotFound,
     ConfigurationError,
     EventTooLarge,
     InvalidEvent,
@@ -57,6 +58,11 @@ def check_agent_id(agent_id: object, *, field: str = "agent_id") -> str:
 def is_agent_id(agent_id: object) -> bool:
     """Whether an agent may have this id."""
     return isinstance(agent_id, str) and _AGENT_ID.fullmatch(agent_id) is not None
+
+
+def not_found(agent_id: object) -> AgentNotFound:
+    """The error for an id that nobody has; the same for one that is not the caller's."""
+    return AgentNotFound(f"agent {str(agent_id)[:80]!r} does not exist")
 
 
 def check_choice(order: object, accept: object) -> None:

@@ -1,5 +1,15 @@
 """Documents: the JSON that the CLI prints and the HTTP API answers, built in one place."""
 
+from postroad.documents.agents import (
+    agent_dead_letter,
+    agent_delivery,
+    agent_document,
+    agent_row,
+    lane_stats,
+    listening,
+    published,
+    registered,
+)
 from postroad.documents.journal import entity_of, journal_item, moment_of, timeline
 from postroad.documents.problems import entry_problem, problem, remedy
 from postroad.documents.queues import (
@@ -16,19 +26,27 @@ from postroad.documents.queues import (
 from postroad.settings.names import nearest
 
 __all__ = [
+    "agent_dead_letter",
+    "agent_delivery",
+    "agent_document",
+    "agent_row",
     "delivery",
     "entity_of",
     "entry_problem",
     "journal_item",
+    "lane_stats",
+    "listening",
     "moment_of",
     "nearest",
     "open_queue",
     "peeked",
     "problem",
+    "published",
     "queue_detail",
     "queue_not_found",
     "queue_row",
     "redrive_report",
+    "registered",
     "remedy",
     "settings_document",
     "sources",

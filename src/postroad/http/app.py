@@ -13,12 +13,41 @@ from postroad.http.guard import guard
 from postroad.http.openapi import Description
 from postroad.http.problems import answer_error
 from postroad.http.requests import ApiRequest
+from postroad.http.routes.agents import (
+    create_agent,
+    delete_agent,
+    list_agents,
+    rotate_agent_token,
+    show_agent,
+)
 from postroad.http.routes.errors import explain_error
+from postroad.http.routes.events import publish_event, publish_events
+from postroad.http.routes.lanes import (
+    ack_events,
+    extend_events,
+    lease_events,
+    list_agent_dead_letters,
+    redrive_agent_dead_letters,
+    release_events,
+    show_lane,
+    stream_events,
+)
 from postroad.http.routes.leases import ack_messages, extend_leases, lease_messages, release_messages
 from postroad.http.routes.messages import peek_messages, send_messages
 from postroad.http.routes.queues import delete_queue, list_queues, purge_queue, put_queue, show_queue
 from postroad.http.routes.schema import openapi, schema, style
 from postroad.http.routes.service import health, ready, root, status
+from postroad.http.routes.subscriptions import (
+    grant_listener,
+    list_subscribers,
+    list_subscriptions,
+    pause_subscription,
+    replay_subscription,
+    resume_subscription,
+    revoke_listener,
+    subscribe_agent,
+    unsubscribe_agent,
+)
 from postroad.http.routes.tokens import create_token, list_tokens, revoke_token
 
 ROUTES: tuple[HTTPRouteHandler, ...] = (
@@ -27,6 +56,12 @@ ROUTES: tuple[HTTPRouteHandler, ...] = (
     *(send_messages, peek_messages),
     *(lease_messages, ack_messages, extend_leases, release_messages),
     *(create_token, list_tokens, revoke_token),
+    *(create_agent, list_agents, show_agent, delete_agent, rotate_agent_token),
+    *(subscribe_agent, unsubscribe_agent, list_subscriptions, list_subscribers, grant_listener, revoke_listener),
+    *(pause_subscription, resume_subscription, replay_subscription),
+    *(publish_event, publish_events),
+    *(lease_events, ack_events, extend_events, release_events, stream_events),
+    *(show_lane, list_agent_dead_letters, redrive_agent_dead_letters),
 )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from postroad.clock import SYSTEM_CLOCK, Clock
+from postroad.http.agents import AgentDesk
 from postroad.http.cursors import Cursors
 from postroad.http.idempotency import Memory
 from postroad.http.identities import Identities
@@ -43,6 +44,7 @@ class Context:
     polls: Polls
     rates: RateLimits
     readiness: Readiness
+    desk: AgentDesk
     threads: ThreadPoolExecutor
     clock: Clock
     body_seconds: float
@@ -55,6 +57,7 @@ class Context:
     async def stop(self) -> None:
         """Become not ready and let waiting callers go."""
         self.readiness.stopping = True
+        self.desk.stop()
         await self.polls.stop()
 
     def close(self) -> None:
@@ -87,6 +90,7 @@ def make_context(
         polls=Polls(max_open=max_polls),
         rates=RateLimits(settings.rate_limit, clock),
         readiness=Readiness(backend.check, parts, threads=threads, clock=clock),
+        desk=AgentDesk(backend.agents(), clock),
         threads=threads,
         clock=clock,
         body_seconds=body_seconds,

@@ -48,7 +48,8 @@ class Door:
         started = time.monotonic()
         headers = dict(scope["headers"])
         answer = _Answer(send, _request_id(headers.get(b"x-request-id")), headless=scope["method"] == "HEAD")
-        scope.setdefault("state", {}).update(request_id=answer.request_id, headers=headers)
+        head = scope["method"] == "HEAD"
+        scope.setdefault("state", {}).update(request_id=answer.request_id, headers=headers, head=head)
         method, path = scope["method"], scope["path"]
         if (refusal := self._refusal(scope, headers)) is not None:
             await _refuse(refusal, answer)

@@ -6,6 +6,8 @@ from typing import Any, cast
 
 from litestar import Request
 
+from postroad.agents.rules import not_found
+from postroad.agents.tokens import claimed_id
 from postroad.errors import Forbidden, ReadOnly, Unauthorized
 from postroad.http.context import Context
 from postroad.http.identities import Identity
@@ -13,6 +15,9 @@ from postroad.http.requests import ApiRequest
 from postroad.http.tokens import Scope, reaches
 
 OPEN = "open"
+AGENT = "agent"
+"""A route that agents reach too: which part of its path must be the caller, or `ANY_AGENT`."""
+ANY_AGENT = "any"
 
 
 async def guard(request: Request[Any, Any, Any]) -> None:
@@ -22,20 +27,39 @@ async def guard(request: Request[Any, Any, Any]) -> None:
     if needed == OPEN:
         return
     context = request.context
-    identity = _identify(context, request.raw_header(b"authorization"))
+    identity = await _identify(context, request.raw_header(b"authorization"))
     context.rates.take(identity.name)
-    if not reaches(identity.scope, cast(Scope, needed)):
+    if identity.agent is not None:
+        _check_own(request, identity.agent)
+    elif not reaches(cast(Scope, identity.scope), cast(Scope, needed)):
         raise Forbidden(f"the token has scope {identity.scope}; this needs {needed}")
     if context.settings.read_only and request.scope["method"] != "GET":
         raise ReadOnly("this server refuses every change")
     request.scope["user"] = identity
 
 
-def _identify(context: Context, authorization: str | None) -> Identity:
+async def _identify(context: Context, authorization: str | None) -> Identity:
     if not authorization:
         raise Unauthorized("there is no token")
     kind, _, secret = authorization.partition(" ")
-    identity = context.identities.of(secret.strip()) if kind.lower() == "bearer" else None
+    secret = secret.strip() if kind.lower() == "bearer" else ""
+    identity = context.identities.of(secret) or await _identify_agent(context, secret)
     if identity is None:
         raise Unauthorized("the token opens nothing: it is unknown, revoked or expired")
     return identity
+
+
+async def _identify_agent(context: Context, secret: str) -> Identity | None:
+    if claimed_id(secret) is None:
+        return None
+    agent_id = await context.run(lambda: context.desk.agents.authenticate(secret))
+    return None if agent_id is None else Identity(f"agent:{agent_id}", "agent", agent_id)
+
+
+def _check_own(request: ApiRequest, agent_id: str) -> None:
+    """Let an agent through to what is its own; another agent's is not there for it."""
+    own = request.route_handler.opt.get(AGENT)
+    if own is None:
+        raise Forbidden("the token is an agent's; this needs an operator's")
+    if own != ANY_AGENT and (asked := request.path_params[own]) != agent_id:
+        raise not_found(asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
+from typing import Literal
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.http.tokens import ADMIN, Scope, Token, TokenFile, digest
@@ -16,7 +17,9 @@ class Identity:
     """A caller whose token was recognised."""
 
     name: str
-    scope: Scope
+    scope: Scope | Literal["agent"]
+    agent: str | None = None
+    """The agent whose token it is; it reaches its own routes only."""
 
 
 class Identities:

@@ -98,6 +98,5 @@ def _refusal(request: ApiRequest, error: PostroadError) -> Answer:
 def _response(answer: Answer, *, replayed: bool = False) -> Response[Any]:
     headers = {"Idempotency-Replayed": "true"} if replayed else {}
     media_type = MEDIA_TYPE if answer.status >= 400 else "application/json"
-    return Response(
-        msgspec.json.encode(answer.document), status_code=answer.status, media_type=media_type, headers=headers
-    )
+    body = b"" if answer.status == 204 else msgspec.json.encode(answer.document)
+    return Response(body, status_code=answer.status, media_type=media_type, headers=headers)

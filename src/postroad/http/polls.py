@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from postroad.errors import TooManyPolls
-from postroad.queues import Delivery, Queue
+from postroad.queues import AckResult, Delivery, Queue
 
 MAX_OPEN = 1_000
 # A waiting thread looks up this often, to see that nobody waits any more or that the server stops.
@@ -38,7 +38,7 @@ class Polls:
 
     def __init__(self, *, max_open: int = MAX_OPEN) -> None:
         self._max_open = max_open
-        self._threads = ThreadPoolExecutor(max_open, thread_name_prefix="poll")
+        self.threads = ThreadPoolExecutor(max_open, thread_name_prefix="poll")
         self._waiting: dict[str, deque[_Waiter]] = {}
         self._pumps: dict[str, asyncio.Task[None]] = {}
         self._open = 0
@@ -75,33 +75,33 @@ class Polls:
             for waiter in waiters:
                 _give(waiter, [])
         await asyncio.gather(*self._pumps.values(), return_exceptions=True)
-        self._threads.shutdown(wait=False)
+        self.threads.shutdown(wait=False)
 
     def _enqueue(self, queue: Queue, waiter: _Waiter) -> None:
         if self._stopping:
             _give(waiter, [])
             return
-        self._waiting.setdefault(queue.name, deque()).append(waiter)
-        if queue.name not in self._pumps:
-            self._pumps[queue.name] = asyncio.create_task(self._pump(queue))
+        self._waiting.setdefault(_line(queue), deque()).append(waiter)
+        if _line(queue) not in self._pumps:
+            self._pumps[_line(queue)] = asyncio.create_task(self._pump(queue))
 
     async def _take_back(self, queue: Queue, waiter: _Waiter) -> None:
         if waiter.leased.done() and (leased := waiter.leased.result()):
-            await asyncio.get_running_loop().run_in_executor(self._threads, queue.release, leased)
+            await asyncio.get_running_loop().run_in_executor(self.threads, give_back, queue, leased)
 
     def _leave(self, queue: Queue, waiter: _Waiter) -> None:
-        _drop(self._waiting.get(queue.name, deque()), waiter)
+        _drop(self._waiting.get(_line(queue), deque()), waiter)
 
     async def _pump(self, queue: Queue) -> None:
         """Receive for the first in line until the line is empty."""
-        waiters = self._waiting[queue.name]
+        waiters = self._waiting[_line(queue)]
         loop = asyncio.get_running_loop()
         try:
             while waiters and not self._stopping:
                 first = waiters[0]
                 wait = max(0.0, min(_SLICE_SECONDS, first.until - loop.time()))
                 try:
-                    leased = await loop.run_in_executor(self._threads, _receive, queue, first, wait)
+                    leased = await loop.run_in_executor(self.threads, _receive, queue, first, wait)
                 except Exception as error:
                     _fail(first, error)
                     _drop(waiters, first)
@@ -109,18 +109,38 @@ class Polls:
                 if leased:
                     await self._hand_over(queue, first, leased)
         finally:
-            del self._pumps[queue.name], self._waiting[queue.name]
+            del self._pumps[_line(queue)], self._waiting[_line(queue)]
 
     async def _hand_over(self, queue: Queue, meant_for: _Waiter, leased: list[Delivery]) -> None:
         """Give what was leased to whom it was meant for, or to the next who asked for the same, or back."""
-        waiters = self._waiting[queue.name]
+        waiters = self._waiting[_line(queue)]
         for waiter in [meant_for, *waiters]:
             same = waiter.visibility == meant_for.visibility and waiter.max_messages >= len(leased)
             if waiter in waiters and same and not waiter.leased.done():
                 _give(waiter, leased)
                 _drop(waiters, waiter)
                 return
-        await asyncio.get_running_loop().run_in_executor(self._threads, queue.release, leased)
+        await asyncio.get_running_loop().run_in_executor(self.threads, give_back, queue, leased)
+
+
+@runtime_checkable
+class Undoable(Protocol):
+    """A queue that takes back what its receiver did not see, without counting the receive."""
+
+    def undo(self, deliveries: Sequence[Delivery]) -> list[AckResult]: ...
+
+
+def give_back(queue: Queue, leased: Sequence[Delivery]) -> None:
+    """Let others receive what nobody was there for."""
+    if isinstance(queue, Undoable):
+        queue.undo(leased)
+    else:
+        queue.release(leased)
+
+
+def _line(queue: Queue) -> str:
+    """Where callers stand in line: a lane and a queue of the same name are two."""
+    return f"{type(queue).__name__} {queue.name}"
 
 
 async def _left(waiter: _Waiter, gone: Gone, wait: float) -> bool:

@@ -7,22 +7,25 @@ from postroad.errors import RateLimited
 
 
 class RateLimits:
-    """A bucket for each caller that holds a second's worth of requests and fills as time goes by."""
+    """A bucket for each caller that holds `burst` seconds' worth and fills as time goes by."""
 
-    def __init__(self, per_second: int, clock: Clock) -> None:
+    def __init__(self, per_second: int, clock: Clock, *, burst: int = 1, what: str = "requests") -> None:
         self._rate = float(per_second)
+        self._most = self._rate * burst
+        self._what = what
         self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}
 
-    def take(self, caller: str) -> None:
-        """Count one request, or raise `RateLimited` with the seconds until the next one fits. 0 is no limit."""
+    def take(self, caller: str, count: int = 1) -> None:
+        """Count so many, or raise `RateLimited` with the seconds until they fit. 0 is no limit."""
         if not self._rate:
             return
         now = self._clock.monotonic()
-        left, at = self._buckets.get(caller, (self._rate, now))
-        left = min(self._rate, left + (now - at) * self._rate)
-        if left < 1:
+        left, at = self._buckets.get(caller, (self._most, now))
+        left = min(self._most, left + (now - at) * self._rate)
+        if left < count:
             raise RateLimited(
-                f"more than {self._rate:.0f} requests per second by one token", retry_after=(1 - left) / self._rate
+                f"more than {self._rate:.0f} {self._what} per second by one caller",
+                retry_after=(count - left) / self._rate,
             )
-        self._buckets[caller] = (left - 1, now)
+        self._buckets[caller] = (left - count, now)

@@ -11,8 +11,11 @@ from litestar.types.empty import Empty
 
 from postroad.errors import BodyTooLarge, BodyTooSlow, InvalidInput, NotJSON
 from postroad.http.context import Context
-from postroad.http.forms import decode
+from postroad.http.forms import Form, decode
 from postroad.http.identities import Identity
+
+BODILESS = "bodiless"
+"""The option of a route whose body may be left out."""
 
 
 class ApiRequest(Request[Identity | None, Any, Any]):
@@ -33,16 +36,31 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         value: bytes | None = self.scope["state"]["headers"].get(name)
         return None if value is None else value.decode("latin-1")
 
+    @property
+    def is_chunked(self) -> bool:
+        """Whether a body of unknown length follows."""
+        return self.raw_header(b"transfer-encoding") is not None
+
+    @property
+    def is_head(self) -> bool:
+        """Whether only the headers are wanted."""
+        return cast(bool, self.scope["state"]["head"])
+
+    async def no_body(self) -> None:
+        """Refuse a body that says anything."""
+        decode(await self.body() or b"{}", Form)
+
     async def body(self) -> bytes:
         """The whole body; too long, too slow, encoded or empty it is refused."""
         if self._body is Empty:
             self._check_headers()
+            may_be_empty = self.route_handler.opt.get(BODILESS, False)
             try:
                 async with asyncio.timeout(self.context.body_seconds):
                     self._body = await self._read()
             except TimeoutError:
                 raise BodyTooSlow(f"the body took more than {self.context.body_seconds:g} seconds") from None
-            if not self._body:
+            if not self._body and not may_be_empty:
                 raise InvalidInput("the body is empty, at position 0", remedy="Send a JSON object, at least {}.")
         return self._body
 
@@ -51,12 +69,14 @@ class ApiRequest(Request[Identity | None, Any, Any]):
         if self._json is Empty:
             field = self.route_handler.parsed_data_field
             assert field is not None
-            self._json = decode(await self.body(), field.annotation)
+            self._json = decode(await self.body() or b"{}", field.annotation)
         return self._json
 
     def _check_headers(self) -> None:
         if (self.raw_header(b"content-encoding") or "identity").lower() != "identity":
             raise NotJSON("the body has a Content-Encoding")
+        if self.route_handler.opt.get(BODILESS, False) and not self.content_length and not self.is_chunked:
+            return
         kind, options = self.content_type
         if kind != "application/json" or options.get("charset", "utf-8").lower() not in ("utf-8", "utf8"):
             raise NotJSON("the body's Content-Type is not application/json in UTF-8")

@@ -6,9 +6,9 @@ from typing import Final
 
 import apsw
 
+from postroad.agents.rules import not_found
 from postroad.connections.fetching import one
 from postroad.connections.transaction import Transaction
-from postroad.errors import AgentNotFound
 
 _NUMBER: Final = "SELECT num FROM agent WHERE id = ?"
 _ACTIVE: Final = "SELECT num FROM agent WHERE id = ? AND state = 'active'"
@@ -45,11 +45,6 @@ def next_places(tx: Transaction, count: int) -> int:
     """The first of so many numbers that were never given before."""
     row = one(tx.connection, _NEXT, (count,))
     return int(row[0]) - count
-
-
-def not_found(agent_id: str) -> AgentNotFound:
-    """The error for an id that nobody has."""
-    return AgentNotFound(f'agent "{agent_id}" does not exist')
 
 
 def channel(lane: int) -> str:

@@ -84,13 +84,13 @@ async def _settle(
     request: ApiRequest, name: str, receipts: list[str], settle: Callable[[Queue, Sequence[Delivery]], list[AckResult]]
 ) -> Response[Any]:
     def effect() -> Answer:
-        results = settle(open_queue(request.context.backend, checked(name)), [_held(receipt) for receipt in receipts])
+        results = settle(open_queue(request.context.backend, checked(name)), [held(receipt) for receipt in receipts])
         return Answer(200, {"results": [_settled(result) for result in results]})
 
     return await perform(request, effect)
 
 
-def _held(receipt: str) -> Delivery:
+def held(receipt: str) -> Delivery:
     """A stand-in for the delivery: the receipt is all that settling looks at."""
     return Delivery(
         message_id="",

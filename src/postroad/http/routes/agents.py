@@ -1,0 +1,104 @@
+"""`/agents`: making, showing and removing agents."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+from litestar import Response, delete, get, post
+from litestar.openapi.spec import Example
+from litestar.params import Body
+
+from postroad.agents.rules import now_text
+from postroad.documents import agent_document, agent_row, registered
+from postroad.http import agent_forms as forms
+from postroad.http.agent_answers import AgentDetail, AgentGone, AgentMade, AgentPage, AgentToken
+from postroad.http.answers import answers
+from postroad.http.guard import AGENT
+from postroad.http.idempotency import Answer
+from postroad.http.performing import perform
+from postroad.http.requests import BODILESS, ApiRequest
+from postroad.http.routes.parameters import AgentId, Cursor, Limit
+
+OVERLAP_SECONDS = 600
+NewAgentBody = Annotated[forms.NewAgent, Body(examples=[Example(value={"agentId": "collector", "accept": "all"})])]
+
+
+@post(
+    "/agents",
+    opt={"scope": "admin", BODILESS: True},
+    status_code=201,
+    responses=answers(AgentMade, 400, 409, status=201, says="The agent with its token, which is shown this once."),
+)
+async def create_agent(request: ApiRequest, data: NewAgentBody) -> Response[Any]:
+    """Make an agent. A repeat under the same Idempotency-Key shows a fresh token, and the former one is void."""
+    agents = request.context.desk.agents
+
+    def make() -> Answer:
+        made = agents.register(
+            data.agentId, order=data.order, accept=data.accept, principal_arn=data.principalArn
+        )  # fmt: skip
+        return Answer(201, registered(made))
+
+    def renew(document: dict[str, Any]) -> dict[str, Any]:
+        return {**document, "token": agents.rotate_token(document["agentId"], overlap=0)}
+
+    return await perform(request, make, revive=renew)
+
+
+@get("/agents", opt={"scope": "read"}, responses=answers(AgentPage, 400, says="Agents."))
+async def list_agents(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[dict[str, Any]]:
+    """All agents, a page at a time."""
+    cursors = request.context.cursors
+    after = None if cursor is None else cursors.open("agents", cursor)
+
+    def look() -> dict[str, Any]:
+        page = request.context.desk.agents.list(limit=limit, cursor=after)
+        following = None if page.next_cursor is None else cursors.seal("agents", page.next_cursor)
+        return {"items": [agent_row(agent) for agent in page.items], "next_cursor": following}
+
+    return Response(await request.context.run(look))
+
+
+@get(
+    "/agents/{agent:str}",
+    opt={"scope": "read", AGENT: "agent"},
+    responses=answers(AgentDetail, 404, says="The agent."),
+)
+async def show_agent(request: ApiRequest, agent: AgentId) -> Response[dict[str, Any]]:
+    """One agent with the first hundred producers it listens to."""
+    found = await request.context.run(lambda: request.context.desk.agents.get(agent))
+    return Response(agent_document(found))
+
+
+@delete(
+    "/agents/{agent:str}",
+    opt={"scope": "admin", AGENT: "agent"},
+    status_code=200,
+    responses=answers(AgentGone, 404, says="It is gone with what waited for it."),
+)
+async def delete_agent(request: ApiRequest, agent: AgentId) -> Response[dict[str, int]]:
+    """Remove the agent with its subscriptions and its lane; its id is never given again."""
+    gone = await request.context.run(lambda: request.context.desk.agents.delete(agent))
+    document = {
+        "discarded": gone.discarded, "subscriptions": gone.subscriptions, "subscribers": gone.subscribers,
+    }  # fmt: skip
+    return Response(document)
+
+
+@post(
+    "/agents/{agent:str}/token",
+    opt={"scope": "admin", AGENT: "agent", BODILESS: True},
+    status_code=201,
+    responses=answers(AgentToken, 400, 404, 409, status=201, says="The token, which is shown this once."),
+)
+async def rotate_agent_token(request: ApiRequest, agent: AgentId) -> Response[Any]:
+    """Give the agent another token; the former one opens for ten minutes more."""
+    await request.no_body()
+
+    def rotate(_: Any = None) -> dict[str, Any]:
+        token = request.context.desk.agents.rotate_token(agent, overlap=OVERLAP_SECONDS)
+        until = request.context.clock.now() + timedelta(seconds=OVERLAP_SECONDS)
+        return {"token": token, "previousValidUntil": now_text(until)}
+
+    return await perform(request, lambda: Answer(201, rotate()), revive=rotate)

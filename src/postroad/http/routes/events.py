@@ -1,0 +1,134 @@
+"""`/events`: publishing under an agent's id. Who publishes is told by the token, never by the body."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Response, post
+from litestar.openapi.spec import Example
+from litestar.params import Body
+
+from postroad.agents import AgentEvent
+from postroad.agents.publishing import Published
+from postroad.agents.rules import check_agent_id, is_agent_id
+from postroad.documents import entry_problem, published
+from postroad.errors import IdentityMismatch, InvalidEvent, PostroadError
+from postroad.http import agent_forms as forms
+from postroad.http.agent_answers import EventAccepted, EventBatch
+from postroad.http.answers import answers
+from postroad.http.forms import misfit
+from postroad.http.guard import AGENT, ANY_AGENT
+from postroad.http.idempotency import Answer
+from postroad.http.performing import perform
+from postroad.http.requests import ApiRequest
+
+_EXAMPLE = {"agentId": "ann", "eventType": "order.placed", "data": {"id": 7}, "timestamp": "2025-07-01T12:00:00.000Z"}
+EventBody = Annotated[forms.Event, Body(examples=[Example(value=_EXAMPLE)])]
+EventsBody = Annotated[forms.Events, Body(examples=[Example(value={"events": [_EXAMPLE]})])]
+_OPTIONS = {"scope": "publish", AGENT: ANY_AGENT}
+
+
+@post(
+    "/events",
+    opt=_OPTIONS,
+    status_code=202,
+    responses=answers(EventAccepted, 400, 404, 409, 413, status=202, says="It is on the stream."),
+)
+async def publish_event(request: ApiRequest, data: EventBody) -> Response[Any]:
+    """Publish one event. When this answers, it is durable."""
+    event = _event(data, _caller(request))
+    request.context.desk.take([event.agent_id])
+
+    def effect() -> Answer:
+        [outcome] = request.context.desk.agents.publish_each([event], traceparent=_traceparent(request))
+        if outcome.error is not None:
+            raise outcome.error
+        return Answer(202, published(outcome))
+
+    return await perform(request, effect)
+
+
+@post(
+    "/events/batch",
+    opt=_OPTIONS,
+    status_code=202,
+    responses=answers(EventBatch, 400, 409, 413, status=202, says="What became of each event."),
+)
+async def publish_events(request: ApiRequest, data: EventsBody) -> Response[Any]:
+    """Publish up to 500 events. A bad one is answered `ok: false` and holds back later ones of its agent alone."""
+    caller = _caller(request)
+    entries = [_entry(entry, caller) for entry in data.events]
+    request.context.desk.take(event.agent_id for event in entries if isinstance(event, AgentEvent))
+
+    def effect() -> Answer:
+        results = [_outcome(each) for each in _publish(request, entries)]
+        return Answer(202, {"results": results, "failed": sum(not result["ok"] for result in results)})
+
+    return await perform(request, effect)
+
+
+class _Refused(Exception):
+    """An entry that is no event; `agent_id` is whose later entries wait for it."""
+
+    def __init__(self, error: PostroadError, agent_id: str | None) -> None:
+        self.error = error
+        self.agent_id = agent_id
+
+
+def _publish(request: ApiRequest, entries: Sequence[AgentEvent | _Refused]) -> list[Published]:
+    # A refused entry takes part as an event of its agent that cannot be sent, so that later ones are held back.
+    events = [entry if isinstance(entry, AgentEvent) else _stand_in(entry) for entry in entries]
+    outcomes = request.context.desk.agents.publish_each(events, traceparent=_traceparent(request))
+    return [
+        outcome._replace(error=entry.error) if isinstance(entry, _Refused) else outcome
+        for entry, outcome in zip(entries, outcomes, strict=True)
+    ]
+
+
+def _stand_in(refused: _Refused) -> AgentEvent:
+    return AgentEvent(refused.agent_id or "?", "", {})
+
+
+def _entry(entry: Any, caller: str | None) -> AgentEvent | _Refused:
+    named = entry.get("agentId") if isinstance(entry, dict) else None
+    agent_id = caller or (named if is_agent_id(named) else None)
+    try:
+        return _event(msgspec.convert(entry, forms.Event), caller)
+    except msgspec.ValidationError as error:
+        refused = misfit(str(error))
+        return _Refused(InvalidEvent(refused.message, field=refused.field), agent_id)
+    except PostroadError as error:
+        return _Refused(error, agent_id)
+
+
+def _event(data: forms.Event, caller: str | None) -> AgentEvent:
+    """The event of whoever calls; an operator names the agent."""
+    agent_id = data.agentId
+    if agent_id is not None:
+        check_agent_id(agent_id, field="agentId")
+    if caller is None and agent_id is None:
+        raise InvalidEvent("agentId: an operator names the agent", field="agentId")
+    if caller is not None and agent_id not in (None, caller):
+        raise IdentityMismatch(f'agentId: the token is not that of "{agent_id}"', field="agentId")
+    return AgentEvent(caller or agent_id, data.eventType, data.data, data.timestamp, data.eventId)
+
+
+def _outcome(outcome: Published) -> dict[str, Any]:
+    return {
+        "ok": outcome.error is None,
+        "eventId": outcome.event_id if isinstance(outcome.event_id, str) else None,
+        "sequenceNumber": outcome.sequence,
+        "error": None if outcome.error is None else entry_problem(outcome.error),
+    }
+
+
+def _caller(request: ApiRequest) -> str | None:
+    """The agent whose token it is; None for an operator."""
+    assert request.user is not None
+    return request.user.agent
+
+
+def _traceparent(request: ApiRequest) -> str | None:
+    return request.raw_header(b"traceparent")

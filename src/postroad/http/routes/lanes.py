@@ -1,0 +1,165 @@
+"""`/agents/{agent}/leases` and what ends them, the stream, the stats and the dead letters: consuming one's own lane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from litestar import Response, get, post
+from litestar.openapi.spec import Example
+from litestar.params import Body
+from litestar.response import Stream
+
+from postroad.documents import agent_dead_letter, agent_delivery, entry_problem, lane_stats
+from postroad.http import agent_forms as forms
+from postroad.http.agent_answers import AgentDeadLetterPage, AgentDeliveries, Lane, Redriven
+from postroad.http.answers import SettledBatch, answers
+from postroad.http.guard import AGENT
+from postroad.http.idempotency import Answer
+from postroad.http.paging import page
+from postroad.http.performing import perform, perform_waiting
+from postroad.http.polls import CallerGone
+from postroad.http.requests import BODILESS, ApiRequest, gone
+from postroad.http.routes.leases import held
+from postroad.http.routes.parameters import AgentId, Cursor, Limit, Visibility
+from postroad.http.streams import LaneStream
+from postroad.queues import AckResult, Delivery, Queue
+
+_RECEIPT = "a receipt of a delivery"
+LeaseBody = Annotated[forms.AgentLease, Body(examples=[Example(value={"wait": 20, "max_messages": 10})])]
+AcksBody = Annotated[forms.AgentAcks, Body(examples=[Example(value={"receipts": [_RECEIPT]})])]
+ExtensionsBody = Annotated[
+    forms.AgentExtensions, Body(examples=[Example(value={"receipts": [_RECEIPT], "seconds": 60})])
+]
+ReleasesBody = Annotated[forms.AgentReleases, Body(examples=[Example(value={"receipts": [_RECEIPT], "after": 5})])]
+RedriveBody = Annotated[forms.AgentRedrive, Body(examples=[Example(value={"limit": 100})])]
+_SETTLED = answers(SettledBatch, 400, 404, 409, says="What became of each receipt.")
+_CONSUME = {"scope": "publish", AGENT: "agent"}
+
+
+@post(
+    "/agents/{agent:str}/leases",
+    opt={**_CONSUME, BODILESS: True},
+    status_code=200,
+    responses=answers(AgentDeliveries, 400, 404, 409, says="The leased events; none when there was none in time."),
+)
+async def lease_events(request: ApiRequest, agent: AgentId, data: LeaseBody) -> Response[Any]:
+    """Lease events, waiting up to `wait` seconds for the first. Hanging up gives back what was leased."""
+    try:
+        return await perform_waiting(request, lambda: _lease(request, agent, data))
+    except CallerGone:
+        # Nobody is there to read it.
+        return Response({"deliveries": []})
+
+
+@post("/agents/{agent:str}/acks", opt=_CONSUME, status_code=200, responses=_SETTLED)
+async def ack_events(request: ApiRequest, agent: AgentId, data: AcksBody) -> Response[Any]:
+    """Settle the events: they are done."""
+    return await _settle(request, agent, data.receipts, lambda queue, leased: queue.ack(leased))
+
+
+@post("/agents/{agent:str}/extensions", opt=_CONSUME, status_code=200, responses=_SETTLED)
+async def extend_events(request: ApiRequest, agent: AgentId, data: ExtensionsBody) -> Response[Any]:
+    """Keep the leases for `seconds` from now."""
+    return await _settle(
+        request, agent, data.receipts, lambda queue, leased: queue.extend(leased, seconds=data.seconds)
+    )
+
+
+@post("/agents/{agent:str}/releases", opt=_CONSUME, status_code=200, responses=_SETTLED)
+async def release_events(request: ApiRequest, agent: AgentId, data: ReleasesBody) -> Response[Any]:
+    """Give the events back, to be received again after `after` seconds."""
+    return await _settle(request, agent, data.receipts, lambda queue, leased: queue.release(leased, after=data.after))
+
+
+@get(
+    "/agents/{agent:str}/stream",
+    opt=_CONSUME,
+    responses=answers(str, 400, 404, says="Events as they come.", media_type="text/event-stream"),
+)
+async def stream_events(request: ApiRequest, agent: AgentId, visibility: Visibility = 30.0) -> Response[Any]:
+    """Events as Server-Sent Events; at most ten are unacked at a time, and all come back when the connection ends."""
+    context = request.context
+    queue = await context.run(lambda: context.desk.agents.queue(agent))
+    if request.is_head:
+        return Response(b"", media_type="text/event-stream")
+    with context.desk.waiting(agent):
+        # Refused before the answer begins; the stream counts itself from then on.
+        pass
+    stream = LaneStream(context.desk, queue, context.polls.threads, agent_id=agent, visibility=visibility)
+    return Stream(stream.events(), media_type="text/event-stream")
+
+
+@get("/agents/{agent:str}/stats", opt={"scope": "read", AGENT: "agent"}, responses=answers(Lane, 404, says="The lane."))
+async def show_lane(request: ApiRequest, agent: AgentId) -> Response[dict[str, Any]]:
+    """How much waits for the agent."""
+    return Response(lane_stats(await request.context.run(lambda: request.context.desk.agents.stats(agent))))
+
+
+@get(
+    "/agents/{agent:str}/dead-letters",
+    opt={"scope": "read", AGENT: "agent"},
+    responses=answers(AgentDeadLetterPage, 400, 404, says="Dead letters, oldest first."),
+)
+async def list_agent_dead_letters(
+    request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
+) -> Response[dict[str, Any]]:
+    """What failed too often, oldest first."""
+    of = f"agents/{agent}/dead-letters"
+    after = None if cursor is None else request.context.cursors.open(of, cursor)
+
+    def look() -> dict[str, Any]:
+        dead = request.context.desk.agents.dead_letters(agent, limit=limit + 1, after=after)
+        return page(request, of, dead, limit, position=lambda each: str(each.sequence), row=agent_dead_letter)
+
+    return Response(await request.context.run(look))
+
+
+@post(
+    "/agents/{agent:str}/dead-letters/redrive",
+    opt={"scope": "operate", AGENT: "agent", BODILESS: True},
+    status_code=202,
+    responses=answers(Redriven, 400, 404, 409, status=202, says="How many are back."),
+)
+async def redrive_agent_dead_letters(request: ApiRequest, agent: AgentId, data: RedriveBody) -> Response[Any]:
+    """Put dead letters behind what waits."""
+    agents = request.context.desk.agents
+    return await perform(request, lambda: Answer(202, {"redriven": agents.redrive(agent, limit=data.limit)}))
+
+
+async def _lease(request: ApiRequest, agent: str, data: forms.AgentLease) -> Answer:
+    context = request.context
+    queue = await context.run(lambda: context.desk.agents.queue(agent))
+    leased = await context.run(lambda: _receive(queue, agent, data))
+    if not leased and data.wait:
+        with context.desk.waiting(agent):
+            leased = await context.polls.receive(
+                queue,
+                max_messages=data.max_messages,
+                wait=data.wait,
+                visibility=data.visibility,
+                gone=lambda: gone(request),
+            )
+    return Answer(200, {"deliveries": [agent_delivery(one) for one in leased]})
+
+
+def _receive(queue: Queue, agent: str, data: forms.AgentLease) -> list[Delivery]:
+    return queue.receive(max_messages=data.max_messages, visibility=data.visibility)
+
+
+async def _settle(
+    request: ApiRequest, agent: str, receipts: list[str], settle: Callable[[Queue, Sequence[Delivery]], list[AckResult]]
+) -> Response[Any]:
+    desk = request.context.desk
+
+    def effect() -> Answer:
+        results = settle(desk.agents.queue(agent), [held(receipt) for receipt in receipts])
+        return Answer(200, {"results": [_settled(result) for result in results]})
+
+    response = await perform(request, effect)
+    desk.settled()
+    return response
+
+
+def _settled(result: AckResult) -> dict[str, Any]:
+    return {"ok": result.ok, "error": None if result.error is None else entry_problem(result.error)}

@@ -1,0 +1,155 @@
+"""`/agents/{agent}/subscriptions`, `subscribers` and `grants`: who listens to whom, and who may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from litestar import Response, delete, get, post, put
+from litestar.openapi.spec import Example
+from litestar.params import Body
+
+from postroad.agents import Page, Subscription
+from postroad.documents import listening
+from postroad.http import agent_forms as forms
+from postroad.http.agent_answers import IsHeardPage, ListensPage, Replayed
+from postroad.http.answers import answers
+from postroad.http.guard import AGENT
+from postroad.http.idempotency import Answer
+from postroad.http.performing import perform
+from postroad.http.requests import BODILESS, ApiRequest
+from postroad.http.routes.parameters import AgentId, Cursor, Discard, Limit
+
+ReplayBody = Annotated[forms.Replay, Body(examples=[Example(value={"since": "2025-07-01T12:00:00Z"})])]
+_PAIR = "/agents/{listener:str}/subscriptions/{producer:str}"
+_GRANT = "/agents/{producer:str}/grants/{listener:str}"
+_OF_LISTENER = {"scope": "admin", AGENT: "listener", BODILESS: True}
+_OF_PRODUCER = {"scope": "admin", AGENT: "producer", BODILESS: True}
+_OPERATED = {"scope": "operate", AGENT: "listener", BODILESS: True}
+
+
+@put(
+    _PAIR, opt=_OF_LISTENER, status_code=204,
+    responses=answers(None, 400, 404, 403, status=204, says="It listens, from now on or already."),
+)  # fmt: skip
+async def subscribe_agent(request: ApiRequest, listener: AgentId, producer: AgentId) -> None:
+    """Let the listener hear the producer. An agent needs the producer's grant unless that is open to all."""
+    await request.no_body()
+    agents = request.context.desk.agents
+
+    def subscribe() -> None:
+        if request.user is not None and request.user.agent is not None:
+            agents.check_consent(listener, producer)
+        agents.subscribe(listener, producer)
+
+    await request.context.run(subscribe)
+
+
+@delete(_PAIR, opt=_OF_LISTENER, responses=answers(None, 404, status=204, says="It does not listen."))
+async def unsubscribe_agent(
+    request: ApiRequest, listener: AgentId, producer: AgentId, discard: Discard = False
+) -> None:
+    """Stop listening; with `discard` what waits goes too."""
+    agents = request.context.desk.agents
+    await request.context.run(lambda: agents.unsubscribe(listener, producer, discard=discard))
+
+
+@get(
+    "/agents/{agent:str}/subscriptions",
+    opt={"scope": "read", AGENT: "agent"},
+    responses=answers(ListensPage, 400, 404, says="Whom the agent listens to."),
+)
+async def list_subscriptions(
+    request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
+) -> Response[dict[str, Any]]:
+    """Whom the agent listens to, a page at a time."""
+    find = request.context.desk.agents.subscriptions
+    return await _page(
+        request, f"agents/{agent}/subscriptions", cursor, "producerId",
+        lambda after: find(agent, limit=limit, cursor=after),
+    )  # fmt: skip
+
+
+@get(
+    "/agents/{agent:str}/subscribers",
+    opt={"scope": "read", AGENT: "agent"},
+    responses=answers(IsHeardPage, 400, 404, says="Who listens to the agent."),
+)
+async def list_subscribers(
+    request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
+) -> Response[dict[str, Any]]:
+    """Who listens to the agent, a page at a time."""
+    find = request.context.desk.agents.subscribers
+    return await _page(
+        request, f"agents/{agent}/subscribers", cursor, "subscriberId",
+        lambda after: find(agent, limit=limit, cursor=after),
+    )  # fmt: skip
+
+
+@put(_GRANT, opt=_OF_PRODUCER, status_code=204, responses=answers(None, 400, 404, status=204, says="It may listen."))
+async def grant_listener(request: ApiRequest, producer: AgentId, listener: AgentId) -> None:
+    """Let the listener subscribe to the producer by itself."""
+    await request.no_body()
+    await request.context.run(lambda: request.context.desk.agents.grant(producer, listener))
+
+
+@delete(_GRANT, opt=_OF_PRODUCER, responses=answers(None, 404, status=204, says="It may not listen, and does not."))
+async def revoke_listener(request: ApiRequest, producer: AgentId, listener: AgentId) -> None:
+    """Take the grant back, and end a running subscription."""
+    await request.context.run(lambda: request.context.desk.agents.revoke(producer, listener))
+
+
+@post(
+    f"{_PAIR}/pause", opt=_OPERATED, status_code=204,
+    responses=answers(None, 400, 404, 409, status=204, says="Its events are withheld."),
+)  # fmt: skip
+async def pause_subscription(request: ApiRequest, listener: AgentId, producer: AgentId) -> Response[None]:
+    """Withhold the producer's events; they are kept."""
+    await request.no_body()
+    return await _done(request, lambda: request.context.desk.agents.pause(listener, producer))
+
+
+@post(
+    f"{_PAIR}/resume", opt=_OPERATED, status_code=204,
+    responses=answers(None, 400, 404, 409, status=204, says="What was withheld is delivered."),
+)  # fmt: skip
+async def resume_subscription(request: ApiRequest, listener: AgentId, producer: AgentId) -> Response[None]:
+    """Deliver what was withheld, before anything newer."""
+    await request.no_body()
+    return await _done(request, lambda: request.context.desk.agents.resume(listener, producer))
+
+
+@post(
+    f"{_PAIR}/replay", opt=_OPERATED, status_code=202,
+    responses=answers(Replayed, 400, 404, 409, status=202, says="How many events are delivered again."),
+)  # fmt: skip
+async def replay_subscription(
+    request: ApiRequest, listener: AgentId, producer: AgentId, data: ReplayBody
+) -> Response[Any]:
+    """Deliver the producer's events again, from `since` on, before anything newer."""
+    agents = request.context.desk.agents
+    return await perform(
+        request, lambda: Answer(202, {"replayed": agents.replay(listener, producer, since=data.since)})
+    )
+
+
+async def _done(request: ApiRequest, act: Callable[[], None]) -> Response[None]:
+    def effect() -> Answer:
+        act()
+        return Answer(204, None)
+
+    return await perform(request, effect)
+
+
+async def _page(
+    request: ApiRequest, of: str, cursor: str | None, side: str, find: Callable[[str | None], Page[Subscription]]
+) -> Response[dict[str, Any]]:
+    cursors = request.context.cursors
+    after = None if cursor is None else cursors.open(of, cursor)
+
+    def look() -> dict[str, Any]:
+        page = find(after)
+        following = None if page.next_cursor is None else cursors.seal(of, page.next_cursor)
+        return {"items": [listening(each, side) for each in page.items], "next_cursor": following}
+
+    return Response(await request.context.run(look))
