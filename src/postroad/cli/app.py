@@ -9,7 +9,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from postroad.cli import about, bus, configuration, journal, messages, queues, redriving, up
+from postroad.cli import about, audit, bus, configuration, journal, messages, queues, redriving, topology, up
 from postroad.cli.errors import report
 from postroad.cli.output import prepare_streams
 from postroad.cli.verbs import noun, remember_shared_options
@@ -23,7 +23,10 @@ def program() -> Any:
     queue = noun("Make, see, empty and redrive queues.", example="postroad queue list")
     events = noun("Publish, watch and replay events.", example="postroad bus tail orders")
     config = noun("See and check the settings.", example="postroad config show")
+    layout = noun("Plan, apply and render everything a deployment needs.", example="postroad topology plan transfers")
+    records = noun("See who changed what.", example="postroad audit verify")
     parts = {app: (up, about), queue: (queues, messages, redriving), events: (bus,), config: (configuration,)}
+    parts |= {layout: (topology,), records: (audit,)}
     history = noun("Make, read and verify the journal of tasks and jobs.", example="postroad journal query")
     parts[history] = (journal,)
     for place, modules in parts.items():
@@ -32,6 +35,8 @@ def program() -> Any:
     app.add_typer(queue, name="queue")
     app.add_typer(events, name="bus")
     app.add_typer(config, name="config")
+    app.add_typer(layout, name="topology")
+    app.add_typer(records, name="audit")
     app.add_typer(history, name="journal")
     return get_command(app)
 

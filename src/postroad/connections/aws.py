@@ -10,9 +10,12 @@ from postroad.connections.aws_errors import translated, watch
 from postroad.errors import ConfigurationError, Unavailable
 
 if TYPE_CHECKING:
+    from mypy_boto3_cloudwatch.client import CloudWatchClient
     from mypy_boto3_dynamodb.client import DynamoDBClient
     from mypy_boto3_events.client import EventBridgeClient
+    from mypy_boto3_iam.client import IAMClient
     from mypy_boto3_kinesis.client import KinesisClient
+    from mypy_boto3_lambda.client import LambdaClient
     from mypy_boto3_s3.client import S3Client
     from mypy_boto3_sns.client import SNSClient
     from mypy_boto3_sqs.client import SQSClient
@@ -71,6 +74,26 @@ class AwsConnection:
     @property
     def s3(self) -> S3Client:
         return cast("S3Client", self._client("s3"))
+
+    @property
+    def cloudwatch(self) -> CloudWatchClient:
+        return cast("CloudWatchClient", self._client("cloudwatch"))
+
+    @property
+    def functions(self) -> LambdaClient:
+        return cast("LambdaClient", self._client("lambda"))
+
+    @property
+    def iam(self) -> IAMClient:
+        return cast("IAMClient", self._client("iam"))
+
+    @property
+    def sts(self) -> Any:
+        return self._client("sts")
+
+    @property
+    def tagging(self) -> Any:
+        return self._client("resourcegroupstaggingapi")
 
     def close(self) -> None:
         """Close the clients' connections; closing twice changes nothing."""

@@ -1,5 +1,6 @@
 """Settings: what this process was told by flags, environment and file; the only reader of the environment."""
 
+from postroad.settings.auditing import actor, audit_path
 from postroad.settings.buses import bus_variable
 from postroad.settings.journals import allowed_tenants, aws_place, event_bus_name, events_table, events_ttl_days
 from postroad.settings.loading import (
@@ -19,7 +20,9 @@ __all__ = [
     "FILE_NAME",
     "Settings",
     "Source",
+    "actor",
     "allowed_tenants",
+    "audit_path",
     "aws_place",
     "beside",
     "bus_variable",

@@ -33,8 +33,24 @@ class MemoryStreams:
             stream = self._streams.setdefault(name, MemoryStream(name, shards, retention, self._clock))
         if (existing := len(stream.shards())) != shards:
             raise rules.other_shards(name, existing, shards)
-        stream.keep_for(retention)
+        stream.keep_for(max(retention, stream.retention))
         return stream
+
+    def settings(self, name: str) -> tuple[int, float] | None:
+        """The stream's number of shards and its retention in seconds; None when there is none."""
+        with self._lock:
+            stream = self._streams.get(name)
+        return None if stream is None else (len(stream.shards()), stream.retention)
+
+    def keep_for(self, name: str, retention: float) -> None:
+        """Keep the records of an existing stream for this long from now on."""
+        with self._lock:
+            self._streams[name].keep_for(retention)
+
+    def delete_stream(self, name: str) -> None:
+        """Remove the stream with its records; deleting twice changes nothing."""
+        with self._lock:
+            self._streams.pop(name, None)
 
 
 class MemoryStream:
@@ -42,7 +58,7 @@ class MemoryStream:
 
     def __init__(self, name: str, shards: int, retention: float, clock: Clock) -> None:
         self.name = name
-        self._retention = retention
+        self.retention = retention
         self._clock = clock
         self._changed = threading.Condition()
         self._shards = {rules.shard_name(n): _Shard(rules.shard_name(n), (n + 1) << 40) for n in range(shards)}
@@ -54,9 +70,9 @@ class MemoryStream:
         return _TRAITS
 
     def keep_for(self, retention: float) -> None:
-        """Keep records for this long if that is longer than before."""
+        """Keep records for this long from now on."""
         with self._changed:
-            self._retention = max(self._retention, retention)
+            self.retention = retention
 
     def shards(self) -> list[str]:
         """The names of the shards, parents before children."""
@@ -129,7 +145,7 @@ class MemoryStream:
         return PutResult(shard=shard.name, sequence=sequence)
 
     def _forget_expired(self, shard: _Shard) -> None:
-        horizon = self._clock.now() - timedelta(seconds=self._retention)
+        horizon = self._clock.now() - timedelta(seconds=self.retention)
         expired = 0
         while expired < len(shard.records) and shard.records[expired].arrived_at <= horizon:
             expired += 1

@@ -44,6 +44,11 @@ class MemoryTopics:
         with self._queues.shelves.lock:
             return sorted(self._states)
 
+    def delete_topic(self, name: str) -> None:
+        """Forget the topic and who was subscribed to it; deleting twice changes nothing."""
+        with self._queues.shelves.lock:
+            self._states.pop(name, None)
+
 
 class MemoryTopic:
     """One topic of `MemoryTopics`."""

@@ -52,6 +52,8 @@ _SUBSCRIPTIONS: Final = """
 SELECT queue.id, queue.name, filter FROM subscription JOIN queue ON queue.id = subscription.queue
 WHERE topic = ? ORDER BY queue.name
 """
+_DELETE: Final = "DELETE FROM topic WHERE name = ?"
+_DELETE_SUBSCRIPTIONS: Final = "DELETE FROM subscription WHERE topic = (SELECT id FROM topic WHERE name = ?)"
 _TOPIC_BIT: Final = 1 << 61
 """Marks ids of published messages, so that none is ever that of a message in a queue."""
 
@@ -77,6 +79,15 @@ class SQLiteTopics:
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         return self.engine.read(lambda connection: [name for (name,) in every(connection, _NAMES)])
+
+    def delete_topic(self, name: str) -> None:
+        """Forget the topic and who was subscribed to it; deleting twice changes nothing."""
+
+        def work(tx: Transaction) -> None:
+            tx.connection.execute(_DELETE_SUBSCRIPTIONS, (name,))
+            tx.connection.execute(_DELETE, (name,))
+
+        self.engine.write(work)
 
     def _add(self, tx: Transaction, name: str) -> Any:
         tx.connection.execute(_ADD, (name,))

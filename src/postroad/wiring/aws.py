@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from postroad.agents.port import AgentStore
     from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
+    from postroad.topology.site import Site
 
 
 class AwsGround:
@@ -103,6 +104,11 @@ class AwsGround:
 
     def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]:
         raise NotSupported("agents on AWS are not wired yet; use the embedded engine (sqlite:///path)")
+
+    def site(self) -> Site:
+        from postroad.topology.aws.site import AwsSite
+
+        return AwsSite(self._connection)
 
     def transaction(self) -> AbstractContextManager[None]:
         raise NotSupported("AWS has no transaction across its services; use the outbox, or the embedded engine")

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from postroad.bus.config import BusConfig
     from postroad.bus.stores import QueueTags
     from postroad.bus.topic import TopicEventBus
+    from postroad.operations.audit import AuditLog
+    from postroad.topology.site import Site
 
 Overflow = Literal["blobs", "fail"]
 
@@ -55,6 +57,7 @@ class Ground(Protocol):
     def journal(self) -> Journal: ...
     def blobs(self) -> Blobs | None: ...
     def queue_tags(self) -> QueueTags | None: ...
+    def site(self) -> Site: ...
     def agent_store(
         self, settings: AgentSettings, rejected: Callable[[], Queue]
     ) -> tuple[AgentStore, Stream]: ...  # fmt: skip
@@ -204,6 +207,17 @@ class Backend:
     def blobs(self) -> Blobs | None:
         """The place for large bodies; None where none is configured."""
         return self._ground.blobs()
+
+    def site(self) -> Site:
+        """This store as a place for a topology to stand on, seen once."""
+        return self._ground.site()
+
+    def audit_log(self) -> AuditLog | None:
+        """The record of who changed what here; None in memory, where nothing outlives the process."""
+        from postroad.operations.audit import AuditLog
+        from postroad.settings import audit_path
+
+        return None if self.kind == "memory" else AuditLog(audit_path(self.url), clock=self.clock)
 
     def transaction(self) -> AbstractContextManager[None]:
         """Let all writes of this thread inside the block commit together, or `NotSupported` (see the traits)."""

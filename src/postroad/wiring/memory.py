@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from postroad.blobs import Blobs
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from postroad.agents.port import AgentStore
     from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
+    from postroad.topology.site import Site
 
 
 class MemoryGround:
@@ -96,6 +97,12 @@ class MemoryGround:
             self._scratch = Scratch(self._clock)
         stream = self._streams.stream(settings.stream, shards=4, retention=86_400)
         return SQLiteAgentStore(self._scratch.engine, stream, rejected, settings, durable=False), stream
+
+    def site(self) -> Site:
+        from postroad.topology.embedded import EmbeddedSite, EmbeddedStores
+
+        stores = EmbeddedStores(self._queues, self._topics, self._streams, self._items, nullcontext)
+        return EmbeddedSite(stores)
 
     def transaction(self) -> AbstractContextManager[None]:
         raise NotSupported("memory has no transactions; use the embedded engine (sqlite:///path)")

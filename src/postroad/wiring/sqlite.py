@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from postroad.agents.port import AgentStore
     from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
+    from postroad.topology.site import Site
 
 
 class SQLiteGround:
@@ -98,6 +99,12 @@ class SQLiteGround:
 
         stream = self._streams.stream(settings.stream, shards=4, retention=86_400)
         return SQLiteAgentStore(self._engine, stream, rejected, settings), stream
+
+    def site(self) -> Site:
+        from postroad.topology.embedded import EmbeddedSite, EmbeddedStores
+
+        stores = EmbeddedStores(self._queues, self._topics, self._streams, self._items, self._engine.transaction)
+        return EmbeddedSite(stores)
 
     def transaction(self) -> AbstractContextManager[None]:
         return self._engine.transaction()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from postroad.connections.engine import Engine
+from postroad.connections.fetching import every, one
 from postroad.connections.transaction import Transaction
 from postroad.errors import StreamNotFound
 from postroad.streams import rules
@@ -19,6 +20,16 @@ _SHARDS = "SELECT id, place FROM stream_shards WHERE stream = ? ORDER BY place"
 _MAKE = "INSERT INTO streams (name, retention_us) VALUES (?, ?)"
 _MAKE_SHARD = "INSERT INTO stream_shards (stream, place) VALUES (?, ?)"
 _KEEP_LONGER = "UPDATE streams SET retention_us = ? WHERE id = ?"
+_FORGET = (
+    "DELETE FROM stream_records WHERE id BETWEEN ? AND ?",
+    "DELETE FROM stream_positions WHERE shard = ?",
+    "DELETE FROM stream_leases WHERE shard = ?",
+)
+_FORGET_STREAM = (
+    "DELETE FROM stream_shards WHERE stream = ?",
+    "DELETE FROM stream_workers WHERE stream = ?",
+    "DELETE FROM streams WHERE id = ?",
+)
 _TRAITS = StreamTraits(durable=True, joins_writes=True, max_record_bytes=rules.MAX_DATA_BYTES)
 
 
@@ -37,6 +48,30 @@ class SQLiteStreams:
         if len(found) != shards:
             raise rules.other_shards(name, len(found), shards)
         return SQLiteStream(self._engine, name, stream, found)
+
+    def settings(self, name: str) -> tuple[int, float] | None:
+        """The stream's number of shards and its retention in seconds; None when there is none."""
+        row = self._engine.read(lambda connection: one(connection, _FIND, (name,)))
+        if row is None:
+            return None
+        shards = self._engine.read(lambda connection: every(connection, _SHARDS, (row[0],)))
+        return len(shards), row[1] / 1_000_000
+
+    def keep_for(self, name: str, retention: float) -> None:
+        """Keep the records of an existing stream for this long from now on."""
+        retention_us = int(retention * 1_000_000)
+
+        def work(tx: Transaction) -> None:
+            row = one(tx.connection, _FIND, (name,))
+            if row is None:
+                raise StreamNotFound(f"there is no stream {name!r}")
+            tx.connection.execute(_KEEP_LONGER, (retention_us, row[0]))
+
+        self._engine.write(work)
+
+    def delete_stream(self, name: str) -> None:
+        """Remove the stream with its records; deleting twice changes nothing."""
+        self._engine.write(lambda tx: _delete(tx, name))
 
 
 class SQLiteStream:
@@ -143,6 +178,17 @@ class SQLiteStream:
             return self._shards[name]
         except KeyError:
             raise StreamNotFound(f"stream {self.name!r} has no shard {name!r}", field="shard") from None
+
+
+def _delete(tx: Transaction, name: str) -> None:
+    row = one(tx.connection, _FIND, (name,))
+    if row is None:
+        return
+    for shard in [Shard(id=found[0], place=found[1]) for found in every(tx.connection, _SHARDS, (row[0],))]:
+        for statement, arguments in zip(_FORGET, ((shard.base, shard.top), (shard.id,), (shard.id,)), strict=True):
+            tx.connection.execute(statement, arguments)
+    for statement in _FORGET_STREAM:
+        tx.connection.execute(statement, (row[0],))
 
 
 def _find_or_make(tx: Transaction, name: str, shards: int, retention_us: int) -> tuple[int, list[Shard]]:

@@ -1,0 +1,34 @@
+"""Where the audit file lies, and who acts."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from postroad.settings.keys import PREFIX
+from postroad.settings.paths import data_path
+
+_FILE_NAME = "postroad-audit.jsonl"
+
+
+def audit_path(url: str, env: Mapping[str, str] | None = None) -> Path:
+    """`$POSTROAD_AUDIT_LOG`, else a file beside the backend's data, else one in the working directory."""
+    told = (os.environ if env is None else env).get(PREFIX + "AUDIT_LOG")
+    if told:
+        return Path(told)
+    data = data_path(url)
+    return Path(_FILE_NAME) if data is None else data.with_name(_FILE_NAME)
+
+
+def actor(env: Mapping[str, str] | None = None) -> str:
+    """Who acts: `$POSTROAD_ACTOR`, else the user of this process."""
+    told = (os.environ if env is None else env).get(PREFIX + "ACTOR")
+    if told:
+        return told
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run as a number that no name belongs to.
+        return f"uid-{os.getuid()}"

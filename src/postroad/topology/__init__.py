@@ -1,0 +1,75 @@
+"""Topology: one description of everything a deployment needs, applied to the embedded engine or to AWS."""
+
+from postroad.topology.applying import ApplyResult, apply
+from postroad.topology.cloudformation import render_cloudformation
+from postroad.topology.declarations import (
+    AlarmDecl,
+    BucketDecl,
+    BusDecl,
+    Component,
+    FunctionDecl,
+    IndexDecl,
+    QueueDecl,
+    Resource,
+    RuleDecl,
+    StreamDecl,
+    SubscriptionDecl,
+    TableDecl,
+    TopicDecl,
+    TriggerDecl,
+)
+from postroad.topology.findings import Finding
+from postroad.topology.iam import consumer_policy, iam_policy, producer_policy
+from postroad.topology.linting import lint
+from postroad.topology.measuring import AlarmState, evaluate_alarms
+from postroad.topology.names import aws_name
+from postroad.topology.planning import Action, Drift, Plan, drift, plan
+from postroad.topology.prometheus import alarm_rules
+from postroad.topology.templates import (
+    agents_topology,
+    bus_topology,
+    chat_topology,
+    task_topology,
+    transfers_topology,
+)
+from postroad.topology.topology import Topology
+
+__all__ = [
+    "Action",
+    "AlarmDecl",
+    "AlarmState",
+    "ApplyResult",
+    "BucketDecl",
+    "BusDecl",
+    "Component",
+    "Drift",
+    "Finding",
+    "FunctionDecl",
+    "IndexDecl",
+    "Plan",
+    "QueueDecl",
+    "Resource",
+    "RuleDecl",
+    "StreamDecl",
+    "SubscriptionDecl",
+    "TableDecl",
+    "TopicDecl",
+    "Topology",
+    "TriggerDecl",
+    "agents_topology",
+    "alarm_rules",
+    "apply",
+    "aws_name",
+    "bus_topology",
+    "chat_topology",
+    "consumer_policy",
+    "drift",
+    "evaluate_alarms",
+    "iam_policy",
+    "lint",
+    "plan",
+    "producer_policy",
+    "render_cloudformation",
+    "task_topology",
+    "transfers_topology",
+]

@@ -1,0 +1,195 @@
+"""Functions on Lambda: the role they run with, what calls them, and where their failures go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from postroad.connections.aws import AwsConnection
+from postroad.connections.aws_errors import translated
+from postroad.topology.aws.calling import ask, pairs
+from postroad.topology.aws.queues import Queues
+from postroad.topology.aws.triggers import Triggers
+from postroad.topology.forms import Form
+from postroad.topology.place import Place
+from postroad.topology.references import URL
+
+if TYPE_CHECKING:
+    from mypy_boto3_iam.client import IAMClient
+    from mypy_boto3_lambda.client import LambdaClient
+
+RUNTIME = "python3.12"
+POLICY = "postroad"
+CODE_TAG = "postroad:code"
+_MISSING = ("ResourceNotFoundException",)
+_CONFIGURED = ("handler", "role", "timeout", "memory", "environment")
+_WAIT: Any = {"Delay": 1, "MaxAttempts": 120}
+
+
+class Functions:
+    """The functions of one account and region; `settings["code"]` is the archive on S3 that they run."""
+
+    doubtful: Mapping[str, Any] = {}
+
+    def __init__(self, connection: AwsConnection, place: Place, queues: Queues) -> None:
+        self._connection = connection
+        self._place = place
+        self._queues = queues
+        self._triggers = Triggers(connection)
+
+    def read(self, form: Form) -> dict[str, Any] | None:
+        what = f"function {form.name!r}"
+        answer = ask(what, self._lambda.get_function, *_MISSING, FunctionName=form.name)
+        if answer is None:
+            return None
+        configuration, tags = answer["Configuration"], dict(answer.get("Tags") or {})
+        variables = (configuration.get("Environment") or {}).get("Variables") or {}
+        return {
+            "handler": configuration["Handler"],
+            "role": configuration["Role"],
+            "timeout": configuration["Timeout"],
+            "memory": configuration["MemorySize"],
+            "environment": {name: variables.get(name) for name in form.settings["environment"]},
+            "triggers": self._triggers.read(form),
+            "on_failure": self._on_failure(form),
+            "callers": self._callers(form),
+            "rights": self._rights(form),
+            "code": tags.pop(CODE_TAG, None),
+            "tags": tags,
+        }
+
+    def create(self, form: Form) -> None:
+        self._make_role(form)
+        settings = form.settings
+        definition = {
+            **self._configuration(form), "Runtime": RUNTIME, "Code": s3_code(settings["code"]),
+            "Tags": {**settings["tags"], CODE_TAG: settings["code"]},
+        }  # fmt: skip
+        ask(f"making function {form.name!r}", self._lambda.create_function, **definition)
+        self._settled(form.name)
+        self.update(form, ("callers", "on_failure", "triggers"))
+
+    def update(self, form: Form, fields: Collection[str]) -> None:
+        what = f"changing function {form.name!r}"
+        if "rights" in fields:
+            self._make_role(form)
+        if "code" in fields:
+            code = s3_code(form.settings["code"])
+            ask(what, self._lambda.update_function_code, FunctionName=form.name, **code)
+            self._settled(form.name)
+        if set(_CONFIGURED) & set(fields):
+            ask(what, self._lambda.update_function_configuration, **self._configuration(form))
+            self._settled(form.name)
+        if "callers" in fields:
+            self._permit(form)
+        if "on_failure" in fields and form.settings["on_failure"] is not None:
+            to = {"OnFailure": {"Destination": form.settings["on_failure"]}}
+            ask(what, self._lambda.put_function_event_invoke_config, FunctionName=form.name, DestinationConfig=to)
+        if "triggers" in fields:
+            self._triggers.write(form)
+        if {"tags", "code"} & set(fields):
+            tags = {**form.settings["tags"], CODE_TAG: form.settings["code"]}
+            ask(what, self._lambda.tag_resource, Resource=self._place.arn("function", form.name), Tags=tags)
+
+    def delete(self, name: str) -> None:
+        self._triggers.delete(name)
+        ask(f"removing function {name!r}", self._lambda.delete_function, *_MISSING, FunctionName=name)
+
+    def fixed(self, have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
+        return ()
+
+    def wanted_environment(self, form: Form, have: Mapping[str, Any] | None) -> dict[str, str]:
+        """The variables with URLs in them; one that the deployer fills is wanted as it is."""
+        found = (have or {}).get("environment") or {}
+        variables: dict[str, str] = form.settings["environment"]
+        return {name: self._with_urls(value) if value else found.get(name) or "" for name, value in variables.items()}
+
+    def _with_urls(self, value: str) -> str:
+        return URL.sub(lambda match: self._queues.url(match[1]) or match[0], value)
+
+    def _configuration(self, form: Form) -> dict[str, Any]:
+        settings = form.settings
+        answer = ask(
+            f"function {form.name!r}", self._lambda.get_function_configuration, *_MISSING, FunctionName=form.name
+        )  # fmt: skip
+        before = ((answer or {}).get("Environment") or {}).get("Variables") or {}
+        wanted = self.wanted_environment(form, {"environment": before})
+        return {
+            "FunctionName": form.name,
+            "Handler": settings["handler"],
+            "Role": settings["role"],
+            "Timeout": settings["timeout"],
+            "MemorySize": settings["memory"],
+            "Environment": {"Variables": {**before, **wanted}},
+        }
+
+    def _make_role(self, form: Form) -> None:
+        name = form.settings["component"]
+        what = f"role {name!r}"
+        trust, policy = json.dumps(form.settings["rights"]["trust"]), json.dumps(form.settings["rights"]["policy"])
+        made = ask(
+            what, self._iam.create_role, "EntityAlreadyExists", RoleName=name, AssumeRolePolicyDocument=trust,
+            Tags=pairs(form.settings["tags"]),
+        )  # fmt: skip
+        if made is None:
+            ask(what, self._iam.update_assume_role_policy, RoleName=name, PolicyDocument=trust)
+        ask(what, self._iam.put_role_policy, RoleName=name, PolicyName=POLICY, PolicyDocument=policy)
+        with translated(what):
+            self._iam.get_waiter("role_exists").wait(RoleName=name, WaiterConfig=_WAIT)
+
+    def _rights(self, form: Form) -> dict[str, Any] | None:
+        name = form.settings["component"]
+        role = ask(f"role {name!r}", self._iam.get_role, "NoSuchEntity", RoleName=name)
+        policy = ask(
+            f"role {name!r}", self._iam.get_role_policy, "NoSuchEntity", RoleName=name, PolicyName=POLICY
+        )  # fmt: skip
+        if role is None or policy is None:
+            return None
+        return {"trust": role["Role"]["AssumeRolePolicyDocument"], "policy": policy["PolicyDocument"]}
+
+    def _callers(self, form: Form) -> dict[str, str]:
+        answer = ask(f"function {form.name!r}", self._lambda.get_policy, *_MISSING, FunctionName=form.name)
+        statements = json.loads((answer or {}).get("Policy") or "{}").get("Statement", [])
+        found = {each.get("Sid"): _source(each) for each in statements}
+        return {name: found[name] for name in form.settings["callers"] if name in found}
+
+    def _permit(self, form: Form) -> None:
+        there = self._callers(form)
+        for rule, arn in form.settings["callers"].items():
+            if rule not in there:
+                ask(
+                    f"permission of rule {rule!r}", self._lambda.add_permission, "ResourceConflictException",
+                    FunctionName=form.name, StatementId=rule, Action="lambda:InvokeFunction",
+                    Principal="events.amazonaws.com", SourceArn=arn,
+                )  # fmt: skip
+
+    def _on_failure(self, form: Form) -> str | None:
+        answer = ask(
+            f"function {form.name!r}", self._lambda.get_function_event_invoke_config, *_MISSING, FunctionName=form.name
+        )  # fmt: skip
+        found = (((answer or {}).get("DestinationConfig") or {}).get("OnFailure") or {}).get("Destination")
+        return None if found is None else str(found)
+
+    def _settled(self, name: str) -> None:
+        with translated(f"function {name!r}"):
+            self._lambda.get_waiter("function_updated_v2").wait(FunctionName=name, WaiterConfig=_WAIT)
+
+    @property
+    def _lambda(self) -> LambdaClient:
+        return self._connection.functions
+
+    @property
+    def _iam(self) -> IAMClient:
+        return self._connection.iam
+
+
+def s3_code(url: str) -> dict[str, str]:
+    """The archive `s3://bucket/key`, as Lambda spells it."""
+    bucket, _, key = url.removeprefix("s3://").partition("/")
+    return {"S3Bucket": bucket, "S3Key": key}
+
+
+def _source(statement: Mapping[str, Any]) -> str:
+    conditions = (statement.get("Condition") or {}).values()
+    return next((str(each["AWS:SourceArn"]) for each in conditions if "AWS:SourceArn" in each), "")

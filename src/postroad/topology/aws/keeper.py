@@ -1,0 +1,35 @@
+"""What every kind of resource on AWS can do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from postroad.topology.forms import Form
+
+
+class Keeper(Protocol):
+    """Reads, makes, changes and removes the resources of one kind."""
+
+    doubtful: Mapping[str, Any]
+    """Fields that are told only when they are not as here; an emulator of AWS may take one and never tell it."""
+
+    def read(self, form: Form) -> dict[str, Any] | None:
+        """The settings as they are, without those that are not told; None when there is no such resource."""
+        ...
+
+    def create(self, form: Form) -> None:
+        """Make the resource."""
+        ...
+
+    def update(self, form: Form, fields: Collection[str]) -> None:
+        """Change these fields and no other."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove the resource."""
+        ...
+
+    def fixed(self, have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
+        """The fields that differ and cannot be changed in place."""
+        ...

@@ -1,0 +1,178 @@
+"""A topology on AWS: one look at an account and region, and the changes that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from postroad.connections.aws import AwsConnection
+from postroad.topology.aws.alarms import Alarms
+from postroad.topology.aws.buckets import Buckets
+from postroad.topology.aws.buses import Buses, Rules
+from postroad.topology.aws.calling import ask
+from postroad.topology.aws.functions import Functions
+from postroad.topology.aws.keeper import Keeper
+from postroad.topology.aws.queues import Queues
+from postroad.topology.aws.strays import owned
+from postroad.topology.aws.streams import Streams
+from postroad.topology.aws.tables import Tables, flat
+from postroad.topology.aws.topics import Subscriptions, Topics
+from postroad.topology.declarations import AlarmDecl, FunctionDecl, Resource, RuleDecl
+from postroad.topology.forms import OWNER_TAG, Form, form_of, role_form
+from postroad.topology.measuring import dead_letter_queues
+from postroad.topology.place import Place
+from postroad.topology.references import Key
+from postroad.topology.site import Look, Stray
+from postroad.topology.topology import Topology
+
+_NO_CODE = "no code given"
+# What the form holds for the templates and AWS has no setting for.
+_NOT_COMPARED = {"rule": ("target_kind", "target_name"), "function": ("component",)}
+_VISIBLE = "ApproximateNumberOfMessagesVisible"
+
+
+class AwsSite:
+    """One account in one region."""
+
+    def __init__(self, connection: AwsConnection) -> None:
+        self._connection = connection
+        self._forms: dict[Key, Form] = {}
+
+    def look(self, topology: Topology, resource: Resource, *, code: str | None) -> Look:
+        """See one resource, reading only."""
+        if isinstance(resource, FunctionDecl) and code is None:
+            return Look(resource, skip=_NO_CODE)
+        self._alarms.names = [each.name for each in topology.of("alarm")]
+        form = self._form(topology, resource, code)
+        keeper = self._keepers[resource.kind]
+        have = keeper.read(form)
+        form = self._settled(form, have)
+        self._forms[resource.kind, resource.name] = form
+        return self._compared(resource, keeper, _comparable(form), have)
+
+    def strays(self, topology: Topology) -> Sequence[Stray]:
+        """What carries this topology's tag and is not declared by it."""
+        found = [key for key in owned(self._connection, topology.name) if not _declares(topology, key)]
+        return [Stray(key, self._keep(key)) for key in found]
+
+    def holds_items(self, resource: Resource) -> bool:
+        """Only tables are ever replaced."""
+        return self._tables.holds_items(resource.name)
+
+    def create(self, topology: Topology, look: Look) -> None:
+        self._keepers[look.resource.kind].create(self._forms[look.resource.kind, look.resource.name])
+
+    def update(self, topology: Topology, look: Look, fields: Collection[str]) -> None:
+        self._keepers[look.resource.kind].update(self._forms[look.resource.kind, look.resource.name], fields)
+
+    def replace(self, topology: Topology, look: Look) -> None:
+        self._keepers[look.resource.kind].delete(look.resource.name)
+        self.create(topology, look)
+
+    def delete(self, key: Key) -> None:
+        self._keepers[key[0]].delete(key[1])
+
+    def measure(self, topology: Topology, alarm: AlarmDecl) -> float | None:
+        """Queues are counted; every other metric is asked of CloudWatch."""
+        if alarm.metric == "dead_letter_count":
+            counted = [self._queues.counts(name) for name in dead_letter_queues(topology)]
+            return float(sum(counts[0] for counts in counted if counts is not None))
+        if alarm.namespace == "AWS/SQS" and alarm.metric == _VISIBLE:
+            counts = self._queues.counts(alarm.resource)
+            return None if counts is None else float(counts[0])
+        return self._alarms.latest(form_of(topology, alarm, self._place))
+
+    @cached_property
+    def _place(self) -> Place:
+        arn = ask("the account", self._connection.sts.get_caller_identity)["Arn"]
+        _, partition, _, _, account, _ = arn.split(":", 5)
+        return Place(partition, self._connection.region, account)
+
+    @cached_property
+    def _queues(self) -> Queues:
+        return Queues(self._connection, self._place)
+
+    @cached_property
+    def _tables(self) -> Tables:
+        return Tables(self._connection, self._place)
+
+    @cached_property
+    def _alarms(self) -> Alarms:
+        return Alarms(self._connection, self._place)
+
+    @cached_property
+    def _functions(self) -> Functions:
+        return Functions(self._connection, self._place, self._queues)
+
+    @cached_property
+    def _keepers(self) -> Mapping[str, Keeper]:
+        return {
+            "queue": self._queues,
+            "topic": Topics(self._connection, self._place),
+            "subscription": Subscriptions(self._connection),
+            "stream": Streams(self._connection),
+            "table": self._tables,
+            "bucket": Buckets(self._connection),
+            "bus": Buses(self._connection, self._place),
+            "rule": Rules(self._connection, self._place),
+            "function": self._functions,
+            "alarm": self._alarms,
+        }
+
+    def _form(self, topology: Topology, resource: Resource, code: str | None) -> Form:
+        form = form_of(topology, resource, self._place)
+        if isinstance(resource, FunctionDecl):
+            [component] = [each for each in topology.components if each.name == resource.component]
+            rights = dict(role_form(topology, component, self._place).settings)
+            del rights["tags"]
+            return replace(form, settings={**form.settings, "code": code, "rights": rights})
+        if isinstance(resource, RuleDecl) and code is None and topology.find("function", resource.target):
+            return replace(form, settings={**form.settings, "target": None, "skipped": resource.target_id})
+        return form
+
+    def _settled(self, form: Form, have: Mapping[str, Any] | None) -> Form:
+        """The form with what only the account knows."""
+        settings = dict(form.settings)
+        if form.kind == "function":
+            settings["environment"] = self._functions.wanted_environment(form, have)
+        owner = ((have or {}).get("tags") or {}).get(OWNER_TAG)
+        if owner is not None:
+            settings["tags"] = {**settings["tags"], OWNER_TAG: owner}
+        return replace(form, settings=settings)
+
+    def _compared(self, resource: Resource, keeper: Keeper, want: dict[str, Any], have: dict[str, Any] | None) -> Look:
+        if have is None:
+            return Look(resource, want)
+        if "tags" in want:
+            have["tags"] = {key: have["tags"][key] for key in want["tags"] if key in have["tags"]}
+        untold = {name: default for name, default in keeper.doubtful.items() if name in want and name not in have}
+        # AWS itself tells everything that is not as it is by default; only an emulator may forget.
+        emulated = self._connection.endpoint_url is not None
+        lost = tuple(name for name, default in untold.items() if emulated and want[name] != default)
+        return Look(resource, want, {**untold, **have}, unverifiable=lost, fixed=keeper.fixed(have, want))
+
+    def _keep(self, key: Key) -> str:
+        kept = {"table": "tables are never removed", "bucket": "buckets are never removed"}
+        keep: Callable[[str], str] = self._queues.keep if key[0] == "queue" else lambda _: kept.get(key[0], "")
+        return keep(key[1])
+
+
+def _comparable(form: Form) -> dict[str, Any]:
+    settings = flat(form.settings) if form.kind == "table" else dict(form.settings)
+    if settings.pop("skipped", None) is not None:
+        del settings["target"]
+    return {name: value for name, value in settings.items() if name not in _NOT_COMPARED.get(form.kind, ())}
+
+
+def _declares(topology: Topology, key: Key) -> bool:
+    kind, name = key
+    return topology.find(kind, name.rpartition("/")[2] if kind == "rule" else name) is not None or any(
+        kind == "bucket" and _matches(each.name, name) for each in topology.of("bucket")
+    )
+
+
+def _matches(declared: str, found: str) -> bool:
+    before, _, after = declared.partition("${AWS::AccountId}")
+    return found.startswith(before) and found.endswith(after)

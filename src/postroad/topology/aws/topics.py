@@ -1,0 +1,145 @@
+"""Topics on SNS, and the queues subscribed to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from postroad.connections.aws import AwsConnection
+from postroad.errors import TopicNotFound
+from postroad.topology.aws.calling import ask, pairs, unpaired
+from postroad.topology.forms import Form
+from postroad.topology.place import Place
+
+if TYPE_CHECKING:
+    from mypy_boto3_sns.client import SNSClient
+
+_MISSING = ("NotFound", "NotFoundException", "ResourceNotFound", "ResourceNotFoundException")
+
+
+class Topics:
+    """The topics of one account and region."""
+
+    doubtful: Mapping[str, Any] = {"content_dedup": False}
+
+    def __init__(self, connection: AwsConnection, place: Place) -> None:
+        self._connection = connection
+        self._place = place
+
+    def read(self, form: Form) -> dict[str, Any] | None:
+        arn = self._place.arn("topic", form.name)
+        answer = ask(f"topic {form.name!r}", self._sns.get_topic_attributes, *_MISSING, TopicArn=arn)
+        if answer is None:
+            return None
+        tags = ask(f"tags of topic {form.name!r}", self._sns.list_tags_for_resource, *_MISSING, ResourceArn=arn)
+        told = answer["Attributes"].get("ContentBasedDeduplication", None if form.settings["fifo"] else "false")
+        settings = {"fifo": form.settings["fifo"], "tags": unpaired(tags)}
+        return settings if told is None else {**settings, "content_dedup": told == "true"}
+
+    def create(self, form: Form) -> None:
+        attributes = {"FifoTopic": "true"} if form.settings["fifo"] else {}
+        if form.settings["content_dedup"]:
+            attributes["ContentBasedDeduplication"] = "true"
+        ask(
+            f"making topic {form.name!r}", self._sns.create_topic, Name=form.name, Attributes=attributes,
+            Tags=pairs(form.settings["tags"]),
+        )  # fmt: skip
+
+    def update(self, form: Form, fields: Collection[str]) -> None:
+        arn = self._place.arn("topic", form.name)
+        if "content_dedup" in fields:
+            value = "true" if form.settings["content_dedup"] else "false"
+            ask(
+                f"changing topic {form.name!r}", self._sns.set_topic_attributes, TopicArn=arn,
+                AttributeName="ContentBasedDeduplication", AttributeValue=value,
+            )  # fmt: skip
+        if "tags" in fields:
+            tags = pairs(form.settings["tags"])
+            ask(f"tagging topic {form.name!r}", self._sns.tag_resource, ResourceArn=arn, Tags=tags)
+
+    def delete(self, name: str) -> None:
+        ask(f"removing topic {name!r}", self._sns.delete_topic, TopicArn=self._place.arn("topic", name))
+
+    def fixed(self, have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def _sns(self) -> SNSClient:
+        return self._connection.sns
+
+
+class Subscriptions:
+    """Who is subscribed to which topic; SNS keeps no tags for that."""
+
+    doubtful: Mapping[str, Any] = {}
+
+    def __init__(self, connection: AwsConnection) -> None:
+        self._connection = connection
+        self._subscribed: dict[str, dict[str, str]] = {}
+
+    def read(self, form: Form) -> dict[str, Any] | None:
+        arn = self._of(form.settings["topic"]).get(form.settings["queue"])
+        answer = None if arn is None else ask(
+            f"subscription {form.name!r}", self._sns.get_subscription_attributes, *_MISSING, SubscriptionArn=arn
+        )  # fmt: skip
+        if answer is None:
+            return None
+        attributes: dict[str, str] = answer["Attributes"]
+        policy = json.loads(attributes.get("FilterPolicy") or "{}")
+        raw = attributes.get("RawMessageDelivery", "false").lower() == "true"
+        return {**_places(form), "filter": policy, "raw": raw}
+
+    def create(self, form: Form) -> None:
+        attributes = {"RawMessageDelivery": "true" if form.settings["raw"] else "false"}
+        if form.settings["filter"]:
+            attributes["FilterPolicy"] = json.dumps(form.settings["filter"])
+        ask(
+            f"subscribing {form.name!r}", self._sns.subscribe, TopicArn=form.settings["topic"], Protocol="sqs",
+            Endpoint=form.settings["queue"], Attributes=attributes,
+        )  # fmt: skip
+
+    def update(self, form: Form, fields: Collection[str]) -> None:
+        arn = self._of(form.settings["topic"]).get(form.settings["queue"])
+        if arn is None:
+            raise TopicNotFound(f"subscription {form.name!r} is gone")
+        values = {"filter": ("FilterPolicy", json.dumps(form.settings["filter"])),
+                  "raw": ("RawMessageDelivery", "true" if form.settings["raw"] else "false")}  # fmt: skip
+        for field in fields:
+            name, value = values[field]
+            ask(
+                f"changing subscription {form.name!r}", self._sns.set_subscription_attributes, SubscriptionArn=arn,
+                AttributeName=name, AttributeValue=value,
+            )  # fmt: skip
+
+    def delete(self, name: str) -> None:
+        raise TopicNotFound(f"subscription {name!r} belongs to nobody")
+
+    def fixed(self, have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
+        return ()
+
+    def _of(self, topic: str) -> dict[str, str]:
+        """The subscriptions of a topic by the ARNs of their queues, asked for once."""
+        if topic not in self._subscribed:
+            self._subscribed[topic] = dict(self._listed(topic))
+        return self._subscribed[topic]
+
+    def _listed(self, topic: str) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        token: dict[str, str] = {}
+        while True:
+            page = ask(
+                f"subscriptions of {topic}", self._sns.list_subscriptions_by_topic, *_MISSING, TopicArn=topic, **token
+            )  # fmt: skip
+            found += [(each["Endpoint"], each["SubscriptionArn"]) for each in (page or {}).get("Subscriptions", [])]
+            if not (page or {}).get("NextToken"):
+                return found
+            token = {"NextToken": page["NextToken"]}
+
+    @property
+    def _sns(self) -> SNSClient:
+        return self._connection.sns
+
+
+def _places(form: Form) -> dict[str, Any]:
+    return {"topic": form.settings["topic"], "queue": form.settings["queue"]}

@@ -1,0 +1,63 @@
+"""What an alarm says, judged by numbers that are at hand."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Literal
+
+from postroad.queues import QueueStats
+from postroad.topology.declarations import AlarmDecl, QueueDecl
+from postroad.topology.linting import check
+from postroad.topology.site import Sited
+from postroad.topology.topology import Topology
+
+State = Literal["ok", "alarm", "no_data"]
+_COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmState:
+    """One alarm as it is now; `value` is None when nobody knows."""
+
+    name: str
+    state: State
+    value: float | None
+    threshold: float
+
+
+def evaluate_alarms(topology: Topology, backend: Sited) -> tuple[AlarmState, ...]:
+    """Every alarm of the topology, judged once by what the store tells now."""
+    check(topology)
+    site = backend.site()
+    alarms = [each for each in topology.resources if isinstance(each, AlarmDecl)]
+    return tuple(_judged(alarm, site.measure(topology, alarm)) for alarm in alarms)
+
+
+def measured(alarm: AlarmDecl, stats: QueueStats | None) -> float | None:
+    """The metric of a queue, as its own numbers tell it."""
+    if stats is None:
+        return None
+    counts = {
+        "ApproximateNumberOfMessagesVisible": stats.visible,
+        "ApproximateNumberOfMessagesNotVisible": stats.in_flight,
+        "ApproximateNumberOfMessagesDelayed": stats.delayed,
+        "ApproximateAgeOfOldestMessage": stats.oldest_age_seconds,
+    }
+    if alarm.metric == "ApproximateAgeOfOldestMessage" and stats.visible + stats.in_flight + stats.delayed == 0:
+        return 0.0
+    value = counts.get(alarm.metric)
+    return None if value is None else float(value)
+
+
+def dead_letter_queues(topology: Topology) -> list[str]:
+    """The queues that are some other queue's dead letters."""
+    queues = [each for each in topology.resources if isinstance(each, QueueDecl)]
+    return sorted({each.spec.dead_letter for each in queues if each.spec.dead_letter is not None})
+
+
+def _judged(alarm: AlarmDecl, value: float | None) -> AlarmState:
+    if value is None:
+        return AlarmState(alarm.name, "no_data", None, float(alarm.threshold))
+    over = _COMPARE[alarm.comparison](value, alarm.threshold)
+    return AlarmState(alarm.name, "alarm" if over else "ok", value, float(alarm.threshold))

@@ -1,0 +1,126 @@
+"""What has to be done so that a store becomes what the topology says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from postroad.topology.linting import check
+from postroad.topology.references import ordered
+from postroad.topology.site import Look, Site, Sited
+from postroad.topology.topology import Topology
+
+Verb = Literal["create", "update", "replace", "delete", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do. `changes` are (have, want) by field."""
+
+    verb: Verb
+    kind: str
+    name: str
+    changes: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything to do, in the order of its doing; `digest` names exactly this plan."""
+
+    actions: tuple[Action, ...]
+    unchanged: int
+    unverifiable: tuple[str, ...]
+    digest: str
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return all(action.verb == "skip" for action in self.actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A setting that is not as declared. A resource that is gone has no field and no `have`."""
+
+    kind: str
+    name: str
+    field: str
+    want: Any
+    have: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A plan together with what was seen on the way to it."""
+
+    plan: Plan
+    site: Site
+    looks: Mapping[tuple[str, str], Look]
+
+
+def plan(topology: Topology, backend: Sited, *, prune: bool = False, code: str | None = None) -> Plan:
+    """What `apply` with the same arguments would do now; reads only."""
+    return survey(topology, backend, prune=prune, code=code).plan
+
+
+def drift(topology: Topology, backend: Sited) -> tuple[Drift, ...]:
+    """Every setting that differs from its declaration; reads only."""
+    found = survey(topology, backend, prune=False, code=None)
+    return tuple(each for look in found.looks.values() for each in _drifts(look))
+
+
+def survey(topology: Topology, backend: Sited, *, prune: bool, code: str | None) -> Survey:
+    """Look at everything once and draw up the plan."""
+    check(topology)
+    site = backend.site()
+    looks = [site.look(topology, resource, code=code) for resource in ordered(topology)]
+    actions = [action for look in looks if (action := _action(look)) is not None]
+    unchanged = len(looks) - len(actions)
+    if prune:
+        actions += _removals(site, topology)
+    unverifiable = [
+        f"{look.resource.kind} {look.resource.name}: {name}" for look in looks for name in look.unverifiable
+    ]
+    made = Plan(tuple(actions), unchanged, tuple(unverifiable), _digest(topology.name, actions))
+    return Survey(made, site, {(look.resource.kind, look.resource.name): look for look in looks})
+
+
+def _action(look: Look) -> Action | None:
+    kind, name = look.resource.kind, look.resource.name
+    if look.skip is not None:
+        return Action("skip", kind, name, {}, look.skip)
+    if look.have is None:
+        return Action("create", kind, name, {key: (None, value) for key, value in look.want.items()})
+    changes = look.differences
+    if look.fixed:
+        reason = f"{', '.join(look.fixed)} cannot be changed in place"
+        return Action("replace", kind, name, changes, reason)
+    return Action("update", kind, name, changes) if changes else None
+
+
+def _removals(site: Site, topology: Topology) -> Iterator[Action]:
+    for stray in site.strays(topology):
+        verb: Verb = "skip" if stray.keep else "delete"
+        yield Action(verb, *stray.key, {}, stray.keep or "no longer declared")
+
+
+def _drifts(look: Look) -> Iterator[Drift]:
+    kind, name = look.resource.kind, look.resource.name
+    if look.skip is not None:
+        return
+    if look.have is None:
+        yield Drift(kind, name, "", dict(look.want), None)
+        return
+    for key, (have, want) in look.differences.items():
+        yield Drift(kind, name, key, want, have)
+
+
+def _digest(name: str, actions: Sequence[Action]) -> str:
+    told = msgspec.to_builtins([name, *actions])
+    return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

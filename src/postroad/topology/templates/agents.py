@@ -1,0 +1,118 @@
+"""Agents: their tables, the stream of their events, and the functions between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from postroad.agents import tables
+from postroad.topology.declarations import (
+    DEFAULT_BUS,
+    AlarmDecl,
+    Component,
+    FunctionDecl,
+    IndexDecl,
+    Resource,
+    RuleDecl,
+    StreamDecl,
+    TableDecl,
+    TriggerDecl,
+)
+from postroad.topology.templates.queues import dead_letters, queue
+from postroad.topology.topology import Topology
+
+LAMBDA = "lambda.amazonaws.com"
+_ITERATOR_AGE_MS = 60_000
+_PUBLISHER_SECONDS = 360
+_BATCH = 100
+
+
+def agents_topology(prefix: str = "") -> Topology:
+    """Everything agents need; `prefix` stands before each name."""
+    names = {table.name: f"{prefix}{table.name}" for table in tables.TABLES}
+    stream, dead = f"{prefix}{tables.EVENTS_STREAM}", f"{prefix}{tables.DEAD_QUEUE}"
+    rejected, lanes = f"{prefix}{tables.REJECTED_QUEUE}", f"{prefix}{tables.lane_name('*')}"
+    functions = _functions(prefix, names, stream, rejected)
+    return Topology(
+        f"{prefix}agents",
+        (
+            *(_table(table, names[table.name]) for table in tables.TABLES),
+            StreamDecl(stream, retention_hours=24),
+            dead_letters(dead),
+            queue(rejected, retention=1_209_600),
+            *functions,
+            RuleDecl(f"{prefix}agents-sweep", DEFAULT_BUS, f"{prefix}sweeper", "sweeper", schedule="rate(1 minute)"),
+            *_alarms(prefix),
+        ),
+        components=_components(names, stream=stream, dead=dead, rejected=rejected, lanes=lanes),
+        tags={"ManagedBy": "postroad"},
+    )
+
+
+def _table(table: tables.Table, name: str) -> TableDecl:
+    indexes = () if table.index is None else (table.index,)
+    return TableDecl(
+        name,
+        table.partition_key,
+        table.sort_key,
+        indexes=tuple(IndexDecl(index.name, index.partition_key, index.sort_key) for index in indexes),
+        ttl_attribute=table.ttl,
+        stream=table.stream_view,
+    )
+
+
+def _functions(prefix: str, names: dict[str, str], stream: str, rejected: str) -> Sequence[Resource]:
+    environment = {table.variable: names[table.name] for table in tables.TABLES if table.variable is not None}
+    environment["EVENTS_STREAM"] = stream
+    rows = names[tables.SUBSCRIBER_EVENTS.name]
+    return (
+        FunctionDecl(
+            f"{prefix}aggregator", "postroad.lambdas.aggregator.handler", "aggregator", timeout=60,
+            environment=environment, triggers=(TriggerDecl(stream, batch_size=_BATCH),), on_failure=rejected,
+        ),
+        FunctionDecl(
+            f"{prefix}publisher", "postroad.lambdas.publisher.handler", "publisher", timeout=_PUBLISHER_SECONDS,
+            environment=environment, triggers=(TriggerDecl(rows, batch_size=_BATCH),), on_failure=rejected,
+        ),
+        FunctionDecl(
+            f"{prefix}sweeper", "postroad.lambdas.sweeper.handler", "sweeper", timeout=60, environment=environment,
+        ),
+    )  # fmt: skip
+
+
+def _components(names: dict[str, str], *, stream: str, dead: str, rejected: str, lanes: str) -> tuple[Component, ...]:
+    everything = tuple(names.values())
+    agents, subscribers = names[tables.AGENTS.name], names[tables.SUBSCRIBERS.name]
+    events = names[tables.SUBSCRIBER_EVENTS.name]
+    sending: dict[str, Any] = {
+        "sends": (lanes, rejected),
+        "reads": (agents, subscribers, events),
+        "writes": (subscribers,),
+    }
+    return (
+        Component("aggregator", reads=(subscribers,), writes=(events,), sends=(rejected,), trust=LAMBDA),
+        Component("publisher", **sending, trust=LAMBDA),
+        Component("sweeper", **sending, trust=LAMBDA),
+        Component(
+            "api", creates=(lanes,), sends=(lanes,), consumes=(lanes,), operates=(dead,), observes=(rejected,),
+            puts=(stream,), reads=everything, writes=everything,
+        ),
+    )  # fmt: skip
+
+
+def _alarms(prefix: str) -> tuple[AlarmDecl, ...]:
+    late = (
+        AlarmDecl(
+            f"{prefix}agents-{name}-iterator-age", "IteratorAge", f"{prefix}{name}", _ITERATOR_AGE_MS,
+            namespace="AWS/Lambda", comparison=">",
+        )
+        for name in ("aggregator", "publisher")
+    )  # fmt: skip
+    throttled = (
+        AlarmDecl(
+            f"{prefix}agents-{name}-throttles", "Throttles", f"{prefix}{name}", 1, namespace="AWS/Lambda",
+            statistic="Sum",
+        )
+        for name in ("aggregator", "publisher", "sweeper")
+    )  # fmt: skip
+    return (*late, *throttled)

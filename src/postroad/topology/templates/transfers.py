@@ -1,0 +1,47 @@
+"""Transfers: one topic of events, one queue for each service that consumes them."""
+
+from __future__ import annotations
+
+from postroad.topology.declarations import AlarmDecl, Component, QueueDecl, Resource, SubscriptionDecl, TopicDecl
+from postroad.topology.names import aws_name
+from postroad.topology.templates.queues import FOUR_DAYS, dead_letters, dlq_name, queue
+from postroad.topology.topology import Topology
+
+_CONSUMERS = ("gateway.usdc", "ledger.postings", "projections.timeline")
+_FILTERS = {"gateway.usdc": {"EventType": ("events.transfers.submitted.usdc",)}}
+_FIVE_MINUTES = 5
+
+
+def transfers_topology(prefix: str = "") -> Topology:
+    """The topic and queues of transfers; `prefix` stands before each name."""
+    topic = aws_name(f"{prefix}events.transfers", fifo=True)
+    resources: list[Resource] = [TopicDecl(topic, fifo=True)]
+    components = [Component("producer", publishes=(topic,))]
+    for consumer in _CONSUMERS:
+        name = aws_name(f"{prefix}{consumer}", fifo=True)
+        resources += [*_queues(name), SubscriptionDecl(topic, name, filter=_FILTERS.get(consumer, {}))]
+        components.append(Component(name.removesuffix(".fifo"), consumes=(name,)))
+    return Topology(
+        aws_name(f"{prefix}transfers"), (*resources, *transfer_alarms(topic)), tuple(components),
+        {"ManagedBy": "postroad"},
+    )  # fmt: skip
+
+
+def _queues(name: str) -> tuple[QueueDecl, QueueDecl]:
+    dlq = dlq_name(name)
+    used = queue(name, visibility=60, retention=FOUR_DAYS, max_receives=5, dead_letter=dlq)
+    return dead_letters(dlq, name), used
+
+
+def transfer_alarms(topic: str) -> tuple[AlarmDecl, ...]:
+    """The four alarms of a transactional outbox and its consumers, named after their metrics."""
+    return (
+        _alarm("event_outbox_backlog", topic, 5_000, periods=_FIVE_MINUTES),
+        _alarm("event_publish_lag_seconds", topic, 60, periods=_FIVE_MINUTES),
+        _alarm("event_consumer_lag_seconds", topic, 300, periods=_FIVE_MINUTES),
+        AlarmDecl("dead_letter_count", "dead_letter_count", topic, 1, namespace="Postroad"),
+    )
+
+
+def _alarm(metric: str, topic: str, threshold: int, *, periods: int) -> AlarmDecl:
+    return AlarmDecl(metric, metric, topic, threshold, namespace="Postroad", comparison=">", periods=periods)

@@ -1,0 +1,169 @@
+"""What lint says, code by code."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroad.errors import TopologyError
+from postroad.queues import QueueSpec
+from postroad.topology import (
+    AlarmDecl,
+    BusDecl,
+    Component,
+    FunctionDecl,
+    QueueDecl,
+    Resource,
+    RuleDecl,
+    SubscriptionDecl,
+    TopicDecl,
+    Topology,
+    aws_name,
+    chat_topology,
+    lint,
+    plan,
+    render_cloudformation,
+)
+from postroad.wiring import connect
+
+
+def spec(name: str, /, **changed: object) -> QueueSpec:
+    """Settings that `QueueSpec` itself might refuse, as a hand-written file could hold them."""
+    made = QueueSpec(name, fifo=name.endswith(".fifo"))
+    for field, value in changed.items():
+        object.__setattr__(made, field, value)
+    return made
+
+
+def queues(*specs: QueueSpec) -> Topology:
+    return Topology("test", tuple(QueueDecl(each) for each in specs))
+
+
+def codes(topology: Topology, **options: object) -> set[tuple[str, str]]:
+    found = lint(topology, **options)  # type: ignore[arg-type]  # the options of each case
+    return {(finding.code, finding.severity) for finding in found}
+
+
+CASES: list[tuple[str, str, Topology]] = [
+    ("name-invalid", "error", queues(spec("orders", name="or.ders"))),
+    ("name-invalid", "error", Topology("two words", ())),
+    ("name-clash", "error", queues(spec("orders"), spec("orders"))),
+    ("name-clash", "error", Topology("test", (BusDecl("a.b"), BusDecl("a-b")))),
+    ("unknown-reference", "error", queues(spec("orders", dead_letter="nowhere"))),
+    ("unknown-reference", "error", Topology("test", (), (Component("app", sends=("nowhere",)),))),
+    ("unknown-reference", "error", Topology("test", (SubscriptionDecl("news", "orders"),))),
+    ("unknown-reference", "error", Topology("test", (FunctionDecl("f", "m.handler", "nobody"),))),
+    ("fifo-mismatch", "error", queues(spec("orders.fifo", dead_letter="dead"), spec("dead"))),
+    ("fifo-mismatch", "error", Topology("test", (TopicDecl("news", fifo=True),))),
+    (
+        "fifo-mismatch",
+        "error",
+        Topology("test", (TopicDecl("news"), QueueDecl(spec("a.fifo")), SubscriptionDecl("news", "a.fifo"))),
+    ),
+    ("dlq-retention", "error", queues(spec("orders", dead_letter="dead"), spec("dead", retention=60))),
+    ("dlq-retention", "warning", queues(spec("orders", dead_letter="dead"), spec("dead"))),
+    ("dlq-cycle", "error", queues(spec("orders", dead_letter="orders"))),
+    ("dlq-cycle", "error", queues(spec("a", dead_letter="b"), spec("b", dead_letter="c"), spec("c", dead_letter="a"))),
+    ("no-dlq", "warning", queues(spec("orders"))),
+    ("short-poll", "warning", queues(spec("orders", receive_wait=0))),
+    ("max-receives-low", "warning", queues(spec("orders", dead_letter="dead", max_receives=1), spec("dead"))),
+    ("redrive-allow-open", "warning", queues(spec("orders", dead_letter="dead"), spec("dead"))),
+    ("unencrypted", "warning", Topology("test", (QueueDecl(spec("orders"), encryption="none"),))),
+    (
+        "alarm-threshold",
+        "warning",
+        Topology(
+            "test",
+            (
+                QueueDecl(spec("orders", dead_letter="dead")),
+                QueueDecl(spec("dead")),
+                AlarmDecl("late", "ApproximateNumberOfMessagesVisible", "dead", 1, comparison=">"),
+            ),
+        ),
+    ),
+    (
+        "rule-dlq-fifo",
+        "error",
+        Topology(
+            "test",
+            (
+                BusDecl("bus"),
+                QueueDecl(spec("orders")),
+                QueueDecl(spec("dead.fifo")),
+                RuleDecl("r", "bus", "orders", "t", pattern={}, dead_letter="dead.fifo"),
+            ),
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "topology"), CASES, ids=[f"{c}-{s}-{i}" for i, (c, s, _) in enumerate(CASES)]
+)
+def test_lint_finds(code: str, severity: str, topology: Topology) -> None:
+    assert (code, severity) in codes(topology)
+
+
+def test_visibility_has_to_be_twice_what_handlers_take() -> None:
+    topology = queues(spec("orders", visibility=30))
+
+    assert ("visibility-below-p99", "warning") in codes(topology, handler_p99={"orders": 15.5})
+    assert ("visibility-below-p99", "warning") not in codes(topology, handler_p99={"orders": 15})
+
+
+def test_dead_letters_of_more_than_ten_queues_may_be_open_to_all() -> None:
+    many = [spec(f"orders-{n}", dead_letter="dead") for n in range(11)]
+
+    assert ("redrive-allow-open", "warning") not in codes(queues(*many, spec("dead", retention=1_209_600)))
+
+
+def test_the_retention_of_fifo_dead_letters_starts_anew() -> None:
+    topology = queues(spec("orders.fifo", dead_letter="dead.fifo"), spec("dead.fifo", retention=60))
+
+    assert not {code for code, _ in codes(topology)} & {"dlq-retention"}
+
+
+def test_chat_is_without_doubt() -> None:
+    assert lint(chat_topology("rtchat", "prod")) == ()
+
+
+def test_an_error_stops_plan_and_render_and_lists_all_findings() -> None:
+    topology = queues(spec("orders", dead_letter="nowhere", receive_wait=0))
+
+    with connect("memory://") as backend, pytest.raises(TopologyError) as planned:
+        plan(topology, backend)
+    with pytest.raises(TopologyError) as rendered:
+        render_cloudformation(topology)
+
+    assert planned.value.codes == rendered.value.codes == ("unknown-reference",)
+    assert {finding.code for finding in planned.value.findings} == {"unknown-reference", "short-poll"}  # type: ignore[attr-defined]  # findings of lint
+    assert "'nowhere'" in str(planned.value)
+
+
+def test_an_unknown_reference_suggests_the_nearest_name() -> None:
+    resources: tuple[Resource, ...] = (QueueDecl(spec("orders")),)
+    topology = Topology("test", resources, (Component("app", sends=("oders",)),))
+
+    [finding] = [each for each in lint(topology) if each.code == "unknown-reference"]
+
+    assert "'orders'" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("dotted", "fifo", "name"),
+    [
+        ("gateway.usdc", True, "gateway-usdc.fifo"),
+        ("gateway.usdc", False, "gateway-usdc"),
+        ("gateway.usdc.fifo", True, "gateway-usdc.fifo"),
+        ("events.transfers", True, "events-transfers.fifo"),
+    ],
+)
+def test_a_dotted_name_becomes_one_that_aws_accepts(dotted: str, fifo: bool, name: str) -> None:
+    assert aws_name(dotted, fifo=fifo) == name
+
+
+@pytest.mark.parametrize("dotted", ["", "a b", "ü", "x" * 81, "a/b"])
+def test_a_name_that_no_mapping_can_save_is_refused(dotted: str) -> None:
+    with pytest.raises(TopologyError) as refused:
+        aws_name(dotted)
+
+    assert refused.value.codes == ("name-invalid",)
