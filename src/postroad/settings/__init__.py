@@ -2,6 +2,7 @@
 
 from postroad.settings.auditing import actor, audit_path
 from postroad.settings.buses import bus_variable
+from postroad.settings.databases import database_dsn
 from postroad.settings.journals import allowed_tenants, aws_place, event_bus_name, events_table, events_ttl_days
 from postroad.settings.loading import (
     FILE_NAME,
@@ -27,6 +28,7 @@ __all__ = [
     "beside",
     "bus_variable",
     "data_path",
+    "database_dsn",
     "debugging",
     "default_stage",
     "default_url",
