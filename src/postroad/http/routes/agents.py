@@ -22,6 +22,7 @@ from postroad.http.routes.parameters import AgentId, Cursor, Limit
 
 OVERLAP_SECONDS = 600
 NewAgentBody = Annotated[forms.NewAgent, Body(examples=[Example(value={"agentId": "collector", "accept": "all"})])]
+_ANY = forms.NewAgent()
 
 
 @post(
@@ -30,7 +31,7 @@ NewAgentBody = Annotated[forms.NewAgent, Body(examples=[Example(value={"agentId"
     status_code=201,
     responses=answers(AgentMade, 400, 409, status=201, says="The agent with its token, which is shown this once."),
 )
-async def create_agent(request: ApiRequest, data: NewAgentBody) -> Response[Any]:
+async def create_agent(request: ApiRequest, data: NewAgentBody = _ANY) -> Response[Any]:
     """Make an agent. A repeat under the same Idempotency-Key shows a fresh token, and the former one is void."""
     agents = request.context.desk.agents
 

@@ -35,6 +35,8 @@ ReleasesBody = Annotated[forms.AgentReleases, Body(examples=[Example(value={"rec
 RedriveBody = Annotated[forms.AgentRedrive, Body(examples=[Example(value={"limit": 100})])]
 _SETTLED = answers(SettledBatch, 400, 404, 409, says="What became of each receipt.")
 _CONSUME = {"scope": "publish", AGENT: "agent"}
+_AT_ONCE = forms.AgentLease()
+_EVERYTHING = forms.AgentRedrive()
 
 
 @post(
@@ -43,7 +45,7 @@ _CONSUME = {"scope": "publish", AGENT: "agent"}
     status_code=200,
     responses=answers(AgentDeliveries, 400, 404, 409, says="The leased events; none when there was none in time."),
 )
-async def lease_events(request: ApiRequest, agent: AgentId, data: LeaseBody) -> Response[Any]:
+async def lease_events(request: ApiRequest, agent: AgentId, data: LeaseBody = _AT_ONCE) -> Response[Any]:
     """Lease events, waiting up to `wait` seconds for the first. Hanging up gives back what was leased."""
     try:
         return await perform_waiting(request, lambda: _lease(request, agent, data))
@@ -121,7 +123,9 @@ async def list_agent_dead_letters(
     status_code=202,
     responses=answers(Redriven, 400, 404, 409, status=202, says="How many are back."),
 )
-async def redrive_agent_dead_letters(request: ApiRequest, agent: AgentId, data: RedriveBody) -> Response[Any]:
+async def redrive_agent_dead_letters(
+    request: ApiRequest, agent: AgentId, data: RedriveBody = _EVERYTHING
+) -> Response[Any]:
     """Put dead letters behind what waits."""
     agents = request.context.desk.agents
     return await perform(request, lambda: Answer(202, {"redriven": agents.redrive(agent, limit=data.limit)}))

@@ -26,6 +26,7 @@ _GRANT = "/agents/{producer:str}/grants/{listener:str}"
 _OF_LISTENER = {"scope": "admin", AGENT: "listener", BODILESS: True}
 _OF_PRODUCER = {"scope": "admin", AGENT: "producer", BODILESS: True}
 _OPERATED = {"scope": "operate", AGENT: "listener", BODILESS: True}
+_ALL = forms.Replay()
 
 
 @put(
@@ -124,7 +125,7 @@ async def resume_subscription(request: ApiRequest, listener: AgentId, producer: 
     responses=answers(Replayed, 400, 404, 409, status=202, says="How many events are delivered again."),
 )  # fmt: skip
 async def replay_subscription(
-    request: ApiRequest, listener: AgentId, producer: AgentId, data: ReplayBody
+    request: ApiRequest, listener: AgentId, producer: AgentId, data: ReplayBody = _ALL
 ) -> Response[Any]:
     """Deliver the producer's events again, from `since` on, before anything newer."""
     agents = request.context.desk.agents
