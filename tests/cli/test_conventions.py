@@ -33,6 +33,7 @@ def test_commands_lists_every_leaf_and_marks_what_destroys(postroad: Postroad) -
         "queue delete",
         "queue purge",
         "queue redrive",
+        "task cancel",
         "topology apply",
     }
 

@@ -9,7 +9,21 @@ from typing import Any
 
 from typer.main import get_command
 
-from postroad.cli import about, audit, bus, configuration, journal, messages, queues, redriving, topology, up
+from postroad.cli import (
+    about,
+    audit,
+    bus,
+    configuration,
+    inbox,
+    journal,
+    messages,
+    queues,
+    redriving,
+    tasks,
+    topology,
+    up,
+    worker,
+)
 from postroad.cli.errors import report
 from postroad.cli.output import prepare_streams
 from postroad.cli.verbs import noun, remember_shared_options
@@ -25,19 +39,25 @@ def program() -> Any:
     config = noun("See and check the settings.", example="postroad config show")
     layout = noun("Plan, apply and render everything a deployment needs.", example="postroad topology plan transfers")
     records = noun("See who changed what.", example="postroad audit verify")
-    parts = {app: (up, about), queue: (queues, messages, redriving), events: (bus,), config: (configuration,)}
+    parts = {app: (up, about, worker), queue: (queues, messages, redriving), events: (bus,), config: (configuration,)}
     parts |= {layout: (topology,), records: (audit,)}
     history = noun("Make, read and verify the journal of tasks and jobs.", example="postroad journal query")
     parts[history] = (journal,)
+    work = noun("Submit tasks, and see, retry and cancel them.", example="postroad task submit scrape-store")
+    parts[work] = (tasks,)
+    handled = noun("Make, prune and settle the inbox of an application's database.", example="postroad inbox unknown")
+    parts[handled] = (inbox,)
     for place, modules in parts.items():
         for module in modules:
             module.add_to(place)
     app.add_typer(queue, name="queue")
     app.add_typer(events, name="bus")
     app.add_typer(config, name="config")
+    app.add_typer(handled, name="inbox")
     app.add_typer(layout, name="topology")
     app.add_typer(records, name="audit")
     app.add_typer(history, name="journal")
+    app.add_typer(work, name="task")
     return get_command(app)
 
 

@@ -23,6 +23,7 @@ from postroad.documents.queues import (
     settings_document,
     sources,
 )
+from postroad.documents.tasks import submitted, task_document
 from postroad.settings.names import nearest
 
 __all__ = [
@@ -50,5 +51,7 @@ __all__ = [
     "remedy",
     "settings_document",
     "sources",
+    "submitted",
+    "task_document",
     "timeline",
 ]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import msgspec
+
 from postroad.errors import InvalidMessage
 from postroad.journal.folding import FAILED
 from postroad.queues import Delivery, Queue
@@ -12,9 +16,11 @@ from postroad.tasks.judging import CRASH
 from postroad.tasks.leases import Failure, Held, Lease
 from postroad.tasks.messages import TaskMessage, read, tenant_of
 from postroad.tasks.queues import open_queue
+from postroad.tasks.receipts import Drop, HandBack, decide
 from postroad.tasks.recording import Scribe, TaskId
 from postroad.tasks.telling import tell
 
+Handled = Literal["ended", "known", "stays"]
 _ASIDE_SECONDS = 900.0
 _VISIBILITY = 60.0
 _AT_ONCE = 10
@@ -37,38 +43,41 @@ class DeadLetterHandler:
         """Handle all dead letters that are there; how many events were recorded."""
         recorded = 0
         while deliveries := self._letters.receive(max_messages=_AT_ONCE, visibility=_VISIBILITY):
-            recorded += sum(self.handle(delivery) for delivery in deliveries)
+            recorded += sum(self.handle(delivery) == "ended" for delivery in deliveries)
         return recorded
 
-    def handle(self, delivery: Delivery) -> bool:
-        """Handle one dead letter; whether it ended a run."""
+    def handle(self, delivery: Delivery) -> Handled:
+        """Handle one dead letter: it ended its run, asked for nothing any more, or stays where it is."""
         try:
             tenant, message = tenant_of(delivery, self._tenant), read(delivery)
         except InvalidMessage as error:
             tell("task_letter_unreadable", message_id=delivery.message_id, error=str(error))
             self._letters.release([delivery], after=_ASIDE_SECONDS)
-            return False
-        while (ended := self._try_to_end(delivery, tenant, message)) is None:
+            return "stays"
+        while (handled := self._try_to_end(delivery, tenant, message)) is None:
             continue
-        return ended
+        return handled
 
-    def _try_to_end(self, delivery: Delivery, tenant: str, message: TaskMessage) -> bool | None:
-        """Whether the letter ended its run; None when the lease changed meanwhile."""
+    def _try_to_end(self, delivery: Delivery, tenant: str, message: TaskMessage) -> Handled | None:
+        """What became of the letter; None when the lease changed meanwhile."""
         held = self._books.read(tenant, message.request_id)
-        lease = Lease(run=message.run, queue=self._queue_name, name=message.name) if held is None else held.lease
         now = self._scribe.now_ms() / 1_000
-        if lease.run > message.run or (lease.run == message.run and lease.outcome is not None):
-            if held is None or lease.run > message.run or self._books.record_owed(held):
+        match decide(None if held is None else held.lease, run=message.run, now=now, max_attempts=1):
+            case Drop(why):
+                if why == "known" and held is not None and not self._books.record_owed(held):
+                    return "stays"
                 self._letters.ack([delivery])
-            return False
-        if lease.run == message.run and lease.is_live(now):
-            self._letters.release([delivery], after=lease.effective_until - now)
-            return False
+                return "known"
+            case HandBack(seconds):
+                # Somebody runs another copy of it, whose outcome counts.
+                self._letters.release([delivery], after=seconds)
+                return "stays"
+        lease = Lease(run=message.run, queue=self._queue_name, name=message.name) if held is None else held.lease
         return self._end(delivery, tenant, message, lease, held)
 
     def _end(
         self, delivery: Delivery, tenant: str, message: TaskMessage, lease: Lease, held: Held | None
-    ) -> bool | None:
+    ) -> Handled | None:
         task = TaskId(
             tenant_id=tenant, request_id=message.request_id, run=message.run, job_id=message.job_id,
             task_id=message.task_id,
@@ -85,10 +94,11 @@ class DeadLetterHandler:
             if recorded:
                 self._letters.ack([delivery])
 
-        written = self._books.write(tenant, message.request_id, lease.settled(event), [event], expect=held, then=then)
+        ended = msgspec.structs.replace(lease.settled(event), run=message.run)
+        written = self._books.write(tenant, message.request_id, ended, [event], expect=held, then=then)
         if written.ok:
             tell("task_dead", request_id=message.request_id, run=message.run)
-        return True if written.ok else None
+        return "ended" if written.ok else None
 
 
 def _error_of(delivery: Delivery) -> str:

@@ -80,6 +80,8 @@ class TaskWorker:
             ),
             clock=backend.clock,
         )
+        self.was_stopped = False
+        """Whether the last run ended because it was told to."""
         self._stops = 0
         self._bell: Bell | None = None
 
@@ -93,6 +95,7 @@ class TaskWorker:
                 Crew(self._shop, bell, lambda: self._stops, until_idle=until_idle).run()
         finally:
             self._shop.nursery.close()
+            self.was_stopped = self._stops > 0
             self._stops, self._bell = 0, None
             bell.close()
             tell("worker_stopped", worker=self.worker_id)

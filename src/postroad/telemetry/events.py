@@ -74,6 +74,7 @@ LOG_EVENTS = (
     "task_started",
     "task_timed_out",
     "visibility_too_short",
+    "worker_role_failed",
     "worker_started",
     "worker_stopped",
 )

@@ -122,24 +122,31 @@ class Nursery:
     def start(self) -> None:
         """Start the zygote and wait until it has imported everything; `ConfigurationError` says what it cannot."""
         with self._lock:
+            self._closed = False
             self._start()
 
     def seat(self) -> Seat:
-        """A new seat; `SeatLost` when the nursery is closed."""
+        """A new seat, at a new zygote when the old one died; `SeatLost` when the nursery is closed."""
         here, there = socket.socketpair()
         with self._lock, there:
-            for _ in range(2):
-                try:
-                    if self._closed:
-                        raise SeatLost
-                    assert self._control is not None
-                    socket.send_fds(self._control, [b"k"], [there.fileno()])
+            if self._send(there):
+                return Seat(here)
+            if not self._closed:
+                self._end()
+                self._start()
+                if self._send(there):
                     return Seat(here)
-                except OSError:
-                    self._end()
-                    self._start()
         here.close()
         raise SeatLost
+
+    def _send(self, line: socket.socket) -> bool:
+        if self._control is None:
+            return False
+        try:
+            socket.send_fds(self._control, [b"k"], [line.fileno()])
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         """End the zygote with everything that stems from it."""

@@ -1,0 +1,151 @@
+"""`postroad worker`."""
+
+from __future__ import annotations
+
+import sys
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from postroad.cli.call import Call
+from postroad.cli.durations import duration
+from postroad.cli.verbs import add_verb
+from postroad.errors import ConfigurationError
+from postroad.settings import no_color
+from postroad.telemetry import configure_logs
+
+if TYPE_CHECKING:
+    from postroad.settings import Settings
+    from postroad.tasks import TaskWorker
+    from postroad.tasks.roles import Role, Rounds
+    from postroad.wiring import Backend
+
+TASKS = "tasks"
+ROLES = (TASKS, "dlq", "reconciler")
+_DEAD_LETTERS_EVERY = 5.0
+_RECONCILE_EVERY = 30.0
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make the verb part of the program."""
+    add_verb(app, "worker", worker, example="postroad worker --import shop.tasks --concurrency 8")
+
+
+def worker(
+    call: Call,
+    imports: Annotated[
+        list[str] | None, typer.Option("--import", metavar="MODULE", help="A module that defines tasks; repeatable.")
+    ] = None,
+    queue: Annotated[str, typer.Option(metavar="Q", help="The queue of tasks.")] = "tasks",
+    concurrency: Annotated[int | None, typer.Option(metavar="N", help="Children at a time (3).")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(parser=duration, metavar="S", help="How long a task may take (200s).")
+    ] = None,
+    max_attempts: Annotated[int | None, typer.Option(metavar="N", help="How often a task is tried (3).")] = None,
+    visibility_extension: Annotated[
+        float | None, typer.Option(parser=duration, metavar="S", help="How far a lease is extended (30s).")
+    ] = None,
+    extension_interval: Annotated[
+        float | None, typer.Option(parser=duration, metavar="S", help="How often it is extended (20s).")
+    ] = None,
+    drain_timeout: Annotated[
+        float | None, typer.Option(parser=duration, metavar="S", help="What children get to finish in (30s).")
+    ] = None,
+    retry_base: Annotated[
+        float | None, typer.Option(parser=duration, metavar="S", help="The pause before a second attempt (1s).")
+    ] = None,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when there is nothing left to do.")] = False,
+    roles: Annotated[
+        str | None, typer.Option(metavar="ROLE,…", help=f"What to do: {', '.join(ROLES)}; all by default.")
+    ] = None,
+) -> None:
+    """Run tasks in child processes of their own, until SIGTERM or Ctrl-C."""
+    settings = call.settings(concurrency=concurrency)
+    chosen = _chosen(roles)
+    if TASKS in chosen and not (imports or settings.load):
+        raise ConfigurationError(
+            "import: no module is named, so every task would be unknown", field="import",
+            remedy="Name the modules that define the tasks: --import shop.tasks.",
+        )  # fmt: skip
+    configure_logs(settings.log_level, settings.log_format, color=not no_color())
+    given = {
+        "timeout": timeout, "max_attempts": max_attempts, "visibility_extension": visibility_extension,
+        "extension_interval": extension_interval, "drain_timeout": drain_timeout, "retry_base": retry_base,
+    }  # fmt: skip
+    from postroad.tasks.roles import Rounds
+
+    with call.backend() as backend:
+        crew: TaskWorker | None = None
+        if TASKS in chosen:
+            crew = _worker(backend, settings, queue, imports or list(settings.load), given)
+        rounds = Rounds(_roles(backend, settings, queue, chosen))
+        _run(crew, rounds, until_idle=until_idle)
+    call.show({"stopped": True, "worker": None if crew is None else crew.worker_id}, "stopped")
+
+
+def _chosen(roles: str | None) -> tuple[str, ...]:
+    chosen = ROLES if roles is None else tuple(role.strip() for role in roles.split(",") if role.strip())
+    unknown = [role for role in chosen if role not in ROLES]
+    if unknown or not chosen:
+        raise ConfigurationError(
+            f"roles: {', '.join(unknown) or 'nothing'} is none of {', '.join(ROLES)}", field="roles",
+            remedy=f"Name some of {', '.join(ROLES)}, with commas between them.",
+        )  # fmt: skip
+    return chosen
+
+
+def _worker(
+    backend: Backend, settings: Settings, queue: str, imports: list[str], given: dict[str, float | int | None]
+) -> TaskWorker:
+    from postroad.tasks import TaskWorker
+
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    options = {name: value for name, value in given.items() if value is not None}
+    return TaskWorker(
+        backend, queue=queue, imports=imports, tenant_id=settings.tenant, app=settings.app,
+        concurrency=settings.concurrency, **options,  # type: ignore[arg-type]  # each is of the type of its option
+    )  # fmt: skip
+
+
+def _roles(backend: Backend, settings: Settings, queue: str, chosen: tuple[str, ...]) -> list[Role]:
+    from postroad.tasks import DeadLetterHandler, Reconciler
+    from postroad.tasks.roles import Role
+
+    known = {
+        "dlq": (_DEAD_LETTERS_EVERY, DeadLetterHandler),
+        "reconciler": (_RECONCILE_EVERY, Reconciler),
+    }
+    return [
+        Role(name, every, make(backend, queue=queue, tenant_id=settings.tenant, app=settings.app).run_once)
+        for name, (every, make) in known.items()
+        if name in chosen
+    ]
+
+
+def _run(crew: TaskWorker | None, rounds: Rounds, *, until_idle: bool) -> None:
+    """Work until stopped, or until neither tasks nor roles find anything to do."""
+    if until_idle:
+        while True:
+            if crew is not None:
+                crew.run(until_idle=True)
+            if not rounds.once() or (crew is not None and crew.was_stopped):
+                return
+    with rounds:
+        if crew is not None:
+            crew.run()
+        else:
+            _wait_for_a_signal()
+
+
+def _wait_for_a_signal() -> None:
+    from postroad.tasks.crew import Bell, heeding_signals
+
+    bell = Bell()
+    try:
+        with heeding_signals(bell.ring):
+            bell.wait(inf)
+    finally:
+        bell.close()
