@@ -11,12 +11,15 @@ from typer.main import get_command
 
 from postroad.cli import (
     about,
+    agent_events,
+    agents,
     audit,
     bus,
     configuration,
     inbox,
     journal,
     messages,
+    plan,
     queues,
     redriving,
     tasks,
@@ -47,9 +50,15 @@ def program() -> Any:
     parts[work] = (tasks,)
     handled = noun("Make, prune and settle the inbox of an application's database.", example="postroad inbox unknown")
     parts[handled] = (inbox,)
+    village = noun("Make agents, connect them, and see what waits for them.", example="postroad agent create ann")
+    parts[village] = (agents, agent_events)
+    plans = noun("Reckon what a deployment needs and costs.", example="postroad plan agents")
+    parts[plans] = (plan,)
     for place, modules in parts.items():
         for module in modules:
             module.add_to(place)
+    app.add_typer(village, name="agent")
+    app.add_typer(plans, name="plan")
     app.add_typer(queue, name="queue")
     app.add_typer(events, name="bus")
     app.add_typer(config, name="config")

@@ -2,6 +2,7 @@
 
 from postroad.testing.blobs import BlobsConformance, BlobsGround
 from postroad.testing.clock import FakeClock
+from postroad.testing.idempotence import assert_idempotent
 from postroad.testing.items import ItemsConformance, ItemsGround
 from postroad.testing.journal import JournalConformance, JournalGround
 from postroad.testing.queues import QueueConformance, QueueGround
@@ -22,4 +23,5 @@ __all__ = [
     "StreamGround",
     "TopicConformance",
     "TopicGround",
+    "assert_idempotent",
 ]
