@@ -1,0 +1,170 @@
+"""Processes that die, hang or lose their database at the worst moment: nothing is lost and no key out of order."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.bus.vocabulary import eventually
+from tests.outbox.dispatching.processes import ROOT, Dispatchers, check_order, crashing_postgres, stopped
+from tests.outbox.grounds import Ground, postgres_ground
+
+pytestmark = pytest.mark.slow
+LEASE = 1.0
+PRODUCER = """
+import os, signal, sys
+import psycopg
+from postroad.outbox import DomainEvent, Outbox
+
+dsn, moment = sys.argv[1:]
+with psycopg.connect(dsn) as connection:
+    connection.execute("INSERT INTO orders VALUES ('o1')")
+    Outbox.postgres().add(connection, DomainEvent("orders.placed", {"orderId": "o1"}, {}))
+    if moment == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    connection.commit()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+MakeDispatchers = Callable[..., Dispatchers]
+
+
+@pytest.fixture
+def dispatchers_of(tmp_path: Path) -> Iterator[MakeDispatchers]:
+    made: list[Dispatchers] = []
+
+    def make(dsn: str, **config: Any) -> Dispatchers:
+        made.append(Dispatchers(dsn, tmp_path, **{"lease": LEASE, "poll": 0.1, "backoff": [0.05], **config}))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+def sent(ground: Ground) -> int:
+    return int(ground.run("SELECT count(*) FROM outbox WHERE state = 'SENT'")[0][0])
+
+
+@pytest.mark.parametrize(("moment", "rows"), [("before", 0), ("after", 1)])
+def test_a_producer_killed_around_its_commit_leaves_both_rows_or_none(
+    on_postgres: Ground, moment: str, rows: int
+) -> None:
+    on_postgres.run("CREATE TABLE orders (id text)")
+
+    done = subprocess.run([sys.executable, "-c", PRODUCER, on_postgres.dsn, moment], cwd=ROOT)
+
+    assert done.returncode == -signal.SIGKILL
+    assert on_postgres.run("SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM outbox)") == [(rows, rows)]
+
+
+@pytest.mark.parametrize("failpoint", ["outbox.after_claim", "outbox.after_publish", "outbox.before_settle"])
+def test_what_a_killed_dispatcher_held_is_published_by_another_under_the_same_ids(
+    ground: Ground, dispatchers_of: MakeDispatchers, failpoint: str
+) -> None:
+    events = [ground.add(payload={"n": n}) for n in range(5)]
+    dispatchers = dispatchers_of(ground.dsn)
+    doomed = dispatchers.start(f"{failpoint}=kill9#1")
+    assert doomed.wait(30) == -signal.SIGKILL
+    before = len(dispatchers.published())
+
+    successor = dispatchers.start()
+
+    eventually(lambda: sent(ground) == 5, within=20)
+    published = dispatchers.published()
+    check_order(published)
+    assert {each.event_id for each in published} == {str(event.event_id) for event in events}
+    assert len(published) == 5 + before
+    assert (before > 0) == (failpoint != "outbox.after_claim")
+    assert stopped(successor)["sent"] == 5
+
+
+def test_a_dispatcher_killed_in_the_middle_of_a_key_leaves_no_hole(
+    ground: Ground, dispatchers_of: MakeDispatchers
+) -> None:
+    for n in range(20):
+        ground.add(payload={"n": n})
+    dispatchers = dispatchers_of(ground.dsn)
+    doomed = dispatchers.start("outbox.mid_batch=kill9#7")
+    assert doomed.wait(30) == -signal.SIGKILL
+
+    dispatchers.start()
+
+    eventually(lambda: sent(ground) == 20, within=20)
+    check_order(dispatchers.published())
+
+
+def test_a_dispatcher_paused_beyond_its_lease_settles_nothing_when_it_wakes(
+    ground: Ground, dispatchers_of: MakeDispatchers
+) -> None:
+    for n in range(5):
+        ground.add(payload={"n": n})
+    dispatchers = dispatchers_of(ground.dsn)
+    paused = dispatchers.start("outbox.before_settle=stop:4#1")
+    eventually(lambda: _is_stopped(paused.pid), within=20)
+
+    successor = dispatchers.start()
+
+    eventually(lambda: sent(ground) == 5, within=20)
+    attempts_before = ground.run("SELECT attempts, updatedat FROM outbox ORDER BY seq")
+    eventually(lambda: not _is_stopped(paused.pid), within=20)
+    late = stopped(paused)
+    check_order(dispatchers.published())
+    assert (late["sent"], late["stale"]) == (0, 5)
+    assert stopped(successor)["sent"] == 5
+    assert ground.run("SELECT attempts, updatedat FROM outbox ORDER BY seq") == attempts_before
+
+
+def test_a_publish_whose_answer_was_lost_is_repeated_under_the_same_id(
+    ground: Ground, dispatchers_of: MakeDispatchers
+) -> None:
+    event = ground.add()
+    dispatchers = dispatchers_of(ground.dsn)
+
+    process = dispatchers.start("outbox.after_publish=raise#1")
+
+    eventually(lambda: sent(ground) == 1, within=20)
+    assert [each.event_id for each in dispatchers.published()] == [str(event.event_id)] * 2
+    assert ground.run("SELECT attempts FROM outbox") == [(2,)]
+    assert stopped(process)["retried"] == 1
+
+
+def test_sigterm_ends_with_everything_given_back(ground: Ground, dispatchers_of: MakeDispatchers) -> None:
+    for n in range(300):
+        ground.add(key={"transferId": f"tr_{n % 3}"}, payload={"n": n})
+    process = dispatchers_of(ground.dsn).start()
+    eventually(lambda: sent(ground) > 10, within=20)
+
+    report = stopped(process)
+
+    assert report["sent"] == sent(ground)
+    assert ground.run("SELECT count(*) FROM outbox WHERE lease_owner IS NOT NULL OR lease_until IS NOT NULL") == [(0,)]
+
+
+def test_after_a_crash_of_postgresql_claims_go_on_and_nothing_is_lost(
+    tmp_path: Path, dispatchers_of: MakeDispatchers
+) -> None:
+    with crashing_postgres(tmp_path) as (dsn, crash):
+        ground = postgres_ground(dsn)
+        dispatchers = dispatchers_of(dsn)
+        process = dispatchers.start()
+        for n in range(40):
+            ground.add(key={"transferId": f"tr_{n % 4}"}, payload={"n": n})
+        eventually(lambda: sent(ground) > 0, within=20)
+        crash()
+        for n in range(40):
+            ground.add(key={"transferId": f"tr_{n % 4}"}, payload={"n": n})
+
+        eventually(lambda: sent(ground) == 80, within=5 + LEASE)
+
+        check_order(dispatchers.published())
+        assert stopped(process)["sent"] == 80
+        ground.outbox.close()
+
+
+def _is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

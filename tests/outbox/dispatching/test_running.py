@@ -1,0 +1,255 @@
+"""A dispatcher that runs: how it is woken, stopped, watched, and how it survives its database."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import psycopg
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.bus.vocabulary import eventually
+from tests.outbox.dispatching.conftest import QUICK, MakeDispatcher
+from tests.outbox.dispatching.publishers import Recorder, failing
+from tests.outbox.grounds import Ground, an_event
+
+from postroad import OutgoingMessage, SendResult
+from postroad.errors import ConfigurationError, SchemaMismatch
+from postroad.outbox import DispatcherConfig, Outbox
+from postroad.outbox.dispatching import listening
+
+SELDOM = replace(QUICK, poll=60)
+
+
+class Slow:
+    """Publishes when it is let."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.go_on = threading.Event()
+
+    def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        self.entered.set()
+        self.go_on.wait(20)
+        return [SendResult(ok=True) for _ in messages]
+
+
+def test_a_commit_wakes_an_idle_dispatcher(ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher) -> None:
+    dispatcher = dispatcher_of(ground.outbox, recorder, SELDOM)
+    dispatcher.start()
+    eventually(lambda: dispatcher.ready)
+
+    for n in range(3):
+        ground.add(payload={"n": n})
+        eventually(lambda n=n: len(recorder.published) == n + 1)  # type: ignore[misc]
+
+
+def test_without_listening_polling_finds_everything(
+    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    dispatcher = dispatcher_of(ground.outbox, recorder, replace(QUICK, listen=False))
+    dispatcher.start()
+
+    ground.add()
+
+    eventually(lambda: len(recorder.published) == 1)
+
+
+def test_behind_a_pooler_that_swallows_notifications_it_warns_once_and_polls(
+    on_postgres: Ground,
+    recorder: Recorder,
+    dispatcher_of: MakeDispatcher,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(listening, "_LISTEN", b"LISTEN elsewhere")
+    monkeypatch.setattr(listening, "_TEST_SECONDS", 0.1)
+    dispatcher = dispatcher_of(on_postgres.outbox, recorder)
+
+    dispatcher.start()
+    on_postgres.add()
+
+    eventually(lambda: len(recorder.published) == 1)
+    assert caplog.text.count("outbox_listen_unavailable") == 1
+
+
+def test_stopping_lets_calls_end_and_gives_back_the_rest(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
+    slow = Slow()
+    for n in range(3):
+        ground.add(payload={"n": n})
+    dispatcher = dispatcher_of(ground.outbox, slow)
+    dispatcher.start()
+    assert slow.entered.wait(10)
+
+    stopping = threading.Thread(target=dispatcher.stop)
+    stopping.start()
+    slow.go_on.set()
+    stopping.join()
+
+    assert ground.run("SELECT state, lease_owner FROM outbox ORDER BY seq") == [
+        ("SENT", None), ("PENDING", None), ("PENDING", None),
+    ]  # fmt: skip
+    assert not dispatcher.ready
+
+
+def test_a_call_that_does_not_end_keeps_its_lease_and_nobody_waits_for_it(
+    ground: Ground, dispatcher_of: MakeDispatcher
+) -> None:
+    slow = Slow()
+    ground.add()
+    dispatcher = dispatcher_of(ground.outbox, slow)
+    dispatcher.start()
+    assert slow.entered.wait(10)
+
+    dispatcher.stop(timeout=0.1)
+
+    [(state, owner)] = ground.run("SELECT state, lease_owner FROM outbox")
+    slow.go_on.set()
+    assert state == "PENDING"
+    assert owner is not None
+
+
+def test_a_stop_event_of_the_caller_ends_a_run_with_its_report(
+    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    ground.add()
+    stop = threading.Event()
+    threading.Timer(0.3, stop.set).start()
+
+    report = dispatcher_of(ground.outbox, recorder).run(stop)
+
+    assert report.sent == 1
+
+
+def test_a_dispatcher_works_for_one_caller_at_a_time(
+    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    dispatcher = dispatcher_of(ground.outbox, recorder)
+    dispatcher.start()
+    eventually(lambda: dispatcher.ready)
+
+    with pytest.raises(ConfigurationError, match="at work already"):
+        dispatcher.run_once()
+
+
+def test_without_tables_it_does_not_start_and_names_the_remedy(
+    postgres_dsn: str, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    outbox = Outbox.postgres(postgres_dsn)
+
+    with pytest.raises(SchemaMismatch) as refused:
+        dispatcher_of(outbox, recorder).start()
+
+    outbox.close()
+    assert "postroad outbox init" in refused.value.remedy
+
+
+def test_newer_tables_are_left_alone(ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher) -> None:
+    ground.run("UPDATE outbox_meta SET version = 99")
+
+    with pytest.raises(SchemaMismatch, match="99"):
+        dispatcher_of(ground.outbox, recorder).run_once()
+
+
+def test_a_read_only_server_is_refused_at_the_start(
+    on_postgres: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    on_postgres.add()
+    name = on_postgres.run("SELECT current_database()")[0][0]
+    on_postgres.run(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    read_only = Outbox.postgres(on_postgres.dsn)
+
+    with pytest.raises(ConfigurationError, match="read-only"):
+        dispatcher_of(read_only, recorder).start()
+
+    read_only.close()
+
+
+def test_cut_connections_are_made_anew_and_nothing_is_lost(
+    on_postgres: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    dispatcher = dispatcher_of(on_postgres.outbox, recorder)
+    dispatcher.start()
+    for n in range(30):
+        on_postgres.add(payload={"n": n})
+        if n % 10 == 5:
+            _cut_all_others(on_postgres.dsn)
+
+    eventually(lambda: on_postgres.outbox.status().sent == 30)
+    assert list(dict.fromkeys(recorder.numbers())) == list(range(30))
+    eventually(lambda: dispatcher.ready)
+
+
+def test_an_open_transaction_holds_its_own_key_only(
+    on_postgres: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    dispatcher = dispatcher_of(on_postgres.outbox, recorder)
+    dispatcher.start()
+    with on_postgres.connection() as connection:
+        on_postgres.outbox.add(connection, an_event(payload={"n": 1}))
+        on_postgres.add(key={"transferId": "tr_2"}, payload={"n": 2})
+
+        eventually(lambda: recorder.numbers("tr_2") == [2])
+        eventually(lambda: on_postgres.outbox.status().oldest_open_transaction_seconds > 0.05)
+        waiting = recorder.numbers("tr_1")
+        connection.commit()
+
+    eventually(lambda: recorder.numbers("tr_1") == [1])
+    assert waiting == []
+
+
+def test_a_wrong_clock_changes_neither_leases_nor_due_times(
+    on_postgres: Ground, dispatcher_of: MakeDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    slow = Slow()
+    on_postgres.add(payload={"n": 1})
+    dispatcher = dispatcher_of(on_postgres.outbox, slow)
+    dispatcher.start()
+    assert slow.entered.wait(10)
+
+    [(lease,)] = on_postgres.run("SELECT extract(epoch FROM lease_until - now())::float8 FROM outbox")
+    slow.go_on.set()
+
+    assert 20 < lease <= 30
+
+
+def test_the_figures_of_alarms_are_counted_when_somebody_looks(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
+    registry = CollectorRegistry()
+    dispatcher = dispatcher_of(
+        ground.outbox, Recorder(fail=failing(2)), DispatcherConfig(retry_max=1), metrics=registry, service="cts"
+    )
+    for n in (1, 2):
+        ground.add(key={"transferId": f"tr_{n}"}, payload={"n": n})
+    before = [_figure(registry, name) for name in ("event_outbox_backlog", "dead_letter_count")]
+    lag = _figure(registry, "event_publish_lag_seconds")
+
+    dispatcher.drain()
+
+    eventually(lambda: _figure(registry, "event_outbox_backlog") == 0)
+    assert before == [2, 0]
+    assert lag > 0
+    assert _figure(registry, "event_publish_lag_seconds") == 0
+    assert _figure(registry, "dead_letter_count") == 1
+    assert _figure(registry, "postroad_publish_seconds_count") == 1
+
+
+def _figure(registry: CollectorRegistry, name: str) -> float:
+    [value] = [
+        sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+        if sample.name == name and sample.labels["service"] == "cts"
+    ]
+    return value
+
+
+def _cut_all_others(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+
+from postroad.errors import (
+    CircuitOpenError,
+    ConfigurationError,
+    HeldBack,
+    InvalidMessage,
+    MessageTooLarge,
+    NotPermitted,
+    OutcomeUnknown,
+    QueueNotFound,
+    RowRejected,
+    StorageFull,
+    TargetUnavailable,
+    Throttled,
+    TopicNotFound,
+    Unavailable,
+)
+from postroad.outbox.dispatching.pausing import TargetPause
+from postroad.outbox.dispatching.verdicts import Rejected, TargetDown, Tried, Untried, described, judge
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TargetUnavailable("x"), TopicNotFound("x"), QueueNotFound("x"), NotPermitted("x"), Throttled("x"),
+        CircuitOpenError("x"), ConfigurationError("x"), StorageFull("x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_what_is_the_targets_fault_is_not_the_rows(error: Exception) -> None:
+    assert judge(error) == TargetDown(f"{type(error).__name__}: x", getattr(error, "retry_after", None))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Unavailable("x"), OutcomeUnknown("x"), TimeoutError("x"), ConnectionResetError("x"), ValueError("x")],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_unknown_outcome_is_tried_again(error: Exception) -> None:
+    assert judge(error) == Tried(f"{type(error).__name__}: x")
+
+
+def test_a_message_that_can_never_go_is_rejected_with_its_class() -> None:
+    assert judge(RowRejected("no")) == Rejected("rejected: no")
+    assert judge(InvalidMessage("no")) == Rejected("rejected: no")
+    assert judge(MessageTooLarge("no")) == Rejected("too-large: no")
+
+
+def test_a_message_held_back_by_the_publisher_was_not_tried() -> None:
+    assert judge(HeldBack("behind")) == Untried()
+
+
+def test_an_error_is_described_in_one_short_line() -> None:
+    told = described(ValueError("a\nb\x00c" + "d" * 1_000))
+
+    assert told.startswith("ValueError: abcd")
+    assert len(told) == 500
+
+
+def test_a_pause_doubles_up_to_a_minute_and_ends_with_the_first_answer() -> None:
+    pause = TargetPause(5.0)
+
+    taken = [pause.begin(pause.until or 0.0, None) for _ in range(6)]
+
+    assert taken == [5, 10, 20, 40, 60, 60]
+    assert pause.end()
+    assert not pause.end()
+    assert pause.begin(0.0, None) == 5
+
+
+def test_during_a_pause_nothing_is_claimed_and_after_it_one_message_probes() -> None:
+    pause = TargetPause(5.0)
+    pause.begin(100.0, None)
+
+    assert pause.allows(104.9, 50) == 0
+    assert pause.allows(105.0, 50) == 1
+    pause.end()
+    assert pause.allows(105.0, 50) == 50
+
+
+def test_what_the_target_asks_for_comes_first_and_calls_under_way_change_nothing() -> None:
+    pause = TargetPause(5.0)
+
+    assert pause.begin(0.0, 17.0) == 17.0
+    assert pause.begin(1.0, 400.0) == 16.0
+    assert pause.until == 17.0
