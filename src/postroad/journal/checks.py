@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any, Final
+
+import msgspec
 
 from postroad.errors import InvalidEvent
 
@@ -18,8 +21,10 @@ _ID = re.compile(ID_PATTERN)
 _ENTITY_TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _EVENT_TYPE = re.compile(r"[^\s#]+( [^\s#]+)*")
 _MAX_EVENT_TYPE = 128
-_MIN_INT, _MAX_INT = -(1 << 63), (1 << 64) - 1
+_TOO_LARGE = 10**4_300  # what Python itself writes in digits
 _SHOWN = 80
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(dict[str, Any])
 # Ids repeat: those that were found good are known again at the price of a look-up.
 _remembered = functools.lru_cache(maxsize=8_192, typed=True)
 
@@ -78,12 +83,42 @@ def check_timestamp(value: object) -> None:
     )
 
 
+def json_copy(value: object, field: str) -> dict[str, Any]:
+    """The JSON object with containers of its own, so that nobody changes them later; or why it is none."""
+    plain = value if type(value) is dict else _plain(value)
+    if type(plain) is dict and (copy := _read_back(plain)) is not None and copy == plain:
+        return copy
+    plain = _plain(plain)
+    check_json(plain, field)
+    return plain  # type: ignore[no-any-return]  # it was checked to be an object
+
+
 def check_json(value: object, field: str) -> None:
     """Refuse a value that is no JSON object, naming the path of what is at fault."""
     if type(value) is dict and _is_object(value, MAX_DEPTH):
         return
     path, reason = _fault(value, field, MAX_DEPTH) or (field, "is not a JSON object")
     raise InvalidEvent(f"{path}: {reason}", field=path)
+
+
+def _read_back(value: dict[Any, Any]) -> dict[str, Any] | None:
+    """The object written and read again, which equals it if JSON holds it. None: it needs the slow look."""
+    try:
+        written = _ENCODER.encode(value)
+    except Exception:
+        return None
+    if written.count(b"{") + written.count(b"[") > MAX_DEPTH:
+        return None
+    return _DECODER.decode(written)
+
+
+def _plain(value: Any) -> Any:
+    """The value with lists for tuples and dictionaries for what is like them."""
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(child) for key, child in value.items()}
+    return [_plain(child) for child in value] if isinstance(value, list | tuple) else value
 
 
 def _is_object(value: dict[Any, Any], levels: int) -> bool:
@@ -101,7 +136,7 @@ def _is_object(value: dict[Any, Any], levels: int) -> bool:
 
 def _is_value(kind: type, value: Any, levels: int) -> bool:
     if kind is int:
-        return bool(_MIN_INT <= value <= _MAX_INT)
+        return bool(-_TOO_LARGE < value < _TOO_LARGE)
     if kind is bool or value is None:
         return True
     if kind is str:
@@ -141,7 +176,7 @@ def _why(value: object) -> str:
     if isinstance(value, float):
         return f"{value} is not a number of JSON"
     if isinstance(value, int):
-        return "the number has more than 64 bits"
+        return "the number has more than 4300 digits"
     if isinstance(value, str):
         return "holds half a surrogate pair, which no encoding can carry"
     return f"{type(value).__name__} is not a value of JSON"

@@ -69,10 +69,11 @@ class JournalEvent(msgspec.Struct, frozen=True, kw_only=True):
             app=DEFAULT_APP if app is None else app,
             timestamp=moment,
             event_id=new_event_id(moment) if event_id is None else event_id,
-            context=_copy({"source": "system"} if context is None else context),
-            properties=_copy(properties),
+            context=checks.json_copy({"source": "system"} if context is None else context, "context"),
+            properties=checks.json_copy(properties, "properties"),
         )
-        check_event(event)
+        check_names(event)
+        check_content(event)
         return event
 
     def to_item(self) -> dict[str, Any]:
@@ -131,6 +132,14 @@ def keys_of(event: JournalEvent) -> dict[str, str]:
 
 def check_event(event: JournalEvent, *, packed: bool = False) -> None:
     """Refuse an event that is not whole and sound. `packed`: part of its properties may be in a blob."""
+    check_names(event)
+    checks.check_json(event.context, "context")
+    checks.check_json(event.properties, "properties")
+    check_content(event, packed=packed)
+
+
+def check_names(event: JournalEvent) -> None:
+    """Refuse what cannot be the time, type or ids of an event."""
     checks.check_timestamp(event.timestamp)
     checks.check_event_type(event.event_type)
     checks.check_entity_type(event.entity_type)
@@ -139,8 +148,10 @@ def check_event(event: JournalEvent, *, packed: bool = False) -> None:
     checks.check_id(event.app, "app")
     if not isinstance(event.event_id, UUID):
         raise InvalidEvent(f"event_id: {event.event_id!r} is not a UUID", field="event_id")
-    checks.check_json(event.context, "context")
-    checks.check_json(event.properties, "properties")
+
+
+def check_content(event: JournalEvent, *, packed: bool = False) -> None:
+    """Refuse wrong or missing properties, which are JSON, and a pointer to a blob that is not the journal's own."""
     overflowed = OVERFLOW in event.properties
     if overflowed and not packed:
         raise InvalidEvent(
@@ -158,12 +169,3 @@ def _entity_type(event_type: str) -> str:
             remedy="Name the type of the entity, such as entity_type='STORE'.",
         )  # fmt: skip
     return known
-
-
-def _copy(value: Any) -> Any:
-    """The value with containers of its own, so that nobody changes them behind the event's back."""
-    if isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value)
-    if isinstance(value, Mapping):
-        return {key: _copy(child) for key, child in value.items()}
-    return [_copy(child) for child in value] if isinstance(value, list | tuple) else value

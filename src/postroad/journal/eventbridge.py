@@ -13,9 +13,10 @@ from postroad.connections.aws_errors import translated
 from postroad.connections.batches import Again, deliver
 from postroad.connections.batches import Entry as Sent
 from postroad.errors import ConfigurationError, PostroadError, Unavailable
-from postroad.journal.event import JournalEvent, check_event
+from postroad.journal.event import JournalEvent
 from postroad.journal.overflow import Overflow
 from postroad.journal.port import AppendResult
+from postroad.journal.records import checked_entry
 
 DETAIL_TYPE: Final = "log-event"
 SOURCE_PREFIX: Final = "task-workflow."
@@ -58,8 +59,7 @@ class EventBridgeSender:
 
     def _entry(self, event: JournalEvent) -> Sent[dict[str, Any]] | PostroadError:
         try:
-            check_event(event)
-            packed = self._overflow.pack(event)
+            packed = self._overflow.pack(checked_entry(event))
             self._overflow.store(packed)
         except PostroadError as error:
             return error

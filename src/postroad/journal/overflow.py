@@ -38,9 +38,9 @@ class Overflow:
     def __init__(self, blobs: Blobs | None) -> None:
         self._blobs = blobs
 
-    def pack(self, event: JournalEvent) -> Entry:
+    def pack(self, entry: Entry) -> Entry:
         """The event as it fits into an item; the blob is not stored yet."""
-        entry = Entry.of(event)
+        event = entry.event
         if len(entry.body) + _MAX_FRAME_BYTES <= MAX_ITEM_BYTES or (size := _json_bytes(event)) <= MAX_ITEM_BYTES:
             return entry
         if self._blobs is None:

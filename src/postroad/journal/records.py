@@ -9,7 +9,8 @@ import msgspec
 
 from postroad.errors import PostroadError
 from postroad.journal.asking import Question
-from postroad.journal.event import JournalEvent
+from postroad.journal.checks import MAX_DEPTH
+from postroad.journal.event import JournalEvent, check_content, check_event, check_names
 from postroad.journal.places import event_id_of, time_of
 
 
@@ -34,10 +35,25 @@ class Entry(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, event: JournalEvent, payload: bytes | None = None) -> Self:
         """The event, written down."""
-        body = Body(
-            event.event_type, event.entity_type, event.entity_id, event.app, event.context, event.properties
-        )  # fmt: skip
+        body = Body(event.event_type, event.entity_type, event.entity_id, event.app, event.context, event.properties)
         return cls(event, _ENCODER.encode(body), payload)
+
+
+def checked_entry(event: JournalEvent) -> Entry:
+    """The event written down, or why it is refused."""
+    check_names(event)
+    try:
+        entry = Entry.of(event)
+        read = _DECODER.decode(entry.body)
+        # What comes back as it was is JSON, and few brackets cannot be nested deep; all else gets the slow look.
+        same = read.context == event.context and read.properties == event.properties
+    except Exception:
+        same = False
+    if not same or entry.body.count(b"{") + entry.body.count(b"[") > MAX_DEPTH:
+        check_event(event)
+        return Entry.of(event)
+    check_content(event)
+    return entry
 
 
 class Records(Protocol):

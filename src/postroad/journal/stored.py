@@ -8,11 +8,11 @@ from uuid import UUID
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidEvent, PostroadError
 from postroad.journal.asking import Question, check_limit
-from postroad.journal.event import JournalEvent, check_event
+from postroad.journal.event import JournalEvent
 from postroad.journal.overflow import Overflow
 from postroad.journal.places import place_of
 from postroad.journal.port import AppendResult, Entity, Page
-from postroad.journal.records import Entry, Records
+from postroad.journal.records import Entry, Records, checked_entry
 from postroad.journal.states import KeepsStates
 
 _NO_ID = UUID(int=0)
@@ -88,8 +88,7 @@ class StoredJournal:
         try:
             if not isinstance(event, JournalEvent):
                 return InvalidEvent(f"{type(event).__name__} is not a JournalEvent")
-            check_event(event)
-            entry = self._overflow.pack(event)
+            entry = self._overflow.pack(checked_entry(event))
             # The blob of an event that is stored already must stay what it is.
             if entry.payload is not None and not self._records.has(event):
                 self._overflow.store(entry)

@@ -9,7 +9,7 @@ import msgspec
 
 _MAX_LEVELS: Final = 30
 _SMALLEST, _LARGEST = 1e-130, 9.9e125
-_MAX_DIGITS = 19
+_TOO_LARGE = 10**37
 
 
 def written(value: Any) -> dict[str, Any]:
@@ -48,6 +48,8 @@ def read_document(attribute: Mapping[str, Any]) -> Any:
 
 
 def _fits(value: Any, levels: int) -> bool:
+    if isinstance(value, int):
+        return -_TOO_LARGE < value < _TOO_LARGE
     if isinstance(value, float):
         return value == 0 or _SMALLEST <= abs(value) <= _LARGEST
     if isinstance(value, dict):
@@ -56,4 +58,4 @@ def _fits(value: Any, levels: int) -> bool:
 
 
 def _number(text: str) -> int | float:
-    return int(text) if len(text) <= _MAX_DIGITS + 1 and text.lstrip("-").isdigit() else float(text)
+    return int(text) if text.lstrip("-").isdigit() else float(text)

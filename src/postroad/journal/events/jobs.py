@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroad.journal.events.fields import Count, Id, Number, Properties
+from postroad.journal.events.fields import Count, Id, NestedId, Number, Properties
 
 
 class JobTask(Properties, frozen=True, kw_only=True):
     """One task of a job's graph."""
 
-    task_id: Id
+    task_id: NestedId
     name: str
     depends_on: list[str] = []
     input: dict[str, Any] = {}

@@ -9,8 +9,9 @@ import msgspec
 
 from postroad.errors import InvalidEvent
 from postroad.events.refusals import refusal
+from postroad.journal.checks import check_id
 from postroad.journal.events import health, jobs, tasks
-from postroad.journal.events.fields import Properties
+from postroad.journal.events.fields import ID_NAMES, Properties
 
 EVENT_CLASSES: Final[dict[str, type[Properties]]] = {
     "Task Pending": tasks.TaskPending,
@@ -48,6 +49,9 @@ def check_properties(event_type: str, properties: dict[str, Any], *, partial: bo
     except msgspec.ValidationError as error:
         refused = refusal(error, root="properties")
         raise InvalidEvent(refused.message, field=refused.field) from None
+    for name in ID_NAMES:
+        if (value := properties.get(name)) is not None:
+            check_id(value, f"properties.{name}")
 
 
 @functools.cache

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import apsw
 
 from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one
+from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.errors import PostroadError, StorageDamaged
 from postroad.journal.asking import Question
@@ -22,8 +24,10 @@ from postroad.journal.sqlite.tables import BACKWARD, COLUMNS, FORWARD, SCHEMA
 
 _ADD: Final = """
 INSERT INTO journal_event (tenant, entity, app, kind, place, received_ms, ttl, crc, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING tenant, place
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 """
+_LAST: Final = "SELECT max(id) FROM journal_event"
+_SINCE: Final = "SELECT tenant, place FROM journal_event WHERE id > ?"
 _HAS: Final = "SELECT 1 FROM journal_event WHERE tenant = ? AND place = ?"
 
 
@@ -72,16 +76,26 @@ class SQLiteRecords:
         self, tx: Transaction, entries: Sequence[Entry], received_at: int, ttl: int | None
     ) -> list[bool | PostroadError]:
         names = [names_of(entry.event) for entry in entries]
-        numbers = self._scopes.make(tx, [name for four in names for name in four])
+        numbers = self._scopes.make(tx, chain.from_iterable(names))
         rows = [
             (numbers[tenant], numbers[entity], numbers[app], numbers[kind], _place(entry.event), received_at, ttl,
              zlib.crc32(entry.body), entry.body)
             for entry, (tenant, entity, app, kind) in zip(entries, names, strict=True)
         ]  # fmt: skip
-        new = set(tx.connection.executemany(_ADD, rows).fetchall())
-        taken = [_taken(new, (row[0], row[4])) for row in rows]
-        keep_states(tx, [_step(entry, row) for entry, row, is_new in zip(entries, rows, taken, strict=True) if is_new])
-        return list(taken)
+        new = _inserted(tx.connection, rows)
+        keep_states(tx, [_step(entry, row) for entry, row, is_new in zip(entries, rows, new, strict=True) if is_new])
+        return list(new)
+
+
+def _inserted(connection: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> list[bool]:
+    """Insert the rows; which of them were not there before, of two equal ones the first."""
+    last = one(connection, _LAST)[0] or 0
+    before = connection.total_changes()
+    run_many(connection, _ADD, rows)
+    if connection.total_changes() - before == len(rows):
+        return [True] * len(rows)
+    new = set(every(connection, _SINCE, (last,)))
+    return [_taken(new, (row[0], row[4])) for row in rows]
 
 
 def _step(entry: Entry, row: tuple[Any, ...]) -> Step:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import apsw
 
 from postroad.connections.fetching import one
+from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.journal.asking import Question
 from postroad.journal.event import JournalEvent
 
 _FIND: Final = "SELECT id FROM journal_scope WHERE name = ?"
-_MAKE: Final = "INSERT INTO journal_scope (name) VALUES (?) RETURNING id"
+_MAKE: Final = "INSERT INTO journal_scope (name) VALUES (?) ON CONFLICT DO NOTHING RETURNING id, name"
 _MOST_KNOWN: Final = 50_000
 
 
@@ -23,14 +24,15 @@ class Scopes:
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
 
-    def make(self, tx: Transaction, names: Sequence[str]) -> Mapping[str, int]:
+    def make(self, tx: Transaction, names: Iterable[str]) -> dict[str, int]:
         """The numbers of all names; those that have none get one."""
-        known = self._known
-        found = {name: known[name] for name in names if name in known}
-        fresh = {name: _find_or_make(tx, name) for name in dict.fromkeys(names) if name not in found}
-        if fresh:
+        known, wanted = self._known, set(names)
+        found = {name: known[name] for name in wanted if name in known}
+        if len(found) < len(wanted):
+            fresh = _made(tx.connection, sorted(wanted.difference(found)))
             tx.after_commit(lambda: self._remember(fresh))
-        return found | fresh
+            found |= fresh
+        return found
 
     def find(self, connection: apsw.Connection, names: Sequence[str]) -> list[int] | None:
         """The numbers of the names, or None when one of them never occurred."""
@@ -71,9 +73,10 @@ def names_asked(question: Question, columns: Sequence[str]) -> list[str]:
     return [names[column] for column in columns]
 
 
-def _find_or_make(tx: Transaction, name: str) -> int:
-    found = _find(tx.connection, name)
-    return int(one(tx.connection, _MAKE, (name,))[0]) if found is None else found
+def _made(connection: apsw.Connection, names: Sequence[str]) -> dict[str, int]:
+    """The numbers of names that are not known here: most are new, some were made by another process."""
+    made = {name: number for number, name in run_many(connection, _MAKE, [(name,) for name in names])}
+    return made | {name: one(connection, _FIND, (name,))[0] for name in names if name not in made}
 
 
 def _find(connection: apsw.Connection, name: str) -> int | None:

@@ -11,6 +11,7 @@ import apsw
 
 from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one
+from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.journal.folding import Progress
 from postroad.journal.places import FIRST, before
@@ -18,7 +19,9 @@ from postroad.journal.records import read_body
 from postroad.journal.sqlite.scopes import Scopes
 from postroad.journal.states import TASK
 
-_KEPT: Final = "SELECT latest, pendings, run, state, begun, decided FROM journal_task WHERE entity = ?"
+_KEPT: Final = """
+SELECT entity, latest, pendings, run, state, begun, decided FROM journal_task WHERE entity IN (VALUES (?))
+"""
 _KEEP: Final = """
 INSERT OR REPLACE INTO journal_task (entity, tenant, latest, pendings, run, state, begun, decided)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
@@ -55,9 +58,13 @@ def keep_states(tx: Transaction, steps: Sequence[Step]) -> None:
     for step in steps:
         if step.entity_type == TASK:
             by_task[step.tenant, step.entity].append(step)
-    rows = [_row(tx.connection, tenant, entity, new) for (tenant, entity), new in by_task.items()]
-    if rows:
-        tx.connection.executemany(_KEEP, rows)
+    rows = run_many(tx.connection, _KEPT, [(entity,) for _, entity in by_task])
+    kept = {row[0]: (row[1], Progress(*row[2:])) for row in rows}
+    run_many(
+        tx.connection,
+        _KEEP,
+        [_row(tx.connection, kept.get(entity), tenant, entity, new) for (tenant, entity), new in by_task.items()],
+    )
 
 
 def read_states(
@@ -74,10 +81,11 @@ def read_states(
     return ((request_id, state) for request_id, state in found.items() if state)
 
 
-def _row(connection: apsw.Connection, tenant: int, entity: int, new: list[Step]) -> tuple[Any, ...]:
+def _row(
+    connection: apsw.Connection, kept: tuple[bytes, Progress] | None, tenant: int, entity: int, new: list[Step]
+) -> tuple[Any, ...]:
     new.sort(key=lambda step: step.place)
-    kept = one(connection, _KEPT, (entity,))
-    latest, progress = (FIRST, Progress()) if kept is None else (kept[0], Progress(*kept[1:]))
+    latest, progress = kept or (FIRST, Progress())
     if new[0].place > latest:
         latest = new[-1].place
         for step in new:

@@ -17,9 +17,9 @@ DEEP: dict[str, Any] = {"name": "bottom"}
 for _ in range(60):
     DEEP = {"in": DEEP}
 VALUES = [
-    {}, [], "", 0, -1, 2**63, -(2**63), 1.5, 1e300, 1e-300, 0.1, True, False, None, "é漢😀\x00", [[], {}, [None]],
-    {"": 1}, {"a b.c": [1, {"d": None}]}, DEEP,
-]  # fmt: skip
+    *({}, [], "", 0, -1, 2**63, -(2**63), 2**64 + 1, -(10**60), 1.5, 1e300, 1e-300, 0.1, True, False, None),
+    *("é漢😀\x00", [[], {}, [None]], {"": 1}, {"a b.c": [1, {"d": None}]}, DEEP),
+]
 
 
 class Appending(GroundedTests):
