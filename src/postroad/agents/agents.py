@@ -58,6 +58,11 @@ class Agents:
         self._stream = stream
         self._settings = settings
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether a runner of ours fills the lanes; False where the store has functions of its own for that."""
+        return self._store.runs_here
+
     def provision(self) -> None:
         """Make what is missing of tables, streams and queues; repeated it changes nothing."""
         self._store.provision()

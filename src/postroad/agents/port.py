@@ -186,6 +186,11 @@ class AgentStore(EventStore, Protocol):
     """Everything about agents in one place."""
 
     @property
+    def runs_here(self) -> bool:
+        """Whether a runner of ours fills the lanes."""
+        ...
+
+    @property
     def registry(self) -> Registry: ...
 
     @property

@@ -34,6 +34,8 @@ SELECT shard.id FROM stream_shards AS shard JOIN streams ON streams.id = shard.s
 class SQLiteAgentStore:
     """Everything about agents in one file."""
 
+    runs_here = True
+
     def __init__(
         self,
         engine: Engine,

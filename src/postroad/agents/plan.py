@@ -1,0 +1,187 @@
+"""What so many agents would need and cost on AWS: the paper plan, as a program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from postroad.errors import InvalidInput
+
+PRICES_AS_OF: Final = "2025-07-01"
+PRICES: Final[Mapping[str, float]] = {
+    "kinesis_shard_hour": 0.015,
+    "kinesis_put_million": 0.014,
+    "dynamodb_write_million": 0.625,
+    "dynamodb_read_million": 0.125,
+    "dynamodb_gb_month": 0.25,
+    "sqs_fifo_million": 0.5,
+    "lambda_request_million": 0.2,
+    "lambda_gb_second": 0.0000166667,
+}
+"""US dollars in us-east-1, on demand, without free tiers and discounts."""
+MONTH_SECONDS: Final = 2_592_000
+MILLION_SECONDS: Final = 2.592
+_DEFAULT_QUOTAS: Final = {
+    "kinesis_shards": 20_000,
+    "dynamodb_table_write_units": 40_000,
+    "lambda_concurrency": 1_000,
+    "sns_fifo_topics": 1_000,
+}
+_SNS_SUBSCRIPTIONS: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanInput:
+    """How many agents, and how much they say to how many. All numbers are above zero."""
+
+    agents: float = 1_000_000
+    events_per_second: float = 100_000
+    subscribers: float = 10
+    event_bytes: float = 1_024
+    window_seconds: float = 1
+    retention_hours: float = 168
+    poll_seconds: float = 20
+    headroom: float = 1.25
+    prices: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if each.name != "prices":
+                _check(each.name, getattr(self, each.name))
+        for name, price in self.prices.items():
+            if name not in PRICES:
+                raise InvalidInput(
+                    f"prices: {name!r} is not a price", field="prices", remedy=f"The prices are {', '.join(PRICES)}."
+                )
+            _check(f"prices.{name}", price)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is needed, service by service, and what it costs."""
+
+    deliveries_per_second: float
+    kinesis: dict[str, float]
+    dynamodb: dict[str, float]
+    sqs: dict[str, float]
+    lambda_: dict[str, float]
+    sns_sqs: dict[str, Any]
+    quotas: list[dict[str, Any]]
+    cost_per_month: dict[str, float]
+    cost_per_million_deliveries: float
+    prices: dict[str, float]
+    prices_as_of: str
+
+    def document(self) -> dict[str, Any]:
+        """The plan under the names of its JSON."""
+        return {each.name.rstrip("_"): getattr(self, each.name) for each in fields(self)}
+
+
+def plan(given: PlanInput) -> Plan:
+    """Reckon what AWS needs for these agents."""
+    prices = {**PRICES, **given.prices}
+    deliveries = given.events_per_second * given.subscribers
+    kinesis = _kinesis(given)
+    dynamodb = _dynamodb(given, deliveries)
+    sqs = _sqs(given, deliveries)
+    functions = {
+        "aggregator_concurrency": kinesis["shards"],
+        "publisher_concurrency": dynamodb["partitions"],
+        "invocations_per_second": math.ceil((kinesis["shards"] + dynamodb["partitions"]) / given.window_seconds),
+    }
+    cost = _cost(given, prices, kinesis, dynamodb, sqs, functions, deliveries)
+    return Plan(
+        deliveries_per_second=deliveries,
+        kinesis=kinesis,
+        dynamodb=dynamodb,
+        sqs=sqs,
+        lambda_=functions,
+        sns_sqs={
+            "topics": given.agents,
+            "publish_calls_per_second": math.ceil(given.events_per_second),
+            "feasible": given.agents <= _DEFAULT_QUOTAS["sns_fifo_topics"] and given.subscribers <= _SNS_SUBSCRIPTIONS,
+        },
+        quotas=_quotas(given, kinesis, dynamodb, functions),
+        cost_per_month=cost,
+        cost_per_million_deliveries=cost["total"] / (deliveries * MILLION_SECONDS),
+        prices=prices,
+        prices_as_of=PRICES_AS_OF,
+    )
+
+
+def _kinesis(given: PlanInput) -> dict[str, float]:
+    events, size = given.events_per_second, given.event_bytes
+    return {
+        "shards": math.ceil(given.headroom * max(events / 1_000, events * size / 1_048_576)),
+        "hot_producer_events_per_second": min(1_000, math.floor(1_048_576 / size)),
+    }
+
+
+def _dynamodb(given: PlanInput, deliveries: float) -> dict[str, float]:
+    row_bytes = given.event_bytes + 256
+    units = math.ceil(row_bytes / 1_024)
+    return {
+        "row_bytes": row_bytes,
+        "write_units_per_row": units,
+        "write_units_per_second": deliveries * units,
+        "partitions": math.ceil(deliveries * units / 1_000),
+        "read_units_per_second": given.events_per_second * math.ceil(128 * given.subscribers / 4_096),
+        "batch_write_calls_per_second": math.ceil(deliveries / 25),
+        "storage_gb": deliveries * row_bytes * 3_600 * given.retention_hours / 1e9,
+        "hot_subscriber_events_per_second": math.floor(1_000 / units),
+    }
+
+
+def _sqs(given: PlanInput, deliveries: float) -> dict[str, float]:
+    per_call = min(10, max(1, given.window_seconds * deliveries / given.agents))
+    return {
+        "queues": given.agents,
+        "messages_per_call": per_call,
+        "send_calls_per_second": math.ceil(deliveries / per_call),
+        "receive_calls_per_second": math.ceil(max(deliveries / per_call, given.agents / given.poll_seconds)),
+        "delete_calls_per_second": math.ceil(deliveries / per_call),
+    }
+
+
+def _cost(
+    given: PlanInput, prices: Mapping[str, float], kinesis: dict[str, float], dynamodb: dict[str, float],
+    sqs: dict[str, float], functions: dict[str, float], deliveries: float,
+) -> dict[str, float]:  # fmt: skip
+    puts = given.events_per_second * math.ceil(given.event_bytes / 25_600) * MILLION_SECONDS
+    calls = sum(sqs[f"{verb}_calls_per_second"] for verb in ("send", "receive", "delete"))
+    invocations = functions["invocations_per_second"]
+    cost = {
+        "kinesis": kinesis["shards"] * 720 * prices["kinesis_shard_hour"] + puts * prices["kinesis_put_million"],
+        "dynamodb": (
+            deliveries * dynamodb["write_units_per_row"] * prices["dynamodb_write_million"]
+            + dynamodb["read_units_per_second"] * prices["dynamodb_read_million"]
+        ) * MILLION_SECONDS
+        + dynamodb["storage_gb"] * prices["dynamodb_gb_month"],
+        "sqs": calls * MILLION_SECONDS * prices["sqs_fifo_million"],
+        "lambda": invocations * MILLION_SECONDS * prices["lambda_request_million"]
+        + invocations * 0.1 * MONTH_SECONDS * prices["lambda_gb_second"],
+    }  # fmt: skip
+    return {**cost, "total": sum(cost.values())}
+
+
+def _quotas(
+    given: PlanInput, kinesis: dict[str, float], dynamodb: dict[str, float], functions: dict[str, float]
+) -> list[dict[str, Any]]:
+    needed = {
+        "kinesis_shards": kinesis["shards"],
+        "dynamodb_table_write_units": dynamodb["write_units_per_second"],
+        "lambda_concurrency": functions["aggregator_concurrency"] + functions["publisher_concurrency"],
+        "sns_fifo_topics": given.agents,
+    }
+    return [
+        {"name": name, "needed": needed[name], "default": default, "exceeded": needed[name] > default}
+        for name, default in _DEFAULT_QUOTAS.items()
+    ]
+
+
+def _check(name: str, value: object) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:  # type: ignore[operator]  # checked just before
+        raise InvalidInput(f"{name}: {value!r} is not a number above 0", field=name)

@@ -1,0 +1,207 @@
+"""`postroad agent publish|tail|run`: events of agents, there and back."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from postroad.cli.agents import agents_of
+from postroad.cli.call import Call
+from postroad.cli.durations import duration
+from postroad.cli.output import write, write_json
+from postroad.cli.verbs import add_verb
+from postroad.errors import InvalidEvent, InvalidInput, PostroadError
+from postroad.telemetry import legible
+
+if TYPE_CHECKING:
+    from postroad.agents import AgentEvent, Agents, Runner, RunStats
+    from postroad.queues import Delivery, Queue
+
+_PROGRESS_EVERY = 1_000
+_SLICE_SECONDS = 1.0
+_FOREVER = 315_360_000.0
+
+
+def add_to(noun: typer.Typer) -> None:
+    """Make the verbs part of the noun."""
+    add_verb(noun, "publish", publish, example="""postroad agent publish ann order.placed '{"id": 7}'""")
+    add_verb(noun, "tail", tail, example="postroad agent tail bob --max 10 --wait 5")
+    add_verb(noun, "run", run, example="postroad agent run --once")
+
+
+def publish(
+    call: Call,
+    producer: Annotated[str | None, typer.Argument(metavar="[PRODUCER]", help="The agent that says it.")] = None,
+    event_type: Annotated[str | None, typer.Argument(metavar="[TYPE]", help="The event's type.")] = None,
+    data: Annotated[str | None, typer.Argument(metavar="[JSON]", help="Its data, a JSON object.")] = None,
+    timestamp: Annotated[str | None, typer.Option(metavar="TIME", help="When it happened; now by default.")] = None,
+    event_id: Annotated[str | None, typer.Option(metavar="ID", help="Its id; made when left out.")] = None,
+    file: Annotated[str | None, typer.Option(metavar="F", help="One event a line; '-' reads stdin.")] = None,
+) -> None:
+    """Publish one event, or the events of a file, one JSON object a line."""
+    from postroad.agents import AgentEvent
+
+    if file is not None:
+        if producer is not None:
+            raise InvalidInput("file: an event is given besides the file", field="file", remedy="Give one of both.")
+        _publish_file(call, file)
+        return
+    if producer is None or event_type is None or data is None:
+        raise InvalidInput("PRODUCER, TYPE and JSON are needed, or --file", field="producer")
+    event = AgentEvent(producer, event_type, _json(data.encode()), timestamp, event_id)
+    with agents_of(call) as agents:
+        document = _publish(agents, event)
+    call.show(document, f"published {legible(document['eventId'])}")
+
+
+def tail(
+    call: Call,
+    agent_id: Annotated[str, typer.Argument(metavar="ID", help="The agent.")],
+    max_: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="End after so many.")] = None,
+    wait: Annotated[
+        float | None, typer.Option(parser=duration, metavar="S", help="End after so long without any.")
+    ] = None,
+    no_ack: Annotated[bool, typer.Option("--no-ack", help="Give everything back at the end.")] = False,
+) -> None:
+    """Print what is delivered to an agent, one JSON object a line, and ack it."""
+    from postroad.documents import agent_delivery
+
+    with agents_of(call) as agents:
+        queue = agents.queue(agent_id)
+        held: list[Delivery] = []
+        try:
+            for delivery in _deliveries(queue, max_, _FOREVER if wait is None else wait):
+                write_json(agent_delivery(delivery))
+                if no_ack:
+                    held.append(delivery)
+                else:
+                    queue.ack([delivery])
+        finally:
+            _give_back(queue, held)
+
+
+def run(call: Call, once: Annotated[bool, typer.Option("--once", help="End when nothing is left.")] = False) -> None:
+    """Move events from the stream into the lanes, until Ctrl-C."""
+    with agents_of(call) as agents:
+        runner = agents.runner()
+        if not once:
+            with _stopped_by_signals() as stop:
+                runner.run(stop)
+            return
+        rounds = _rounds(runner)
+    totals = {name: sum(getattr(each, name) for each in rounds) for name in ("read", "written", "released", "rejected")}
+    call.show(totals, ", ".join(f"{value:,} {name}" for name, value in totals.items()))
+
+
+def _rounds(runner: Runner) -> list[RunStats]:
+    rounds = [runner.run_once()]
+    while rounds[-1].read:
+        rounds.append(runner.run_once())
+    return rounds
+
+
+def _publish_file(call: Call, name: str) -> None:
+    published = 0
+    with agents_of(call) as agents, _opened(name) as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                document = _publish(agents, _event(line))
+            except PostroadError as error:
+                raise InvalidEvent(
+                    f"line {number}: {error.message}", field=error.field,
+                    remedy=f"Correct the line; the {published:,} events before it are published.",
+                ) from error  # fmt: skip
+            published += 1
+            if call.json:
+                write_json(document)
+            if published % _PROGRESS_EVERY == 0:
+                write(f"{published:,} published", sys.stderr)
+    if not call.json:
+        write(f"published {published:,} events")
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[Iterable[bytes]]:
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file: BinaryIO = Path(name).open("rb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise InvalidInput(f"file: {legible(name)} cannot be read: {error.strerror}", field="file") from error
+    with file:
+        yield file
+
+
+def _event(line: bytes) -> AgentEvent:
+    from postroad.agents import AgentEvent
+
+    fields = _json(line)
+    if not isinstance(fields, dict):
+        raise InvalidEvent("is not a JSON object")
+    unknown = set(fields) - {"agentId", "timestamp", "eventType", "data", "eventId"}
+    if unknown:
+        raise InvalidEvent(f"{min(unknown)}: is not a field of an event", field=min(unknown))
+    # What is missing or of another kind is refused by its name when it is published.
+    wanted: Any = fields.get
+    return AgentEvent(*(wanted(name) for name in ("agentId", "eventType", "data", "timestamp", "eventId")))
+
+
+def _publish(agents: Agents, event: AgentEvent) -> dict[str, Any]:
+    from postroad.documents import published
+
+    [outcome] = agents.publish_each([event])
+    if outcome.error is not None:
+        raise outcome.error
+    return published(outcome)
+
+
+def _json(text: bytes) -> Any:
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise InvalidEvent(f"data: is broken JSON ({error})", field="data") from None
+
+
+def _deliveries(queue: Queue, most: int | None, silence: float) -> Iterator[Delivery]:
+    """What is delivered, until there were enough or none came for so long."""
+    count, heard_at = 0, time.monotonic()
+    while most is None or count < most:
+        left = silence - (time.monotonic() - heard_at)
+        batch = 10 if most is None else min(10, most - count)
+        leased = queue.receive(max_messages=batch, wait=max(0.0, min(_SLICE_SECONDS, left)))
+        if not leased and left <= 0:
+            return
+        for delivery in leased:
+            yield delivery
+            count, heard_at = count + 1, time.monotonic()
+
+
+def _give_back(queue: Queue, held: list[Delivery]) -> None:
+    undo = getattr(queue, "undo", queue.release)
+    if held:
+        undo(held)
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set."""
+    stop = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,201 @@
+"""`postroad agent`: make agents, connect them, and see what waits for them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from postroad.cli.call import Call
+from postroad.cli.confirming import confirm_yes
+from postroad.cli.verbs import add_verb
+from postroad.telemetry import legible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postroad.agents import Agents
+
+AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent.")]
+Listener = Annotated[str, typer.Argument(metavar="LISTENER", help="The agent that listens.")]
+Producer = Annotated[str, typer.Argument(metavar="PRODUCER", help="The agent that is heard.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def add_to(noun: typer.Typer) -> None:
+    """Make the verbs part of the noun."""
+    add_verb(noun, "create", create, example="postroad agent create ann --accept all")
+    add_verb(noun, "list", list_agents, example="postroad agent list")
+    add_verb(noun, "show", show, example="postroad agent show ann")
+    add_verb(noun, "delete", delete, example="postroad agent delete ann --yes", destructive=True)
+    add_verb(noun, "subscribe", subscribe, example="postroad agent subscribe bob ann")
+    add_verb(noun, "unsubscribe", unsubscribe, example="postroad agent unsubscribe bob ann")
+    add_verb(noun, "grant", grant, example="postroad agent grant ann bob")
+    add_verb(noun, "pause", pause, example="postroad agent pause bob ann")
+    add_verb(noun, "resume", resume, example="postroad agent resume bob ann")
+    add_verb(noun, "replay", replay, example="postroad agent replay bob ann --since 2025-07-01T12:00:00Z")
+    add_verb(noun, "provision", provision, example="postroad agent provision")
+    add_verb(noun, "dead", dead, example="postroad agent dead bob")
+    add_verb(noun, "redrive", redrive, example="postroad agent redrive bob")
+
+
+@contextmanager
+def agents_of(call: Call) -> Iterator[Agents]:
+    """The agents of the backend that the settings name."""
+    with call.backend() as backend:
+        yield backend.agents()
+
+
+def create(
+    call: Call,
+    agent_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Its id; made when left out.")] = None,
+    order: Annotated[str, typer.Option(metavar="O", help="'producer' or 'total'.")] = "producer",
+    accept: Annotated[str, typer.Option(metavar="A", help="'listed' or 'all'.")] = "listed",
+) -> None:
+    """Make an agent and print its token, which is shown this once."""
+    with agents_of(call) as agents:
+        made = agents.register(agent_id, order=order, accept=accept)  # type: ignore[arg-type]  # checked there
+    document = {"agentId": made.agent_id, "token": made.token, "createdAt": made.created_at}
+    call.show(document, f"made agent {made.agent_id}", f"token, shown this once: {made.token}")
+
+
+def list_agents(
+    call: Call,
+    limit: Annotated[int, typer.Option(metavar="N", help="How many, 1 to 100.")] = 20,
+    cursor: Annotated[str | None, typer.Option(metavar="C", help="`next_cursor` of the page before.")] = None,
+) -> None:
+    """List agents, a page at a time."""
+    from postroad.documents import agent_row
+
+    with agents_of(call) as agents:
+        page = agents.list(limit=limit, cursor=cursor)
+    items = [agent_row(agent) for agent in page.items]
+    more = [] if page.next_cursor is None else [f"more with --cursor {legible(page.next_cursor)}"]
+    call.show({"items": items, "next_cursor": page.next_cursor}, *_table(items, "no agents"), *more)
+
+
+def show(call: Call, agent_id: AgentId) -> None:
+    """Show an agent, whom it listens to and what waits for it."""
+    from postroad.documents import agent_document, lane_stats
+
+    with agents_of(call) as agents:
+        document = agent_document(agents.get(agent_id))
+        stats = lane_stats(agents.stats(agent_id))
+    lines = [f"{name}: {value}" for name, value in {**document, **stats}.items() if name != "subscriptions"]
+    heard = [f"listens to {each['producerId']} ({each['state']})" for each in document["subscriptions"]]
+    call.show(document, *map(legible, [*lines, *heard]))
+
+
+def delete(call: Call, agent_id: AgentId, yes: Yes = False) -> None:
+    """Remove an agent with its subscriptions and what waits for it; its id is never given again."""
+    with agents_of(call) as agents:
+        waiting = agents.stats(agent_id)
+        confirm_yes(
+            yes, f'deleting agent "{legible(agent_id)}"',
+            lambda: f'removes "{legible(agent_id)}" with {waiting.visible + waiting.in_flight:,} waiting messages',
+        )  # fmt: skip
+        gone = agents.delete(agent_id)
+    document = {"discarded": gone.discarded, "subscriptions": gone.subscriptions, "subscribers": gone.subscribers}
+    call.show(document, f"removed {legible(agent_id)}; {gone.discarded:,} messages went with it")
+
+
+def subscribe(call: Call, listener: Listener, producer: Producer) -> None:
+    """Let an agent hear another one from now on."""
+    with agents_of(call) as agents:
+        new = agents.subscribe(listener, producer)
+    call.show({"subscribed": new}, f"{listener} {'now' if new else 'already'} listens to {producer}")
+
+
+def unsubscribe(
+    call: Call,
+    listener: Listener,
+    producer: Producer,
+    discard: Annotated[bool, typer.Option("--discard", help="What waits goes too.")] = False,
+) -> None:
+    """Stop an agent from hearing another one."""
+    with agents_of(call) as agents:
+        ended = agents.unsubscribe(listener, producer, discard=discard)
+    words = "no longer listens" if ended else "did not listen"
+    call.show({"unsubscribed": ended}, legible(f"{listener} {words} to {producer}"))
+
+
+def grant(call: Call, producer: Producer, listener: Listener) -> None:
+    """Let a listener subscribe to a producer by itself."""
+    with agents_of(call) as agents:
+        agents.grant(producer, listener)
+    call.show({"granted": True}, f"{listener} may listen to {producer}")
+
+
+def pause(call: Call, listener: Listener, producer: Producer) -> None:
+    """Withhold a producer's events from a listener; they are kept."""
+    with agents_of(call) as agents:
+        agents.pause(listener, producer)
+    call.show({"state": "paused"}, f"{producer} is withheld from {listener}")
+
+
+def resume(call: Call, listener: Listener, producer: Producer) -> None:
+    """Deliver what was withheld, before anything newer."""
+    with agents_of(call) as agents:
+        agents.resume(listener, producer)
+    call.show({"state": "active"}, f"{producer} is delivered to {listener}")
+
+
+def replay(
+    call: Call,
+    listener: Listener,
+    producer: Producer,
+    since: Annotated[str, typer.Option(metavar="TIME", help="From this time on.")] = "trim_horizon",
+) -> None:
+    """Deliver a producer's events to a listener again."""
+    with agents_of(call) as agents:
+        replayed = agents.replay(listener, producer, since=since)
+    call.show({"replayed": replayed}, f"{replayed:,} events are delivered again")
+
+
+def provision(call: Call) -> None:
+    """Make what is missing of tables, streams and queues."""
+    with agents_of(call) as agents:
+        agents.provision()
+    call.show({"provisioned": True}, "everything that agents need is there")
+
+
+def dead(
+    call: Call,
+    agent_id: AgentId,
+    limit: Annotated[int, typer.Option(metavar="N", help="How many.")] = 10,
+) -> None:
+    """Show what failed too often, oldest first."""
+    from postroad.documents import agent_dead_letter
+
+    with agents_of(call) as agents:
+        items = [agent_dead_letter(each) for each in agents.dead_letters(agent_id, limit=limit)]
+    lines = [
+        legible(f"{each['eventId']}  {each['eventType']} of {each['agentId']}: {each['error'] or each['reason']}")
+        for each in items
+    ]
+    call.show({"items": items}, *(lines or ["no dead letters"]))
+
+
+def redrive(
+    call: Call,
+    agent_id: AgentId,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="At most so many.")] = None,
+    yes: Yes = False,
+) -> None:
+    """Put an agent's dead letters behind what waits for it; `--yes` is taken and not needed: nothing is lost."""
+    del yes
+    with agents_of(call) as agents:
+        redriven = agents.redrive(agent_id, limit=limit)
+    call.show({"redriven": redriven}, f"{redriven:,} dead letters are back")
+
+
+def _table(items: list[dict[str, Any]], none: str) -> list[Any]:
+    from rich.text import Text
+
+    from postroad.cli.tables import table
+
+    if not items:
+        return [f"{none}; make one with: postroad agent create"]
+    keys = ("agentId", "order", "accept", "createdAt")
+    return [table(["AGENT", "ORDER", "ACCEPT", "MADE"], ([Text(str(each[key])) for key in keys] for each in items))]

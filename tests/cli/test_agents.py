@@ -1,0 +1,149 @@
+"""`postroad agent` and `postroad plan agents`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.terminal import Postroad
+
+
+@pytest.fixture
+def village(postroad: Postroad) -> Postroad:
+    """Two agents, `bob` listens to `ann`."""
+    postroad("agent", "create", "ann")
+    postroad("agent", "create", "bob", "--order", "total")
+    postroad("agent", "subscribe", "bob", "ann")
+    return postroad
+
+
+def test_create_prints_the_token_once(postroad: Postroad) -> None:
+    outcome = postroad("agent", "create", "--accept", "all", "--json")
+
+    assert outcome.code == 0
+    assert sorted(outcome.document) == ["agentId", "createdAt", "token"]
+    assert postroad("agent", "show", outcome.document["agentId"], "--json").document["accept"] == "all"
+
+
+def test_agents_are_listed_and_shown(village: Postroad) -> None:
+    listed = village("agent", "list", "--json").document
+    shown = village("agent", "show", "bob", "--json").document
+    people = village("agent", "list")
+
+    assert [row["agentId"] for row in listed["items"]] == ["ann", "bob"]
+    assert listed["next_cursor"] is None
+    assert shown["subscriptions"][0]["producerId"] == "ann"
+    assert "total" in people.out
+
+
+def test_an_event_is_published_moved_and_tailed(village: Postroad) -> None:
+    published = village("agent", "publish", "ann", "placed", '{"n": 1}', "--event-id", "e1", "--json")
+    moved = village("agent", "run", "--once", "--json")
+    peeked = village("agent", "tail", "bob", "--max", "1", "--wait", "1", "--no-ack", "--json")
+    tailed = village("agent", "tail", "bob", "--wait", "0", "--json")
+    empty = village("agent", "tail", "bob", "--wait", "0", "--json")
+
+    assert sorted(published.document) == ["eventId", "sequenceNumber", "shardId"]
+    assert moved.document == {"read": 1, "written": 1, "released": 1, "rejected": 0}
+    assert json.loads(peeked.out)["eventId"] == json.loads(tailed.out)["eventId"] == "e1"
+    assert json.loads(tailed.out)["receiveCount"] == 1
+    assert empty.out == ""
+
+
+def test_a_file_is_published_until_the_first_bad_line(village: Postroad, tmp_path: Path) -> None:
+    lines = [json.dumps({"agentId": "ann", "eventType": "x", "data": {"n": n}}) for n in range(3)]
+    (tmp_path / "events").write_text("\n".join([*lines[:2], '{"agentId": "ann"}', lines[2]]))
+
+    outcome = village("agent", "publish", "--file", "events", "--json")
+    from_stdin = village("agent", "publish", "--file", "-", stdin=lines[2])
+
+    assert outcome.code == 2
+    assert "line 3" in outcome.problem["detail"]
+    assert len(outcome.out.splitlines()) == 2
+    assert from_stdin.out == "published 1 events\n"
+    assert village("agent", "run", "--once", "--json").document["read"] == 3
+
+
+def test_pausing_resuming_and_replaying(village: Postroad) -> None:
+    village("agent", "publish", "ann", "placed", "{}")
+    village("agent", "run", "--once")
+
+    assert village("agent", "pause", "bob", "ann", "--json").document == {"state": "paused"}
+    assert village("agent", "tail", "bob", "--wait", "0").out == ""
+    assert village("agent", "resume", "bob", "ann", "--json").document == {"state": "active"}
+    assert village("agent", "replay", "bob", "ann", "--json").document == {"replayed": 1}
+    assert village("agent", "grant", "ann", "bob").code == 0
+    assert village("agent", "unsubscribe", "bob", "ann", "--discard", "--json").document == {"unsubscribed": True}
+    assert village("agent", "dead", "bob", "--json").document == {"items": []}
+    assert village("agent", "redrive", "bob", "--json").document == {"redriven": 0}
+    assert village("agent", "provision").code == 0
+
+
+def test_deleting_asks_first(village: Postroad) -> None:
+    refused = village("agent", "delete", "ann")
+    done = village("agent", "delete", "ann", "--yes", "--json")
+
+    assert refused.code == 2
+    assert done.document == {"discarded": 0, "subscriptions": 0, "subscribers": 1}
+    assert village("agent", "show", "ann").code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("show", "nobody"), 1),
+        (("create", "a#b"), 2),
+        (("create", "ann"), 1),
+        (("create", "--order", "newest"), 2),
+        (("publish", "ann", "x", "[1]"), 2),
+        (("publish", "ann", "x", "{"), 2),
+        (("publish", "nobody", "x", "{}"), 1),
+        (("publish", "ann"), 2),
+        (("publish", "--file", "missing"), 2),
+        (("pause", "ann", "bob"), 1),
+        (("replay", "bob", "ann", "--since", "yesterday"), 2),
+        (("tail", "nobody"), 1),
+    ],
+)
+def test_refusals_have_their_exit_codes(village: Postroad, words: tuple[str, ...], code: int) -> None:
+    outcome = village("agent", *words)
+
+    assert outcome.code == code
+    assert len(outcome.err.splitlines()) <= 3
+
+
+def test_the_plan_keeps_to_its_formulas(postroad: Postroad) -> None:
+    document = postroad("plan", "agents", "--json").document
+
+    assert document["deliveries_per_second"] == 1_000_000
+    assert document["kinesis"] == {"shards": 125, "hot_producer_events_per_second": 1_000}
+    assert document["dynamodb"]["partitions"] == 2_000
+    assert document["dynamodb"]["storage_gb"] == pytest.approx(774_144)
+    assert document["sqs"]["messages_per_call"] == 1
+    assert document["lambda"]["invocations_per_second"] == 2_125
+    assert document["sns_sqs"]["feasible"] is False
+    assert [quota["name"] for quota in document["quotas"] if quota["exceeded"]] == [
+        "dynamodb_table_write_units", "lambda_concurrency", "sns_fifo_topics",
+    ]  # fmt: skip
+    cost = document["cost_per_month"]
+    assert cost["total"] == pytest.approx(cost["kinesis"] + cost["dynamodb"] + cost["sqs"] + cost["lambda"])
+    assert document["cost_per_million_deliveries"] == pytest.approx(cost["total"] / 2_592_000)
+
+
+def test_prices_of_ones_own_count(postroad: Postroad, tmp_path: Path) -> None:
+    (tmp_path / "prices.json").write_text('{"sqs_fifo_million": 1}')
+
+    ours = postroad("plan", "agents", "--prices", "prices.json", "--json").document
+    people = postroad("plan", "agents")
+
+    assert ours["prices"]["sqs_fifo_million"] == 1
+    assert "ask AWS first: dynamodb_table_write_units" in people.out
+    assert "cheapest change" in people.out
+
+
+@pytest.mark.parametrize(
+    "words", [("--agents", "0"), ("--subscribers", "-1"), ("--headroom", "nan"), ("--prices", "missing")]
+)
+def test_a_plan_of_nothing_is_refused(postroad: Postroad, words: tuple[str, ...]) -> None:
+    assert postroad("plan", "agents", *words).code == 2
