@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from postroad.service.agents import move_events
 from postroad.service.housekeeping import keep_house
 from postroad.settings import Settings
 from postroad.wiring.backend import Backend
@@ -28,4 +29,7 @@ class RunnerPart:
     run: Callable[[Workplace], None]
 
 
-RUNNER_PARTS = (RunnerPart("housekeeping", lambda at: keep_house(at.backend, at.settings, at.stop)),)
+RUNNER_PARTS = (
+    RunnerPart("housekeeping", lambda at: keep_house(at.backend, at.settings, at.stop)),
+    RunnerPart("agents", lambda at: move_events(at.backend, at.stop)),
+)
