@@ -19,6 +19,10 @@ from postroad.cli import (
     inbox,
     journal,
     messages,
+    outbox,
+    outbox_rendering,
+    outbox_repairing,
+    outbox_run,
     plan,
     queues,
     redriving,
@@ -31,42 +35,50 @@ from postroad.cli.errors import report
 from postroad.cli.output import prepare_streams
 from postroad.cli.verbs import noun, remember_shared_options
 
+_TOP = (up, about, worker)
+_NOUNS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
+    "queue": ("Make, see, empty and redrive queues.", "postroad queue list", (queues, messages, redriving)),
+    "bus": ("Publish, watch and replay events.", "postroad bus tail orders", (bus,)),
+    "outbox": (
+        "Publish what applications record in their databases, and repair what fails.",
+        "postroad outbox status",
+        (outbox, outbox_run, outbox_repairing, outbox_rendering),
+    ),
+    "inbox": (
+        "Make, prune and settle the inbox of an application's database.",
+        "postroad inbox unknown",
+        (inbox,),
+    ),
+    "task": ("Submit tasks, and see, retry and cancel them.", "postroad task submit scrape-store", (tasks,)),
+    "journal": ("Make, read and verify the journal of tasks and jobs.", "postroad journal query", (journal,)),
+    "agent": (
+        "Make agents, connect them, and see what waits for them.",
+        "postroad agent create ann",
+        (agents, agent_events),
+    ),
+    "topology": (
+        "Plan, apply and render everything a deployment needs.",
+        "postroad topology plan transfers",
+        (topology,),
+    ),
+    "plan": ("Reckon what a deployment needs and costs.", "postroad plan agents", (plan,)),
+    "audit": ("See who changed what.", "postroad audit verify", (audit,)),
+    "config": ("See and check the settings.", "postroad config show", (configuration,)),
+}
+
 
 @functools.cache
 def program() -> Any:
     """The whole command tree, built once."""
     app = noun("Typed events that arrive, on an embedded SQLite file or on AWS.", example="postroad up")
     app.callback()(remember_shared_options)
-    queue = noun("Make, see, empty and redrive queues.", example="postroad queue list")
-    events = noun("Publish, watch and replay events.", example="postroad bus tail orders")
-    config = noun("See and check the settings.", example="postroad config show")
-    layout = noun("Plan, apply and render everything a deployment needs.", example="postroad topology plan transfers")
-    records = noun("See who changed what.", example="postroad audit verify")
-    parts = {app: (up, about, worker), queue: (queues, messages, redriving), events: (bus,), config: (configuration,)}
-    parts |= {layout: (topology,), records: (audit,)}
-    history = noun("Make, read and verify the journal of tasks and jobs.", example="postroad journal query")
-    parts[history] = (journal,)
-    work = noun("Submit tasks, and see, retry and cancel them.", example="postroad task submit scrape-store")
-    parts[work] = (tasks,)
-    handled = noun("Make, prune and settle the inbox of an application's database.", example="postroad inbox unknown")
-    parts[handled] = (inbox,)
-    village = noun("Make agents, connect them, and see what waits for them.", example="postroad agent create ann")
-    parts[village] = (agents, agent_events)
-    plans = noun("Reckon what a deployment needs and costs.", example="postroad plan agents")
-    parts[plans] = (plan,)
-    for place, modules in parts.items():
+    for module in _TOP:
+        module.add_to(app)
+    for name, (summary, example, modules) in _NOUNS.items():
+        place = noun(summary, example=example)
         for module in modules:
             module.add_to(place)
-    app.add_typer(village, name="agent")
-    app.add_typer(plans, name="plan")
-    app.add_typer(queue, name="queue")
-    app.add_typer(events, name="bus")
-    app.add_typer(config, name="config")
-    app.add_typer(handled, name="inbox")
-    app.add_typer(layout, name="topology")
-    app.add_typer(records, name="audit")
-    app.add_typer(history, name="journal")
-    app.add_typer(work, name="task")
+        app.add_typer(place, name=name)
     return get_command(app)
 
 

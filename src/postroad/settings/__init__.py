@@ -2,7 +2,7 @@
 
 from postroad.settings.auditing import actor, audit_path
 from postroad.settings.buses import bus_variable
-from postroad.settings.databases import database_dsn
+from postroad.settings.databases import database_dsn, sns_arn
 from postroad.settings.journals import allowed_tenants, aws_place, event_bus_name, events_table, events_ttl_days
 from postroad.settings.loading import (
     FILE_NAME,
@@ -39,4 +39,5 @@ __all__ = [
     "load",
     "nearest",
     "no_color",
+    "sns_arn",
 ]

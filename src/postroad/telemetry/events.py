@@ -32,6 +32,7 @@ LOG_EVENTS = (
     "consumer_retried",
     "consumer_settled",
     "consumer_stop_timed_out",
+    "cloudwatch_failed",
     "engine_after_commit_failed",
     "housekeeping_swept",
     "http_request",

@@ -1,0 +1,181 @@
+"""`postroad outbox init|status|failed|keys|why|prune|audit`: what an outbox holds and what stands in its way."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from postroad.cli.call import Call
+from postroad.cli.dsn import Dsn
+from postroad.cli.durations import duration, spoken
+from postroad.cli.errors import ANSWER_IS_NO
+from postroad.cli.outboxes import Limit, Schema, Table, document, lines, listed, opened
+from postroad.cli.output import write
+from postroad.cli.verbs import add_verb
+from postroad.errors import InvalidInput
+from postroad.telemetry import legible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postroad.outbox import OutboxStatus
+
+_UNKNOWN = "unknown"
+_WEEK = timedelta(days=7)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make the verbs part of `postroad outbox`."""
+    add_verb(app, "init", init, example="postroad outbox init --dsn postgresql://app@db/app")
+    add_verb(app, "status", status, example="postroad outbox status --format prometheus")
+    add_verb(app, "failed", failed, example="postroad outbox failed --groups")
+    add_verb(app, "keys", keys, example="postroad outbox keys")
+    add_verb(app, "why", why, example="postroad outbox why 0190b5b8-0000-7000-8000-000000000001")
+    add_verb(app, "prune", prune, example="postroad outbox prune --older-than 7d")
+    add_verb(app, "audit", audit, example="postroad outbox audit")
+
+
+def init(
+    call: Call,
+    print_sql: Annotated[bool, typer.Option("--print-sql", help="Print the SQL and change nothing.")] = False,
+    dsn: Dsn = None,
+    table: Table = "outbox",
+    schema: Schema = "public",
+) -> None:
+    """Make or migrate the tables of the outbox."""
+    with opened(dsn, table, schema, ready=False) as outbox:
+        if print_sql:
+            sql = outbox.init_sql()
+            call.show({"sql": sql}, sql)
+            return
+        version = outbox.init()
+    call.show({"version": version}, f"the outbox has version {version}")
+
+
+def status(
+    call: Call,
+    format: Annotated[
+        Literal["table", "json", "prometheus"], typer.Option(metavar="FORMAT", help="table, json or prometheus.")
+    ] = "table",
+    service: Annotated[str, typer.Option(metavar="S", help="prometheus: the label service.")] = "default",
+    dsn: Dsn = None,
+    table: Table = "outbox",
+    schema: Schema = "public",
+) -> None:
+    """Count what the outbox holds, and say how old it is and what is wrong."""
+    with opened(dsn, table, schema) as outbox:
+        found = outbox.status()
+    if format == "prometheus":
+        write("\n".join(_gauges(found, service)))
+        return
+    shown = Call(url=call.url, config=call.config, json=call.json or format == "json", no_color=call.no_color)
+    shown.show(asdict(found), *_told(found))
+
+
+def failed(
+    call: Call,
+    groups: Annotated[bool, typer.Option("--groups", help="Count them by type and kind of error.")] = False,
+    limit: Limit = 50,
+    after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on behind this cursor.")] = None,
+    dsn: Dsn = None,
+    table: Table = "outbox",
+    schema: Schema = "public",
+) -> None:
+    """List events that were given up, with the last error of each."""
+    with opened(dsn, table, schema) as outbox:
+        if groups:
+            found = outbox.failed_groups()
+            cells = ((each.group, each.event_type, each.count, each.error) for each in found)
+            call.show(listed(found), *lines(["GROUP", "TYPE", ">ROWS", "ERROR"], cells, "no failed rows"))
+            return
+        rows = outbox.failed(limit=limit + 1, after=None if after is None else _position(after))
+    more = str(rows[limit - 1].seq) if len(rows) > limit else None
+    shown = rows[:limit]
+    table_rows = ((row.event_id, row.event_type, row.lane, row.attempts, row.last_error) for row in shown)
+    call.show(listed(shown, more), *lines(["EVENT", "TYPE", "KEY", ">ATTEMPTS", "ERROR"], table_rows, "no failed rows"))
+
+
+def keys(call: Call, limit: Limit = 50, dsn: Dsn = None, table: Table = "outbox", schema: Schema = "public") -> None:
+    """List keys that are held back: their first event, why it is not published, and how many wait behind it."""
+    with opened(dsn, table, schema) as outbox:
+        found = outbox.keys(limit=limit)
+    cells = ((key.tenant_id, key.lane, key.head, key.state, key.waiting, key.reason) for key in found)
+    headings = ["TENANT", "KEY", "HEAD", "STATE", ">WAITING", "WHY"]
+    call.show(listed(found), *lines(headings, cells, "no key is held back"))
+
+
+def why(
+    call: Call,
+    event_id: Annotated[str, typer.Argument(metavar="EVENT_ID", help="The event.")],
+    dsn: Dsn = None,
+    table: Table = "outbox",
+    schema: Schema = "public",
+) -> None:
+    """Say in one sentence what the event waits for; exit 1 when it is not known."""
+    with opened(dsn, table, schema) as outbox:
+        row = outbox.get(event_id)
+        answer = _UNKNOWN if row is None else outbox.why(event_id)
+    call.show({"event_id": event_id, "why": answer}, legible(answer))
+    if row is None:
+        raise typer.Exit(ANSWER_IS_NO)
+
+
+def prune(
+    call: Call,
+    older_than: Annotated[
+        float | None, typer.Option(parser=duration, metavar="DURATION", help="Sent or skipped longer ago (7d).")
+    ] = None,
+    dsn: Dsn = None,
+    table: Table = "outbox",
+    schema: Schema = "public",
+) -> None:
+    """Delete events that were sent or skipped long ago, and no others."""
+    with opened(dsn, table, schema) as outbox:
+        pruned = outbox.prune(older_than=_WEEK if older_than is None else timedelta(seconds=older_than))
+    call.show({"pruned": pruned}, f"pruned {pruned:,}")
+
+
+def audit(call: Call, limit: Limit = 100, dsn: Dsn = None, table: Table = "outbox", schema: Schema = "public") -> None:
+    """List what was redriven and skipped by hand, the newest first."""
+    with opened(dsn, table, schema) as outbox:
+        entries = outbox.audit(limit=limit)
+    cells = (
+        (document(each)["at"], each.actor, each.action, each.event_id, f"{each.before} > {each.after}", each.reason)
+        for each in entries
+    )
+    call.show(
+        listed(entries), *lines(["AT", "WHO", "ACTION", "EVENT", "STATE", "WHY"], cells, "nothing was done by hand")
+    )
+
+
+def _position(cursor: str) -> int:
+    if not cursor.isdecimal():
+        raise InvalidInput(f"after: {cursor!r} is no cursor", field="after", remedy="Give the next_cursor of a list.")
+    return int(cursor)
+
+
+def _gauges(found: OutboxStatus, service: str) -> Iterator[str]:
+    label = service.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    figures = {
+        "event_outbox_backlog": (f'service="{label}"', found.pending),
+        "event_publish_lag_seconds": (f'service="{label}"', found.oldest_pending_seconds),
+        "dead_letter_count": (f'service="{label}",queue=""', found.failed),
+    }
+    for name, (labels, value) in figures.items():
+        yield f"# TYPE {name} gauge"
+        yield f"{name}{{{labels}}} {float(value)}"
+
+
+def _told(found: OutboxStatus) -> list[str]:
+    counts = "  ".join(
+        f"{getattr(found, name):,} {name}" for name in ("pending", "sent", "failed", "parked", "skipped")
+    )
+    told = [counts, f"oldest pending {spoken(found.oldest_pending_seconds)}, {found.blocked_keys:,} keys held back"]
+    if found.oldest_open_transaction_seconds:
+        told.append(f"a transaction has added events for {spoken(found.oldest_open_transaction_seconds)} and not ended")
+    if found.target_error is not None:
+        told.append(legible(f"the target is not available: {found.target_error}"))
+    return told

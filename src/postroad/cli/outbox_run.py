@@ -1,0 +1,164 @@
+"""`postroad outbox run`: a dispatcher as a process of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from postroad.cli.call import Call
+from postroad.cli.dsn import Dsn
+from postroad.cli.durations import duration
+from postroad.cli.outboxes import Schema, Table, opened
+from postroad.cli.output import write_json
+from postroad.cli.stopping import stopped_by_signals
+from postroad.cli.verbs import add_verb
+from postroad.errors import ConfigurationError, InvalidInput
+from postroad.settings import no_color, sns_arn
+from postroad.telemetry import configure_logs
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from postroad.outbox import DispatchReport, OutboxDispatcher
+    from postroad.wiring import Backend
+
+_DRAIN_SECONDS = 86_400.0
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make the verb part of `postroad outbox`."""
+    add_verb(app, "run", run, example="postroad outbox run --topic events-transfers.fifo --dsn sqlite:///app.db")
+
+
+def pauses(text: str) -> tuple[float, ...]:
+    """Seconds with commas between them."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f'"{text}" is not a list of seconds such as 1,5,30') from None
+
+
+def run(
+    call: Call,
+    topic: Annotated[str | None, typer.Option(metavar="NAME_OR_ARN", help="Where to, not $SNS_ARN.")] = None,
+    batch: Annotated[int, typer.Option(metavar="N", help="Rows of one claim.")] = 50,
+    concurrency: Annotated[int, typer.Option(metavar="N", help="Calls at once.")] = 10,
+    lease: Annotated[
+        float | None, typer.Option(parser=duration, metavar="S", help="How long a claim lasts (30s).")
+    ] = None,
+    poll: Annotated[float | None, typer.Option(parser=duration, metavar="S", help="How often to look (1s).")] = None,
+    retry_max: Annotated[int, typer.Option(metavar="N", help="Attempts before a row is given up.")] = 10,
+    backoff: Annotated[
+        Any, typer.Option(parser=pauses, metavar="S,S,…", help="Pauses between attempts (1,5,30,120,600,3600).")
+    ] = None,
+    policy: Annotated[
+        Literal["block", "park", "skip"], typer.Option(metavar="POLICY", help="A key whose row is given up.")
+    ] = "block",
+    no_listen: Annotated[bool, typer.Option("--no-listen", help="Poll only.")] = False,
+    keyfile: Annotated[Path | None, typer.Option(metavar="F", help="Keys of encrypted payloads.")] = None,
+    service: Annotated[str, typer.Option(metavar="S", help="The label of the metrics.")] = "default",
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, metavar="P", help="Serve metrics on this port of localhost.")
+    ] = None,
+    cloudwatch: Annotated[bool, typer.Option("--cloudwatch", help="Send the gauges to CloudWatch.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="One pass.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="Until nothing is due.")] = False,
+    dsn: Dsn = None,
+    table: Table = "outbox",
+    schema: Schema = "public",
+) -> None:
+    """Publish what is recorded, key by key in the order of its commits, until SIGTERM; ends with a report."""
+    if once and drain:
+        raise InvalidInput("once: --once and --drain exclude each other", field="once", remedy="Give one of them.")
+    settings = call.settings()
+    configure_logs(settings.log_level, settings.log_format, color=not no_color())
+    from prometheus_client import CollectorRegistry
+
+    from postroad.outbox import DispatcherConfig, OutboxDispatcher
+
+    given = {"lease": lease, "poll": poll, "backoff": backoff}
+    config = DispatcherConfig(
+        batch=batch, concurrency=concurrency, retry_max=retry_max, policy=policy, listen=not no_listen,
+        **{name: value for name, value in given.items() if value is not None},
+    )  # fmt: skip
+    registry = CollectorRegistry()
+    name = _named(topic)
+    with opened(dsn, table, schema, keyfile=keyfile) as outbox, _where(call, name).backend() as backend:
+        target = backend.topic(name, fifo=name.endswith(".fifo"))
+        dispatcher = OutboxDispatcher(outbox, target, config, service=service, metrics=registry)
+        with _shown(registry, metrics_port, backend if cloudwatch else None), stopped_by_signals() as stop:
+            report = _dispatch(dispatcher, stop, once=once, drain=drain)
+    write_json(asdict(report))
+
+
+def _named(given: str | None) -> str:
+    name = given or sns_arn()
+    if name is None:
+        raise ConfigurationError("topic: none is named", field="topic", remedy="Give --topic, or set SNS_ARN.")
+    return name
+
+
+def _where(call: Call, topic: str) -> Call:
+    """An ARN tells where it is, unless an AWS backend is named."""
+    if not topic.startswith("arn:") or call.settings().url.startswith("aws:"):
+        return call
+    region = topic.split(":")[3] if topic.count(":") >= 5 else ""
+    return replace(call, url=f"aws://{region}")
+
+
+def _dispatch(dispatcher: OutboxDispatcher, stop: threading.Event, *, once: bool, drain: bool) -> DispatchReport:
+    if once:
+        return dispatcher.run_once()
+    return dispatcher.drain(_DRAIN_SECONDS) if drain else dispatcher.run(stop)
+
+
+@contextmanager
+def _shown(registry: CollectorRegistry, port: int | None, reported: Backend | None) -> Iterator[None]:
+    """Let Prometheus and CloudWatch see the metrics while the block runs."""
+    with ExitStack() as stack:
+        if port is not None:
+            stack.enter_context(_served(registry, port))
+        if reported is not None:
+            stack.enter_context(_reported(registry, reported))
+        yield
+
+
+@contextmanager
+def _served(registry: CollectorRegistry, port: int) -> Iterator[None]:
+    from prometheus_client import start_http_server
+
+    try:
+        server, thread = start_http_server(port, "127.0.0.1", registry)
+    except OSError as error:
+        raise ConfigurationError(
+            f"metrics_port: {port} cannot be opened: {error.strerror}", field="metrics_port",
+            remedy="Choose a free port.",
+        ) from error  # fmt: skip
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def _reported(registry: CollectorRegistry, backend: Backend) -> Iterator[None]:
+    from postroad.connections.aws import AwsConnection
+    from postroad.connections.cloudwatch import reporting
+    from postroad.wiring.url import parse
+
+    address = parse(backend.url)
+    on_aws = address.scheme == "aws"
+    connection = AwsConnection(address.place or None if on_aws else None, address.options.get("endpoint_url"))
+    try:
+        with reporting(registry, connection):
+            yield
+    finally:
+        connection.close()
