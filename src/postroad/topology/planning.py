@@ -121,6 +121,15 @@ def _drifts(look: Look) -> Iterator[Drift]:
         yield Drift(kind, name, key, want, have)
 
 
+def _canonical(value: Any) -> Any:
+    """The value with 60 and 60.0 alike: a topology that was written down and read back gives the same plan."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _canonical(each) for key, each in value.items()}
+    return [_canonical(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def _digest(name: str, actions: Sequence[Action]) -> str:
-    told = msgspec.to_builtins([name, *actions])
+    told = _canonical(msgspec.to_builtins([name, *actions]))
     return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -15,7 +15,7 @@ _RUNBOOKS: Final = {
 
 
 def runbook(alarm: AlarmDecl) -> str:
-    """What the alarm says, and where its runbook lies if it has one."""
-    said = f"{alarm.metric} of {alarm.resource} is {alarm.comparison} {alarm.threshold:g}"
+    """What the alarm watches, and where its runbook lies if it has one."""
+    said = f"{alarm.metric} of {alarm.resource}"
     page = _RUNBOOKS.get(alarm.metric)
     return said if page is None else f"{said}. Runbook: docs/runbooks/{page}.md"

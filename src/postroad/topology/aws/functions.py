@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import translated
+from postroad.errors import InvalidInput
 from postroad.topology.aws.calling import ask, pairs
 from postroad.topology.aws.queues import Queues
 from postroad.topology.aws.triggers import Triggers
@@ -24,6 +26,8 @@ POLICY = "postroad"
 CODE_TAG = "postroad:code"
 _MISSING = ("ResourceNotFoundException",)
 _CONFIGURED = ("handler", "role", "timeout", "memory", "environment")
+_ROLE_ATTEMPTS = 10
+_ROLE_SECONDS = 2.0
 _WAIT: Any = {"Delay": 1, "MaxAttempts": 120}
 
 
@@ -66,9 +70,20 @@ class Functions:
             **self._configuration(form), "Runtime": RUNTIME, "Code": s3_code(settings["code"]),
             "Tags": {**settings["tags"], CODE_TAG: settings["code"]},
         }  # fmt: skip
-        ask(f"making function {form.name!r}", self._lambda.create_function, **definition)
+        self._make_function(form.name, definition)
         self._settled(form.name)
         self.update(form, ("callers", "on_failure", "triggers"))
+
+    def _make_function(self, name: str, definition: dict[str, Any]) -> None:
+        for attempt in range(_ROLE_ATTEMPTS):
+            try:
+                ask(f"making function {name!r}", self._lambda.create_function, **definition)
+                return
+            except InvalidInput as error:
+                # A role that was just made takes some seconds until Lambda sees it.
+                if "cannot be assumed" not in str(error) or attempt == _ROLE_ATTEMPTS - 1:
+                    raise
+                time.sleep(_ROLE_SECONDS)
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         what = f"changing function {form.name!r}"

@@ -18,8 +18,8 @@ def bus_topology(prefix: str = "") -> Topology:
     names = (*ordered, aws_name(f"{prefix}agent-telemetry"))
     resources = [each for name in names for each in _queues(name, _ORDERED if name.endswith(".fifo") else {})]
     components = (
-        Component("agent", sends=names, consumes=names),
-        Component("operator", operates=tuple(dlq_name(name) for name in names)),
+        Component(aws_name(f"{prefix}agent"), sends=names, consumes=names),
+        Component(aws_name(f"{prefix}agent-operator"), operates=tuple(dlq_name(name) for name in names)),
     )
     return Topology(aws_name(f"{prefix}bus"), tuple(resources), components, tags={"ManagedBy": "postroad"})
 

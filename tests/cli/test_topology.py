@@ -1,0 +1,187 @@
+"""`postroad topology` on the embedded engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.terminal import Postroad, program
+
+from postroad.wiring import connect
+
+CHAT = ("chat", "--project", "rtchat", "--env", "prod")
+
+
+def test_a_plan_is_told_and_changes_nothing(postroad: Postroad) -> None:
+    plan = postroad("topology", "plan", *CHAT, "--json")
+
+    assert plan.code == 0
+    assert plan.document.keys() == {"digest", "actions", "unchanged", "unverifiable"}
+    assert all(action.keys() == {"verb", "kind", "name", "changes", "reason"} for action in plan.document["actions"])
+    assert [action["verb"] for action in plan.document["actions"]].count("create") == 5
+    assert postroad("queue", "list", "--json").document == {"items": []}
+
+
+def test_a_plan_for_people_ends_with_its_digest(postroad: Postroad) -> None:
+    out = postroad("topology", "plan", *CHAT).out.splitlines()
+
+    assert out[0].split() == ["create", "queue", "rtchat-prod-push-dlq"]
+    assert out[-1].startswith("digest ")
+
+
+def test_apply_makes_what_was_planned_and_is_audited(postroad: Postroad) -> None:
+    digest = postroad("topology", "plan", *CHAT, "--json").document["digest"]
+
+    done = postroad("topology", "apply", *CHAT, "--yes", "--expect", digest, "--json")
+    again = postroad("topology", "apply", *CHAT, "--yes", "--json")
+
+    assert done.code == again.code == 0
+    assert (len(done.document["applied"]), done.document["failed"]) == (5, [])
+    assert again.document["applied"] == []
+    actions = [item["action"] for item in postroad("audit", "list", "--json").document["items"]]
+    assert actions == ["topology.apply.start", "topology.apply.end"]
+
+
+def test_apply_in_a_pipe_needs_yes(postroad: Postroad) -> None:
+    done = postroad("topology", "apply", *CHAT)
+
+    assert done.code == 2
+    assert "--yes" in done.err
+    assert postroad("queue", "list", "--json").document == {"items": []}
+
+
+def test_a_stale_digest_is_exit_1(postroad: Postroad) -> None:
+    done = postroad("topology", "apply", *CHAT, "--yes", "--expect", "0" * 64, "--json")
+
+    assert done.code == 1
+    assert done.problem["type"] == "/errors/plan-changed"
+    assert postroad("queue", "list", "--json").document == {"items": []}
+
+
+def test_an_audit_file_that_cannot_be_written_stops_apply(postroad: Postroad, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROAD_AUDIT_LOG", "missing/audit.jsonl")
+
+    done = postroad("topology", "apply", *CHAT, "--yes")
+
+    assert done.code == 2
+    assert postroad("queue", "list", "--json").document == {"items": []}
+
+
+def test_a_failure_is_exit_1_and_named(postroad: Postroad, tmp_path: Path) -> None:
+    with connect("sqlite:///postroad.db") as backend:
+        backend.stream("clicks", shards=4)
+    Path("topology.json").write_text(
+        json.dumps({"name": "shop", "resources": [{"kind": "stream", "name": "clicks", "shards": 1}]})
+    )
+
+    done = postroad("topology", "apply", "--file", "topology.json", "--yes", "--json")
+
+    assert done.code == 1
+    [failed] = done.document["failed"]
+    assert failed["name"] == "clicks"
+    assert "4 shards" in failed["error"]
+
+
+def test_drift_is_exit_1(postroad: Postroad) -> None:
+    postroad("topology", "apply", *CHAT, "--yes")
+    clean = postroad("topology", "drift", *CHAT, "--json")
+    with connect("sqlite:///postroad.db") as backend:
+        backend.delete_queue("rtchat-prod-push-queue")
+
+    found = postroad("topology", "drift", *CHAT, "--json")
+
+    assert (clean.code, clean.document) == (0, {"items": []})
+    assert found.code == 1
+    [item] = found.document["items"]
+    assert (item["kind"], item["name"], item["field"], item["have"]) == ("queue", "rtchat-prod-push-queue", "", None)
+
+
+def test_an_alarm_is_exit_1(postroad: Postroad) -> None:
+    postroad("topology", "apply", *CHAT, "--yes")
+    quiet = postroad("topology", "alarms", *CHAT, "--json")
+    postroad("queue", "send", "rtchat-prod-push-dlq", "--body", "dead")
+
+    loud = postroad("topology", "alarms", *CHAT, "--json")
+
+    assert quiet.code == 0
+    assert loud.code == 1
+    assert {item["name"] for item in loud.document["items"] if item["state"] == "alarm"} == {"rtchat-prod-sqs-push-dlq"}
+    assert all(item.keys() == {"name", "state", "value", "threshold"} for item in loud.document["items"])
+
+
+def test_a_rendered_file_is_read_back(postroad: Postroad) -> None:
+    Path("topology.json").write_text(postroad("topology", "render", "transfers", "--format", "json").out)
+
+    plan = postroad("topology", "plan", "--file", "topology.json", "--json")
+
+    assert plan.document == postroad("topology", "plan", "transfers", "--json").document
+
+
+def test_cloudformation_and_iam_are_rendered(postroad: Postroad) -> None:
+    template = postroad("topology", "render", "tasks", "--stage", "dev", "--json").document
+    policies = postroad(
+        "topology", "render", "transfers", "--format", "iam", "--region", "eu-west-1", "--account", "123456789012"
+    )  # fmt: skip
+
+    assert "DevTasksQueue" in template["Resources"]
+    assert json.loads(policies.out).keys() == {"producer", "gateway-usdc", "ledger-postings", "projections-timeline"}
+
+
+def test_the_stage_of_tasks_is_that_of_the_settings(postroad: Postroad, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROAD_STAGE", "live")
+
+    document = postroad("topology", "render", "tasks", "--format", "json", "--json").document
+
+    assert document["name"] == "live-tasks"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "plan",
+        "plan chta",
+        "plan chat",
+        "plan chat --project rtchat",
+        "plan chat --project rt.chat --env prod",
+        "plan chat --file x.json --project a --env b",
+        "plan --file missing.json",
+        "plan --file broken.json",
+        "plan --file unknown.json",
+        "apply transfers --yes --code nowhere",
+        "render transfers --format iam",
+        "render transfers --format iam --account 12",
+        "render transfers --format yaml",
+    ],
+)
+def test_what_names_no_topology_is_exit_2(postroad: Postroad, args: str) -> None:
+    Path("broken.json").write_text("[" * 10_000)
+    Path("unknown.json").write_text('{"name": "t", "resources": [{"kind": "quue"}]}')
+
+    done = postroad("topology", *args.split())
+
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.startswith("error: ")
+
+
+def test_an_unknown_kind_is_answered_with_the_nearest(postroad: Postroad) -> None:
+    Path("unknown.json").write_text('{"name": "t", "resources": [{"kind": "quue"}]}')
+
+    done = postroad("topology", "plan", "--file", "unknown.json")
+
+    assert "$.resources[0].kind" in done.err
+    assert 'did you mean "queue"?' in done.err
+
+
+@pytest.mark.slow
+def test_an_apply_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
+    killed = program("topology", "apply", *CHAT, "--yes", env={"POSTROAD_FAILPOINTS": "topology.apply.mid=kill9#2"})
+
+    done = program("topology", "apply", *CHAT, "--yes", "--json")
+
+    assert killed.returncode == -9
+    assert done.returncode == 0
+    assert len(json.loads(done.stdout)["applied"]) == 3
+    assert json.loads(program("topology", "plan", *CHAT, "--json").stdout)["unchanged"] == 5
+    assert json.loads(program("audit", "verify", "--json").stdout)["ok"] is True
