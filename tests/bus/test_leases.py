@@ -13,6 +13,8 @@ from tests.bus.vocabulary import QUICK, Placed, Stepped, eventually
 
 from postroad import Delivery, Queue, codec
 from postroad.errors import StaleReceipt, Unavailable
+from postroad.queues.markers import read_dead
+from postroad.queues.memory import MemoryQueues
 from postroad.testing import FakeClock
 
 LOST = StaleReceipt("another has it")
@@ -134,3 +136,21 @@ def test_a_release_that_fails_in_a_strange_way_leaves_the_message_to_its_visibil
     clock.advance(31)
 
     eventually(lambda: bus.health().handled == 2)
+
+
+def test_a_handler_that_exits_every_time_ends_in_the_dead_letters(
+    make_bus: MakeBus, queue: Queue, queues: MemoryQueues
+) -> None:
+    def exits(_: object) -> None:
+        raise SystemExit(3)
+
+    bus = make_bus(queue)
+    bus.subscribe(Placed, exits)
+    make_bus(queue).publish(Placed())
+
+    bus.start_receiver()
+
+    eventually(lambda: bus.health().dead_lettered == 1)
+    marker = read_dead(queues.queue("work-dead").peek()[0].attributes)
+    assert marker is not None
+    assert (marker.reason, marker.receives, bus.health().failed) == ("handler_failed", 3, 3)

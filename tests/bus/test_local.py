@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import threading
 from dataclasses import dataclass
@@ -285,3 +286,18 @@ def test_a_local_publish_has_no_context(bus: InProcessEventBus) -> None:
     bus.publish(Placed())
 
     assert contexts == [None]
+
+
+def test_an_async_handler_that_was_cancelled_has_failed_and_the_others_run() -> None:
+    async def cancelled(_: object) -> None:
+        raise asyncio.CancelledError("no more")
+
+    seen: list[object] = []
+    bus = InProcessEventBus()
+    bus.subscribe(Placed, cancelled)
+    bus.subscribe(Placed, seen.append)
+
+    result = bus.publish(Placed())
+
+    assert [type(failure.error) for failure in result.errors] == [concurrent.futures.CancelledError]
+    assert seen == [Placed()]

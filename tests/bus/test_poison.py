@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 from tests.bus.conftest import MakeBus
+from tests.bus.proxies import Around
 from tests.bus.vocabulary import QUICK, Placed
 
-from postroad import OutgoingMessage, Queue, QueueSpec
+from postroad import Delivery, OutgoingMessage, Queue, QueueSpec
 from postroad.bus import RemoteEventBus
 from postroad.bus.inlets import GivenQueue
 from postroad.bus.remote import Outlet
@@ -74,6 +76,21 @@ def test_poison_goes_to_the_dead_letters_and_the_next_message_is_handled(
     assert (letter.body, marker.reason, marker.source, marker.receives) == (body.encode(), reason, "work", 1)
     assert queue.stats().visible == queue.stats().in_flight == 0
     assert set(sys.modules) == modules
+
+
+def test_a_body_that_is_no_text_at_all_is_undecodable(make_bus: MakeBus, queue: Queue, queues: MemoryQueues) -> None:
+    class Garbling(Around):
+        def receive(self, **options: Any) -> list[Delivery]:
+            return [msgspec.structs.replace(found, body=b"\xff\xfe{") for found in self.queue.receive(**options)]
+
+    bus = make_bus(Garbling(queue))
+    queue.send([OutgoingMessage("{}")])
+
+    bus.receive_once()
+
+    marker = read_dead(queues.queue("work-dead").peek()[0].attributes)
+    assert marker is not None
+    assert (marker.reason, bus.health().dead_lettered) == ("undecodable", 1)
 
 
 def test_an_extra_field_is_ignored(make_bus: MakeBus, queue: Queue) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from tests.bus.conftest import MakeBus
 from tests.bus.vocabulary import QUICK, Identified, Placed, Shipped, eventually
 
-from postroad import OutgoingMessage, Queue, codec
-from postroad.bus import HandlingContext, RemoteEventBus, current_context
+from postroad import EventRegistry, OutgoingMessage, Queue, codec
+from postroad.bus import HandlingContext, PublishResult, RemoteEventBus, current_context
+from postroad.bus.inlets import GivenQueue
+from postroad.bus.remote import Outlet
 from postroad.errors import TransportError
 from postroad.queues.markers import read_dead
 from postroad.queues.memory import MemoryQueues
@@ -390,3 +392,49 @@ def test_an_ack_does_not_wait_for_a_slow_sibling(make_bus: MakeBus, queue: Queue
 
     proceed.set()
     eventually(lambda: held(queue) == 0)
+
+
+def test_where_attributes_disagree_the_body_decides(make_bus: MakeBus, queue: Queue) -> None:
+    receiver = make_bus(queue)
+    receiver.subscribe(Placed, lambda _: None)
+    body = codec.encode(codec.wrap(Placed(5), publisher_id="p"))
+    queue.send([OutgoingMessage(body, {"EventType": "tests.bus.vocabulary:Shipped", "PublisherId": "q"})])
+
+    assert receiver.receive_once() == [Placed(5)]
+
+
+def test_subscribing_is_enough_to_read_a_type(queue: Queue, clock: FakeClock) -> None:
+    @dataclass(frozen=True)
+    class Fresh:
+        number: int
+
+    def bus() -> RemoteEventBus:
+        outlet, inlet = Outlet(name="work", send=queue.send), GivenQueue(queue)
+        return RemoteEventBus(outlet=outlet, inlet=inlet, config=QUICK, registry=EventRegistry(), clock=clock)
+
+    with bus() as sender, bus() as receiver:
+        receiver.subscribe(Fresh, lambda _: None)
+        sender.publish(Fresh(1))
+
+        assert receiver.receive_once() == [Fresh(1)]
+
+
+class Unchecked:
+    """A local bus that takes whatever it is given."""
+
+    def subscribe(self, event_type: type[object], handler: Any) -> None:
+        pass
+
+    def unsubscribe(self, event_type: type[object], handler: Any) -> bool:
+        return False
+
+    def publish(self, event: object) -> PublishResult:
+        return PublishResult(event, (), ())
+
+
+@pytest.mark.parametrize(("event_type", "handler"), [(5, print), (Placed(), print), (Placed, "no function")])
+def test_a_remote_bus_checks_its_subscriptions_itself(queue: Queue, event_type: Any, handler: Any) -> None:
+    outlet = Outlet(name="work", send=queue.send)
+    with RemoteEventBus(outlet=outlet, inlet=None, config=QUICK, local_bus=Unchecked()) as bus:
+        with pytest.raises(TypeError):
+            bus.subscribe(event_type, handler)

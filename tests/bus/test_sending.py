@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -108,3 +109,59 @@ def test_all_events_that_a_later_one_of_their_group_overtook_are_out_of_order(
 
     assert outcomes(results) == [OutOfOrder, OutOfOrder, "sent"]
     assert all(isinstance(result.errors[0].error.__cause__, Unavailable) for result in results[:2])
+
+
+def test_what_is_sent_is_the_event_as_it_was_published_whatever_a_handler_does_to_it(
+    make_bus: MakeBus, queue: Queue
+) -> None:
+    @dataclass
+    class Changing:
+        number: int
+
+    def change(event: Changing) -> None:
+        event.number = 2
+
+    bus = make_bus(queue)
+    bus.subscribe(Changing, change)
+
+    bus.publish(Changing(1))
+
+    assert codec.decode(queue.peek()[0].body).payload == {"number": 1}
+
+
+def test_the_moment_of_publishing_is_not_the_events_own_moment(
+    make_bus: MakeBus, queue: Queue, clock: FakeClock
+) -> None:
+    @dataclass(frozen=True)
+    class Dated:
+        created_at: datetime
+
+    made = clock.now() - timedelta(days=3)
+
+    make_bus(queue).publish(Dated(made))
+
+    envelope = codec.decode(queue.peek()[0].body)
+    assert (envelope.created_at, envelope.payload["created_at"]) == (clock.now(), "2029-12-29T00:00:00Z")
+
+
+def test_what_an_attribute_cannot_carry_stays_in_the_body(make_bus: MakeBus, queue: Queue) -> None:
+    bus = make_bus(queue)
+
+    result = bus.publish(Stepped("a\x00b"))
+
+    message = queue.peek()[0]
+    assert result.ok
+    assert "SessionId" not in message.attributes
+    assert codec.decode(message.body).session_id == "a\x00b"
+
+
+def test_a_filter_is_about_exactly_its_types(make_bus: MakeBus, queue: Queue) -> None:
+    @dataclass(frozen=True)
+    class Special(Placed):
+        pass
+
+    config = replace(QUICK, event_type_blocklist=frozenset({Placed}))
+    allowing = replace(QUICK, event_type_allowlist=frozenset({Placed}))
+
+    assert make_bus(queue, config).publish(Special()).remote == "sent"
+    assert make_bus(queue, allowing).publish(Special()).remote == "filtered"

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from tests.bus.vocabulary import QUICK, Anything, Placed, Shipped, Stepped, eventually
 
-from postroad import Backend, OutgoingMessage, QueueSpec, codec
+from postroad import Backend, Blobs, OutgoingMessage, QueueSpec, codec
 from postroad.bus import RemoteEventBus, TopicEventBus, current_context
 from postroad.errors import ConfigurationError, InvalidInput, InvalidName, QueueNotFound
 from postroad.queues.markers import read_dead
+from postroad.queues.references import read_reference
 from postroad.testing import FakeClock
 
 
@@ -289,14 +290,23 @@ def test_with_overflow_fail_a_large_event_is_refused(backend: Backend) -> None:
     assert (result.ok, type(result.errors[0].error).__name__) == (False, "MessageTooLarge")
 
 
-def test_a_changed_blob_is_a_failed_delivery_and_finally_a_dead_letter(backend: Backend) -> None:
+def blobs_of(backend: Backend) -> Blobs:
+    blobs = backend.blobs()
+    assert blobs is not None
+    return blobs
+
+
+@pytest.mark.parametrize("harm", ["missing", "changed"])
+def test_a_missing_or_changed_blob_is_a_failed_delivery_and_finally_a_dead_letter(backend: Backend, harm: str) -> None:
     bus = backend.bus("orders", "workers", config=QUICK)
     seen: list[object] = []
     bus.subscribe(Anything, seen.append)
     bus.publish(Anything("x" * 2_000_000))
-    blobs = backend.blobs()
-    assert blobs is not None
+    blobs = blobs_of(backend)
+    reference = read_reference(bytes(backend.queue("orders--workers", overflow="fail").peek()[0].body))
     blobs.prune("overflow/", older_than=0)
+    if harm == "changed":
+        blobs.put(reference.key, b"something else")
 
     bus.start_receiver()
 

@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from postroad.bus.result import EventHandler
@@ -73,6 +73,9 @@ _tasks: set[asyncio.Task[None]] = set()
 async def _settle(awaitable: Awaitable[Any], future: Future[Any]) -> None:
     try:
         result = await awaitable
+    except asyncio.CancelledError as error:
+        # Nobody cancels a publish: a handler that was cancelled has failed.
+        future.set_exception(CancelledError(*error.args))
     except BaseException as error:
         future.set_exception(error)
     else:

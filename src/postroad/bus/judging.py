@@ -97,6 +97,10 @@ class Judge:
             return Bury(outcome="dead_lettered", envelope=envelope, reason="invalid", after=after, error=why)
         return self._handle(delivery, envelope, event, attempt, halted)
 
+    def failed(self, delivery: Delivery, error: BaseException) -> Verdict:
+        """What follows when judging itself was ended, as by a handler that calls `sys.exit()`."""
+        return self._failed(None, self.memory.attempt(delivery.message_id, delivery.receive_count), error)
+
     def _known(self, envelope: Envelope, after: float) -> Verdict | None:
         """The verdict on an event that this bus has handled before, on publish or on receipt."""
         if self.config.echo != "dispatch" and self.memory.published.seen(envelope.event_id):
@@ -166,7 +170,10 @@ class Judge:
     def _verdict(self, envelope: Envelope, event: object, attempt: int, errors: list[Exception]) -> Verdict:
         if not errors:
             return Ack(outcome="handled", envelope=envelope, event=event)
-        text, after = describe(errors[0]), self.config.retry_delay(attempt)
+        return self._failed(envelope, attempt, errors[0])
+
+    def _failed(self, envelope: Envelope | None, attempt: int, error: BaseException) -> Verdict:
+        text, after = describe(error), self.config.retry_delay(attempt)
         if self.buries and attempt >= self.config.max_receives:
             return Bury(outcome="failed", envelope=envelope, reason="handler_failed", after=after, error=text)
         return Release(outcome="failed", envelope=envelope, after=after, error=text)

@@ -14,6 +14,7 @@ from typing import Any, Self
 from postroad.bus.breaker import CircuitBreaker, CircuitBreakerConfig
 from postroad.bus.config import SQSEventBusConfig, Unhandled
 from postroad.bus.context import HandlingContext, handling
+from postroad.bus.hands import Reception, receives_for
 from postroad.bus.health import BusHealth, Tally
 from postroad.bus.inlets import Inlet
 from postroad.bus.judging import Judge, Wanted
@@ -22,7 +23,7 @@ from postroad.bus.local import EventBus, InProcessEventBus
 from postroad.bus.memory import Memory
 from postroad.bus.occupancy import Occupancy
 from postroad.bus.packing import Packer
-from postroad.bus.receiving import Reception, Run, receives_for
+from postroad.bus.receiving import Run
 from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
 from postroad.bus.sending import Sender, Sent
 from postroad.bus.settling import Settler
