@@ -13,6 +13,7 @@ from postroad.agents.model import (
     RunStats,
     Subscription,
 )
+from postroad.agents.releasing import ReleaseResult, release
 from postroad.agents.runner import Runner
 
 __all__ = [
@@ -25,8 +26,10 @@ __all__ = [
     "LaneStats",
     "Page",
     "Registered",
+    "ReleaseResult",
     "RunStats",
     "Runner",
     "Subscription",
     "aggregate",
+    "release",
 ]

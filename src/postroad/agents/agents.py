@@ -59,6 +59,11 @@ class Agents:
         self._settings = settings
 
     @property
+    def store(self) -> AgentStore:
+        """What agents are kept in, for the functions that work on it directly."""
+        return self._store
+
+    @property
     def runs_here(self) -> bool:
         """Whether a runner of ours fills the lanes; False where the store has functions of its own for that."""
         return self._store.runs_here

@@ -9,6 +9,9 @@ from postroad.errors import ConfigurationError
 from postroad.settings.keys import PREFIX
 
 _MOST = 1_000_000_000
+_FUNCTION_VARIABLES = (
+    *("EVENTS_STREAM", "AGENTS_TABLE", "SUBSCRIBERS_TABLE", "SUBSCRIBER_EVENTS_TABLE", "DISPATCH_DELAY_SECONDS"),
+)
 
 
 def dispatch_delay_text(env: Mapping[str, str] | None = None) -> str | None:
@@ -24,6 +27,13 @@ def events_stream(env: Mapping[str, str] | None = None) -> str | None:
 def table_name(variable: str | None, default: str, env: Mapping[str, str] | None = None) -> str:
     """A table's name: what the variable says, else its own."""
     return default if variable is None else _environment(env).get(variable) or default
+
+
+def function_environment(env: Mapping[str, str] | None = None) -> tuple[str, tuple[str, ...]]:
+    """The backend that a function on AWS opens, and all else that its environment says about agents."""
+    found = _environment(env)
+    url = found.get(PREFIX + "URL") or f"aws://{found.get('AWS_REGION', '')}"
+    return url, tuple(found.get(name, "") for name in _FUNCTION_VARIABLES)
 
 
 def agent_rate(env: Mapping[str, str] | None = None) -> int:

@@ -26,7 +26,7 @@ class SQLiteLanes:
     def __init__(self, engine: Engine, *, visibility: float, max_receives: int, durable: bool) -> None:
         self.engine = engine
         self.visibility = visibility
-        self.traits = traits_of(durable=durable)
+        self.traits = traits_of(durable=durable, visibility=visibility, max_receives=max_receives)
         self.reader = Reader(Ids(), MessageIds(engine.salt))
         undertaker = Undertaker(max_receives)
         self.claimer = Claimer(engine, self.reader, undertaker)

@@ -160,7 +160,7 @@ class Lane:
         return QueueNotFound(f'the agent of "{self.name}" was deleted')
 
 
-def traits_of(*, durable: bool) -> QueueTraits:
+def traits_of(*, durable: bool, visibility: float, max_receives: int) -> QueueTraits:
     """What a lane promises."""
     return QueueTraits(
         fifo=True,
@@ -173,5 +173,7 @@ def traits_of(*, durable: bool) -> QueueTraits:
         counts_expired=True,
         auto_deletes=False,
         max_message_bytes=MAX_MESSAGE_BYTES,
+        visibility=visibility,
+        max_receives=max_receives,
         short_waits=True,
     )

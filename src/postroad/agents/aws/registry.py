@@ -1,0 +1,175 @@
+"""Agents in DynamoDB, each with a FIFO queue of SQS."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from postroad.agents.aws.tables import Tables
+from postroad.agents.aws.values import number, text
+from postroad.agents.model import Deleted
+from postroad.agents.port import AgentRecord, NewAgent
+from postroad.agents.rules import not_found
+from postroad.agents.tables import AGENT_GRANTS, AGENTS, BY_SUBSCRIBER, DEAD_QUEUE, SUBSCRIBERS, lane_name
+from postroad.errors import AgentDeleted, AgentExists, QueueNotFound
+from postroad.queues import QueueSpec
+from postroad.queues.sqs import SQSQueues
+
+RETENTION_SECONDS: Final = 1_209_600
+_STATE: Final = {"#state": "state"}
+_RIGHTS: Final = (
+    *("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility"),
+    *("sqs:GetQueueAttributes", "sqs:GetQueueUrl"),
+)
+
+
+class DynamoRegistry:
+    """Agents, their tokens, their queues and their tombstones."""
+
+    def __init__(self, tables: Tables, queues: SQSQueues, *, visibility: float, max_receives: int) -> None:
+        self._tables = tables
+        self._queues = queues
+        self._visibility = visibility
+        self._max_receives = max_receives
+
+    def add(self, agents: Sequence[NewAgent]) -> list[str | None]:
+        """Keep new agents: the queue first, the item last, so that a repeat repairs what a crash left."""
+        for agent in agents:
+            self._refuse_taken(agent.agent_id)
+        return [self._add(agent) for agent in agents]
+
+    def get(self, agent_id: str) -> AgentRecord | None:
+        """The agent, unless it is unknown, being deleted or deleted."""
+        item = self._item(agent_id)
+        return None if item is None or item["state"]["S"] != "active" else _record(item)
+
+    def page(self, limit: int, after: str | None) -> list[AgentRecord]:
+        """Agents behind the id `after`, in the order of DynamoDB."""
+        start = {} if after is None else {"ExclusiveStartKey": {"agentId": text(after)}}
+        found = []
+        for item in self._tables.pages("scan", AGENTS, **start):
+            if item["state"]["S"] == "active":
+                found.append(_record(item))
+            if len(found) == limit:
+                break
+        return found
+
+    def known(self, agent_ids: Collection[str]) -> set[str]:
+        """Which of these are registered."""
+        return {agent_id for agent_id in agent_ids if self.get(agent_id) is not None}
+
+    def set_token(self, agent_id: str, token_hash: str, *, former_until: float) -> bool:
+        """Give the agent another token."""
+        done = self._tables.conditional(
+            "update_item", AGENTS, Key={"agentId": text(agent_id)},
+            UpdateExpression="SET formerHash = tokenHash, formerUntil = :until, tokenHash = :hash",
+            ConditionExpression="#state = :active", ExpressionAttributeNames=_STATE,
+            ExpressionAttributeValues={":until": number(former_until), ":hash": text(token_hash),
+                                       ":active": text("active")},
+        )  # fmt: skip
+        return done is not None
+
+    def delete(self, agent_id: str) -> Deleted:
+        """Token and publishing first, then subscriptions, the queue, and the item last; a repeat goes on."""
+        began = self._tables.conditional(
+            "update_item", AGENTS, Key={"agentId": text(agent_id)},
+            UpdateExpression="SET #state = :deleting REMOVE tokenHash, formerHash",
+            ConditionExpression="attribute_exists(agentId) AND #state <> :deleted", ExpressionAttributeNames=_STATE,
+            ExpressionAttributeValues={":deleting": text("deleting"), ":deleted": text("deleted")},
+        )  # fmt: skip
+        if began is None:
+            raise not_found(agent_id)
+        subscriptions = self._remove_pairs("subscriberId", agent_id)
+        subscribers = self._remove_pairs("producerId", agent_id)
+        self._remove_grants(agent_id)
+        discarded = self._remove_queue(agent_id)
+        self._tables.call(
+            "update_item", AGENTS, Key={"agentId": text(agent_id)}, UpdateExpression="SET #state = :deleted",
+            ExpressionAttributeNames=_STATE, ExpressionAttributeValues={":deleted": text("deleted")},
+        )  # fmt: skip
+        return Deleted(discarded, subscriptions, subscribers)
+
+    def _add(self, agent: NewAgent) -> str:
+        spec = QueueSpec(
+            lane_name(agent.agent_id), fifo=True, visibility=self._visibility, retention=RETENTION_SECONDS,
+            dead_letter=DEAD_QUEUE, max_receives=self._max_receives, dedup_scope="group",
+        )  # fmt: skip
+        queue = self._queues.create_queue(spec)
+        principal = agent.principal_arn
+        if principal is not None:
+            self._queues.change_policy(queue, lambda _: _policy(queue.arn, principal))
+        item = {
+            "agentId": text(agent.agent_id), "createdAt": text(agent.created_at), "order": text(agent.order),
+            "accept": text(agent.accept), "tokenHash": text(agent.token_hash), "queueUrl": text(queue.url),
+            "state": text("active"),
+        }  # fmt: skip
+        made = self._tables.conditional(
+            "put_item", AGENTS, Item=item, ConditionExpression="attribute_not_exists(agentId)"
+        )  # fmt: skip
+        if made is None:
+            self._refuse_taken(agent.agent_id)
+        return queue.url
+
+    def _refuse_taken(self, agent_id: str) -> None:
+        item = self._item(agent_id)
+        if item is None:
+            return
+        if item["state"]["S"] == "active":
+            raise AgentExists(f'agent "{agent_id}" exists', field="agentId")
+        raise AgentDeleted(f'agent "{agent_id}" was deleted; its id is never given again', field="agentId")
+
+    def _item(self, agent_id: str) -> Mapping[str, Any] | None:
+        answer = self._tables.call("get_item", AGENTS, Key={"agentId": text(agent_id)}, ConsistentRead=True)
+        found: Mapping[str, Any] | None = answer.get("Item")
+        return found
+
+    def _remove_pairs(self, side: str, agent_id: str) -> int:
+        index = {"IndexName": BY_SUBSCRIBER} if side == "subscriberId" else {"ConsistentRead": True}
+        found = self._tables.pages(
+            "query", SUBSCRIBERS, KeyConditionExpression=f"{side} = :id",
+            ExpressionAttributeValues={":id": text(agent_id)}, **index,
+        )  # fmt: skip
+        removed = 0
+        for item in list(found):
+            key = {name: item[name] for name in ("producerId", "subscriberId")}
+            self._tables.call("delete_item", SUBSCRIBERS, Key=key)
+            removed += 1
+        return removed
+
+    def _remove_grants(self, agent_id: str) -> None:
+        granted = self._tables.pages(
+            "query", AGENT_GRANTS, KeyConditionExpression="producerId = :id",
+            ExpressionAttributeValues={":id": text(agent_id)},
+        )  # fmt: skip
+        for item in list(granted):
+            key = {name: item[name] for name in ("producerId", "subscriberId")}
+            self._tables.call("delete_item", AGENT_GRANTS, Key=key)
+
+    def _remove_queue(self, agent_id: str) -> int:
+        with suppress(QueueNotFound):
+            stats = self._queues.queue(lane_name(agent_id)).stats()
+            self._queues.delete_queue(lane_name(agent_id))
+            return stats.visible + stats.in_flight + stats.delayed
+        return 0
+
+
+def _policy(arn: str, principal: str) -> str:
+    statement = {
+        "Sid": "agent", "Effect": "Allow", "Principal": {"AWS": principal}, "Action": list(_RIGHTS), "Resource": arn,
+    }  # fmt: skip
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+
+
+def _record(item: Mapping[str, Any]) -> AgentRecord:
+    return AgentRecord(
+        agent_id=item["agentId"]["S"],
+        created_at=item["createdAt"]["S"],
+        order=item["order"]["S"],
+        accept=item["accept"]["S"],
+        token_hash=item["tokenHash"]["S"] if "tokenHash" in item else None,
+        queue_url=item["queueUrl"]["S"],
+        former_hash=item["formerHash"]["S"] if "formerHash" in item else None,
+        former_until=float(item["formerUntil"]["N"]) if "formerUntil" in item else 0.0,
+    )

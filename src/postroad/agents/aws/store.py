@@ -1,0 +1,124 @@
+"""Agents on AWS: Kinesis takes their events, DynamoDB keeps them, SQS delivers them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import msgspec
+
+from postroad.agents.aws.fanout import DynamoFan
+from postroad.agents.aws.lanes import SQSLanes
+from postroad.agents.aws.registry import RETENTION_SECONDS, DynamoRegistry
+from postroad.agents.aws.release import DynamoRelease
+from postroad.agents.aws.rows import Item, row_of
+from postroad.agents.aws.subscriptions import DynamoSubscriptions
+from postroad.agents.aws.tables import Tables
+from postroad.agents.port import Bell, FanOut, Rejected, StreamEvent
+from postroad.agents.releasing import Marker, ReleaseResult, Row, release
+from postroad.agents.settings import AgentSettings
+from postroad.agents.tables import DEAD_QUEUE
+from postroad.clock import Clock
+from postroad.connections.aws import AwsConnection
+from postroad.errors import MessageTooLarge, PostroadError
+from postroad.queues import OutgoingMessage, Queue, QueueSpec
+from postroad.queues.sqs import SQSQueues
+
+_FITS = 700_000
+
+
+class AwsAgentStore:
+    """Everything about agents in one account and region."""
+
+    runs_here = False
+
+    def __init__(
+        self,
+        connection: AwsConnection,
+        queues: SQSQueues,
+        rejected: Callable[[], Queue],
+        settings: AgentSettings,
+        clock: Clock,
+        *,
+        provision_stream: Callable[[], object],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._queues = queues
+        self._rejected = rejected
+        self._settings = settings
+        self._clock = clock
+        self._sleep = sleep
+        self._provision_stream = provision_stream
+        self._tables = Tables(connection)
+        self.release_store = DynamoRelease(self._tables)
+        self._fan = DynamoFan(self._tables, retention=settings.retention, sleep=sleep)
+        self._unreleased: list[Item] = []
+        self.registry = DynamoRegistry(
+            self._tables, queues, visibility=settings.visibility, max_receives=settings.max_receives
+        )
+        self.lanes = SQSLanes(self._tables, self.registry, queues, self.release_store, clock)
+        self.subscriptions = DynamoSubscriptions(self._tables, self.registry, clock, self.lanes.discard)
+
+    def provision(self) -> None:
+        """Make tables, stream, dead letters and the queue of rejects when they are missing."""
+        self._tables.provision()
+        self._provision_stream()
+        self._queues.create_queue(
+            QueueSpec(DEAD_QUEUE, fifo=True, retention=RETENTION_SECONDS, dedup_scope="group", content_dedup=True)
+        )
+        self._rejected()
+
+    def fan_out(self, events: Sequence[StreamEvent]) -> FanOut:
+        """Write one row for each event and subscriber; the same events again write equal rows."""
+        outcome, written = self._fan.write(events)
+        self._unreleased += written
+        return outcome
+
+    def reject(self, rejected: Sequence[Rejected]) -> Sequence[Rejected]:
+        """Put records that can never be handled where they are seen; those that could not be put are returned."""
+        return [entry for entry in rejected if not self._is_put(entry)]
+
+    def release_due(self) -> int:
+        """Send what this process wrote; the publisher's own dedup ids recognise what it sends again."""
+        rows, self._unreleased = [row_of(item) for item in self._unreleased], []
+        if not rows:
+            return 0
+        return self.release(rows).sent
+
+    def release(self, rows: Sequence[Row | Marker], *, also: Sequence[str] = ()) -> ReleaseResult:
+        """Send rows to their lanes, and what is held for the agents in `also`."""
+        return release(
+            rows, self.release_store, self.lanes, self._clock, dispatch_delay=self._settings.dispatch_delay, also=also,
+            sleep=self._sleep,
+        )  # fmt: skip
+
+    def drain(self) -> ReleaseResult:
+        """Empty the pairs that were held back, as far as their queues allow."""
+        return self.release([], also=sorted(self.release_store.draining()))
+
+    def next_due_seconds(self) -> float | None:
+        """Nothing is held here: rows wait in the publisher."""
+        return None
+
+    def sweep(self) -> None:
+        """DynamoDB removes what has expired by itself."""
+
+    def listen(self) -> AbstractContextManager[Bell] | None:
+        """Kinesis rings no bell."""
+        return None
+
+    def _is_put(self, entry: Rejected) -> bool:
+        try:
+            try:
+                [result] = self._rejected().send([OutgoingMessage(body=msgspec.json.encode(entry))])
+            except MessageTooLarge:
+                [result] = self._rejected().send([OutgoingMessage(body=msgspec.json.encode(_cut(entry)))])
+        except PostroadError:
+            return False
+        return result.ok
+
+
+def _cut(entry: Rejected) -> Rejected:
+    """The record's beginning: SQS takes no more."""
+    return msgspec.structs.replace(entry, reason=f"{entry.reason} (its data is cut)", data=entry.data[:_FITS])

@@ -1,0 +1,108 @@
+"""Who listens to whom, in DynamoDB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from postroad.agents.aws.tables import Tables
+from postroad.agents.aws.values import text
+from postroad.agents.model import Subscription
+from postroad.agents.port import Registry
+from postroad.agents.rules import not_found, now_text
+from postroad.agents.tables import AGENT_GRANTS, BY_SUBSCRIBER, SUBSCRIBERS
+from postroad.clock import Clock
+
+Key = dict[str, dict[str, str]]
+
+
+def pair_key(listener_id: str, producer_id: str) -> Key:
+    """What finds a subscription or a grant."""
+    return {"producerId": text(producer_id), "subscriberId": text(listener_id)}
+
+
+class DynamoSubscriptions:
+    """Subscriptions and grants."""
+
+    def __init__(
+        self, tables: Tables, registry: Registry, clock: Clock, discard: Callable[[str, str], None]
+    ) -> None:  # fmt: skip
+        self._tables = tables
+        self._registry = registry
+        self._clock = clock
+        self._discard = discard
+
+    def add(self, pairs: Sequence[tuple[str, str]], *, validate: bool) -> int:
+        """Subscribe each (listener, producer); how many are new."""
+        wanted = {listener for listener, _ in pairs} | ({producer for _, producer in pairs} if validate else set())
+        for agent_id in sorted(wanted - self._registry.known(wanted)):
+            raise not_found(agent_id)
+        created_at = text(now_text(self._clock.now()))
+        return sum(self._add(pair_key(*pair), created_at) for pair in pairs)
+
+    def remove(self, listener_id: str, producer_id: str, *, discard: bool) -> bool:
+        """End a subscription; rows that were not sent yet go with `discard`, what SQS holds already stays."""
+        answer = self._tables.call(
+            "delete_item", SUBSCRIBERS, Key=pair_key(listener_id, producer_id), ReturnValues="ALL_OLD"
+        )
+        if discard:
+            self._discard(listener_id, producer_id)
+        return bool(answer.get("Attributes"))
+
+    def get(self, listener_id: str, producer_id: str) -> Subscription | None:
+        """One subscription."""
+        answer = self._tables.call(
+            "get_item", SUBSCRIBERS, Key=pair_key(listener_id, producer_id), ConsistentRead=True
+        )  # fmt: skip
+        return _subscription(answer["Item"]) if answer.get("Item") else None
+
+    def page(
+        self, *, listener_id: str | None = None, producer_id: str | None = None, limit: int, after: str | None
+    ) -> list[Subscription]:
+        """Subscriptions of one listener or to one producer, by the other side's id."""
+        own, other = ("producerId", "subscriberId") if listener_id is None else ("subscriberId", "producerId")
+        condition, values = f"{own} = :own", {":own": text(listener_id or producer_id or "")}
+        if after is not None:
+            condition, values = f"{condition} AND {other} > :after", {**values, ":after": text(after)}
+        where = {"ConsistentRead": True} if listener_id is None else {"IndexName": BY_SUBSCRIBER}
+        answer = self._tables.call(
+            "query", SUBSCRIBERS, KeyConditionExpression=condition, ExpressionAttributeValues=values, Limit=limit,
+            **where,
+        )  # fmt: skip
+        return [_subscription(item) for item in answer["Items"]]
+
+    def grant(self, producer_id: str, listener_id: str) -> None:
+        """Let the listener subscribe to the producer."""
+        for agent_id in sorted({producer_id, listener_id} - self._registry.known({producer_id, listener_id})):
+            raise not_found(agent_id)
+        item = {**pair_key(listener_id, producer_id), "createdAt": text(now_text(self._clock.now()))}
+        self._tables.conditional(
+            "put_item", AGENT_GRANTS, Item=item, ConditionExpression="attribute_not_exists(producerId)"
+        )
+
+    def revoke(self, producer_id: str, listener_id: str) -> None:
+        """Take the grant back."""
+        self._tables.call("delete_item", AGENT_GRANTS, Key=pair_key(listener_id, producer_id))
+
+    def is_granted(self, producer_id: str, listener_id: str) -> bool:
+        """Whether the producer granted it."""
+        answer = self._tables.call(
+            "get_item", AGENT_GRANTS, Key=pair_key(listener_id, producer_id), ConsistentRead=True
+        )  # fmt: skip
+        return bool(answer.get("Item"))
+
+    def _add(self, key: Key, created_at: dict[str, str]) -> int:
+        item = {**key, "createdAt": created_at, "state": text("active")}
+        made = self._tables.conditional(
+            "put_item", SUBSCRIBERS, Item=item, ConditionExpression="attribute_not_exists(producerId)"
+        )
+        return 0 if made is None else 1
+
+
+def _subscription(item: Mapping[str, Any]) -> Subscription:
+    return Subscription(
+        producer_id=item["producerId"]["S"],
+        subscriber_id=item["subscriberId"]["S"],
+        created_at=item["createdAt"]["S"],
+        state=item["state"]["S"],
+    )

@@ -1,0 +1,113 @@
+"""The tables of agents on DynamoDB, made when they are missing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from postroad.agents.tables import TABLES, Table
+from postroad.connections.aws import AwsConnection
+from postroad.connections.aws_errors import Make, translated
+from postroad.errors import ConfigurationError, PostroadError
+from postroad.settings.agents import table_name
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb.client import DynamoDBClient
+
+
+class Tables:
+    """The names of the tables here, and calls to DynamoDB in Postroad's words."""
+
+    def __init__(self, connection: AwsConnection) -> None:
+        self._connection = connection
+        self._names = {table.name: table_name(table.variable, table.name) for table in TABLES}
+        self._known: dict[str, Make] = {"ResourceNotFoundException": _no_table}
+
+    @property
+    def client(self) -> DynamoDBClient:
+        return self._connection.dynamodb
+
+    def name(self, table: Table) -> str:
+        """What the table is called here."""
+        return self._names[table.name]
+
+    def call(self, operation: str, table: Table, **parameters: Any) -> Any:
+        """Call DynamoDB on one table."""
+        with translated(f"DynamoDB {operation} on {self.name(table)!r}", self._known):
+            return getattr(self.client, operation)(TableName=self.name(table), **parameters)
+
+    def conditional(self, operation: str, table: Table, **parameters: Any) -> Any | None:
+        """Call DynamoDB under a condition; None when it did not hold."""
+        with translated(f"DynamoDB {operation} on {self.name(table)!r}", self._known):
+            try:
+                return getattr(self.client, operation)(TableName=self.name(table), **parameters)
+            except self.client.exceptions.ConditionalCheckFailedException:
+                return None
+
+    def batch(self, operation: str, requests: dict[str, Any]) -> Any:
+        """Call DynamoDB on several items; what it did not process is in the answer."""
+        with translated(f"DynamoDB {operation}", self._known):
+            return getattr(self.client, operation)(RequestItems=requests)
+
+    def pages(self, operation: str, table: Table, **parameters: Any) -> Any:
+        """All items of a query or scan."""
+        start: dict[str, Any] = {}
+        while True:
+            answer = self.call(operation, table, **parameters, **start)
+            yield from answer["Items"]
+            if not answer.get("LastEvaluatedKey"):
+                return
+            start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+
+    def provision(self) -> None:
+        """Make what is missing, and wait until it can be used."""
+        for table in TABLES:
+            self._create(table)
+
+    def _create(self, table: Table) -> None:
+        name = self.name(table)
+        with translated(f"DynamoDB table {name!r}"):
+            with suppress(self.client.exceptions.ResourceInUseException):
+                self.client.create_table(TableName=name, **_definition(table))
+            self.client.get_waiter("table_exists").wait(TableName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+            if table.ttl is not None:
+                self._expire(name, table.ttl)
+
+    def _expire(self, name: str, attribute: str) -> None:
+        told = self.client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
+        if told.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
+            self.client.update_time_to_live(
+                TableName=name, TimeToLiveSpecification={"Enabled": True, "AttributeName": attribute}
+            )
+
+
+def _definition(table: Table) -> Any:
+    keys = [table.partition_key, *([table.sort_key] if table.sort_key else [])]
+    definition: dict[str, Any] = {
+        "BillingMode": "PAY_PER_REQUEST",
+        "KeySchema": _key_schema(table.partition_key, table.sort_key),
+        "AttributeDefinitions": [{"AttributeName": key, "AttributeType": "S"} for key in keys],
+    }
+    if table.index is not None:
+        definition["GlobalSecondaryIndexes"] = [
+            {
+                "IndexName": table.index.name,
+                "KeySchema": _key_schema(table.index.partition_key, table.index.sort_key),
+                "Projection": {"ProjectionType": "ALL"},
+            }
+        ]
+    if table.stream_view is not None:
+        definition["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": table.stream_view}
+    return definition
+
+
+def _key_schema(partition_key: str, sort_key: str | None) -> list[dict[str, str]]:
+    schema = [{"AttributeName": partition_key, "KeyType": "HASH"}]
+    return schema if sort_key is None else [*schema, {"AttributeName": sort_key, "KeyType": "RANGE"}]
+
+
+def _no_table(words: str) -> PostroadError:
+    return ConfigurationError(
+        f"a table of agents is missing: {words}",
+        remedy="Make it with agents.provision() or `postroad agent provision`.",
+    )

@@ -1,0 +1,38 @@
+"""The function behind the stream of agents: its records become one row for each subscriber."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from postroad.agents.aggregating import aggregate
+from postroad.agents.records import Unreadable
+from postroad.agents.tables import EVENTS_STREAM
+from postroad.clock import SYSTEM_CLOCK
+from postroad.lambdas.agents import opened
+from postroad.settings.agents import events_stream
+from postroad.streams import StreamRecord
+
+
+def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
+    """Aggregate the records of a batch; answers the lowest one that must come again, if any."""
+    records = [_record(record) for record in event["Records"]]
+    result = aggregate(records, opened(), SYSTEM_CLOCK, stream=events_stream() or EVENTS_STREAM)
+    if not result.failed:
+        return {"batchItemFailures": []}
+    return {"batchItemFailures": [{"itemIdentifier": min(result.failed, key=int)}]}
+
+
+def _record(record: Mapping[str, Any]) -> StreamRecord | Unreadable:
+    told = record["kinesis"]
+    shard = str(record.get("eventID", "")).partition(":")[0]
+    sequence, key, data = str(told["sequenceNumber"]), str(told["partitionKey"]), told["data"]
+    try:
+        decoded = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError, TypeError):
+        return Unreadable(shard, sequence, key, str(data), "data: is not base64")
+    arrived_at = datetime.fromtimestamp(float(told.get("approximateArrivalTimestamp", 0)), UTC)
+    return StreamRecord(shard=shard, sequence=sequence, key=key, data=decoded, arrived_at=arrived_at)

@@ -1,0 +1,13 @@
+"""The function that a schedule calls every minute: it empties what slow queues made wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from postroad.lambdas.agents import opened
+
+
+def handler(event: Any = None, context: object = None) -> dict[str, int]:
+    """Send what is held, as far as the queues take it."""
+    result = opened().drain()
+    return {"sent": result.sent, "held": result.held}

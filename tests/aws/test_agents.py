@@ -1,0 +1,443 @@
+"""Agents on emulated AWS: Kinesis, DynamoDB and SQS FIFO, with the functions fed as AWS feeds them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from postroad.agents import AgentEvent, Agents
+from postroad.agents.aws.store import AwsAgentStore
+from postroad.agents.tables import SUBSCRIBER_EVENTS, SUBSCRIBERS
+from postroad.connections.aws import AwsConnection
+from postroad.errors import AgentDeleted, AgentExists, AgentNotFound, NotSupported
+from postroad.lambdas import aggregator, publisher, sweeper
+from postroad.lambdas.agents import opened
+from postroad.queues import Delivery
+from postroad.wiring import Backend, connect
+
+pytestmark = pytest.mark.aws
+
+
+class Cloud:
+    """Agents under names of their own, and the functions that AWS would call."""
+
+    def __init__(self, backend: Backend, aws: AwsConnection, stream: str) -> None:
+        self.backend = backend
+        self.aws = aws
+        self.stream = stream
+        self.agents: Agents = backend.agents()
+        self.agents.provision()
+        self.prefix = stream.rpartition("-")[2]
+        store = self.agents.store
+        assert isinstance(store, AwsAgentStore)
+        self.store = store
+        self._read: set[str] = set()
+
+    def id(self, name: str) -> str:
+        return f"{name}-{self.prefix}"
+
+    def register(self, *names: str, **options: Any) -> None:
+        for name in names:
+            self.agents.register(self.id(name), **options)
+
+    def subscribe(self, listener: str, producer: str) -> None:
+        self.agents.subscribe(self.id(listener), self.id(producer))
+
+    def publish(self, name: str, *numbers: int, **options: Any) -> None:
+        results = self.agents.publish([AgentEvent(self.id(name), "counted", {"n": n}, **options) for n in numbers])
+        assert all(result.ok for result in results), results
+
+    def kinesis_event(self) -> dict[str, Any]:
+        """All records of the stream that were not read yet, as Lambda gets them."""
+        records = []
+        for shard in self.aws.kinesis.list_shards(StreamName=self.stream)["Shards"]:
+            iterator: str | None = self.aws.kinesis.get_shard_iterator(
+                StreamName=self.stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+            )["ShardIterator"]
+            answer: Any = self.aws.kinesis.get_records(ShardIterator=iterator or "", Limit=1_000)
+            records += [_kinesis_record(shard["ShardId"], raw) for raw in answer["Records"]]
+        new = [record for record in records if record["eventID"] not in self._read]
+        self._read |= {record["eventID"] for record in new}
+        return {"Records": new}
+
+    def rows(self) -> list[dict[str, Any]]:
+        table = self.store._tables.name(SUBSCRIBER_EVENTS)
+        items: list[dict[str, Any]] = self.aws.dynamodb.scan(TableName=table, ConsistentRead=True)["Items"]
+        return items
+
+    def aggregate(self) -> dict[str, Any]:
+        return aggregator.handler(self.kinesis_event(), None)
+
+    def release(self, event: dict[str, Any] | None = None) -> dict[str, Any]:
+        return publisher.handler(event or dynamodb_event(self.rows()), None)
+
+    def take(self, name: str) -> list[Delivery]:
+        return self.agents.queue(self.id(name)).receive(wait=1)
+
+    def drain(self, name: str) -> list[int]:
+        numbers: list[int] = []
+        while taken := self.take(name):
+            numbers += [json.loads(delivery.body)["data"]["n"] for delivery in taken]
+            self.agents.queue(self.id(name)).ack(taken)
+        return numbers
+
+    def state(self, listener: str, producer: str) -> str:
+        [found] = [
+            each for each in self.agents.subscriptions(self.id(listener)).items if each.producer_id == self.id(producer)
+        ]
+        return found.state
+
+
+def _kinesis_record(shard: str, raw: Any) -> dict[str, Any]:
+    return {
+        "eventID": f"{shard}:{raw['SequenceNumber']}",
+        "eventSource": "aws:kinesis",
+        "kinesis": {
+            "partitionKey": raw["PartitionKey"],
+            "sequenceNumber": raw["SequenceNumber"],
+            "data": base64.b64encode(raw["Data"]).decode(),
+            "approximateArrivalTimestamp": raw["ApproximateArrivalTimestamp"].timestamp(),
+        },
+    }
+
+
+def dynamodb_event(items: list[dict[str, Any]], *, images: bool = True, kind: str = "INSERT") -> dict[str, Any]:
+    """Rows as the stream of the table brings them."""
+    records = []
+    for number, item in enumerate(items, 1):
+        change = {
+            "Keys": {name: item[name] for name in ("subscriberId", "timestamp")},
+            "SequenceNumber": str(number),
+            **({"NewImage": item} if images else {}),
+        }
+        records.append({"eventName": kind, "eventSource": "aws:dynamodb", "dynamodb": change})
+    return {"Records": records}
+
+
+@pytest.fixture
+def cloud(
+    aws: AwsConnection, ministack_url: str, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cloud]:
+    stream = unique("agent-events")
+    for variable in ("AGENTS_TABLE", "SUBSCRIBERS_TABLE", "SUBSCRIBER_EVENTS_TABLE"):
+        monkeypatch.setenv(variable, unique(variable.lower()))
+    monkeypatch.setenv("EVENTS_STREAM", stream)
+    monkeypatch.setenv("POSTROAD_URL", f"aws://us-east-1?endpoint_url={ministack_url}")
+    with connect() as backend:
+        yield Cloud(backend, aws, stream)
+
+
+def test_an_event_goes_the_whole_way(cloud: Cloud) -> None:
+    cloud.register("ann", "bob")
+    cloud.subscribe("bob", "ann")
+
+    cloud.publish("ann", 1, 2, timestamp="2025-07-01T12:00:00.5Z")
+    aggregated = cloud.aggregate()
+    released = cloud.release()
+    [first, *rest] = cloud.take("bob")
+
+    assert aggregated == released == {"batchItemFailures": []}
+    body = json.loads(first.body)
+    assert body["data"] == {"n": 1}
+    assert body["timestamp"] == "2025-07-01T12:00:00.500Z"
+    assert (body["agentId"], body["subscriberId"]) == (cloud.id("ann"), cloud.id("bob"))
+    assert first.group == cloud.id("ann")
+    assert len(rest) <= 1
+
+
+def test_a_row_has_the_columns_of_its_table_and_a_sort_key_of_its_own(cloud: Cloud) -> None:
+    cloud.register("ann", "bob")
+    cloud.subscribe("bob", "ann")
+    cloud.publish("ann", 1, 2, timestamp="2025-07-01T12:00:00Z")
+
+    cloud.aggregate()
+
+    rows = cloud.rows()
+    assert len({row["timestamp"]["S"] for row in rows}) == 2
+    assert all(len(row["timestamp"]["S"].rpartition("#")[2]) == 56 for row in rows)
+    assert {*rows[0]} == {
+        "subscriberId", "timestamp", "occurredAt", "producerId", "eventId", "eventType", "data", "sequenceNumber",
+        "arrivedAt", "expiresAt",
+    }  # fmt: skip
+    assert "M" in rows[0]["data"]
+
+
+def test_a_batch_that_comes_again_writes_equal_rows_and_sends_nothing_twice(cloud: Cloud) -> None:
+    cloud.register("ann", "bob")
+    cloud.subscribe("bob", "ann")
+    cloud.publish("ann", 1, 2, 3)
+    event = cloud.kinesis_event()
+
+    aggregator.handler(event, None)
+    first = cloud.rows()
+    aggregator.handler(event, None)
+    second = cloud.rows()
+    for _ in range(2):
+        cloud.release()
+
+    assert _by_key(first) == _by_key(second)
+    assert cloud.drain("bob") == [1, 2, 3]
+
+
+def test_order_holds_when_a_producers_clock_steps_back(cloud: Cloud) -> None:
+    cloud.register("ann", "bob")
+    cloud.subscribe("bob", "ann")
+    for n, second in ((1, 10), (2, 3), (3, 7)):
+        cloud.publish("ann", n, timestamp=f"2025-07-01T12:00:{second:02d}Z")
+
+    cloud.aggregate()
+    cloud.release()
+
+    assert cloud.drain("bob") == [1, 2, 3]
+
+
+def test_records_that_can_never_be_handled_go_to_the_rejects(cloud: Cloud) -> None:
+    cloud.register("ann")
+    event = {
+        "Records": [
+            {"eventID": f"shardId-0:{n}", "kinesis": {"partitionKey": "x", "sequenceNumber": str(n), "data": data,
+                                                      "approximateArrivalTimestamp": time.time()}}
+            for n, data in enumerate(["no base64!", base64.b64encode(b"[1]").decode()], 1)
+        ]
+    }  # fmt: skip
+
+    answer = aggregator.handler(event, None)
+
+    rejects = cloud.backend.queue("agents-rejected")
+    bodies = [json.loads(delivery.body) for delivery in rejects.receive(wait=1)]
+    bodies += [json.loads(delivery.body) for delivery in rejects.receive(wait=1)]
+    assert answer == {"batchItemFailures": []}
+    assert {body["reason"].partition(":")[0] for body in bodies} >= {"data"}
+
+
+def test_rows_without_images_are_read_and_other_changes_ignored(cloud: Cloud) -> None:
+    cloud.register("ann", "bob")
+    cloud.subscribe("bob", "ann")
+    cloud.publish("ann", 1)
+    cloud.aggregate()
+
+    ignored = cloud.release(dynamodb_event(cloud.rows(), kind="MODIFY"))
+    none = cloud.take("bob")
+    cloud.release(dynamodb_event(cloud.rows(), images=False))
+
+    assert ignored == {"batchItemFailures": []}
+    assert none == []
+    assert cloud.drain("bob") == [1]
+
+
+def test_a_malformed_row_is_put_aside(cloud: Cloud) -> None:
+    cloud.register("bob")
+    broken = {"subscriberId": {"S": cloud.id("bob")}, "timestamp": {"S": "2025-07-01T00:00:00.000Z#x#1"}}
+
+    answer = cloud.release(dynamodb_event([broken]))
+
+    assert answer == {"batchItemFailures": []}
+    [rejected] = cloud.backend.queue("agents-rejected").receive(wait=1)
+    assert "cannot be read" in json.loads(rejected.body)["reason"]
+
+
+def test_a_row_of_an_agent_that_is_gone_is_dropped(cloud: Cloud) -> None:
+    cloud.register("ann", "bob")
+    cloud.subscribe("bob", "ann")
+    cloud.publish("ann", 1)
+    cloud.aggregate()
+    rows = cloud.rows()
+
+    cloud.agents.delete(cloud.id("bob"))
+
+    assert cloud.release(dynamodb_event(rows)) == {"batchItemFailures": []}
+
+
+def test_a_throttled_producer_fails_from_there_on_and_others_go_on(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.register("ann", "bob", "cat")
+    cloud.subscribe("cat", "ann")
+    cloud.subscribe("cat", "bob")
+    cloud.publish("ann", 1, 2)
+    cloud.publish("bob", 3)
+    event = cloud.kinesis_event()
+    store = opened()
+    write = store._fan._write
+
+    def throttle(items: Any) -> Any:
+        refused = [item for item in items if _producer(item) == cloud.id("ann")]
+        write([item for item in items if item not in refused])
+        return refused
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._fan, "_write", throttle)
+        answer = aggregator.handler(event, None)
+    written = [_producer(row) for row in cloud.rows()]
+    again = aggregator.handler(event, None)
+
+    ann = [record["kinesis"]["sequenceNumber"] for record in event["Records"]
+           if record["kinesis"]["partitionKey"] == cloud.id("ann")]  # fmt: skip
+    assert answer == {"batchItemFailures": [{"itemIdentifier": min(ann, key=int)}]}
+    assert written == [cloud.id("bob")]
+    assert again == {"batchItemFailures": []}
+    assert len(cloud.rows()) == 3
+
+
+def test_a_queue_that_refuses_makes_its_pair_wait_and_the_sweeper_empties_it(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.register("ann", "bob", "cat")
+    cloud.subscribe("bob", "ann")
+    cloud.subscribe("cat", "ann")
+    cloud.publish("ann", 1, 2)
+    cloud.aggregate()
+    store = opened()
+    send = store.lanes.send
+
+    def refuse(recipient: Any, messages: Any) -> Any:
+        if recipient.agent_id == cloud.id("bob"):
+            return [NotSupported("full")] * len(messages)
+        return send(recipient, messages)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.lanes, "send", refuse)
+        patch.setattr(store, "_sleep", lambda _: None)
+        answer = cloud.release()
+        state = cloud.state("bob", "ann")
+    cloud.publish("ann", 3)
+    cloud.aggregate()
+    swept = sweeper.handler({}, None)
+    cloud.release()
+
+    assert answer == {"batchItemFailures": []}
+    assert state == "draining"
+    assert swept["sent"] == 3
+    assert cloud.state("bob", "ann") == "active"
+    assert cloud.drain("bob") == [1, 2, 3]
+    assert cloud.drain("cat") == [1, 2, 3]
+
+
+def test_a_paused_producer_is_withheld_until_the_publisher_meets_the_marker(cloud: Cloud) -> None:
+    cloud.register("ann", "bob")
+    cloud.subscribe("bob", "ann")
+    pair = (cloud.id("bob"), cloud.id("ann"))
+    cloud.agents.pause(*pair)
+    cloud.publish("ann", 1, 2)
+    cloud.aggregate()
+    cloud.release()
+    withheld = cloud.take("bob")
+
+    cloud.agents.resume(*pair)
+    markers = [row for row in cloud.rows() if row["timestamp"]["S"].startswith("~")]
+    cloud.release(dynamodb_event(markers))
+
+    assert withheld == []
+    assert len(markers) == 1
+    assert cloud.drain("bob") == [1, 2]
+    assert cloud.state("bob", "ann") == "active"
+
+
+def test_a_replay_brings_rows_again_marked(cloud: Cloud) -> None:
+    cloud.register("ann", "bob")
+    cloud.subscribe("bob", "ann")
+    cloud.publish("ann", 1, 2)
+    cloud.aggregate()
+    cloud.release()
+    cloud.drain("bob")
+
+    replayed = cloud.agents.replay(cloud.id("bob"), cloud.id("ann"))
+    cloud.release(dynamodb_event([row for row in cloud.rows() if row["timestamp"]["S"].startswith("~")]))
+    again = [json.loads(delivery.body) for delivery in cloud.take("bob")]
+
+    assert replayed == 2
+    assert all(body["replay"] for body in again)
+    assert again[0]["data"] == {"n": 1}
+
+
+def test_the_queue_of_an_agent_has_its_settings_and_its_policy(cloud: Cloud) -> None:
+    made = cloud.agents.register(cloud.id("ann"), principal_arn="arn:aws:iam::000000000000:role/ann")
+    assert made.queue_url is not None
+
+    told = cloud.aws.sqs.get_queue_attributes(QueueUrl=made.queue_url, AttributeNames=["All"])["Attributes"]
+
+    assert told["DeduplicationScope"] == "messageGroup"
+    assert told["FifoThroughputLimit"] == "perMessageGroupId"
+    assert told["MessageRetentionPeriod"] == "1209600"
+    assert json.loads(told["RedrivePolicy"])["maxReceiveCount"] in (5, "5")
+    [statement] = json.loads(told["Policy"])["Statement"]
+    assert sorted(statement["Action"]) == [
+        "sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:GetQueueUrl",
+        "sqs:ReceiveMessage",
+    ]  # fmt: skip
+    with pytest.raises(NotSupported):
+        cloud.agents.queue(cloud.id("ann")).send([])
+
+
+def test_the_registry_keeps_its_rules(cloud: Cloud) -> None:
+    cloud.register("ann", "bob")
+    cloud.subscribe("bob", "ann")
+    token = cloud.agents.rotate_token(cloud.id("ann"))
+
+    with pytest.raises(AgentExists):
+        cloud.register("ann")
+    with pytest.raises(AgentNotFound):
+        cloud.subscribe("bob", "nobody")
+    deleted = cloud.agents.delete(cloud.id("ann"))
+
+    assert deleted.subscribers == 1
+    assert cloud.agents.authenticate(token) is None
+    assert [agent.agent_id for agent in cloud.agents.list().items] == [cloud.id("bob")]
+    with pytest.raises(AgentDeleted):
+        cloud.register("ann")
+    with pytest.raises(AgentNotFound):
+        cloud.agents.delete(cloud.id("ann"))
+
+
+def test_a_delete_that_was_cut_off_is_finished_by_a_repeat(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud.register("ann", "bob")
+    cloud.subscribe("bob", "ann")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cloud.store.registry, "_remove_queue", _die)
+        with pytest.raises(KeyboardInterrupt):
+            cloud.agents.delete(cloud.id("ann"))
+    half = [result.error for result in cloud.agents.publish([AgentEvent(cloud.id("ann"), "x", {})])]
+    cloud.agents.delete(cloud.id("ann"))
+
+    assert half == ["agent_not_found"]
+    with pytest.raises(AgentDeleted):
+        cloud.register("ann")
+
+
+def test_fan_out_to_many_costs_few_calls(cloud: Cloud) -> None:
+    cloud.register("ann")
+    table = cloud.store._tables.name(SUBSCRIBERS)
+    requests = [
+        {"PutRequest": {"Item": {"producerId": {"S": cloud.id("ann")}, "subscriberId": {"S": f"listener-{n}"},
+                                 "createdAt": {"S": "2020-01-01T00:00:00.000Z"}, "state": {"S": "active"}}}}
+        for n in range(200)
+    ]  # fmt: skip
+    for start in range(0, 200, 25):
+        cloud.aws.dynamodb.batch_write_item(RequestItems={table: requests[start : start + 25]})  # type: ignore[dict-item]  # plain dictionaries
+    cloud.publish("ann", 1)
+    calls: list[str] = []
+    client = opened()._tables.client
+    client.meta.events.register("before-call.dynamodb", lambda model, **_: calls.append(model.name))
+
+    cloud.aggregate()
+
+    assert len(cloud.rows()) == 200
+    assert len(calls) <= 0.05 * 200
+
+
+def _by_key(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {row["timestamp"]["S"]: row for row in rows}
+
+
+def _producer(item: dict[str, Any]) -> str:
+    return str(item["producerId"]["S"])
+
+
+def _die(*_: object) -> None:
+    raise KeyboardInterrupt
