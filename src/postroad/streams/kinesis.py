@@ -64,6 +64,10 @@ class KinesisStreams:
             hours = max(_MIN_RETENTION_HOURS, -int(-retention // 3600))
             if summary["RetentionPeriodHours"] < hours:
                 client.increase_stream_retention_period(StreamName=name, RetentionPeriodHours=hours)
+        return self.open(name)
+
+    def open(self, name: str) -> KinesisStream:
+        """A stream that exists; no call is made."""
         return KinesisStream(self._connection, self._items, self._clock, name)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
 from postroad.blobs import Blobs
 from postroad.blobs.s3 import S3Blobs
 from postroad.clock import Clock
 from postroad.connections.aws import AwsConnection
-from postroad.errors import NotSupported
+from postroad.errors import ConfigurationError, NotSupported
 from postroad.items import Items
 from postroad.items.dynamodb import DynamoItems
 from postroad.journal import EventBridgeSender, Journal
@@ -103,7 +103,20 @@ class AwsGround:
         return SQSTags(self._connection, self._queues)
 
     def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]:
-        raise NotSupported("agents on AWS are not wired yet; use the embedded engine (sqlite:///path)")
+        from postroad.agents.aws.store import AwsAgentStore
+        from postroad.settings.agents import events_stream
+
+        named = events_stream() or settings.stream
+
+        def provision_stream() -> None:
+            # One that exists with another number of shards serves as well.
+            with suppress(ConfigurationError):
+                self._streams.stream(named, shards=4, retention=86_400)
+
+        store = AwsAgentStore(
+            self._connection, self._queues, rejected, settings, self._queues.clock, provision_stream=provision_stream
+        )
+        return store, self._streams.open(named)
 
     def site(self) -> Site:
         from postroad.topology.aws.site import AwsSite
