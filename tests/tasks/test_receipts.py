@@ -7,7 +7,7 @@ import pytest
 from postroad.tasks.leases import Lease, Outcome, lease_end
 from postroad.tasks.receipts import Drop, HandBack, Quarantine, Receipt, Take, decide, pause_before_retry
 
-DONE = Outcome("Task Completed", "x")
+DONE = Outcome("Task Completed", "x", 1)
 
 
 @pytest.mark.parametrize(

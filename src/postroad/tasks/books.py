@@ -18,11 +18,13 @@ from postroad.journal import Appends, JournalEvent
 from postroad.tasks.grounds import Ground
 from postroad.tasks.leases import Held, Lease, lease_key
 from postroad.tasks.telling import tell
+from postroad.tasks.waking import Bells
 
 Then = Callable[[bool], None]
 _INLINE_BYTES = 200_000
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Lease).decode
+LEASES = "leases/"
+decode_lease = msgspec.json.Decoder(Lease).decode
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -43,6 +45,7 @@ class Books:
         self._journal: Appends = backend.journal() if journal is None else journal
         # A journal that was brought along has commits of its own.
         self.together = journal is None and self._items.traits.joins_writes
+        self._bells = Bells(backend)
 
     def put(self, tenant: str, request_id: str, lease: Lease, *, expect: Held | None) -> Written:
         """Write the lease alone, if it is still as expected."""
@@ -72,12 +75,16 @@ class Books:
         due = [*self._owed(lease), *events]
         if self.together:
             with suppress(PostroadError):
-                return self._write_together(key, lease, due, version, then)
+                written = self._write_together(key, lease, due, version, then)
+                if written.ok:
+                    self._bells.ring(tenant, lease)
+                return written
         written = self._put(key, self._owing(request_id, lease, due), version)
         if not written.ok:
             return written
         recorded = self.record(due)
         self._follow(then, recorded)
+        self._bells.ring(tenant, lease)
         return Written(True, self._paid(written.held) if recorded else written.held, recorded)
 
     def record(self, events: Sequence[JournalEvent]) -> bool:
@@ -131,7 +138,7 @@ class Books:
         data = _encode(owed)
         if len(data) <= _INLINE_BYTES or self._blobs is None:
             return msgspec.structs.replace(lease, owed=owed, owed_at=None)
-        ref = self._blobs.put(f"leases/{request_id}/{lease.run}-{lease.token}.json", data)
+        ref = self._blobs.put(f"{LEASES}{request_id}/{lease.run}-{lease.token}.json", data)
         return msgspec.structs.replace(lease, owed=[], owed_at=ref)
 
     def _owed(self, lease: Lease) -> list[JournalEvent]:
@@ -159,4 +166,4 @@ def _version(expect: Held | None) -> int | Expect:
 
 
 def _held(item: Item | None) -> Held | None:
-    return None if item is None else Held(_decode(item.value), item.version)
+    return None if item is None else Held(decode_lease(item.value), item.version)

@@ -52,6 +52,7 @@ class Crew:
         self._shop = shop
         self._bell = bell
         self._stops = stops
+        shop.stopping.clear()
         self._receiver = Receiver(shop, until_idle=until_idle)
         self._lanes = [Lane(shop) for _ in range(shop.config.concurrency)]
         self._finished = 0

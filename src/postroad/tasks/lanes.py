@@ -13,7 +13,7 @@ from postroad.queues import Delivery
 from postroad.tasks.attempts import QUARANTINED, Attempt
 from postroad.tasks.children.seats import Seat, SeatLost
 from postroad.tasks.children.wire import Active, Ready, Report
-from postroad.tasks.judging import Verdict, crash_of_keeper, judge, lost
+from postroad.tasks.judging import Halted, Verdict, crash_of_keeper, judge, lost
 from postroad.tasks.leases import Failure, Held, Lease
 from postroad.tasks.messages import TaskMessage, named_by, read, tenant_of
 from postroad.tasks.receipts import Drop, HandBack, Quarantine, Take, decide
@@ -22,6 +22,9 @@ from postroad.tasks.shop import Shop
 from postroad.tasks.telling import tell
 
 _HAND_BACK_SECONDS = 1.0
+_STOPPING_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
+# How long after its children the worker may hear of its own stop.
+_STOP_SECONDS = 0.5
 
 
 class Lane:
@@ -129,8 +132,16 @@ class Lane:
         finally:
             with self._lock:
                 self._running, self._pid = False, None
+        if verdict is not None and report is not None and self._was_stopped_from_outside(report):
+            verdict = Halted()
         if verdict is not None:
             attempt.settle(verdict, report)
+
+    def _was_stopped_from_outside(self, report: Report) -> bool:
+        """Whether a signal that stops this worker reached its children, too, as when a whole service is stopped."""
+        if report.killed_with is not None or report.signal not in _STOPPING_SIGNALS:
+            return False
+        return self._shop.stopping.wait(_STOP_SECONDS)
 
     def _watch(self, attempt: Attempt) -> Report | None:
         """How the child ended; None when it was killed because the task is no longer ours."""

@@ -21,6 +21,8 @@ class Outcome(msgspec.Struct, frozen=True, rename="camel"):
 
     event_type: str
     event_id: str
+    at: int
+    """When it ended, in milliseconds."""
 
     @property
     def state(self) -> str:
@@ -98,7 +100,10 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     def settled(self, event: JournalEvent) -> Lease:
         """The lease of a run that ended with this event."""
         return msgspec.structs.replace(
-            self, owner=None, effective_until=0, outcome=Outcome(event.event_type, str(event.event_id))
+            self,
+            owner=None,
+            effective_until=0,
+            outcome=Outcome(event.event_type, str(event.event_id), event.timestamp),
         )
 
     def again(self, *, now_ms: int) -> Lease:
@@ -116,9 +121,14 @@ class Held(msgspec.Struct, frozen=True):
     version: int
 
 
+def leases_of(tenant: str) -> str:
+    """What the keys of a tenant's leases begin with."""
+    return f"{tenant}/LEASE#TASK#"
+
+
 def lease_key(tenant: str, request_id: str) -> str:
     """The key of a task's item."""
-    return f"{tenant}/LEASE#TASK#{request_id}"
+    return f"{leases_of(tenant)}{request_id}"
 
 
 def lease_end(now: float, visibility_extension: float) -> int:

@@ -45,3 +45,10 @@ def open_queue(backend: QueueMaker, queue: str, *, dead_letters: bool = False) -
     if not backend.stage_prefix:
         ensure_queues(backend, queue)
     return backend.queue(backend.stage_prefix + queue + ("-dlq" if dead_letters else ""))
+
+
+def open_dispatch_queue(backend: QueueMaker, queue: str) -> Queue:
+    """The queue of wake-ups beside a queue of tasks."""
+    if not backend.stage_prefix:
+        ensure_queues(backend, queue)
+    return backend.queue(f"{backend.stage_prefix}{queue}-dispatch")

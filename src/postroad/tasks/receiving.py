@@ -30,7 +30,7 @@ class Receiver:
         self._free = threading.Semaphore(shop.config.concurrency)
         self._lock = threading.Lock()
         self._busy = 0
-        self.stopping = threading.Event()
+        self.stopping = shop.stopping
         self.work: queues.SimpleQueue[Delivery | None] = queues.SimpleQueue()
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""The reconciler: sends what was recorded as pending and never sent."""
+"""The reconciler: sends what was recorded as pending and never sent, and forgets what ended long ago."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from postroad.journal.folding import PENDING
 from postroad.journal.states import task_state
 from postroad.tasks.books import Books
 from postroad.tasks.config import check_seconds
+from postroad.tasks.forgetting import Forgetting
 from postroad.tasks.grounds import Ground, party
 from postroad.tasks.leases import Held
 from postroad.tasks.queues import open_queue
@@ -45,6 +46,7 @@ class Reconciler:
         self._items: Items = backend.items()
         self._books = Books(backend)
         self._submissions = Submissions(backend, self._books, open_queue(backend, queue), queue_name=queue)
+        self._forgetting = Forgetting(self._items, backend.blobs(), self._tenant)
         self._seen: set[tuple[str, int]] = set()
 
     def run_once(self) -> int:
@@ -58,6 +60,7 @@ class Reconciler:
             seen.add(place)
         self._seen = seen
         self._set_watermark(now - self._stale_ms - _LATE_MS)
+        self._forgetting.step(now)
         return sent
 
     def _resend(self, pending: JournalEvent) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ class Shop:
     scribe: Scribe
     nursery: Nursery
     clock: Clock
+    stopping: threading.Event = field(default_factory=threading.Event)
+    """Set while the worker is being stopped."""
     chance: Callable[[], float] = field(default=random.random)
 
     def now(self) -> float:

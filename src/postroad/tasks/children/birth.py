@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,10 +13,27 @@ from postroad.tasks.children.child import Ends, Life, live
 from postroad.tasks.children.wire import SETTLED, Frames
 
 _SETTLING_MS = 30_000
+# Linux counts kilobytes there, macOS bytes.
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1_024
 
 
 class StillBirth(Exception):
     """A child that never came so far as to wait for an order."""
+
+
+class Deaths:
+    """Tells when some child of this process has ended: `bell` is readable then."""
+
+    def __init__(self) -> None:
+        self.bell, rung = os.pipe()
+        for end in (self.bell, rung):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(rung, warn_on_full_buffer=False)
+
+    def heard(self) -> None:
+        """Be quiet until the next one."""
+        some(self.bell)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,18 +41,27 @@ class Child:
     """A living child. `orders` is written, the others are read; none of them blocks."""
 
     pid: int
-    gone: int
-    """Readable once the process has ended."""
     orders: int
     words: int
     out: int
     err: int
     frames: Frames = field(default_factory=Frames)
     served: int = 0
+    status: int | None = None
+    """How it ended; None while it lives."""
+    peak_rss_bytes: int = 0
+
+    def has_ended(self) -> bool:
+        """Whether the process is no more; then it is known how it ended."""
+        if self.status is None:
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            if pid:
+                self.status, self.peak_rss_bytes = status, usage.ru_maxrss * _RSS_UNIT
+        return self.status is not None
 
     def close(self) -> None:
         """Give the ends back."""
-        for end in (self.gone, self.orders, self.words, self.out, self.err):
+        for end in (self.orders, self.words, self.out, self.err):
             if end >= 0:
                 os.close(end)
 
@@ -58,7 +85,7 @@ def bear(life: Life) -> Child:
         os.close(end)
     for end in (orders, words, out, err):
         os.set_blocking(end, False)
-    child = Child(pid=pid, gone=os.pidfd_open(pid), orders=orders, words=words, out=out, err=err)
+    child = Child(pid=pid, orders=orders, words=words, out=out, err=err)
     _await_settled(child)
     return child
 
@@ -80,5 +107,5 @@ def _await_settled(child: Child) -> None:
         return
     child.close()
     with suppress(ProcessLookupError):
-        os.kill(child.pid, 9)
+        os.kill(child.pid, signal.SIGKILL)
     raise StillBirth

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from postroad.tasks.children import kernel
-from postroad.tasks.children.birth import Child, StillBirth, bear
+from postroad.tasks.children.birth import Child, Deaths, StillBirth, bear
 from postroad.tasks.children.child import Life
 from postroad.tasks.children.line import Line, WorkerGone
 from postroad.tasks.children.watching import Watch
@@ -33,6 +33,7 @@ class Keeper:
         self._line = line
         self._directory = directory
         self._zygote = zygote
+        self._deaths = Deaths()
         self._child: Child | None = None
 
     def serve(self) -> NoReturn:
@@ -60,7 +61,7 @@ class Keeper:
     def _await_order(self, child: Child) -> Order | None:
         events = select.poll()
         events.register(self._line, select.POLLIN)
-        events.register(child.gone, select.POLLIN)
+        events.register(self._deaths.bell, select.POLLIN)
         while True:
             ready = [descriptor for descriptor, _ in events.poll(_TICK_MS)]
             if self._line.fileno() in ready:
@@ -68,15 +69,17 @@ class Keeper:
                 orders = [told for told in self._line.hear() if isinstance(told, Order)]
                 if orders:
                     return orders[0]
-            elif ready:
-                return None
+            if self._deaths.bell in ready:
+                self._deaths.heard()
+                if child.has_ended():
+                    return None
             if os.getppid() != self._zygote:
                 raise WorkerGone
 
     def _run(self, child: Child, order: Order) -> None:
         directory = tempfile.mkdtemp(dir=self._directory)
         try:
-            watch = Watch(child, order, self._life, self._line, directory)
+            watch = Watch(child, order, self._life, self._line, self._deaths, directory)
             report = watch.until_done()
         finally:
             _remove(directory)

@@ -9,7 +9,7 @@ import time
 from math import inf
 
 from postroad.tasks.children import kernel
-from postroad.tasks.children.birth import Child, some
+from postroad.tasks.children.birth import Child, Deaths, some
 from postroad.tasks.children.child import Life
 from postroad.tasks.children.line import Line, WorkerGone
 from postroad.tasks.children.output import Lines, Tail
@@ -22,9 +22,10 @@ _LONGEST_POLL = 60.0
 class Watch:
     """One order of one child."""
 
-    def __init__(self, child: Child, order: Order, life: Life, line: Line, directory: str) -> None:
+    def __init__(self, child: Child, order: Order, life: Life, line: Line, deaths: Deaths, directory: str) -> None:
         self._child = child
         self._line = line
+        self._deaths = deaths
         self._grace = order.kill_grace
         self._task = life.tasks.get(order.name)
         self._lasts = child.served + 1 < life.child_reuse and self._task.command is None and not self._task.fresh
@@ -55,13 +56,14 @@ class Watch:
     def _events(self) -> select.poll:
         events = select.poll()
         events.register(self._child.orders, select.POLLOUT)
-        for descriptor in (self._line.fileno(), self._child.gone, self._child.words, *self._streams):
+        for descriptor in (self._line.fileno(), self._deaths.bell, self._child.words, *self._streams):
             events.register(descriptor, select.POLLIN)
         return events
 
     def _attend(self, descriptor: int, events: select.poll) -> None:
-        if descriptor == self._child.gone:
-            self.ended = True
+        if descriptor == self._deaths.bell:
+            self._deaths.heard()
+            self.ended = self._child.has_ended()
         elif descriptor == self._line.fileno():
             for told in self._line.hear():
                 if isinstance(told, Halt):
@@ -130,15 +132,15 @@ class Watch:
 
     def _buried(self) -> Report:
         """The report of a child that has ended, after all its descendants have."""
-        _, status, usage = os.wait4(self._child.pid, 0)
+        assert self._child.status is not None
         if not kernel.end_descendants(within=_BURIAL_SECONDS):
             # Something cannot be killed. The zygote goes on trying; the worker gets another keeper.
             raise WorkerGone
         for descriptor in (self._child.words, *self._streams):
             while self._read(descriptor) and some_left(descriptor):
                 continue
-        code = os.waitstatus_to_exitcode(status)
-        return self._report(code if code >= 0 else None, None if code >= 0 else -code, usage.ru_maxrss * 1024)
+        code = os.waitstatus_to_exitcode(self._child.status)
+        return self._report(code if code >= 0 else None, None if code >= 0 else -code, self._child.peak_rss_bytes)
 
     def _report(self, code: int | None, number: int | None, rss: int) -> Report:
         command = self._task.command is not None

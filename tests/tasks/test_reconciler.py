@@ -1,0 +1,202 @@
+"""What the reconciler sends again and what it forgets; what dead letters do to running tasks; lost messages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tasks.benches import APP, TENANT, Bench, eventually, is_alive, lines
+
+from postroad import Backend, OutgoingMessage
+from postroad.errors import ConfigurationError
+from postroad.journal import JournalEvent
+from postroad.queues import AckResult, Delivery
+from postroad.tasks import DeadLetterHandler, Reconciler, TaskWorker
+from postroad.tasks.books import Books
+from postroad.tasks.forgetting import Forgetting
+from postroad.tasks.leases import Lease, Outcome
+
+
+def reconcile(bench: Bench, **options: Any) -> int:
+    given = {"tenant_id": TENANT, "app": APP, "stale_after": 0, **options}
+    return Reconciler(bench.backend, **given).run_once()
+
+
+def pending(bench: Bench, request_id: str, **properties: Any) -> None:
+    """Record a task as pending, as a dispatcher does that dies before it sends."""
+    event = JournalEvent.create(
+        "Task Pending", tenant_id=TENANT, entity_id=request_id, app=APP,
+        properties={"requestId": request_id, "name": "echo", "input": {"n": 1}, **properties},
+    )  # fmt: skip
+    bench.backend.journal().append([event])
+
+
+def test_a_pending_task_without_a_lease_is_sent_and_runs_once(bench: Bench) -> None:
+    pending(bench, "r1", run=1)
+    pending(bench, "job-1.a", run=1, jobId="job-1", taskId="a", dependencyOutputs={"b": 2})
+
+    assert (reconcile(bench), reconcile(bench)) == (2, 0)
+    bench.work()
+
+    assert [bench.state(name).output for name in ("r1", "job-1.a")] == [{"n": 1}, {"n": 1}]
+    assert bench.last("job-1.a", "Task Completed").properties["jobId"] == "job-1"
+    assert reconcile(bench) == 0
+
+
+def test_a_backlog_that_was_sent_is_not_sent_again(bench: Bench) -> None:
+    for _ in range(5):
+        bench.producer.submit("echo")
+
+    assert reconcile(bench) == 0
+    assert bench.backend.queue("tasks").stats().visible == 5
+
+
+def test_a_young_pending_task_is_left_to_its_submitter(bench: Bench) -> None:
+    pending(bench, "r1", run=1)
+
+    assert reconcile(bench, stale_after=60) == 0
+
+
+def test_a_pending_task_of_another_queue_or_tenant_is_left_alone(bench: Bench) -> None:
+    pending(bench, "r1", run=1)
+    Books(bench.backend).put(TENANT, "r1", Lease(queue="other"), expect=None)
+
+    assert reconcile(bench) == 0
+    assert reconcile(bench, queue="other") == 1
+    assert reconcile(bench, tenant_id="stranger") == 0
+
+
+def test_one_reconciler_looks_again_and_again(bench: Bench) -> None:
+    reconciler = Reconciler(bench.backend, tenant_id=TENANT, app=APP, stale_after=0)
+    assert reconciler.run_once() == 0
+
+    pending(bench, "r1", run=1)
+    time.sleep(0.002)
+
+    assert [reconciler.run_once() for _ in range(3)] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("stale_after", [-1, float("nan"), "x", True])
+def test_a_patience_that_is_none_is_refused(stale_after: Any, bench: Bench) -> None:
+    with pytest.raises(ConfigurationError):
+        Reconciler(bench.backend, stale_after=stale_after)
+
+
+def test_a_lease_is_kept_for_thirty_days_after_its_run_ended(bench: Bench) -> None:
+    books, items, now = Books(bench.backend), bench.backend.items(), int(time.time() * 1000)
+    day = 86_400_000
+    for name, ended in (("old", 31 * day), ("young", 29 * day)):
+        books.put(TENANT, name, Lease(outcome=Outcome("Task Completed", "x", now - ended)), expect=None)
+    books.put(TENANT, "open", Lease(begun_at=now - 400 * day), expect=None)
+    forgetting = Forgetting(items, bench.backend.blobs(), TENANT)
+
+    assert forgetting.step(now) == 1
+
+    assert [item.key.rpartition("#")[2] for item in items.scan(f"{TENANT}/").items] == ["open", "young"]
+    reconcile(bench)
+    assert books.read(TENANT, "young") is not None
+
+
+def test_a_dead_letter_of_a_running_task_waits_for_its_end(bench: Bench, tmp_path: Path) -> None:
+    notes, go = tmp_path / "notes", tmp_path / "go"
+    handle = bench.producer.submit("wait-for-file", {"notes": str(notes), "until": str(go)})
+    [message] = bench.backend.queue("tasks").peek()
+    worker = bench.worker()
+    running = threading.Thread(target=worker.run)
+    running.start()
+    eventually(lambda: lines(notes))
+    bench.backend.queue("tasks-dlq").send([OutgoingMessage(message.body, message.attributes)])
+
+    assert bench.bury() == 0
+    go.touch()
+    eventually(lambda: bench.state(handle.request_id).state == "completed")
+    worker.stop()
+    running.join()
+
+    assert bench.types(handle.request_id)[-1] == "Task Completed"
+
+
+def test_a_dead_letter_of_a_task_that_was_received_too_often_fails_it(bench: Bench) -> None:
+    handle = bench.producer.submit("echo")
+    queue = bench.backend.queue("tasks")
+    queue.reject(queue.receive(), reason="received too often")
+
+    assert bench.bury() == 1
+
+    state = bench.state(handle.request_id)
+    assert (state.state, state.error_category) == ("failed", "max-retries")
+    assert bench.producer.retry(handle.request_id).run == 2
+
+
+def test_two_handlers_of_dead_letters_record_one_end(bench: Bench) -> None:
+    handle = bench.producer.submit("echo")
+    queue, letters = bench.backend.queue("tasks"), bench.backend.queue("tasks-dlq")
+    [delivery] = queue.receive()
+    letters.send([OutgoingMessage(delivery.body, delivery.attributes)] * 5)
+    counts: list[int] = []
+
+    def bury() -> None:
+        counts.append(DeadLetterHandler(bench.backend, tenant_id=TENANT, app=APP).run_once())
+
+    threads = [threading.Thread(target=bury) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sum(counts) == 1
+    assert bench.types(handle.request_id) == ["Task Pending", "Task Failed"]
+
+
+class ForgetfulBackend:
+    """A backend whose messages cannot be extended."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.extensions = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def queue(self, name: str) -> Any:
+        return _ForgetfulQueue(self._backend.queue(name), self)
+
+
+class _ForgetfulQueue:
+    def __init__(self, queue: Any, owner: ForgetfulBackend) -> None:
+        self._queue = queue
+        self._owner = owner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    def extend(self, deliveries: list[Delivery], *, seconds: float) -> list[AckResult]:
+        self._owner.extensions += 1
+        return [AckResult(ok=False) for _ in deliveries]
+
+
+def test_three_extensions_that_fail_in_a_row_kill_the_child_and_record_nothing(bench: Bench, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    handle = bench.producer.submit("sleep", {"notes": str(notes)})
+    forgetful: Any = ForgetfulBackend(bench.backend)
+    worker = TaskWorker(
+        forgetful, imports=["tests.tasks.chores"], tenant_id=TENANT, app=APP, kill_grace=0.3,
+        visibility_extension=30, extension_interval=0.1,
+    )  # fmt: skip
+    running = threading.Thread(target=worker.run)
+    running.start()
+    eventually(lambda: lines(notes))
+
+    eventually(lambda: not is_alive(int(lines(notes)[0])))
+    worker.stop()
+    running.join()
+
+    assert forgetful.extensions == 3
+    kinds = [kind for kind in bench.types(handle.request_id) if kind != "Task Heartbeat"]
+    assert kinds == ["Task Pending", "Task Processing Started"]
+    held = Books(bench.backend).read(TENANT, handle.request_id)
+    assert held is not None
+    assert held.lease.attempts == 1
