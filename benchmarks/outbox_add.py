@@ -125,7 +125,6 @@ def _row(writers: int, messages: int) -> Row:
         peer=Side(
             label="bare INSERT into the seed's table",
             open=_writers(writers, _seed_table),
-            package="psycopg",
             needs=postgres.version,
         ),
         loads=Loads(full=Load(messages=messages), quick=Load(messages=messages // 4), smallest=Load(messages=16)),

@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
+from opentelemetry.trace import INVALID_SPAN, get_current_span
 
 from postroad.clock import Clock
 from postroad.errors import InvalidMessage, MessageTooLarge
@@ -87,9 +88,11 @@ class Drafting:
         return Draft(domain.event_id, domain.type, domain.tenant_id, lane_of(domain.key), body.decode())
 
     def _domain(self, event: object, overrides: Overrides) -> DomainEvent:
-        given = {} if overrides is NO_OVERRIDES else overrides.given()
+        if type(event) is DomainEvent and overrides is NO_OVERRIDES:
+            return event
+        given = overrides.given()
         if isinstance(event, DomainEvent):
-            return replace(event, **given) if given else event
+            return replace(event, **given)
         if "key" not in given:
             raise InvalidMessage("key: is missing", field="key", remedy=_KEY_REMEDY)
         wrapped = self._codec.wrap(event, publisher_id="outbox", event_id=given.get("event_id"))
@@ -108,8 +111,7 @@ class Drafting:
 def _traced(event: DomainEvent) -> DomainEvent:
     """The event with a trace that others can join: its own if that is one, else the current span's."""
     if event.traceparent is None:
-        current = traceparent()
-        return event if current is None else replace(event, traceparent=current)
+        return event if get_current_span() is INVALID_SPAN else replace(event, traceparent=traceparent())
     return event if _TRACEPARENT.fullmatch(str(event.traceparent)) else replace(event, traceparent=None)
 
 
@@ -132,11 +134,11 @@ def _check(event: DomainEvent) -> None:
 def _check_key(key: object) -> None:
     if not isinstance(key, Mapping) or not key:
         raise InvalidMessage("key: is missing or empty", field="key", remedy=_KEY_REMEDY)
-    for name, value in key.items():
-        if not isinstance(name, str) or not isinstance(value, str) or not name or not value:
-            raise InvalidMessage(f"key: {_shown(name)} is not a name with a text", field="key", remedy=_KEY_REMEDY)
-        if not (name + value).isprintable() and ("\0" in name + value or _is_broken(name + value)):
-            raise InvalidMessage(f"key: {name!r} holds NUL or a lone surrogate", field="key")
+    for text in (*key, *key.values()):
+        if not isinstance(text, str) or not text:
+            raise InvalidMessage(f"key: {_shown(text)} is not a text with letters", field="key", remedy=_KEY_REMEDY)
+        if not text.isprintable() and ("\0" in text or _is_broken(text)):
+            raise InvalidMessage(f"key: {text!r} holds NUL or a lone surrogate", field="key")
 
 
 def _is_text(value: object, form: re.Pattern[str]) -> bool:

@@ -39,6 +39,8 @@ from postroad.outbox.rows import (
 from postroad.outbox.schema import Names
 
 MAX_BYTES: Final = 262_144
+_ALL: Final = 2**31 - 1
+_NOTHING: Final = (None,) * 6
 
 
 class Outbox:
@@ -129,6 +131,8 @@ class Outbox:
     ) -> UUID:
         """Record the event in the connection's transaction, which stays open and usable whatever happens; its id."""
         caller = in_transaction(connection)
+        if (key, tenant_id, type, traceparent, event_id, occurred_at) == _NOTHING:
+            return self._recording.add(caller, self._drafting.draft(event))
         overrides = Overrides(
             key=key, tenant_id=tenant_id, type=type, traceparent=traceparent, event_id=event_id, occurred_at=occurred_at
         )
@@ -256,9 +260,6 @@ class Outbox:
 
     def _looking(self) -> Looking:
         return Looking(self.database, self._words)
-
-
-_ALL: Final = 2**31 - 1
 
 
 def _require(**texts: str) -> None:

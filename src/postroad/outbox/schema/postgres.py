@@ -3,7 +3,8 @@
 Rows tell everything; nothing is derived that could disagree with them. `{outbox}_heads` finds the first row of a key
 and the next key behind any key, so a claim walks from key to key whatever the backlog: it must repeat the index's
 expressions, `coalesce(tenant, '')`, `lane`, `seq` and `state NOT IN ('SENT', 'SKIPPED')`. No index holds a lease, an
-attempt or a due time, so that claims and retries rewrite no index entry.
+attempt or a due time, so that claims and retries rewrite no index entry; failed rows have none of their own either,
+since each partial index adds to the cost of every insert.
 
 `{gaps}` holds the events that a key went on without and that its next message has to name; `{parked}` the keys that
 are set aside; `{meta}` the dispatchers' policy, which tells whether a failed row holds its key, and what is wrong with
@@ -77,41 +78,53 @@ CREATE TABLE IF NOT EXISTS {meta} (
   paused_until timestamptz
 );
 """
-# Fills what plain SQL leaves out. It only reads what it has made sure of, so that it never fails an insert. The lock
-# comes before the number: within a key, the order of numbers is the order of commits.
-_FILL: Final = """
-CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+# What plain SQL leaves out, as far as it can be read; it looks only at what it has made sure of, so it never fails.
+_READ: Final = """
+CREATE OR REPLACE FUNCTION {read}(payload jsonb, OUT event_id text, OUT tenant text, OUT lane text)
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  envelope jsonb;
-  key jsonb;
+  envelope jsonb := payload -> 'envelope';
+  key jsonb := payload -> 'key';
+BEGIN
+  IF jsonb_typeof(envelope -> 'eventId') = 'string' THEN
+    event_id := nullif(left(lower(envelope ->> 'eventId'), 200), '');
+  END IF;
+  IF jsonb_typeof(envelope -> 'tenantId') = 'string' THEN
+    tenant := nullif(left(envelope ->> 'tenantId', 64), '');
+  END IF;
+  IF jsonb_typeof(key) = 'object' THEN
+    IF key ? 'transferId' THEN
+      lane := CASE WHEN jsonb_typeof(key -> 'transferId') = 'string' THEN nullif(key ->> 'transferId', '') END;
+    ELSE
+      SELECT CASE WHEN bool_and(jsonb_typeof(part.value) = 'string')
+             THEN nullif(string_agg(part.value #>> '{}', '/' ORDER BY part.key COLLATE "C"), '') END
+        INTO lane FROM jsonb_each(key) AS part;
+    END IF;
+  END IF;
+END $$;
+"""
+# Takes the lock of the key's slot and only then the number: within a key, the order of numbers is the order of commits.
+# It runs with its owner's rights, since producers may do nothing but insert. Names are written out in full, so that no
+# search path leads it astray: setting one for every row would cost more than all the rest.
+_FILL: Final = """
+CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+  found record;
 BEGIN
   IF NEW.lane IS NULL OR NEW.event_id IS NULL THEN
-    envelope := NEW.payload -> 'envelope';
-    key := NEW.payload -> 'key';
-    IF NEW.event_id IS NULL AND jsonb_typeof(envelope -> 'eventId') = 'string' THEN
-      NEW.event_id := nullif(left(lower(envelope ->> 'eventId'), 200), '');
-    END IF;
-    IF NEW.tenant IS NULL AND jsonb_typeof(envelope -> 'tenantId') = 'string' THEN
-      NEW.tenant := nullif(left(envelope ->> 'tenantId', 64), '');
-    END IF;
-    IF NEW.lane IS NULL AND jsonb_typeof(key) = 'object' THEN
-      IF key ? 'transferId' THEN
-        NEW.lane := CASE WHEN jsonb_typeof(key -> 'transferId') = 'string' THEN key ->> 'transferId' END;
-      ELSE
-        SELECT CASE WHEN bool_and(jsonb_typeof(part.value) = 'string')
-               THEN string_agg(part.value #>> '{}', '/' ORDER BY part.key COLLATE "C") END
-          INTO NEW.lane FROM jsonb_each(key) AS part;
-      END IF;
-    END IF;
+    found := {read}(NEW.payload);
+    NEW.event_id := coalesce(NEW.event_id, found.event_id, NEW.id::pg_catalog.text);
+    NEW.tenant := coalesce(NEW.tenant, found.tenant);
+    NEW.lane := coalesce(NEW.lane, found.lane, pg_catalog.concat('row:', NEW.id));
   END IF;
-  NEW.event_id := coalesce(NEW.event_id, NEW.id::text);
-  NEW.lane := coalesce(nullif(NEW.lane, ''), 'row:' || NEW.id::text);
-  IF octet_length(NEW.lane) > 2000 THEN
-    NEW.lane := 'h:' || encode(sha256(convert_to(NEW.lane, 'UTF8')), 'hex');
+  IF pg_catalog.int4gt(pg_catalog.octet_length(NEW.lane), 2000) THEN
+    NEW.lane := pg_catalog.concat(
+      'h:', pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(NEW.lane, 'UTF8')), 'hex'));
   END IF;
-  PERFORM pg_advisory_xact_lock({space}, hashtext(coalesce(NEW.tenant, '') || ':' || NEW.lane) & 2047);
-  NEW.seq := nextval('{seq}');
+  IF pg_catalog.pg_advisory_xact_lock({space}, pg_catalog.int4and(pg_catalog.hashtext(pg_catalog.textcat(
+      pg_catalog.textcat(coalesce(NEW.tenant, ''), ':'), NEW.lane)), 2047)) IS NOT NULL THEN
+    NEW.seq := pg_catalog.nextval('{seq}'::pg_catalog.regclass);
+  END IF;
   RETURN NEW;
 END $$;
 CREATE OR REPLACE TRIGGER {table}_fill BEFORE INSERT ON {outbox} FOR EACH ROW EXECUTE FUNCTION {fill}();
@@ -120,14 +133,16 @@ CREATE OR REPLACE TRIGGER {table}_fill BEFORE INSERT ON {outbox} FOR EACH ROW EX
 # notifies, and who is woken looks again after that time. {wake} holds the millisecond of the last one; a dispatcher
 # that is about to wait sets it to 1. It is decided at the commit (the trigger is deferred), not where the row is added.
 _TELL: Final = """
-CREATE OR REPLACE FUNCTION {tell}() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+CREATE OR REPLACE FUNCTION {tell}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
-  moment bigint := extract(epoch FROM clock_timestamp()) * 1000;
+  moment pg_catalog.int8 := pg_catalog.int8(
+    pg_catalog.float8mul(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()), 1000));
+  gone pg_catalog.int8 := pg_catalog.int8mi(
+    moment, coalesce(pg_catalog.pg_sequence_last_value('{wake}'::pg_catalog.regclass), 0));
 BEGIN
-  IF moment - (SELECT last_value FROM {wake}) NOT BETWEEN 0 AND 9 THEN
-    PERFORM setval('{wake}', moment);
-    PERFORM pg_notify('postroad_outbox', '{table}');
+  IF pg_catalog.int8ge(gone, 10) OR pg_catalog.int8lt(gone, 0) THEN
+    PERFORM pg_catalog.setval('{wake}'::pg_catalog.regclass, moment);
+    PERFORM pg_catalog.pg_notify('postroad_outbox', '{table}');
   END IF;
   RETURN NULL;
 END $$;
@@ -149,8 +164,6 @@ _INDEXES: Final = """
 CREATE UNIQUE INDEX IF NOT EXISTS {table}_event_id ON {outbox} (event_id);
 CREATE INDEX IF NOT EXISTS {table}_heads ON {outbox} (coalesce(tenant, ''), lane, seq)
   WHERE state NOT IN ('SENT', 'SKIPPED');
-CREATE INDEX IF NOT EXISTS {table}_failed ON {outbox} (seq)
-  WHERE state NOT IN ('PENDING', 'PARKED', 'SENT', 'SKIPPED');
 CREATE INDEX IF NOT EXISTS {table}_done ON {outbox} (updatedat) WHERE state IN ('SENT', 'SKIPPED');
 """
 # Claims and retries find room on the page of their row; autovacuum comes long before a fifth of the rows is dead.
@@ -164,5 +177,5 @@ ALTER TABLE {outbox} SET (
   autovacuum_analyze_scale_factor = 0.1
 );
 """
-STEPS: Final = (_TABLE + _COLUMNS + _BESIDE + _FILL + _ADOPT + _INDEXES + _TELL + _UPKEEP,)
+STEPS: Final = (_TABLE + _COLUMNS + _BESIDE + _READ + _FILL + _ADOPT + _INDEXES + _TELL + _UPKEEP,)
 """Step n brings a database from version n to n + 1; steps are only ever added."""
