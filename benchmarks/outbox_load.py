@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psycopg
+from prometheus_client import CollectorRegistry
 
+from benchmarks import postgres
 from benchmarks.frame import WrongResult
 from postroad import OutgoingMessage, SendResult
+from postroad.outbox import DispatcherConfig, Outbox, OutboxDispatcher
 
 KEYS = 2_000
+# Ids in the order of time, as `add` makes them.
+UUID7 = """
+(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7' ||
+ substr(md5(random()::text), 1, 3) || '8' || substr(md5(random()::text), 1, 15))::uuid
+"""
 FILL = """
 INSERT INTO outbox (id, eventtype, payload)
 SELECT id, 'events.transfers.submitted.usdc', jsonb_build_object(
@@ -21,15 +31,15 @@ SELECT id, 'events.transfers.submitted.usdc', jsonb_build_object(
                                         'type', 'events.transfers.submitted.usdc'),
          'key', jsonb_build_object('transferId', %(lane)s || n %% %(keys)s),
          'payload', jsonb_build_object('n', n, 'amount', jsonb_build_object('value', '10.00', 'currency', 'USD')))
-  FROM (SELECT gen_random_uuid() AS id, n FROM generate_series(1, %(rows)s) AS n) AS made
-"""
+  FROM (SELECT {uuid7} AS id, n FROM generate_series(1, %(rows)s) AS n) AS made
+""".replace("{uuid7}", UUID7)
 # As many rows as anybody keeps after they were sent; the trigger would only repeat what is given here.
 FILL_SENT = """
 INSERT INTO outbox (id, eventtype, payload, state, attempts, seq, event_id, tenant, lane)
-SELECT id, 'events.transfers.settled', '{{"envelope": {{}}, "key": {{}}, "payload": {{}}}}', 'SENT', 1, -n, id::text,
+SELECT id, 'events.transfers.settled', '{"envelope": {}, "key": {}, "payload": {}}', 'SENT', 1, -n, id::text,
        'tnt_1', 'tr_' || n %% 2000
-  FROM (SELECT gen_random_uuid() AS id, n FROM generate_series(1, %(rows)s) AS n) AS made
-""".replace("{{", "{").replace("}}", "}")
+  FROM (SELECT {uuid7} AS id, n FROM generate_series(1, %(rows)s) AS n) AS made
+""".replace("{uuid7}", UUID7)
 
 
 def fill(dsn: str, rows: int, *, keys: int = KEYS, lane: str = "tr_") -> None:
@@ -86,3 +96,19 @@ class Taker:
             if last.get(message.group, 0) >= seq:
                 raise WrongResult(f"key {message.group} came out of order")
             last[message.group] = seq
+
+
+@contextmanager
+def an_outbox(directory: Path) -> Iterator[tuple[str, Outbox]]:
+    """An outbox of one's own on the server that both sides share, with its DSN."""
+    with ExitStack() as stack:
+        dsn = stack.enter_context(postgres.database(stack.enter_context(postgres.shared(directory))))
+        outbox = Outbox.postgres(dsn)
+        stack.callback(outbox.close)
+        outbox.init()
+        yield dsn, outbox
+
+
+def a_dispatcher(outbox: Outbox, taker: Taker, config: DispatcherConfig | None = None) -> OutboxDispatcher:
+    """A dispatcher that publishes to the taker."""
+    return OutboxDispatcher(outbox, taker, config or DispatcherConfig(), metrics=CollectorRegistry())

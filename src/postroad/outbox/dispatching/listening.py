@@ -16,7 +16,7 @@ from postroad.outbox.dispatching.store import Wake
 from postroad.outbox.schema.names import CHANNEL
 
 _LISTEN: Final = f"LISTEN {CHANNEL}".encode()
-_NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', %s)"
+_NOTIFY: Final = "SELECT pg_notify(?, ?)"
 _TEST_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.5
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0)
@@ -25,8 +25,9 @@ _PAUSES: Final = (0.1, 0.2, 0.5, 1.0)
 class Listener:
     """A thread that calls `wake` when a row was added, and connects anew when the server was away."""
 
-    def __init__(self, database: PostgresDatabase, wake: Wake) -> None:
+    def __init__(self, database: PostgresDatabase, table: str, wake: Wake) -> None:
         self._database = database
+        self._table = table
         self._wake = wake
         self._stop = threading.Event()
         self._connection: psycopg.Connection[Row] | None = None
@@ -57,7 +58,7 @@ class Listener:
         word = uuid.uuid4().hex
         assert self._connection is not None
         with self._database.transaction() as session:
-            session.rows("SELECT pg_notify(?, ?)", (CHANNEL, word))
+            session.rows(_NOTIFY, (CHANNEL, word))
         heard = (notice.payload for notice in self._connection.notifies(timeout=_TEST_SECONDS))
         return word in heard
 
@@ -77,8 +78,10 @@ class Listener:
 
     def _hear(self) -> None:
         assert self._connection is not None
-        for _ in self._connection.notifies(timeout=_LOOK_SECONDS):
-            self._wake()
+        for notice in self._connection.notifies(timeout=_LOOK_SECONDS):
+            # One channel is shared by all outboxes of the database.
+            if notice.payload == self._table:
+                self._wake()
             if self._stop.is_set():
                 return
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from postroad.outbox.dispatching.rendering import Unbuildable
@@ -106,13 +106,20 @@ class Plan:
         self._ready = deque(run for run in self._ready if run not in gone)
         return rows
 
+    def stop(self, keys: Collection[Key]) -> list[ClaimedRow]:
+        """Publish nothing more of these keys; their rows that are not in a call."""
+        if not keys:
+            return []
+        rows = self.drop([run for run in self._ready if run.key in keys])
+        for run in self._flying:
+            if run.key in keys:
+                rows.extend(run.rows)
+                run.rows.clear()
+        return rows
+
     def give_back(self) -> Outcome:
         """Let go of all rows that are not in a call."""
-        outcome = Outcome(untouched=self.drop(list(self._ready)))
-        for run in self._flying:
-            outcome.untouched.extend(run.rows)
-            run.rows.clear()
-        return outcome
+        return Outcome(untouched=self.stop({run.key for run in self.runs()}))
 
     def _take(self, run: Run, call: Call, outcome: Outcome) -> None:
         """Move the run's next message into the call; several, in order, where a call is one step."""

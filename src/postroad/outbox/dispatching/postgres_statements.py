@@ -39,7 +39,7 @@ WITH RECURSIVE head AS (
    WHERE NOT (%(skip)s AND head.redrives > 0 AND EXISTS (
      SELECT FROM {outbox} o
       WHERE {open} AND coalesce(o.tenant, '') = head.tenant AND o.lane = head.lane AND o.lease_until > now()))
-   LIMIT %(limit)s
+   LIMIT %(limit)s OFFSET %(leaving)s
 ), locked AS MATERIALIZED (
   SELECT due.* FROM due JOIN {outbox} o ON o.id = due.id WHERE {free} FOR UPDATE OF o SKIP LOCKED
 ), taken AS MATERIALIZED (

@@ -27,6 +27,8 @@ from postroad.outbox.dispatching.verdicts import Verdict, judge
 Landed = tuple[Call, list[Verdict]]
 _LINGER = 0.01
 """How long the outcome of a call waits for those of others, to be written with them."""
+_SPREAD = 10
+"""Over how many batches of keys dispatchers spread that began together."""
 _SECOND_LOOK = 0.025
 """Of many commits within ten milliseconds one wakes us; by then the others are there, too."""
 
@@ -56,6 +58,7 @@ class Pump:
         self._in_calls = 0
         self._called = False
         self._after = FIRST_KEY
+        self._leaving = 0
         self._look_at = 0.0
         self._look_again_at = 0.0
         self._saw_all = False
@@ -125,9 +128,11 @@ class Pump:
         if self._unsettled:
             failpoints.hit("outbox.before_settle")
             settled = self._store.settle(self._unsettled)
-            stale, self._unsettled = len(self._unsettled) - len(settled), []
+            ours = {each.row.id for each, _ in settled}
+            stale, self._unsettled = [each.row for each in self._unsettled if each.row.id not in ours], []
             self._look_at, self._saw_all = 0.0, False
-            self._tell(settled, stale)
+            self._note(Outcome(untouched=self._plan.stop({row.key for row in stale})))
+            self._tell(settled, len(stale))
         self.target.tell()
 
     def give_back(self) -> None:
@@ -153,10 +158,13 @@ class Pump:
 
     def _claim(self, limit: int) -> list[ClaimedRow]:
         """Go on behind the last key, then from the first, so that no key waits for those before it."""
-        rows = self._store.claim(limit, after=self._after)
+        rows = self._store.claim(limit, after=self._after, leaving=self._leaving)
         if len(rows) < limit and self._after != FIRST_KEY:
             rows += self._store.claim(limit - len(rows), after=FIRST_KEY)
-        self._after = rows[-1].key if len(rows) == limit else FIRST_KEY
+        full = len(rows) == limit
+        # Where there is much to do, dispatchers that began together go apart, so as not to walk over each other's keys.
+        self._leaving = int(self._chance() * limit * _SPREAD) if full and self._after == FIRST_KEY else 0
+        self._after = rows[-1].key if full else FIRST_KEY
         return rows
 
     def _start_calls(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from postroad.connections.application_file import ApplicationFile, FileSession
@@ -31,13 +32,13 @@ class SQLiteDispatchStore:
         with self._file.transaction() as session:
             session.change(self._fill(sql.SET_POLICY), (self._policy, self._policy))
 
-    def claim(self, limit: int, *, after: Key) -> list[ClaimedRow]:
+    def claim(self, limit: int, *, after: Key, leaving: int = 0) -> list[ClaimedRow]:
         # Most looks find nothing; they take no lock that would hold up those who add.
         with self._file.reading() as session:
             if next(self._due(session, after), None) is None:
                 return []
         with self._file.transaction() as session:
-            heads = [head for head, _ in zip(self._due(session, after), range(limit), strict=False)]
+            heads = list(islice(self._due(session, after), leaving, leaving + limit))
             token = session.rows(self._fill(sql.NEXT_NUMBER))[0][0]
             depth = max(limit // max(len(heads), 1), 1) if after == FIRST_KEY else 1
             return [row for key, seq in heads for row in self._lease_rows(session, key, seq, depth, token)]

@@ -17,8 +17,11 @@ class DispatchStore(Protocol):
         """Connect, or connect anew, and make sure that the tables are there and can be written."""
         ...
 
-    def claim(self, limit: int, *, after: Key) -> list[ClaimedRow]:
-        """Lease up to `limit` rows of keys behind `after`: of each key the first rows, in order, when they are due."""
+    def claim(self, limit: int, *, after: Key, leaving: int = 0) -> list[ClaimedRow]:
+        """Lease up to `limit` rows of keys behind `after`: of each key the first rows, in order, when they are due.
+
+        The first `leaving` of these keys are left to others.
+        """
         ...
 
     def renew(self, rows: Sequence[ClaimedRow]) -> set[str]:
