@@ -12,6 +12,7 @@
     │   ├── InvalidEvent          (names the field at fault)
     │   │   └── EventTooLarge
     │   ├── InvalidQuery          a question that the journal cannot answer
+    │   ├── InvalidJob            a graph of tasks that cannot be run
     │   ├── InvalidTask           (names the field at fault)
     │   ├── UnknownTask           a name that no registry of tasks knows
     │   ├── InvalidSnapshot       a text that holds no session's state
@@ -87,6 +88,7 @@ from postroad.errors.agents import (
     IdentityMismatch,
     SubscriptionNotFound,
 )
+from postroad.errors.jobs import InvalidJob
 from postroad.errors.journal import EventTooLarge, InvalidEvent, InvalidQuery, OverflowMismatch
 from postroad.errors.outbox import DuplicateEvent, NotInTransaction, NotRedrivable, Undecryptable
 from postroad.errors.refusals import (
@@ -177,6 +179,7 @@ __all__ = [
     "InvalidCursor",
     "InvalidEvent",
     "InvalidInput",
+    "InvalidJob",
     "InvalidMessage",
     "InvalidName",
     "InvalidQuery",

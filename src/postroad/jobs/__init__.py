@@ -1,0 +1,20 @@
+"""Jobs: graphs of tasks that always move forward."""
+
+from postroad.jobs.dispatcher import JobDispatcher
+from postroad.jobs.jobs import Cancelled, JobCreatedResult, JobPage, Jobs, Resumed, TasksAdded
+from postroad.jobs.mover import DispatchResult
+from postroad.jobs.status import JobStatus, JobSummary, JobTaskStatus
+
+__all__ = [
+    "Cancelled",
+    "DispatchResult",
+    "JobCreatedResult",
+    "JobDispatcher",
+    "JobPage",
+    "JobStatus",
+    "JobSummary",
+    "JobTaskStatus",
+    "Jobs",
+    "Resumed",
+    "TasksAdded",
+]

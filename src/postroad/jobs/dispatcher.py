@@ -1,0 +1,88 @@
+"""The dispatcher: is woken when a task of a job ends, and looks at open jobs even when nobody wakes it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from postroad.errors import InvalidMessage, PostroadError
+from postroad.jobs.mover import DispatchResult, Mover
+from postroad.journal import JournalEvent
+from postroad.journal.folding import COMPLETED, EVENT_TO_STATE, TERMINAL
+from postroad.queues import Delivery
+from postroad.tasks.grounds import Ground, party
+from postroad.tasks.queues import open_dispatch_queue
+from postroad.tasks.telling import tell
+from postroad.tasks.waking import WakeUp
+
+_AGAIN_SECONDS = 1.0
+
+
+class JobDispatcher:
+    """Brings jobs forward. Any number may work at once: each task is begun once per run, each job completed once."""
+
+    def __init__(
+        self, backend: Ground, *, queue: str = "tasks", tenant_id: str | None = None, app: str | None = None
+    ) -> None:
+        self._backend = backend
+        self._queue_name = queue
+        who = party(tenant_id, app)
+        self._app = who.app
+        self._tenant = who.tenant_id
+        self._queue = open_dispatch_queue(backend, queue)
+        self._movers: dict[str, Mover] = {}
+
+    def handle(self, event: JournalEvent) -> DispatchResult:
+        """Do what hangs on the end of a task; it counts even where the journal's index does not show it yet."""
+        job_id, task_id = event.properties.get("jobId"), event.properties.get("taskId")
+        if event.event_type not in TERMINAL or job_id is None or task_id is None:
+            return DispatchResult()
+        output = {"output": event.properties.get("output")} if event.event_type == COMPLETED else None
+        state = EVENT_TO_STATE[event.event_type]
+        return self._mover(event.tenant_id).advance(job_id, task_id, state=state, output=output)
+
+    def run_once(self, *, wait: float = 0.0) -> int:
+        """Handle the wake-ups that are there; how many."""
+        deliveries = self._queue.receive(max_messages=10, wait=wait)
+        for delivery in deliveries:
+            self._wake(delivery)
+        return len(deliveries)
+
+    def dispatch(self, job_id: str) -> DispatchResult:
+        """Look at the whole job and bring it forward as far as it goes."""
+        return self._mover(self._tenant).dispatch(job_id)
+
+    def reconcile(self) -> int:
+        """Bring every open job forward, wake-up or not; how many tasks were begun and jobs finished or told failed."""
+        mover = self._mover(self._tenant)
+        moved = 0
+        for job_id in list(mover.jobs.open_jobs()):
+            try:
+                result = mover.dispatch(job_id)
+            except PostroadError as error:
+                tell("job_dispatch_failed", job_id=job_id, error=str(error))
+                continue
+            moved += len(result.dispatched) + result.completed + (result.failed_task is not None)
+        return moved
+
+    def _wake(self, delivery: Delivery) -> None:
+        try:
+            wake_up = WakeUp.read(delivery)
+        except InvalidMessage:
+            # Nothing is lost with it: jobs go forward without wake-ups too.
+            self._queue.ack([delivery])
+            return
+        try:
+            self._mover(wake_up.tenant_id).advance(wake_up.job_id, wake_up.task_id, state=wake_up.state)
+        except PostroadError as error:
+            tell("job_dispatch_failed", job_id=wake_up.job_id, error=str(error))
+            with suppress(PostroadError):
+                self._queue.release([delivery], after=_AGAIN_SECONDS, error=str(error))
+            return
+        self._queue.ack([delivery])
+
+    def _mover(self, tenant: str) -> Mover:
+        mover = self._movers.get(tenant)
+        if mover is None:
+            mover = Mover(self._backend, queue=self._queue_name, tenant=tenant, app=self._app)
+            self._movers[tenant] = mover
+        return mover

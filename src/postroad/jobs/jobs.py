@@ -1,0 +1,262 @@
+"""Jobs: graphs of tasks, submitted once, extended, resumed, cancelled and looked at."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from postroad.errors import Conflict, InvalidInput, InvalidJob, NotFound
+from postroad.jobs.boards import CREATED, TASKS_ADDED
+from postroad.jobs.books import STATUSES, HeldJob, Job
+from postroad.jobs.drawing import draw
+from postroad.jobs.graph import Graph, GraphTask, check_job_id, read_tasks
+from postroad.jobs.mover import Mover, quietly
+from postroad.jobs.status import JobStatus, JobSummary, status_of
+from postroad.journal import Appends
+from postroad.queues.rules import check_count
+from postroad.tasks.grounds import Ground, party
+from postroad.tasks.registry import TaskRegistry
+
+JOB_CANCELLED = "Job Cancelled"
+JOB_RESUMED = "Job Resumed"
+
+
+class JobCreatedResult(msgspec.Struct, frozen=True, rename="camel"):
+    """A submitted job. `created` tells whether this call made it."""
+
+    job_id: str
+    status: str
+    total_tasks: int
+    root_tasks: list[str]
+    created_at: int
+    created: bool
+
+
+class TasksAdded(msgspec.Struct, frozen=True, rename="camel"):
+    """Tasks that were added to a job."""
+
+    job_id: str
+    added_tasks: list[str]
+    immediately_ready: list[str]
+    total_tasks_now: int
+
+
+class Resumed(msgspec.Struct, frozen=True, rename="camel"):
+    """The tasks that run again."""
+
+    job_id: str
+    resumed_tasks: list[str]
+
+
+class Cancelled(msgspec.Struct, frozen=True, rename="camel"):
+    """The tasks that end without having run to their end."""
+
+    job_id: str
+    cancelled_tasks: list[str]
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """Jobs, newest first; `cursor` is None on the last page."""
+
+    items: list[JobSummary]
+    cursor: str | None
+
+
+class Jobs:
+    """The jobs of one tenant whose tasks go to one queue."""
+
+    def __init__(
+        self,
+        backend: Ground,
+        *,
+        queue: str = "tasks",
+        tenant_id: str | None = None,
+        app: str | None = None,
+        registry: TaskRegistry | None = None,
+        journal: Appends | None = None,
+    ) -> None:
+        who = party(tenant_id, app)
+        self._registry = registry
+        self._queue_name = queue
+        self._mover = Mover(backend, queue=queue, tenant=who.tenant_id, app=who.app, journal=journal)
+
+    def submit_job(
+        self, tasks: Sequence[Any], *, job_id: str | None = None, request_id: str | None = None
+    ) -> JobCreatedResult:
+        """Have the graph of tasks run; the same job id with the same tasks is the same job."""
+        job_id = check_job_id(f"job-{uuid.uuid4()}" if job_id is None else job_id)
+        graph = Graph(self._read(tasks))
+        if not graph.roots:
+            raise InvalidJob("tasks: none of them can start; at least one must depend on nothing", field="tasks")
+        recorded = _recorded(graph.tasks.values())
+        event = self._mover.event(
+            CREATED, job_id, tasks=recorded, totalTasks=len(graph), requestId=request_id
+        )  # fmt: skip
+        job = Job(
+            total=len(graph), digest=_digest(recorded), queue=self._queue_name, created_at=event.timestamp,
+            request_id=request_id,
+        )  # fmt: skip
+        held = self._mover.jobs.write(job_id, job, [event], expect=None, is_open=True)
+        if held is not None:
+            self._mover.boards.keep(job_id, graph)
+        known = held or self._same(job_id, job.digest)
+        quietly(lambda: self._mover.dispatch(job_id), job_id)
+        return JobCreatedResult(
+            job_id, "created", known.job.total, graph.roots, known.job.created_at, created=held is not None
+        )
+
+    def add_tasks(self, job_id: str, tasks: Sequence[Any]) -> TasksAdded:
+        """Add tasks to a job that is not over; they may depend on any task of the job."""
+        while True:
+            held = self._known(job_id)
+            if held.job.is_over:
+                raise Conflict(f"job {job_id!r} is {held.job.status}; tasks can no longer be added")
+            graph = self._graph(job_id, held)
+            new = self._read(tasks, graph)
+            total = held.job.total + len(new)
+            event = self._mover.event(
+                TASKS_ADDED, job_id, newTasks=_recorded(new), previousTotalTasks=held.job.total, totalTasksNow=total
+            )
+            job = msgspec.structs.replace(held.job, total=total)
+            if self._mover.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
+                break
+        self._mover.boards.keep(job_id, Graph([*graph.tasks.values(), *new]))
+        added = [task.task_id for task in new]
+        begun = quietly(lambda: self._mover.dispatch(job_id), job_id).dispatched
+        return TasksAdded(job_id, added, [task_id for task_id in begun if task_id in set(added)], total)
+
+    def resume(self, job_id: str) -> Resumed:
+        """Run the failed tasks of a job again; completed ones stay as they are."""
+        while True:
+            held = self._known(job_id)
+            if held.job.is_over:
+                raise Conflict(f"job {job_id!r} is {held.job.status}; there is nothing to resume")
+            runs = self._failed_runs(job_id, self._graph(job_id, held))
+            if not runs:
+                raise Conflict(f"job {job_id!r} has no failed task; there is nothing to resume")
+            number = held.job.resumes + 1
+            event = self._mover.event(JOB_RESUMED, job_id, resumedTasks=list(runs), resumeNumber=number)
+            job = msgspec.structs.replace(
+                held.job, status="processing", resumes=number, failure_told=False, resuming=runs
+            )  # fmt: skip
+            if self._mover.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
+                break
+        quietly(lambda: self._mover.dispatch(job_id), job_id)
+        return Resumed(job_id, list(runs))
+
+    def cancel(self, job_id: str) -> Cancelled:
+        """End the job: what waits never starts, what runs is killed, what it still returns is dropped."""
+        while True:
+            held = self._known(job_id)
+            if held.job.status == "completed":
+                raise Conflict(f"job {job_id!r} is completed; there is nothing to cancel")
+            graph = self._graph(job_id, held)
+            if held.job.status == "cancelled":
+                return Cancelled(job_id, self._mover.cancel_tasks(job_id, graph))
+            event = self._mover.event(
+                JOB_CANCELLED, job_id, totalTasks=held.job.total, taskStatuses=self._mover.states(job_id, graph)
+            )
+            job = msgspec.structs.replace(
+                held.job, status="cancelled", completed_at=event.timestamp, resuming={}
+            )  # fmt: skip
+            if self._mover.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
+                break
+        cancelled = self._mover.cancel_tasks(job_id, graph)
+        self._mover.jobs.close(job_id)
+        return Cancelled(job_id, cancelled)
+
+    def job_status(self, job_id: str) -> JobStatus | None:
+        """How the job and each of its tasks stand; None when there is no such job."""
+        check_job_id(job_id)
+        held = self._mover.jobs.read(job_id)
+        return None if held is None else status_of(self._mover, job_id, held.job)
+
+    def list_jobs(self, limit: int = 20, cursor: str | None = None, status: str | None = None) -> JobPage:
+        """Jobs, newest first, of one status if one is named."""
+        check_count(limit, "limit", 100)
+        if status is not None and status not in STATUSES:
+            raise InvalidInput(
+                f"status: {status!r} is none of {', '.join(STATUSES)}", field="status", remedy="Name one of them."
+            )
+        found: list[JobSummary] = []
+        while len(found) < limit:
+            page = self._mover.journal.query(
+                "GSI4", tenant=self._mover.tenant, event_type=CREATED, descending=True, limit=limit - len(found),
+                cursor=cursor, raw=True,
+            )  # fmt: skip
+            found += [each for event in page.events if (each := self._summary(event.entity_id, status)) is not None]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return JobPage(found, cursor)
+
+    def graph(self, job_id: str, format: Literal["text", "mermaid", "dot"] = "text") -> str:
+        """The graph with the state of each task, to be read or drawn."""
+        found = self.job_status(job_id)
+        if found is None:
+            raise _not_found(job_id)
+        return draw(found, format)
+
+    def _read(self, tasks: object, known: Graph | None = None) -> list[GraphTask]:
+        found = read_tasks(tasks, known)
+        if self._registry is not None:
+            for task in found:
+                self._registry.get(task.name)
+        return found
+
+    def _known(self, job_id: str) -> HeldJob:
+        held = self._mover.jobs.read(check_job_id(job_id))
+        if held is None:
+            raise _not_found(job_id)
+        return held
+
+    def _same(self, job_id: str, digest: str) -> HeldJob:
+        held = self._known(job_id)
+        if held.job.digest != digest:
+            raise Conflict(
+                f"jobId: {job_id!r} was submitted with other tasks", field="jobId",
+                remedy="Use a new job id for a new job.",
+            )  # fmt: skip
+        return held
+
+    def _graph(self, job_id: str, held: HeldJob) -> Graph:
+        board = self._mover.boards.get(job_id, held.job)
+        if board is None:
+            raise Conflict(
+                f"job {job_id!r}: the journal does not show all of its tasks yet", remedy="Try again in a moment."
+            )
+        return board.graph
+
+    def _failed_runs(self, job_id: str, graph: Graph) -> dict[str, int]:
+        """The failed tasks, with the run that comes next."""
+        leases = ((task_id, self._mover.lease(job_id, task_id)) for task_id in graph.tasks)
+        return {
+            task_id: held.lease.run + 1
+            for task_id, held in leases
+            if held is not None and held.lease.outcome is not None and held.lease.outcome.state != "completed"
+        }
+
+    def _summary(self, job_id: str, status: str | None) -> JobSummary | None:
+        held = self._mover.jobs.read(job_id)
+        if held is None or status not in (None, held.job.status):
+            return None
+        return JobSummary(job_id, held.job.status, held.job.total, held.job.created_at)
+
+
+def _recorded(tasks: Any) -> list[dict[str, Any]]:
+    return [
+        {"taskId": task.task_id, "name": task.name, "dependsOn": list(task.depends_on), "input": task.input}
+        for task in tasks
+    ]
+
+
+def _digest(recorded: list[dict[str, Any]]) -> str:
+    return hashlib.sha256(msgspec.json.encode(recorded, order="deterministic")).hexdigest()[:32]
+
+
+def _not_found(job_id: str) -> NotFound:
+    return NotFound(f"there is no job {job_id!r}")

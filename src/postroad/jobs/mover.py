@@ -1,0 +1,252 @@
+"""Bringing a job forward: begin what is ready, tell a failure once, finish when all is done.
+
+Any number of movers may work on one job, in any interleaving. A task's lease is the marker that it was begun; the job's
+item is the marker that it failed, was cancelled or is completed. Whoever dies in between leaves a job that the next
+look brings forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from postroad.errors import PostroadError
+from postroad.jobs.board import Board
+from postroad.jobs.boards import Boards
+from postroad.jobs.books import HeldJob, Job, JobBooks
+from postroad.jobs.graph import Graph, request_id_of
+from postroad.journal import Appends, Journal, JournalEvent
+from postroad.journal.folding import CANCELLED, COMPLETED
+from postroad.tasks.books import Books
+from postroad.tasks.grounds import Ground
+from postroad.tasks.leases import Held, Lease
+from postroad.tasks.messages import TaskMessage
+from postroad.tasks.queues import open_queue
+from postroad.tasks.recording import Scribe, TaskId
+from postroad.tasks.submitting import Submission, Submissions
+from postroad.tasks.telling import tell
+
+JOB_COMPLETED: Final = "Job Completed"
+FAILURE_DETECTED: Final = "Job Failure Detected"
+_FAILED: Final = ("failed", "cancelled")
+
+
+class DispatchResult(msgspec.Struct, frozen=True):
+    """What a look at a job did: the tasks it began, whether it finished the job, the failure it told."""
+
+    dispatched: list[str] = []
+    completed: bool = False
+    failed_task: str | None = None
+
+
+class Mover:
+    """Brings the jobs of one tenant forward."""
+
+    def __init__(self, backend: Ground, *, queue: str, tenant: str, app: str, journal: Appends | None = None) -> None:
+        self.tenant = tenant
+        self.queue_name = queue
+        self.journal: Journal = journal if isinstance(journal, Journal) else backend.journal()
+        self.jobs = JobBooks(backend, tenant, journal)
+        self.tasks = Books(backend, journal)
+        self.boards = Boards(self.journal, tenant)
+        self.scribe = Scribe(app=app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
+        self._submissions = Submissions(backend, self.tasks, open_queue(backend, queue), queue_name=queue)
+
+    def event(self, event_type: str, job_id: str, **properties: Any) -> JournalEvent:
+        """An event of the job."""
+        context = {"source": "system", "environment": self.scribe.environment, "origin": self.scribe.origin}
+        given = {name: value for name, value in {"jobId": job_id, **properties}.items() if value is not None}
+        return JournalEvent.create(
+            event_type, tenant_id=self.tenant, entity_id=job_id, app=self.scribe.app, context=context,
+            properties=given, clock=self.scribe.clock,
+        )  # fmt: skip
+
+    def advance(
+        self, job_id: str, task_id: str, *, state: str, output: Mapping[str, Any] | None = None
+    ) -> DispatchResult:
+        """A task of the job ended: do what hangs on it. `output` holds what it returned, where that is known."""
+        held, board = self._open(job_id)
+        if held is None or board is None or held.job.is_over:
+            return DispatchResult()
+        if state == "completed":
+            board.note_completed(task_id)
+            ready = board.graph.dependents.get(task_id, [])
+            begun = self._begin_ready(job_id, board, ready, known={} if output is None else {task_id: output})
+            return DispatchResult(begun, self._finish(job_id))
+        failed = self._tell_failure(job_id) if state in _FAILED else None
+        return DispatchResult(failed_task=failed)
+
+    def dispatch(self, job_id: str) -> DispatchResult:
+        """Look at the whole job and bring it forward as far as it goes."""
+        held, board = self._open(job_id)
+        if held is None or board is None:
+            return DispatchResult()
+        if held.job.status == "cancelled":
+            self.cancel_tasks(job_id, board.graph)
+            self.jobs.close(job_id)
+            return DispatchResult()
+        if held.job.is_over:
+            self.jobs.close(job_id)
+            return DispatchResult()
+        begun = [*self._begin_again(job_id, held, board), *self._begin_ready(job_id, board, board.graph.tasks)]
+        if self._finish(job_id):
+            return DispatchResult(begun, completed=True)
+        states = self.states(job_id, board.graph)
+        failed = self._tell_failure(job_id) if any(state in _FAILED for state in states.values()) else None
+        if failed is None and not begun and held.job.failure_told and _rests(states):
+            self.jobs.close(job_id)
+        return DispatchResult(begun, failed_task=failed)
+
+    def states(self, job_id: str, graph: Graph) -> dict[str, str | None]:
+        """The state of every task by its lease; None for one that was never begun."""
+        return {task_id: _state(self.lease(job_id, task_id)) for task_id in graph.tasks}
+
+    def lease(self, job_id: str, task_id: str) -> Held | None:
+        """The lease of a task; None when it was never begun."""
+        return self.tasks.read(self.tenant, request_id_of(job_id, task_id))
+
+    def cancel_tasks(self, job_id: str, graph: Graph) -> list[str]:
+        """Settle the leases of all tasks that have not ended, those that were never begun included; which ones."""
+        return [task_id for task_id in graph.tasks if self._cancel(job_id, task_id, graph)]
+
+    def _cancel(self, job_id: str, task_id: str, graph: Graph) -> bool:
+        request_id = request_id_of(job_id, task_id)
+        while True:
+            held = self.lease(job_id, task_id)
+            task = graph.tasks[task_id]
+            lease = held.lease if held is not None else Lease(
+                name=task.name, queue=self.queue_name, app=self.scribe.app, job_id=job_id, task_id=task_id,
+                begun_at=self.scribe.now_ms(),
+            )  # fmt: skip
+            if lease.outcome is not None:
+                return False
+            which = TaskId(tenant_id=self.tenant, request_id=request_id, run=lease.run, job_id=job_id, task_id=task_id)
+            event = self.scribe.event(CANCELLED, which, reason="the job was cancelled")
+            if self.tasks.write(self.tenant, request_id, lease.settled(event), [event], expect=held).ok:
+                return True
+
+    def _open(self, job_id: str) -> tuple[HeldJob | None, Board | None]:
+        held = self.jobs.read(job_id)
+        return (None, None) if held is None else (held, self.boards.get(job_id, held.job))
+
+    def _is_completed(self, job_id: str) -> Callable[[str], bool]:
+        def ask(task_id: str) -> bool:
+            return _state(self.lease(job_id, task_id)) == "completed"
+
+        return ask
+
+    def _begin_ready(
+        self, job_id: str, board: Board, tasks: Iterable[str], *, known: Mapping[str, Any] | None = None
+    ) -> list[str]:
+        """Begin those of the tasks that were never begun and wait for nothing any more; which ones."""
+        is_completed = self._is_completed(job_id)
+        return [
+            task_id
+            for task_id in tasks
+            if board.is_ready(task_id, is_completed)
+            and self.lease(job_id, task_id) is None
+            and self._begin(job_id, board, task_id, known or {})
+        ]
+
+    def _begin(self, job_id: str, board: Board, task_id: str, known: Mapping[str, Any]) -> bool:
+        submission = self._submission(job_id, board, task_id, run=1, known=known)
+        return submission is not None and self._submissions.begin(submission).created
+
+    def _begin_again(self, job_id: str, held: HeldJob, board: Board) -> list[str]:
+        """Begin the next run of tasks that a resume named; which ones."""
+        begun: list[str] = []
+        for task_id, run in held.job.resuming.items():
+            lease = self.lease(job_id, task_id)
+            if lease is None or lease.lease.run >= run:
+                continue
+            submission = self._submission(job_id, board, task_id, run=run, known={})
+            if submission is None:
+                return begun
+            if self._submissions.begin_again(submission, lease):
+                begun.append(task_id)
+        if held.job.resuming:
+            done = msgspec.structs.replace(held.job, resuming={})
+            self.jobs.write(job_id, done, (), expect=held, is_open=True)
+        return begun
+
+    def _submission(
+        self, job_id: str, board: Board, task_id: str, *, run: int, known: Mapping[str, Any]
+    ) -> Submission | None:
+        """The run of a task, with the outputs of what it waited for; None while the journal does not show them."""
+        task = board.graph.tasks[task_id]
+        outputs = self._outputs(job_id, task.depends_on, known)
+        if outputs is None:
+            return None
+        message = TaskMessage(
+            request_id=request_id_of(job_id, task_id), name=task.name, input=task.input, run=run, task_id=task_id,
+            job_id=job_id, dependency_outputs=outputs,
+        )  # fmt: skip
+        return Submission.of(message, self.tenant, self.scribe, depends_on=list(task.depends_on))
+
+    def _outputs(self, job_id: str, needs: Iterable[str], known: Mapping[str, Any]) -> dict[str, Any] | None:
+        outputs = {}
+        for needed in needs:
+            if needed in known:
+                outputs[needed] = known[needed].get("output")
+                continue
+            entity = ("TASK", request_id_of(job_id, needed))
+            page = self.journal.query(
+                "GSI5", tenant=self.tenant, entity=entity, event_type=COMPLETED, descending=True, limit=1
+            )
+            if not page.events:
+                return None
+            outputs[needed] = page.events[0].properties.get("output")
+        return outputs
+
+    def _tell_failure(self, job_id: str) -> str | None:
+        """Record that a task failed, once for each resume; the task when this call did it."""
+        while True:
+            held, board = self._open(job_id)
+            if held is None or board is None or held.job.is_over or held.job.failure_told:
+                return None
+            states = self.states(job_id, board.graph)
+            failed = next((task_id for task_id, state in states.items() if state in _FAILED), None)
+            if failed is None:
+                return None
+            event = self.event(FAILURE_DETECTED, job_id, failedTaskId=failed, taskStatuses=states)
+            job = msgspec.structs.replace(held.job, status="partial_failure", failure_told=True)
+            if self.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
+                return failed
+
+    def _finish(self, job_id: str) -> bool:
+        """Complete the job if all of its tasks are completed; whether this call did it."""
+        while True:
+            held, board = self._open(job_id)
+            if held is None or board is None or held.job.is_over:
+                return False
+            if not board.is_finished(self._is_completed(job_id)):
+                return False
+            statuses = dict.fromkeys(board.graph.tasks, "completed")
+            event = self.event(JOB_COMPLETED, job_id, totalTasks=held.job.total, taskStatuses=statuses)
+            job: Job = msgspec.structs.replace(held.job, status="completed", completed_at=event.timestamp)
+            if self.jobs.write(job_id, job, [event], expect=held, is_open=False) is not None:
+                return True
+
+
+def quietly(move: Callable[[], DispatchResult], job_id: str) -> DispatchResult:
+    """Move a job that is recorded; what fails now is done by the next look."""
+    try:
+        return move()
+    except PostroadError as error:
+        tell("job_dispatch_failed", job_id=job_id, error=str(error))
+        return DispatchResult()
+
+
+def _state(held: Held | None) -> str | None:
+    if held is None:
+        return None
+    if held.lease.outcome is not None:
+        return held.lease.outcome.state
+    return "pending" if held.lease.owner is None else "processing"
+
+
+def _rests(states: Mapping[str, str | None]) -> bool:
+    """Whether nothing of the job runs or waits in a queue."""
+    return not any(state in ("pending", "processing") for state in states.values())

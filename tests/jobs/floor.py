@@ -1,0 +1,98 @@
+"""Jobs whose tasks a test ends by hand, as a worker would."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from postroad import Backend
+from postroad.jobs import JobDispatcher, Jobs
+from postroad.journal import JournalEvent
+from postroad.journal.states import every_event
+from postroad.tasks.books import Books
+from postroad.tasks.recording import Scribe, TaskId
+
+TENANT, APP = "acme", "shop"
+SEED: list[dict[str, Any]] = [
+    {"taskId": "task-A", "name": "scrape-store", "dependsOn": [], "input": {"storeId": "store-123"}},
+    {"taskId": "task-B", "name": "analyze-competitors", "dependsOn": [], "input": {"market": "fashion"}},
+    {"taskId": "task-C", "name": "color-tags", "dependsOn": ["task-A"], "input": {"style": "modern"}},
+    {"taskId": "task-D", "name": "font-pairing", "dependsOn": ["task-A"], "input": {}},
+    {"taskId": "task-E", "name": "compile-result", "dependsOn": ["task-C", "task-D"], "input": {}},
+]
+
+
+class Floor:
+    """Everything of one tenant's jobs on one backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.jobs = Jobs(backend, tenant_id=TENANT, app=APP)
+        self.dispatcher = self.another_dispatcher()
+        self._books = Books(backend)
+        self._scribe = Scribe(app=APP, environment="dev", origin="sqs-worker", clock=backend.clock)
+
+    def another_dispatcher(self) -> JobDispatcher:
+        return JobDispatcher(self.backend, tenant_id=TENANT, app=APP)
+
+    def sent(self) -> list[dict[str, Any]]:
+        """The messages that workers would get, taken out of the queue."""
+        found = []
+        queue = self.backend.queue("tasks")
+        while deliveries := queue.receive(max_messages=10):
+            queue.ack(deliveries)
+            found += [json.loads(delivery.body) for delivery in deliveries]
+        return found
+
+    def started(self) -> list[str]:
+        """The task ids of the messages that workers would get."""
+        return sorted(message["taskId"] for message in self.sent())
+
+    def end(self, job_id: str, task_id: str, event_type: str = "Task Completed", **properties: Any) -> JournalEvent:
+        """A worker ends the task; dispatchers are woken by it."""
+        request_id = f"{job_id}.{task_id}"
+        held = self._books.read(TENANT, request_id)
+        assert held is not None
+        given = {
+            "Task Completed": {"output": None, "durationMs": 1, "exitCode": 0},
+            "Task Failed": {"error": "no", "errorCategory": "auth", "retryCount": 1, "source": "worker"},
+            "Task Timeout": {"timeoutMs": 1, "elapsedMs": 2, "signal": "SIGTERM"},
+        }[event_type]
+        task = TaskId(tenant_id=TENANT, request_id=request_id, run=held.lease.run, job_id=job_id, task_id=task_id)
+        event = self._scribe.event(event_type, task, **{**given, **properties})
+        assert self._books.write(TENANT, request_id, held.lease.settled(event), [event], expect=held).ok
+        return event
+
+    def wake(self) -> None:
+        """Let the dispatcher handle all wake-ups."""
+        while self.dispatcher.run_once():
+            continue
+
+    def sleep_through(self) -> None:
+        """Lose all wake-ups."""
+        queue = self.backend.queue("tasks-dispatch")
+        while deliveries := queue.receive(max_messages=10):
+            queue.ack(deliveries)
+
+    def complete(self, job_id: str, *task_ids: str) -> None:
+        """Workers complete the tasks, one after the other."""
+        for task_id in task_ids:
+            self.end(job_id, task_id, output=f"out of {task_id}")
+            self.wake()
+
+    def events(self, job_id: str, event_type: str | None = None) -> list[JournalEvent]:
+        """The job's own events, in order."""
+        found = every_event(self.backend.journal(), "GSI1", tenant=TENANT, entity=("JOB", job_id))
+        return [event for event in found if event_type in (None, event.event_type)]
+
+    def types(self, job_id: str) -> list[str]:
+        return [event.event_type for event in self.events(job_id)]
+
+    def status(self, job_id: str) -> dict[str, Any]:
+        found = self.jobs.job_status(job_id)
+        assert found is not None
+        return found.to_dict()
+
+    def states(self, job_id: str) -> dict[str, str]:
+        """The status of each task."""
+        return {task["taskId"]: task["status"] for task in self.status(job_id)["tasks"]}
