@@ -53,13 +53,13 @@ class Floor:
         request_id = f"{job_id}.{task_id}"
         held = self._books.read(TENANT, request_id)
         assert held is not None
-        given = {
+        given: dict[str, dict[str, Any]] = {
             "Task Completed": {"output": None, "durationMs": 1, "exitCode": 0},
             "Task Failed": {"error": "no", "errorCategory": "auth", "retryCount": 1, "source": "worker"},
             "Task Timeout": {"timeoutMs": 1, "elapsedMs": 2, "signal": "SIGTERM"},
-        }[event_type]
+        }
         task = TaskId(tenant_id=TENANT, request_id=request_id, run=held.lease.run, job_id=job_id, task_id=task_id)
-        event = self._scribe.event(event_type, task, **{**given, **properties})
+        event = self._scribe.event(event_type, task, **{**given[event_type], **properties})
         assert self._books.write(TENANT, request_id, held.lease.settled(event), [event], expect=held).ok
         return event
 

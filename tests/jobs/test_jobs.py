@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -292,7 +293,7 @@ def _try(act: Any) -> bool:
 
 @pytest.mark.parametrize("verb", ["add", "resume", "cancel", "graph"])
 def test_a_job_that_is_not_there_is_not_found(floor: Floor, verb: str) -> None:
-    verbs = {
+    verbs: dict[str, Callable[[], object]] = {
         "add": lambda: floor.jobs.add_tasks("nobody", chain("a")),
         "resume": lambda: floor.jobs.resume("nobody"),
         "cancel": lambda: floor.jobs.cancel("nobody"),
