@@ -14,7 +14,7 @@ import pytest
 import postroad
 from postroad.telemetry import LOG_EVENTS, configure_logs, get_logger
 
-_TASK_LINE = re.compile("(task|worker)_[a-z_]+(?<!_id)")
+_TASK_LINE = re.compile("(task|worker|job)_[a-z_]+(?<!_id)")
 _LEVELS = {"debug", "info", "warning", "error", "exception"}
 
 
@@ -115,5 +115,5 @@ def _logged(path: Path) -> Iterator[Any]:
                 yield word
             case ast.Constant(value=str(word)) if path.parent.name == "dispatching" and word.startswith("outbox_"):
                 yield word
-            case ast.Constant(value=str(word)) if path.parent.name == "tasks" and _TASK_LINE.fullmatch(word):
+            case ast.Constant(value=str(word)) if path.parent.name in ("tasks", "jobs") and _TASK_LINE.fullmatch(word):
                 yield word
