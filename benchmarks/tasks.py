@@ -210,7 +210,7 @@ _TASKS = _loads(600, 150, 6)
 
 ROWS = [
     Row(
-        name="tasks-each-celery-each", unit="per_second", target=2.0, loads=_loads(300, 100, 6), ours=_ONE_EACH,
+        name="tasks-each-celery-each", unit="per_second", target=2.0, loads=_loads(60, 20, 6), ours=_ONE_EACH,
         what="no-op tasks, durable, one process each, concurrency 3", peer=_CELERY_ONE_EACH,
     ),
     Row(

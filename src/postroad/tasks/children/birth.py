@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from postroad.tasks.children import kernel
 from postroad.tasks.children.child import Ends, Life, live
 from postroad.tasks.children.wire import SETTLED, Frames
 
@@ -25,6 +26,7 @@ class Deaths:
     """Tells when some child of this process has ended: `bell` is readable then."""
 
     def __init__(self) -> None:
+        self._oom_kills = kernel.oom_kills()
         self.bell, rung = os.pipe()
         for end in (self.bell, rung):
             os.set_blocking(end, False)
@@ -34,6 +36,11 @@ class Deaths:
     def heard(self) -> None:
         """Be quiet until the next one."""
         some(self.bell)
+
+    def look_for_oom(self) -> bool:
+        """Whether the kernel has killed for want of memory since the last look, which an idle keeper takes often."""
+        before, self._oom_kills = self._oom_kills, kernel.oom_kills()
+        return self._oom_kills > before
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import faulthandler
 import gc
 import os
 import signal
@@ -73,8 +72,6 @@ def _settle_in(keeper: int, ends: Ends) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.set_wakeup_fd(-1)
     atexit._clear()
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # the zygote's own, a text stream
-    faulthandler.enable(file=2)
     say(SETTLED)
 
 

@@ -10,7 +10,6 @@ import os
 import select
 import shutil
 import signal
-import tempfile
 from pathlib import Path
 from typing import NoReturn
 
@@ -64,6 +63,8 @@ class Keeper:
         events.register(self._deaths.bell, select.POLLIN)
         while True:
             ready = [descriptor for descriptor, _ in events.poll(_TICK_MS)]
+            if not ready:
+                self._deaths.look_for_oom()
             if self._line.fileno() in ready:
                 # A halt that comes now was meant for the order before, which has ended by itself.
                 orders = [told for told in self._line.hear() if isinstance(told, Order)]
@@ -77,7 +78,8 @@ class Keeper:
                 raise WorkerGone
 
     def _run(self, child: Child, order: Order) -> None:
-        directory = tempfile.mkdtemp(dir=self._directory)
+        directory = Path(self._directory, f"{os.getpid()}-{child.pid}-{child.served}")
+        directory.mkdir(mode=0o700)
         try:
             watch = Watch(child, order, self._life, self._line, self._deaths, directory)
             report = watch.until_done()
@@ -100,8 +102,8 @@ class Keeper:
         os._exit(0)
 
 
-def _remove(directory: str) -> None:
+def _remove(directory: Path) -> None:
     try:
-        Path(directory).rmdir()
+        directory.rmdir()
     except OSError:
         shutil.rmtree(directory, ignore_errors=True)

@@ -7,6 +7,7 @@ import select
 import signal
 import time
 from math import inf
+from pathlib import Path
 
 from postroad.tasks.children import kernel
 from postroad.tasks.children.birth import Child, Deaths, some
@@ -22,7 +23,7 @@ _LONGEST_POLL = 60.0
 class Watch:
     """One order of one child."""
 
-    def __init__(self, child: Child, order: Order, life: Life, line: Line, deaths: Deaths, directory: str) -> None:
+    def __init__(self, child: Child, order: Order, life: Life, line: Line, deaths: Deaths, directory: Path) -> None:
         self._child = child
         self._line = line
         self._deaths = deaths
@@ -39,7 +40,6 @@ class Watch:
         self._kill_at = inf
         self._killed_with: str | None = None
         self._timed_out = False
-        self._oom_kills = kernel.oom_kills()
         self.ended = False
         """Whether the child is no more, rather than waiting for its next order."""
 
@@ -154,7 +154,7 @@ class Watch:
             signal=None if number is None else _name(number),
             killed_with=self._killed_with,
             timed_out=self._timed_out,
-            oom=number == signal.SIGKILL and self._killed_with is None and kernel.oom_kills() > self._oom_kills,
+            oom=number == signal.SIGKILL and self._killed_with is None and self._deaths.look_for_oom(),
             peak_rss_bytes=rss,
             said=self._said,
             too_long=command and out.too_long,
@@ -172,10 +172,10 @@ def some_left(descriptor: int) -> bool:
     return bool(events.poll(0))
 
 
-def _food(order: Order, directory: str, is_command: bool, fresh: bool, life: Life) -> bytes:
+def _food(order: Order, directory: Path, is_command: bool, fresh: bool, life: Life) -> bytes:
     """What goes into the child's pipe: where it works, its order, and what an exec'd program reads behind them."""
     data = encode(order)
-    food = frame(directory.encode()) + frame(data)
+    food = frame(str(directory).encode()) + frame(data)
     if is_command:
         return food + order.document
     return food + frame(life.plan) + frame(data) if fresh else food

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import select
@@ -64,8 +65,7 @@ class Zygote:
     def serve(self) -> None:
         """Serve until the worker is gone."""
         kernel.adopt_orphans()
-        gc.collect()
-        gc.freeze()
+        _prepare_for_children()
         events = select.poll()
         events.register(self._control, select.POLLIN)
         try:
@@ -120,6 +120,14 @@ class Zygote:
             time.sleep(0.005)
         kernel.end_descendants(within=_KILL_SECONDS)
         shutil.rmtree(self._plan.directory, ignore_errors=True)
+
+
+def _prepare_for_children() -> None:
+    """Do once what every child would have to do: what it prints is seen at once, and so is where it crashed."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # made by this interpreter
+    faulthandler.enable(file=2)
+    gc.collect()
+    gc.freeze()
 
 
 def _reap() -> int:
