@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from math import isfinite
+from types import NoneType
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +25,7 @@ _EVENT_TYPE = re.compile(r"[^\s#]+( [^\s#]+)*")
 _MAX_EVENT_TYPE = 128
 _TOO_LARGE = 10**4_300  # what Python itself writes in digits
 _SHOWN = 80
+_SCALARS = frozenset({str, int, bool, NoneType})
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 # Ids repeat: those that were found good are known again at the price of a look-up.
@@ -46,6 +49,13 @@ def is_event_type(value: object) -> bool:
     """Whether this can be the type of an event, known or not: words with single spaces between them."""
     fits = isinstance(value, str) and len(value) <= _MAX_EVENT_TYPE and value.isprintable()
     return fits and _EVENT_TYPE.fullmatch(str(value)) is not None
+
+
+@_remembered
+def are_names(event_type: str, entity_type: str, tenant_id: str, entity_id: str, app: str) -> bool:
+    """Whether all of these can be the names of one event."""
+    ids = is_id(tenant_id) and is_id(entity_id) and is_id(app)
+    return ids and is_event_type(event_type) and is_entity_type(entity_type)
 
 
 def check_id(value: object, field: str) -> None:
@@ -83,11 +93,28 @@ def check_timestamp(value: object) -> None:
     )
 
 
+def is_simple(value: object, levels: int = MAX_DEPTH) -> bool:
+    """Whether this is an object or array of JSON, but for its texts, which whoever encodes it looks at."""
+    if levels < 1:
+        return False
+    if type(value) is dict:
+        for key, child in value.items():
+            if type(key) is not str or not (type(child) in _SCALARS or _is_simple_child(child, levels)):
+                return False
+        return True
+    return type(value) is list and all(type(child) in _SCALARS or _is_simple_child(child, levels) for child in value)
+
+
+def _is_simple_child(child: Any, levels: int) -> bool:
+    return isfinite(child) if type(child) is float else is_simple(child, levels - 1)
+
+
 def json_copy(value: object, field: str) -> dict[str, Any]:
     """The JSON object with containers of its own, so that nobody changes them later; or why it is none."""
     plain = value if type(value) is dict else _plain(value)
-    if type(plain) is dict and (copy := _read_back(plain)) is not None and copy == plain:
-        return copy
+    if type(plain) is dict and is_simple(plain):
+        with suppress(UnicodeEncodeError, ValueError):
+            return _DECODER.decode(_ENCODER.encode(plain))
     plain = _plain(plain)
     check_json(plain, field)
     return plain  # type: ignore[no-any-return]  # it was checked to be an object
@@ -99,17 +126,6 @@ def check_json(value: object, field: str) -> None:
         return
     path, reason = _fault(value, field, MAX_DEPTH) or (field, "is not a JSON object")
     raise InvalidEvent(f"{path}: {reason}", field=path)
-
-
-def _read_back(value: dict[Any, Any]) -> dict[str, Any] | None:
-    """The object written and read again, which equals it if JSON holds it. None: it needs the slow look."""
-    try:
-        written = _ENCODER.encode(value)
-    except Exception:
-        return None
-    if written.count(b"{") + written.count(b"[") > MAX_DEPTH:
-        return None
-    return _DECODER.decode(written)
 
 
 def _plain(value: Any) -> Any:

@@ -141,13 +141,23 @@ def check_event(event: JournalEvent, *, packed: bool = False) -> None:
 def check_names(event: JournalEvent) -> None:
     """Refuse what cannot be the time, type or ids of an event."""
     checks.check_timestamp(event.timestamp)
+    if not isinstance(event.event_id, UUID):
+        raise InvalidEvent(f"event_id: {event.event_id!r} is not a UUID", field="event_id")
+    try:
+        # Most events are of a task that was seen a moment ago.
+        known = checks.are_names(event.event_type, event.entity_type, event.tenant_id, event.entity_id, event.app)
+    except TypeError:
+        known = False
+    if not known:
+        _check_each_name(event)
+
+
+def _check_each_name(event: JournalEvent) -> None:
     checks.check_event_type(event.event_type)
     checks.check_entity_type(event.entity_type)
     checks.check_id(event.tenant_id, "tenant_id")
     checks.check_id(event.entity_id, "entity_id")
     checks.check_id(event.app, "app")
-    if not isinstance(event.event_id, UUID):
-        raise InvalidEvent(f"event_id: {event.event_id!r} is not a UUID", field="event_id")
 
 
 def check_content(event: JournalEvent, *, packed: bool = False) -> None:
@@ -158,7 +168,7 @@ def check_content(event: JournalEvent, *, packed: bool = False) -> None:
             f"properties.{OVERFLOW}: is the journal's own", field=f"properties.{OVERFLOW}",
             remedy="Leave it out; the journal moves large properties to blobs by itself.",
         )  # fmt: skip
-    check_properties(event.event_type, event.properties, partial=overflowed)
+    check_properties(event.event_type, event.properties, entity_id=event.entity_id, partial=overflowed)
 
 
 def _entity_type(event_type: str) -> str:

@@ -68,22 +68,15 @@ class Progress(msgspec.Struct, frozen=True):
 
     def after(self, event_type: str, properties: Mapping[str, Any]) -> Progress:
         """The progress with the next event; a type that is not of a task's life changes nothing."""
-        if event_type not in EVENT_TO_STATE:
+        state = EVENT_TO_STATE.get(event_type)
+        if state is None:
             return self
         pendings = self.pendings + (event_type == PENDING)
         run = _run(properties, pendings)
-        if run < self.run or (run == self.run and self.decided):
-            return msgspec.structs.replace(self, pendings=pendings)
         begun = self.begun and run == self.run
-        if event_type == HEARTBEAT and begun:
-            return msgspec.structs.replace(self, pendings=pendings)
-        return Progress(
-            pendings=pendings,
-            run=run,
-            state=EVENT_TO_STATE[event_type],
-            begun=begun or event_type != PENDING,
-            decided=event_type in TERMINAL,
-        )
+        if run < self.run or (run == self.run and self.decided) or (begun and event_type == HEARTBEAT):
+            return self if pendings == self.pendings else msgspec.structs.replace(self, pendings=pendings)
+        return Progress(pendings, run, state, begun or event_type != PENDING, event_type in TERMINAL)
 
 
 def fold(events: Iterable[JournalEvent], at: int | None = None) -> TaskState | None:

@@ -105,7 +105,8 @@ class StoredJournal:
 
 
 def _result(event: JournalEvent, outcome: bool | PostroadError) -> AppendResult:
-    event_id = getattr(event, "event_id", _NO_ID)
-    if isinstance(outcome, PostroadError):
-        return AppendResult(event_id=event_id, ok=False, error=outcome)
-    return AppendResult(event_id=event_id, ok=True, duplicate=not outcome)
+    if outcome is True:
+        return AppendResult(event.event_id, True)
+    if outcome is False:
+        return AppendResult(event.event_id, True, True)
+    return AppendResult(getattr(event, "event_id", _NO_ID), False, error=outcome)

@@ -39,8 +39,12 @@ def entity_type_of(event_type: str) -> str | None:
     return "HEALTH" if event_type == "Task Health Check" else _ENTITY_TYPES.get(event_type.partition(" ")[0])
 
 
-def check_properties(event_type: str, properties: dict[str, Any], *, partial: bool = False) -> None:
-    """Refuse wrong or missing properties of a known type. `partial`: some of them are in a blob."""
+def check_properties(
+    event_type: str, properties: dict[str, Any], *, entity_id: str | None = None, partial: bool = False
+) -> None:
+    """Refuse wrong or missing properties of a known type. `partial`: some of them are in a blob.
+
+    The entity's id was looked at before, and is the one that most properties repeat."""
     known = EVENT_CLASSES.get(event_type)
     if known is None:
         return
@@ -50,7 +54,8 @@ def check_properties(event_type: str, properties: dict[str, Any], *, partial: bo
         refused = refusal(error, root="properties")
         raise InvalidEvent(refused.message, field=refused.field) from None
     for name in ID_NAMES:
-        if (value := properties.get(name)) is not None:
+        value = properties.get(name, entity_id)
+        if value is not None and value != entity_id:
             check_id(value, f"properties.{name}")
 
 

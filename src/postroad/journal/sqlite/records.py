@@ -19,8 +19,9 @@ from postroad.journal.event import JournalEvent
 from postroad.journal.places import event_id_of, place_of
 from postroad.journal.records import Entry, event_of
 from postroad.journal.sqlite.scopes import Scopes, names_asked, names_of
-from postroad.journal.sqlite.states import Step, keep_states, read_states
+from postroad.journal.sqlite.states import News, keep_states, read_states
 from postroad.journal.sqlite.tables import BACKWARD, COLUMNS, FORWARD, SCHEMA
+from postroad.journal.states import TASK
 
 _ADD: Final = """
 INSERT INTO journal_event (tenant, entity, app, kind, place, received_ms, ttl, crc, body)
@@ -29,6 +30,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 _LAST: Final = "SELECT max(id) FROM journal_event"
 _SINCE: Final = "SELECT tenant, place FROM journal_event WHERE id > ?"
 _HAS: Final = "SELECT 1 FROM journal_event WHERE tenant = ? AND place = ?"
+
+Row = tuple[int, int, int, int, bytes, int, int | None, int, bytes]
+"""Tenant, entity, app, type, place, time of receipt, ttl, checksum and body."""
 
 
 class SQLiteRecords:
@@ -77,17 +81,26 @@ class SQLiteRecords:
     ) -> list[bool | PostroadError]:
         names = [names_of(entry.event) for entry in entries]
         numbers = self._scopes.make(tx, chain.from_iterable(names))
-        rows = [
+        rows: list[Row] = [
             (numbers[tenant], numbers[entity], numbers[app], numbers[kind], _place(entry.event), received_at, ttl,
              zlib.crc32(entry.body), entry.body)
             for entry, (tenant, entity, app, kind) in zip(entries, names, strict=True)
         ]  # fmt: skip
         new = _inserted(tx.connection, rows)
-        keep_states(tx, [_step(entry, row) for entry, row, is_new in zip(entries, rows, new, strict=True) if is_new])
+        keep_states(tx, _new_of_tasks(entries, rows, new))
         return list(new)
 
 
-def _inserted(connection: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> list[bool]:
+def _new_of_tasks(entries: Sequence[Entry], rows: Sequence[Row], new: Sequence[bool]) -> dict[tuple[int, int], News]:
+    """The new events of each task, which is known by the numbers of tenant and entity."""
+    by_task: dict[tuple[int, int], News] = {}
+    for entry, row, is_new in zip(entries, rows, new, strict=True):
+        if is_new and entry.event.entity_type == TASK:
+            by_task.setdefault((row[0], row[1]), []).append((row[4], entry.event))
+    return by_task
+
+
+def _inserted(connection: apsw.Connection, rows: Sequence[Row]) -> list[bool]:
     """Insert the rows; which of them were not there before, of two equal ones the first."""
     last = one(connection, _LAST)[0] or 0
     before = connection.total_changes()
@@ -96,11 +109,6 @@ def _inserted(connection: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> l
         return [True] * len(rows)
     new = set(every(connection, _SINCE, (last,)))
     return [_taken(new, (row[0], row[4])) for row in rows]
-
-
-def _step(entry: Entry, row: tuple[Any, ...]) -> Step:
-    event = entry.event
-    return Step(row[0], row[1], row[4], event.entity_type, event.event_type, event.properties)
 
 
 def _place(event: JournalEvent) -> bytes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final
 
 import apsw
 
@@ -13,11 +13,11 @@ from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one
 from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
+from postroad.journal.event import JournalEvent
 from postroad.journal.folding import Progress
 from postroad.journal.places import FIRST, before
 from postroad.journal.records import read_body
 from postroad.journal.sqlite.scopes import Scopes
-from postroad.journal.states import TASK
 
 _KEPT: Final = """
 SELECT entity, latest, pendings, run, state, begun, decided FROM journal_task WHERE entity IN (VALUES (?))
@@ -37,34 +37,24 @@ _OF_APP: Final = (
 )
 
 
+_BY_PLACE = itemgetter(0)
+_NOTHING = Progress()
 Place = tuple[bytes, int]
 """Where a list of tasks goes on: behind this latest event and this entity."""
 
 
-class Step(NamedTuple):
-    """A new event, as far as states ask for it."""
-
-    tenant: int
-    entity: int
-    place: bytes
-    entity_type: str
-    event_type: str
-    properties: dict[str, Any]
+News = list[tuple[bytes, JournalEvent]]
+"""New events of one task with their places."""
 
 
-def keep_states(tx: Transaction, steps: Sequence[Step]) -> None:
-    """Take the events of this transaction into the states of their tasks."""
-    by_task: defaultdict[tuple[int, int], list[Step]] = defaultdict(list)
-    for step in steps:
-        if step.entity_type == TASK:
-            by_task[step.tenant, step.entity].append(step)
-    rows = run_many(tx.connection, _KEPT, [(entity,) for _, entity in by_task])
+def keep_states(tx: Transaction, news: Mapping[tuple[int, int], News]) -> None:
+    """Take the new events of this transaction into the states of their tasks."""
+    rows = run_many(tx.connection, _KEPT, [(entity,) for _, entity in news])
     kept = {row[0]: (row[1], Progress(*row[2:])) for row in rows}
-    run_many(
-        tx.connection,
-        _KEEP,
-        [_row(tx.connection, kept.get(entity), tenant, entity, new) for (tenant, entity), new in by_task.items()],
-    )
+    changed = [
+        _row(tx.connection, kept.get(entity), tenant, entity, new) for (tenant, entity), new in news.items()
+    ]  # fmt: skip
+    run_many(tx.connection, _KEEP, changed)
 
 
 def read_states(
@@ -82,14 +72,15 @@ def read_states(
 
 
 def _row(
-    connection: apsw.Connection, kept: tuple[bytes, Progress] | None, tenant: int, entity: int, new: list[Step]
+    connection: apsw.Connection, kept: tuple[bytes, Progress] | None, tenant: int, entity: int, new: News
 ) -> tuple[Any, ...]:
-    new.sort(key=lambda step: step.place)
-    latest, progress = kept or (FIRST, Progress())
-    if new[0].place > latest:
-        latest = new[-1].place
-        for step in new:
-            progress = progress.after(step.event_type, step.properties)
+    latest, progress = kept or (FIRST, _NOTHING)
+    if len(new) > 1:
+        new.sort(key=_BY_PLACE)
+    if new[0][0] > latest:
+        latest = new[-1][0]
+        for _, event in new:
+            progress = progress.after(event.event_type, event.properties)
     else:
         latest, progress = _anew(connection, entity)
     return (
