@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,16 @@ def _a_directory_and_an_environment_of_its_own(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     for variable in [name for name in os.environ if name.startswith("POSTROAD_") or name == "NO_COLOR"]:
         monkeypatch.delenv(variable)
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """A command sends log lines to the stderr of its test, which is closed afterwards."""
+    root, own = logging.getLogger(), logging.getLogger("postroad")
+    before = root.handlers[:], root.level, own.level
+    yield
+    root.handlers[:], root.level = before[0], before[1]
+    own.setLevel(before[2])
 
 
 @pytest.fixture

@@ -30,6 +30,8 @@ def test_commands_lists_every_leaf_and_marks_what_destroys(postroad: Postroad) -
     assert sorted(item["command"] for item in items) == sorted(LEAVES)
     assert all(item["summary"] for item in items)
     assert {item["command"] for item in items if item["destructive"]} == {
+        "agent delete",
+        "job cancel",
         "queue delete",
         "queue purge",
         "queue redrive",

@@ -233,6 +233,7 @@ def test_the_examples_of_the_description_are_accepted(api: Api) -> None:
     for agent_id in ("ann", "bob"):
         agents.register(agent_id)
     agents.subscribe("ann", "bob")
+    api.context.work.jobs.submit_job([{"taskId": "task-A", "name": "x"}], job_id="j")
     paths = api.client.get("/schema/openapi.json").json()["paths"]
 
     answers = {}
@@ -242,7 +243,7 @@ def test_the_examples_of_the_description_are_accepted(api: Api) -> None:
                 body = operation["requestBody"]["content"]["application/json"]["example"]
                 name = "made-by-example" if method == "put" else "orders"
                 body = {**body, "wait": 0} if "wait" in body else body
-                filled = path.format(queue=name, agent="ann", listener="ann", producer="bob")
+                filled = path.format(queue=name, agent="ann", listener="ann", producer="bob", job="j")
                 answers[path] = api.client.request(method, filled, json=body).status_code
 
     assert set(answers.values()) <= {200, 201, 202, 204}, answers

@@ -19,13 +19,11 @@ from postroad.telemetry import configure_logs
 if TYPE_CHECKING:
     from postroad.settings import Settings
     from postroad.tasks import TaskWorker
-    from postroad.tasks.roles import Role, Rounds
+    from postroad.tasks.roles import Rounds
     from postroad.wiring import Backend
 
 TASKS = "tasks"
-ROLES = (TASKS, "dlq", "reconciler")
-_DEAD_LETTERS_EVERY = 5.0
-_RECONCILE_EVERY = 30.0
+ROLES = (TASKS, "dispatcher", "dlq", "reconciler")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -74,13 +72,15 @@ def worker(
         "timeout": timeout, "max_attempts": max_attempts, "visibility_extension": visibility_extension,
         "extension_interval": extension_interval, "drain_timeout": drain_timeout, "retry_base": retry_base,
     }  # fmt: skip
+    from postroad.jobs.roles import duties
     from postroad.tasks.roles import Rounds
 
     with call.backend() as backend:
         crew: TaskWorker | None = None
         if TASKS in chosen:
             crew = _worker(backend, settings, queue, imports or list(settings.load), given)
-        rounds = Rounds(_roles(backend, settings, queue, chosen))
+        others = duties(backend, queue=queue, tenant_id=settings.tenant, app=settings.app, roles=chosen)
+        rounds = Rounds(others)
         _run(crew, rounds, until_idle=until_idle)
     call.show({"stopped": True, "worker": None if crew is None else crew.worker_id}, "stopped")
 
@@ -108,21 +108,6 @@ def _worker(
         backend, queue=queue, imports=imports, tenant_id=settings.tenant, app=settings.app,
         concurrency=settings.concurrency, **options,  # type: ignore[arg-type]  # each is of the type of its option
     )  # fmt: skip
-
-
-def _roles(backend: Backend, settings: Settings, queue: str, chosen: tuple[str, ...]) -> list[Role]:
-    from postroad.tasks import DeadLetterHandler, Reconciler
-    from postroad.tasks.roles import Role
-
-    known = {
-        "dlq": (_DEAD_LETTERS_EVERY, DeadLetterHandler),
-        "reconciler": (_RECONCILE_EVERY, Reconciler),
-    }
-    return [
-        Role(name, every, make(backend, queue=queue, tenant_id=settings.tenant, app=settings.app).run_once)
-        for name, (every, make) in known.items()
-        if name in chosen
-    ]
 
 
 def _run(crew: TaskWorker | None, rounds: Rounds, *, until_idle: bool) -> None:

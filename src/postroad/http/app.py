@@ -22,6 +22,7 @@ from postroad.http.routes.agents import (
 )
 from postroad.http.routes.errors import explain_error
 from postroad.http.routes.events import publish_event, publish_events
+from postroad.http.routes.jobs import add_job_tasks, cancel_job, list_jobs, resume_job, show_job, submit_job
 from postroad.http.routes.lanes import (
     ack_events,
     extend_events,
@@ -48,6 +49,7 @@ from postroad.http.routes.subscriptions import (
     subscribe_agent,
     unsubscribe_agent,
 )
+from postroad.http.routes.tasks import show_task, show_task_history, submit_task
 from postroad.http.routes.tokens import create_token, list_tokens, revoke_token
 
 ROUTES: tuple[HTTPRouteHandler, ...] = (
@@ -56,6 +58,8 @@ ROUTES: tuple[HTTPRouteHandler, ...] = (
     *(send_messages, peek_messages),
     *(lease_messages, ack_messages, extend_leases, release_messages),
     *(create_token, list_tokens, revoke_token),
+    *(submit_task, show_task, show_task_history),
+    *(submit_job, list_jobs, show_job, add_job_tasks, resume_job, cancel_job),
     *(create_agent, list_agents, show_agent, delete_agent, rotate_agent_token),
     *(subscribe_agent, unsubscribe_agent, list_subscriptions, list_subscribers, grant_listener, revoke_listener),
     *(pause_subscription, resume_subscription, replay_subscription),

@@ -21,6 +21,7 @@ from postroad.http.rates import RateLimits
 from postroad.http.readiness import Readiness
 from postroad.http.tokens import TokenFile
 from postroad.http.turns import Turns
+from postroad.http.work import WorkDesk
 from postroad.settings import Settings, beside
 from postroad.wiring.backend import Backend
 
@@ -45,6 +46,7 @@ class Context:
     rates: RateLimits
     readiness: Readiness
     desk: AgentDesk
+    work: WorkDesk
     threads: ThreadPoolExecutor
     clock: Clock
     body_seconds: float
@@ -91,6 +93,7 @@ def make_context(
         rates=RateLimits(settings.rate_limit, clock),
         readiness=Readiness(backend.check, parts, threads=threads, clock=clock),
         desk=AgentDesk(backend.agents(), clock),
+        work=WorkDesk(backend, settings),
         threads=threads,
         clock=clock,
         body_seconds=body_seconds,

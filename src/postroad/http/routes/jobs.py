@@ -1,0 +1,137 @@
+"""`/jobs`: submitting graphs of tasks, and extending, resuming and cancelling them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Response, get, post
+from litestar.openapi.spec import Example
+from litestar.params import Body, PathParameter, QueryParameter
+
+from postroad.errors import InvalidJob, NotFound
+from postroad.http import work_forms as forms
+from postroad.http.answers import answers
+from postroad.http.idempotency import Answer
+from postroad.http.performing import perform
+from postroad.http.requests import BODILESS, ApiRequest
+from postroad.http.routes.parameters import Cursor, Limit
+from postroad.http.work_answers import JobCancelled, JobExtended, JobMade, JobResumed, JobRows, JobShown
+
+_TASKS = [
+    {"taskId": "task-A", "name": "scrape-store", "dependsOn": [], "input": {"storeId": "store-123"}},
+    {"taskId": "task-C", "name": "color-tags", "dependsOn": ["task-A"], "input": {"style": "modern"}},
+]
+NewJobBody = Annotated[forms.NewJob, Body(examples=[Example(value={"tasks": _TASKS})])]
+MoreTasksBody = Annotated[forms.MoreTasks, Body(examples=[Example(value={"tasks": _TASKS[1:]})])]
+JobId = Annotated[str, PathParameter(description="The job's id.")]
+Status = Annotated[str | None, QueryParameter(description="Only jobs of this status.")]
+
+
+@post(
+    "/jobs",
+    opt={"scope": "publish"},
+    status_code=201,
+    responses=answers(JobMade, 400, 409, status=201, says="The job; 200 when it was known."),
+)
+async def submit_job(request: ApiRequest, data: NewJobBody) -> Response[Any]:
+    """Have a graph of tasks run. The same `jobId` with the same tasks is the same job."""
+
+    def submit() -> Answer:
+        made = request.context.work.jobs.submit_job(data.tasks, job_id=data.jobId, request_id=data.requestId)
+        document = msgspec.to_builtins(made)
+        return Answer(201 if document.pop("created") else 200, document)
+
+    return await perform(request, submit)
+
+
+@get("/jobs", opt={"scope": "read"}, responses=answers(JobRows, 400, says="Jobs, newest first."))
+async def list_jobs(
+    request: ApiRequest, limit: Limit = 20, cursor: Cursor = None, status: Status = None
+) -> Response[dict[str, Any]]:
+    """All jobs, newest first, a page at a time."""
+    cursors, of = request.context.cursors, f"jobs/{status or ''}"
+    after = None if cursor is None else cursors.open(of, cursor)
+
+    def look() -> dict[str, Any]:
+        page = request.context.work.jobs.list_jobs(limit, after, status)
+        following = None if page.cursor is None else cursors.seal(of, page.cursor)
+        return {"items": [job.to_dict() for job in page.items], "next_cursor": following}
+
+    return Response(await request.context.run(look))
+
+
+@get("/jobs/{job:str}", opt={"scope": "read"}, responses=answers(JobShown, 404, says="The job."))
+async def show_job(request: ApiRequest, job: JobId) -> Response[dict[str, Any]]:
+    """A job with the state of each of its tasks."""
+
+    def look() -> dict[str, Any]:
+        found = _known(job, lambda: request.context.work.jobs.job_status(job))
+        document: dict[str, Any] = found.to_dict()
+        return document
+
+    return Response(await request.context.run(look))
+
+
+@post(
+    "/jobs/{job:str}/tasks",
+    opt={"scope": "publish"},
+    status_code=200,
+    responses=answers(JobExtended, 400, 404, 409, says="The tasks are part of the job."),
+)
+async def add_job_tasks(request: ApiRequest, job: JobId, data: MoreTasksBody) -> Response[Any]:
+    """Add tasks to a job that is not over."""
+    jobs = request.context.work
+
+    def add() -> Answer:
+        _known(job, lambda: jobs.jobs.job_status(job))
+        return Answer(200, msgspec.to_builtins(jobs.jobs.add_tasks(job, data.tasks)))
+
+    return await perform(request, add)
+
+
+@post(
+    "/jobs/{job:str}/resume",
+    opt={"scope": "operate", BODILESS: True},
+    status_code=200,
+    responses=answers(JobResumed, 404, 409, says="The failed tasks run again."),
+)
+async def resume_job(request: ApiRequest, job: JobId) -> Response[Any]:
+    """Run the failed tasks of a job again."""
+    await request.no_body()
+
+    def resume() -> Answer:
+        resumed = _known(job, lambda: request.context.work.jobs.resume(job))
+        return Answer(200, {**msgspec.to_builtins(resumed), "status": "processing"})
+
+    return await perform(request, resume)
+
+
+@post(
+    "/jobs/{job:str}/cancel",
+    opt={"scope": "operate", BODILESS: True},
+    status_code=200,
+    responses=answers(JobCancelled, 404, 409, says="What waits never starts, what runs is ended."),
+)
+async def cancel_job(request: ApiRequest, job: JobId) -> Response[Any]:
+    """End a job."""
+    await request.no_body()
+
+    def cancel() -> Answer:
+        cancelled = _known(job, lambda: request.context.work.jobs.cancel(job))
+        return Answer(200, {**msgspec.to_builtins(cancelled), "status": "cancelled"})
+
+    return await perform(request, cancel)
+
+
+def _known(job: str, ask: Any) -> Any:
+    """What is known of a job; an id that none can have is not found either."""
+    try:
+        found = ask()
+    except InvalidJob as error:
+        if error.field != "jobId":
+            raise
+        found = None
+    if found is None:
+        raise NotFound(f'there is no job "{job[:300]}"')
+    return found

@@ -1,0 +1,39 @@
+"""The function behind EventBridge that brings jobs forward when one of their tasks has ended."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from postroad.errors import PostroadError
+from postroad.jobs import JobDispatcher
+from postroad.journal.details import event_of_detail
+from postroad.settings import aws_place
+from postroad.tasks.telling import tell
+from postroad.wiring import connect
+
+
+def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
+    """Handle one EventBridge event, or those in the records of a queue; of these, what failed is answered."""
+    dispatcher = _dispatcher(aws_place())
+    if "Records" not in event:
+        return {"dispatched": dispatcher.handle(event_of_detail(event["detail"])).dispatched}
+    failed = [record["messageId"] for record in event["Records"] if not _is_handled(dispatcher, record)]
+    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
+
+
+def _is_handled(dispatcher: JobDispatcher, record: Mapping[str, Any]) -> bool:
+    try:
+        dispatcher.handle(event_of_detail(json.loads(record["body"])["detail"]))
+    except (PostroadError, ValueError, KeyError, TypeError) as error:
+        tell("job_dispatch_failed", job_id=None, error=str(error))
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=4)
+def _dispatcher(place: tuple[str, str]) -> JobDispatcher:
+    """The dispatcher of this stage, opened once for as long as the function stays warm."""
+    return JobDispatcher(connect(f"aws://{place[0]}"))
