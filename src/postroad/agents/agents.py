@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from postroad.agents import rules, tokens
 from postroad.agents.model import (
@@ -39,21 +38,11 @@ Outcomes = list[Published]
 Peeked = list[PeekedMessage]
 
 
-class Grounds(Protocol):
-    """What agents use of a backend."""
-
-    @property
-    def clock(self) -> Clock: ...
-
-    def transaction(self) -> AbstractContextManager[None]: ...
-
-
 class Agents:
     """The agents of one backend. It is the operator's: it asks for no token and checks no grant."""
 
-    def __init__(self, backend: Grounds, store: AgentStore, stream: Stream, settings: AgentSettings) -> None:
-        self._backend = backend
-        self._clock = backend.clock
+    def __init__(self, store: AgentStore, stream: Stream, settings: AgentSettings, clock: Clock) -> None:
+        self._clock = clock
         self._store = store
         self._stream = stream
         self._settings = settings
@@ -225,7 +214,7 @@ class Agents:
 
     def runner(self, *, worker: str | None = None, batch: int = 500) -> Runner:
         """What moves events from the stream into the lanes; several share the work."""
-        return Runner(self._backend, self._store, self._stream, worker=worker, batch=batch)
+        return Runner(self._store, self._stream, self._clock, worker=worker, batch=batch)
 
     def _register(
         self, agent_ids: Sequence[str], order: Order, accept: Accept, principal_arn: str | None

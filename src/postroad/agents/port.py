@@ -203,6 +203,10 @@ class AgentStore(EventStore, Protocol):
         """Make what is missing of tables, streams and queues."""
         ...
 
+    def transaction(self) -> AbstractContextManager[None]:
+        """Let rows and positions of the stream commit together where the store can do that."""
+        ...
+
     def release_due(self) -> int:
         """Let what was held back for long enough into the lanes; how many rows."""
         ...

@@ -6,8 +6,8 @@ import os
 import socket
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Final, Protocol
+from contextlib import ExitStack
+from typing import Final
 
 from postroad import failpoints
 from postroad.agents.aggregating import AggregateResult, aggregate
@@ -26,15 +26,6 @@ _LONGEST_PAUSE: Final = 0.25
 _AFTER_FAILURE: Final = 1.0
 
 
-class Grounds(Protocol):
-    """What a runner uses of a backend."""
-
-    @property
-    def clock(self) -> Clock: ...
-
-    def transaction(self) -> AbstractContextManager[None]: ...
-
-
 class _LostLease(Exception):
     """Another runner has the shard: nothing of this round may be committed."""
 
@@ -43,10 +34,9 @@ class Runner:
     """One worker. `run_once` does one round, `run` goes on until it is told to stop."""
 
     def __init__(
-        self, backend: Grounds, store: AgentStore, stream: Stream, *, worker: str | None = None, batch: int = 500
+        self, store: AgentStore, stream: Stream, clock: Clock, *, worker: str | None = None, batch: int = 500
     ) -> None:
-        self._backend = backend
-        self._clock = backend.clock
+        self._clock = clock
         self._store = store
         self._stream = stream
         self.worker = f"{socket.gethostname()[:64]}-{os.getpid()}-{id(self):x}" if worker is None else worker
@@ -110,9 +100,8 @@ class Runner:
 
     def _commit(self, batches: Sequence[tuple[ShardLease, list[StreamRecord]]]) -> AggregateResult:
         """Rows and positions in one transaction where the store can do that; else rows first, which are idempotent."""
-        joined = self._backend.transaction() if self._stream.traits.joins_writes else nullcontext()
         done: dict[ShardLease, str] = {}
-        with joined:
+        with self._store.transaction():
             result = aggregate(
                 [record for _, records in batches for record in records], self._store, self._clock,
                 stream=self._stream.name,

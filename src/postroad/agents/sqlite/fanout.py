@@ -16,7 +16,7 @@ from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one
 from postroad.connections.transaction import Transaction
 
-_LISTENERS: Final = "SELECT subscriber FROM agent_pair WHERE producer = ?"
+_CHANNELS: Final = "SELECT 'a' || subscriber FROM agent_pair WHERE producer = ?"
 # Sequences of one shard are told apart by number; a pair that was made on another stream, by its time.
 _LISTENS: Final = "iif(after >> 40 = ?3 >> 40, after < ?3, created_us <= ?4)"
 _ROWS: Final = f"""
@@ -155,5 +155,4 @@ class _HeldEvent:
 
 def _wake(tx: Transaction, producers: set[int]) -> None:
     for producer in producers:
-        for (lane,) in every(tx.connection, _LISTENERS, (producer,)):
-            tx.touch(names.channel(lane))
+        tx.channels.update(name for (name,) in every(tx.connection, _CHANNELS, (producer,)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import apsw
@@ -59,6 +59,10 @@ class SQLiteAgentStore:
 
     def provision(self) -> None:
         """There is nothing to make: the file has its tables."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Let rows and positions commit together; a power cut takes both back, and the stream has the events."""
+        return self._engine.transaction(durable=False) if self._stream.traits.joins_writes else nullcontext()
 
     def fan_out(self, events: Sequence[StreamEvent]) -> FanOut:
         """Write one row for each event and subscriber; the same events again change nothing."""
