@@ -144,8 +144,11 @@ class Engine:
         return self._joined_by == threading.get_ident()
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Let all writes of this thread inside the block commit together, or not at all."""
+    def transaction(self, *, durable: bool = True) -> Iterator[None]:
+        """Let all writes of this thread inside the block commit together, or not at all.
+
+        Without `durable` nobody waits for the disk: what is lost to a power cut must be done again by itself.
+        """
         self._check_usable()
         if self.in_transaction:
             yield
@@ -164,7 +167,8 @@ class Engine:
             self._resolve()
             self._ring(tx)
             self._turns.pass_on(turn)
-            self._disk.sync()
+            if durable or tx.durable:
+                self._disk.sync()
 
     def listen(self, *channels: str) -> contextlib.AbstractContextManager[Ear]:
         """Hear when somebody, in any process, touches one of the channels."""

@@ -190,7 +190,7 @@ class Backend:
             return self.create_queue(QueueSpec(REJECTED_QUEUE, retention=1_209_600))
 
         store, opened = self._ground.agent_store(settings, rejected)
-        return Agents(self, store, opened, settings)
+        return Agents(store, opened, settings, self.clock)
 
     def queue_tags(self) -> QueueTags | None:
         """Signs of life on queues, for a store that removes no abandoned ones by itself; None elsewhere."""
