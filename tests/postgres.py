@@ -21,6 +21,7 @@ _QUICK = {
 _END_OTHERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
+_WRITABLE = "-cdefault_transaction_read_only=off"
 _EMPTY = "DROP SCHEMA public CASCADE; CREATE SCHEMA public; GRANT USAGE ON SCHEMA public TO PUBLIC"
 
 _reused: dict[str, str] = {}
@@ -52,7 +53,9 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def postgres_dsn(postgres: str) -> Iterator[str]:
     """The DSN of an empty database, which the tests of this process use in turn: emptying is quicker than making."""
     yield _reused[postgres]
-    with psycopg.connect(_reused[postgres], autocommit=True) as connection:
+    # A test may have made the database read-only.
+    with psycopg.connect(_reused[postgres], autocommit=True, options=_WRITABLE) as connection:
+        connection.execute(f'ALTER DATABASE "{connection.info.dbname}" RESET ALL')
         connection.execute(_END_OTHERS)
         connection.execute(_EMPTY)
 
