@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 _standard = logging.getLogger("postroad.tasks")
 _making = threading.Lock()
 _INFORMATION = frozenset(
-    {"task_started", "task_completed", "task_interrupted", "task_resent", "worker_started", "worker_stopped"}
+    {
+        *("task_started", "task_completed", "task_retried", "task_interrupted", "task_resent"),
+        *("worker_started", "worker_stopped"),
+    }
 )
 
 
