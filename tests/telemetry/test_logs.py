@@ -14,7 +14,7 @@ import pytest
 import postroad
 from postroad.telemetry import LOG_EVENTS, configure_logs, get_logger
 
-_TASK_LINE = re.compile("(task|worker|job)_[a-z_]+(?<!_id)")
+_TASK_LINE = re.compile("(task|worker|job)_[a-z_]+(?<!_id)(?<!_duration)")
 _LEVELS = {"debug", "info", "warning", "error", "exception"}
 
 

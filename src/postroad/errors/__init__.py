@@ -2,6 +2,7 @@
 
     PostroadError
     ├── ConfigurationError        a URL, setting or specification that cannot work
+    │   ├── AlertRefused          an address that no alert may be sent to
     │   ├── AmbiguousSource       nothing tells where a dead letter goes back to
     │   ├── SchemaMismatch        a file made by another version of Postroad
     │   └── TopologyError         a topology that cannot work (lists what lint found)
@@ -88,6 +89,7 @@ from postroad.errors.agents import (
     IdentityMismatch,
     SubscriptionNotFound,
 )
+from postroad.errors.alerts import AlertRefused
 from postroad.errors.jobs import InvalidJob
 from postroad.errors.journal import EventTooLarge, InvalidEvent, InvalidQuery, OverflowMismatch
 from postroad.errors.outbox import DuplicateEvent, NotInTransaction, NotRedrivable, Undecryptable
@@ -158,6 +160,7 @@ __all__ = [
     "AgentDeleted",
     "AgentExists",
     "AgentNotFound",
+    "AlertRefused",
     "AmbiguousSource",
     "BlobNotFound",
     "BodyTooLarge",

@@ -1,5 +1,6 @@
 """Settings: what this process was told by flags, environment and file; the only reader of the environment."""
 
+from postroad.settings.alerting import alerts_allow_loopback, archive_queue_url, slack_webhook_url
 from postroad.settings.auditing import actor, audit_path
 from postroad.settings.buses import bus_variable
 from postroad.settings.databases import database_dsn, sns_arn
@@ -22,7 +23,9 @@ __all__ = [
     "Settings",
     "Source",
     "actor",
+    "alerts_allow_loopback",
     "allowed_tenants",
+    "archive_queue_url",
     "audit_path",
     "aws_place",
     "beside",
@@ -39,5 +42,6 @@ __all__ = [
     "load",
     "nearest",
     "no_color",
+    "slack_webhook_url",
     "sns_arn",
 ]

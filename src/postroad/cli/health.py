@@ -1,0 +1,44 @@
+"""`postroad health`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from postroad.cli.call import Call
+from postroad.cli.errors import ANSWER_IS_NO
+from postroad.cli.verbs import add_verb
+from postroad.telemetry import legible
+
+_BAD = ("critical", "overtime")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make the verb part of the program."""
+    add_verb(app, "health", health, example="postroad health req-123")
+
+
+def health(
+    call: Call,
+    request_id: Annotated[str | None, typer.Argument(metavar="REQUEST_ID", help="Only this task.")] = None,
+) -> None:
+    """Look at running tasks, record it and alert; exit 1 when one is critical or runs overtime."""
+    from postroad.settings import slack_webhook_url
+    from postroad.tasks.alerts import SlackAlerts
+    from postroad.tasks.health import HealthCheck
+
+    settings = call.settings()
+    alerts = SlackAlerts() if request_id is None and slack_webhook_url() is not None else None
+    with call.backend() as backend:
+        check = HealthCheck(backend, tenant_id=settings.tenant, app=settings.app, alerts=alerts)
+        if request_id is not None:
+            told = check.check_single(request_id)
+            document, tasks = told, [told]
+        else:
+            report = check.check()
+            document, tasks = {"summary": report.summary, "tasks": report.tasks}, report.tasks
+    lines = [legible(f"{task['requestId']}  {task.get('health') or task.get('status', '-')}") for task in tasks]
+    call.show(document, *(lines or ["no task runs"]))
+    if any(task.get("health") in _BAD or task.get("status") == "not_found" for task in tasks):
+        raise typer.Exit(ANSWER_IS_NO)

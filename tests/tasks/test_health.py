@@ -1,0 +1,158 @@
+"""Health tells silent and endless tasks from busy ones, and alerts once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tasks.benches import APP, TENANT
+
+import postroad
+from postroad import Backend
+from postroad.errors import ConfigurationError
+from postroad.journal import JournalEvent
+from postroad.tasks.alerts import AlertResult
+from postroad.tasks.health import HealthCheck, classify_health
+
+T = 1_800_000_000_000
+MINUTE = 60_000
+
+
+class Ears:
+    """Somebody who hears alerts."""
+
+    def __init__(self, *, ok: bool = True) -> None:
+        self.heard: list[str] = []
+        self._ok = ok
+
+    def send(self, text: str) -> AlertResult:
+        self.heard.append(text)
+        return AlertResult(self._ok, 200 if self._ok else 500)
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[Backend]:
+    with postroad.connect(f"sqlite:///{tmp_path / 'health.db'}") as opened:
+        yield opened
+
+
+def _record(backend: Backend, request_id: str, event_type: str, minute: float, **properties: Any) -> None:
+    given = {
+        "Task Pending": {"name": "x"},
+        "Task Processing Started": {"effectiveUntil": 1_800_000_045, "workerId": "w1", "processId": 1},
+        "Task Heartbeat": {
+            "effectiveUntil": 1_800_000_045, "heartbeatNumber": 1, "elapsedMs": 1, "workerId": "w1", "processId": 1,
+            "memoryUsage": {"rss": 1}, "lastActivity": {"type": "step", "stepName": "s", "timestamp": 1},
+        },
+        "Task Timeout": {"timeoutMs": 1, "elapsedMs": 1, "signal": "SIGTERM"},
+    }[event_type]  # fmt: skip
+    event = JournalEvent.create(
+        event_type, tenant_id=TENANT, app=APP, entity_id=request_id, timestamp=T + int(minute * MINUTE),
+        properties={"requestId": request_id, **given, **properties},  # type: ignore[dict-item]  # a table of examples
+    )  # fmt: skip
+    assert backend.journal().append([event])[0].ok
+
+
+def _at(minute: float) -> datetime:
+    return datetime.fromtimestamp((T + minute * MINUTE) / 1_000, UTC)
+
+
+def _check(backend: Backend, **options: Any) -> HealthCheck:
+    return HealthCheck(backend, tenant_id=TENANT, app=APP, **options)
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "since", "health"),
+    [
+        (0, 0, "healthy"),
+        (10 * MINUTE, 5 * MINUTE, "healthy"),
+        (10 * MINUTE, 5 * MINUTE + 1, "warning"),
+        (20 * MINUTE, 10 * MINUTE, "warning"),
+        (20 * MINUTE, 10 * MINUTE + 1, "critical"),
+        (60 * MINUTE, 0, "healthy"),
+        (60 * MINUTE + 1, 0, "overtime"),
+        (61 * MINUTE, 61 * MINUTE, "overtime"),
+    ],
+)
+def test_health_is_judged_by_silence_and_by_duration(elapsed: int, since: int, health: str) -> None:
+    assert classify_health(elapsed, since) == health
+
+
+def test_every_running_task_is_counted_once_by_its_latest_start(backend: Backend) -> None:
+    for request_id in ("busy", "silent", "lost", "endless", "done"):
+        _record(backend, request_id, "Task Pending", -70)
+    _record(backend, "busy", "Task Processing Started", -65)
+    _record(backend, "busy", "Task Processing Started", -20)
+    _record(backend, "busy", "Task Heartbeat", -1)
+    _record(backend, "silent", "Task Processing Started", -7)
+    _record(backend, "lost", "Task Processing Started", -30)
+    _record(backend, "endless", "Task Processing Started", -65)
+    _record(backend, "endless", "Task Heartbeat", 0)
+    _record(backend, "done", "Task Processing Started", -65)
+    _record(backend, "done", "Task Timeout", -60)
+
+    report = _check(backend).check(now=_at(0))
+
+    assert report.summary == {"totalProcessing": 4, "healthy": 1, "warning": 1, "critical": 1, "overtime": 1}
+    by_id = {task["requestId"]: task for task in report.tasks}
+    assert {name: task["health"] for name, task in by_id.items()} == {
+        "busy": "healthy", "silent": "warning", "lost": "critical", "endless": "overtime",
+    }  # fmt: skip
+    assert by_id["busy"] == {
+        "requestId": "busy", "health": "healthy", "elapsed": 20 * MINUTE, "timeSinceLastEvent": MINUTE,
+        "lastEventType": "Task Heartbeat", "workerId": "w1",
+        "lastActivity": {"type": "step", "stepName": "s", "timestamp": 1},
+    }  # fmt: skip
+    (recorded,) = backend.journal().query("GSI1", tenant=TENANT, entity=("HEALTH", APP)).events
+    assert (recorded.event_type, recorded.properties["summary"]) == ("Task Health Check", report.summary)
+    assert recorded.context["origin"] == "health-check"
+
+
+def test_tasks_that_started_before_the_lookback_are_left_out(backend: Backend) -> None:
+    _record(backend, "old", "Task Processing Started", -30)
+
+    assert _check(backend, lookback=60).check(now=_at(0)).summary["totalProcessing"] == 0
+
+
+def test_an_alert_is_sent_once_for_the_same_tasks_within_a_quarter_of_an_hour(backend: Backend) -> None:
+    ears = Ears()
+    check = _check(backend, alerts=ears)
+    _record(backend, "lost", "Task Processing Started", -30)
+    _record(backend, "silent", "Task Processing Started", -6)
+
+    check.check(now=_at(0))
+    check.check(now=_at(1))
+    assert len(ears.heard) == 2
+    assert "lost" in ears.heard[0]
+    assert "silent" in ears.heard[1]
+    _record(backend, "lost2", "Task Processing Started", -30)
+    check.check(now=_at(2))
+    assert len(ears.heard) == 3
+    check.check(now=_at(18))
+    assert len(ears.heard) > 3
+
+
+def test_an_alert_that_fails_does_not_fail_the_check(backend: Backend) -> None:
+    _record(backend, "lost", "Task Processing Started", -30)
+
+    assert _check(backend, alerts=Ears(ok=False)).check(now=_at(0)).summary["critical"] == 1
+
+
+def test_one_task_is_looked_at_by_its_id(backend: Backend) -> None:
+    _record(backend, "r", "Task Processing Started", -7)
+
+    assert _check(backend).check_single("nobody") == {"requestId": "nobody", "status": "not_found"}
+    assert _check(backend).check_single("r", now=_at(0)) == {
+        "requestId": "r", "currentState": "processing", "health": "warning", "elapsed": 7 * MINUTE,
+        "timeSinceLastEvent": 7 * MINUTE, "lastEventType": "Task Processing Started", "workerId": "w1",
+        "lastActivity": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["heartbeat_max_age", "alert_threshold", "task_max_duration", "lookback"])
+def test_limits_that_are_no_seconds_are_refused(backend: Backend, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        _check(backend, **{name: -1})
