@@ -33,7 +33,7 @@ _EVENT = """
 INSERT INTO journal_event (tenant, entity, app, kind, place, received_ms, ttl, crc, body)
 VALUES (?, ?, ?, ?, ?, ?, NULL, ?, ?)
 """
-_TASK = "INSERT OR REPLACE INTO journal_task VALUES (?, 1, ?, 1, 1, ?, ?, ?)"
+_TASK = "INSERT OR REPLACE INTO journal_task VALUES (?, 1, 1, 1, ?, ?, ?)"
 Run = Callable[[Journal, Life, int], float]
 
 
@@ -135,11 +135,11 @@ def _rows(events: Sequence[JournalEvent], numbers: dict[str, int]) -> Rows:
                 rows[_SCOPE].append((numbers[name], f"{event.tenant_id}#TASK#{name}"))
         body, place = Entry.of(event).body, place_of(event.timestamp, event.event_id)
         rows[_EVENT].append((*(numbers[name] for name in names), place, event.timestamp, zlib.crc32(body), body))
-    latest = {event.entity_id: event for event in events}
-    for entity, event in latest.items():
-        done = event.event_type == "Task Completed"
-        place = place_of(event.timestamp, event.event_id)
-        rows[_TASK].append((numbers[entity], place, "completed" if done else "processing", 1, int(done)))
+    # A heartbeat leaves the state of its task as it is.
+    latest = {event.entity_id: event.event_type for event in events if event.event_type != "Task Heartbeat"}
+    for entity, kind in latest.items():
+        done = kind == "Task Completed"
+        rows[_TASK].append((numbers[entity], "completed" if done else "processing", 1, int(done)))
     return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from math import isfinite
 from types import NoneType
@@ -26,6 +26,7 @@ _MAX_EVENT_TYPE = 128
 _TOO_LARGE = 10**4_300  # what Python itself writes in digits
 _SHOWN = 80
 _SCALARS = frozenset({str, int, bool, NoneType})
+_TEXT = frozenset({str})
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 # Ids repeat: those that were found good are known again at the price of a look-up.
@@ -95,18 +96,20 @@ def check_timestamp(value: object) -> None:
 
 def is_simple(value: object, levels: int = MAX_DEPTH) -> bool:
     """Whether this is an object or array of JSON, but for its texts, which whoever encodes it looks at."""
-    if levels < 1:
-        return False
     if type(value) is dict:
-        for key, child in value.items():
-            if type(key) is not str or not (type(child) in _SCALARS or _is_simple_child(child, levels)):
-                return False
-        return True
-    return type(value) is list and all(type(child) in _SCALARS or _is_simple_child(child, levels) for child in value)
+        children: Iterable[Any] = value.values()
+        fits = levels > 0 and _TEXT.issuperset(map(type, value))
+    else:
+        children = value if type(value) is list else ()
+        fits = levels > 0 and type(value) is list
+    return fits and (
+        _SCALARS.issuperset(map(type, children)) or all(_is_simple_child(child, levels - 1) for child in children)
+    )
 
 
 def _is_simple_child(child: Any, levels: int) -> bool:
-    return isfinite(child) if type(child) is float else is_simple(child, levels - 1)
+    kind = type(child)
+    return kind in _SCALARS or (isfinite(child) if kind is float else is_simple(child, levels))
 
 
 def json_copy(value: object, field: str) -> dict[str, Any]:

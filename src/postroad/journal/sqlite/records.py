@@ -19,7 +19,7 @@ from postroad.journal.event import JournalEvent
 from postroad.journal.places import event_id_of, place_of
 from postroad.journal.records import Entry, event_of
 from postroad.journal.sqlite.scopes import Scopes, names_asked, names_of
-from postroad.journal.sqlite.states import News, keep_states, read_states
+from postroad.journal.sqlite.states import Kept, News, read_states
 from postroad.journal.sqlite.tables import BACKWARD, COLUMNS, FORWARD, SCHEMA
 from postroad.journal.states import TASK
 
@@ -86,8 +86,9 @@ class SQLiteRecords:
              zlib.crc32(entry.body), entry.body)
             for entry, (tenant, entity, app, kind) in zip(entries, names, strict=True)
         ]  # fmt: skip
+        kept = Kept(tx, {row[1] for entry, row in zip(entries, rows, strict=True) if _is_of_task(entry)})
         new = _inserted(tx.connection, rows)
-        keep_states(tx, _new_of_tasks(entries, rows, new))
+        kept.move(_new_of_tasks(entries, rows, new))
         return list(new)
 
 
@@ -95,9 +96,13 @@ def _new_of_tasks(entries: Sequence[Entry], rows: Sequence[Row], new: Sequence[b
     """The new events of each task, which is known by the numbers of tenant and entity."""
     by_task: dict[tuple[int, int], News] = {}
     for entry, row, is_new in zip(entries, rows, new, strict=True):
-        if is_new and entry.event.entity_type == TASK:
+        if is_new and _is_of_task(entry):
             by_task.setdefault((row[0], row[1]), []).append((row[4], entry.event))
     return by_task
+
+
+def _is_of_task(entry: Entry) -> bool:
+    return entry.event.entity_type == TASK
 
 
 def _inserted(connection: apsw.Connection, rows: Sequence[Row]) -> list[bool]:

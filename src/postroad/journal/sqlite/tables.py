@@ -28,14 +28,13 @@ SCHEMA: Final = Schema(
         CREATE TABLE journal_task (
             entity INTEGER PRIMARY KEY,
             tenant INTEGER NOT NULL,
-            latest BLOB NOT NULL,
             pendings INTEGER NOT NULL,
             run INTEGER NOT NULL,
             state TEXT NOT NULL,
             begun INTEGER NOT NULL,
             decided INTEGER NOT NULL
         ) STRICT;
-        CREATE INDEX journal_task_latest ON journal_task (tenant, latest);
+        CREATE INDEX journal_task_tenant ON journal_task (tenant);
         CREATE UNIQUE INDEX journal_pk ON journal_event (tenant, place);
         CREATE INDEX journal_gsi1 ON journal_event (entity, place);
         CREATE INDEX journal_gsi2 ON journal_event (app, place);
