@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.http.api import ADMIN, Api, Serve, run
+from tests.http.village import Village
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.http.context import make_context
@@ -52,3 +53,11 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 def api(serve: Serve) -> Api:
     """A server on a new file."""
     return serve()
+
+
+@pytest.fixture
+def village(api: Api) -> Iterator[Village]:
+    village = Village(api)
+    yield village
+    for client in village.clients.values():
+        client.close()

@@ -19,14 +19,24 @@ _REPLAYED: Final = """
 SELECT held.place FROM agent_row AS held JOIN agent_event AS event ON event.place = held.place
 WHERE held.lane = ? AND held.producer = ? AND event.occurred_ms >= ? AND event.expires_us > ? ORDER BY held.place
 """
-_AGAIN: Final = """
-SELECT event.place FROM agent_event AS event
-WHERE event.place = {table}.place AND event.occurred_ms >= ?3 AND event.expires_us > ?4
-"""
-_STALE: Final = tuple(
-    f"DELETE FROM {table} WHERE lane = ?1 AND producer = ?2 AND EXISTS ({_AGAIN.format(table=table)})"  # noqa: S608 - constants
-    for table in ("agent_lease", "agent_aside", "agent_dead")
+_STALE_LEASES: Final = """
+DELETE FROM agent_lease WHERE lane = ?1 AND producer = ?2 AND EXISTS (
+    SELECT event.place FROM agent_event AS event
+    WHERE event.place = agent_lease.place AND event.occurred_ms >= ?3 AND event.expires_us > ?4
 )
+"""
+_STALE_ASIDE: Final = """
+DELETE FROM agent_aside WHERE lane = ?1 AND producer = ?2 AND EXISTS (
+    SELECT event.place FROM agent_event AS event
+    WHERE event.place = agent_aside.place AND event.occurred_ms >= ?3 AND event.expires_us > ?4
+)
+"""
+_STALE_DEAD: Final = """
+DELETE FROM agent_dead WHERE lane = ?1 AND producer = ?2 AND EXISTS (
+    SELECT event.place FROM agent_event AS event
+    WHERE event.place = agent_dead.place AND event.occurred_ms >= ?3 AND event.expires_us > ?4
+)
+"""
 
 
 def redrive(tx: Transaction, lane: int, limit: int, monotonic_us: int) -> int:
@@ -55,7 +65,7 @@ def replay(tx: Transaction, lane: int, producer: int, *, since_ms: int, now_us: 
     wanted = (lane, producer, since_ms, now_us)
     places = [place for (place,) in every(tx.connection, _REPLAYED, wanted)]
     group = _group(tx, lane, producer, groups.is_total(tx.connection, lane))
-    for statement in _STALE:
+    for statement in (_STALE_LEASES, _STALE_ASIDE, _STALE_DEAD):
         tx.connection.execute(statement, wanted)
     tx.connection.executemany(_ASIDE, [(lane, group, place, place, producer, 1) for place in places])
     groups.regroup(tx, lane, group, monotonic_us)

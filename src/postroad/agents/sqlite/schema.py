@@ -140,19 +140,24 @@ CREATE TABLE agent_counter (next INTEGER NOT NULL, swept_lane INTEGER NOT NULL) 
 INSERT INTO agent_counter VALUES (1, 0);
 """
 
+_CREATED_MS: Final = _TIME.format(ms="created_ms")
+_PAIR_CREATED_US: Final = _TIME.format(ms="(pair.created_us / 1000)")
+_GRANTED_CREATED_MS: Final = _TIME.format(ms="granted.created_ms")
+_OCCURRED_MS: Final = _TIME.format(ms="occurred_ms")
+_ARRIVED_US: Final = _TIME.format(ms="(arrived_us / 1000)")
 _VIEWS: Final = f"""
 CREATE VIEW Agents (agentId, createdAt, "order", accept, tokenHash, queueUrl, state) AS
-SELECT id, {_TIME.format(ms="created_ms")}, iif(total, 'total', 'producer'), iif(open, 'all', 'listed'),
+SELECT id, {_CREATED_MS}, iif(total, 'total', 'producer'), iif(open, 'all', 'listed'),
     token_hash, NULL, state
 FROM agent WHERE state <> 'named';
 
 CREATE VIEW Subscribers (producerId, subscriberId, createdAt, state, heldFrom) AS
-SELECT producer.id, subscriber.id, {_TIME.format(ms="(pair.created_us / 1000)")}, iif(paused, 'paused', 'active'), NULL
+SELECT producer.id, subscriber.id, {_PAIR_CREATED_US}, iif(paused, 'paused', 'active'), NULL
 FROM agent_pair AS pair JOIN agent AS producer ON producer.num = pair.producer
 JOIN agent AS subscriber ON subscriber.num = pair.subscriber;
 
 CREATE VIEW AgentGrants (producerId, subscriberId, createdAt) AS
-SELECT producer.id, subscriber.id, {_TIME.format(ms="granted.created_ms")}
+SELECT producer.id, subscriber.id, {_GRANTED_CREATED_MS}
 FROM agent_grant AS granted JOIN agent AS producer ON producer.num = granted.producer
 JOIN agent AS subscriber ON subscriber.num = granted.subscriber;
 
@@ -160,9 +165,9 @@ CREATE VIEW SubscriberEvents (
     subscriberId, "timestamp", occurredAt, producerId, eventId, eventType, data, sequenceNumber, arrivedAt, expiresAt
 ) AS
 SELECT subscriber.id,
-    {_TIME.format(ms="occurred_ms")} || '#' || producer.id || '#' || substr('{_ZEROES}' || sequence, -56),
-    {_TIME.format(ms="occurred_ms")}, producer.id, event_id, type, CAST(data AS TEXT), sequence,
-    {_TIME.format(ms="(arrived_us / 1000)")}, (expires_us + 999999) / 1000000
+    {_OCCURRED_MS} || '#' || producer.id || '#' || substr('{_ZEROES}' || sequence, -56),
+    {_OCCURRED_MS}, producer.id, event_id, type, CAST(data AS TEXT), sequence,
+    {_ARRIVED_US}, (expires_us + 999999) / 1000000
 FROM (SELECT lane, place FROM agent_row UNION ALL SELECT lane, place FROM agent_held_row) AS held
 JOIN agent_event AS event ON event.place = held.place
 JOIN agent AS producer ON producer.num = event.producer JOIN agent AS subscriber ON subscriber.num = held.lane;
