@@ -20,9 +20,9 @@ up: ## start Postroad here (ARGS="--demo --port 9000" passes flags on)
 
 check: ## what a change must pass: format, lint, types, layers, unit tests, conformance on memory and SQLite
 	@tools/environment dev
-	@$(PYTEST) -m "not slow and not aws" $(ARGS)
+	@$(PYTEST) -m "not slow and not aws and not postgres" $(ARGS)
 
-test: setup ## everything, AWS emulation included
+test: setup ## everything, emulated AWS and PostgreSQL included
 	@$(PYTEST) $(ARGS)
 
 bench: ## measure beside the peers (ONLY=name for one row, QUICK=1 for a short run)

@@ -33,6 +33,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.basetemp = str(directory / "t")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what runs on PostgreSQL, by its fixture or its parameter."""
+    for item in items:
+        fixtures: list[str] = getattr(item, "fixturenames", [])
+        if any("postgres" in name for name in (*fixtures, item.name.partition("[")[2])):
+            item.add_marker(pytest.mark.postgres)
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     """Warn of files that are about to become too long."""
     files = (
