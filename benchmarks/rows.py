@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
-from benchmarks import agents, bus, bus_processes, bus_sqs, codec, embedded, growth, journal, outbox_add, processes, sqs
+from benchmarks import (
+    agents,
+    bus,
+    bus_processes,
+    bus_sqs,
+    codec,
+    embedded,
+    growth,
+    inbox,
+    journal,
+    outbox_add,
+    outbox_dispatch,
+    outbox_latency,
+    processes,
+    sqs,
+    tasks,
+)
 from benchmarks.frame import Row
 
-_MODULES = (codec, embedded, growth, processes, sqs, bus, bus_processes, bus_sqs, outbox_add, journal, agents)
+_MODULES = (
+    codec,
+    embedded,
+    growth,
+    processes,
+    sqs,
+    bus,
+    bus_processes,
+    bus_sqs,
+    outbox_add,
+    outbox_dispatch,
+    outbox_latency,
+    inbox,
+    journal,
+    tasks,
+    agents,
+)
 
 ROWS: tuple[Row, ...] = tuple(row for module in _MODULES for row in module.ROWS)
