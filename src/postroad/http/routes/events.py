@@ -105,14 +105,13 @@ def _entry(entry: Any, caller: str | None) -> AgentEvent | _Refused:
 
 def _event(data: forms.Event, caller: str | None) -> AgentEvent:
     """The event of whoever calls; an operator names the agent."""
-    agent_id = data.agentId
-    if agent_id is not None:
-        check_agent_id(agent_id, field="agentId")
-    if caller is None and agent_id is None:
+    named = None if data.agentId is None else check_agent_id(data.agentId, field="agentId")
+    agent_id = caller or named
+    if agent_id is None:
         raise InvalidEvent("agentId: an operator names the agent", field="agentId")
-    if caller is not None and agent_id not in (None, caller):
-        raise IdentityMismatch(f'agentId: the token is not that of "{agent_id}"', field="agentId")
-    return AgentEvent(caller or agent_id, data.eventType, data.data, data.timestamp, data.eventId)
+    if named not in (None, agent_id):
+        raise IdentityMismatch(f'agentId: the token is not that of "{named}"', field="agentId")
+    return AgentEvent(agent_id, data.eventType, data.data, data.timestamp, data.eventId)
 
 
 def _outcome(outcome: Published) -> dict[str, Any]:
