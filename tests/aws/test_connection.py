@@ -14,7 +14,15 @@ import pytest
 from tests.aws.endpoint import Answer, Endpoint, all_sent, error
 
 from postroad.connections.aws import AwsConnection
-from postroad.errors import ConfigurationError, InvalidInput, NotPermitted, OutcomeUnknown, PostroadError, Unavailable
+from postroad.errors import (
+    ConfigurationError,
+    InvalidInput,
+    NotPermitted,
+    OutcomeUnknown,
+    PostroadError,
+    Throttled,
+    Unavailable,
+)
 from postroad.queues import OutgoingMessage
 from postroad.queues.sqs import SQSQueue, SQSQueues
 
@@ -34,10 +42,10 @@ def error_of_a_send(connection: AwsConnection, scripted: Endpoint, *answers: Any
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (error("RequestThrottled", 400), Unavailable),
-        (error("ThrottlingException", 400), Unavailable),
+        (error("RequestThrottled", 400), Throttled),
+        (error("ThrottlingException", 400), Throttled),
         (error("ServiceUnavailable", 503), Unavailable),
-        (error("OverLimit", 403), Unavailable),
+        (error("OverLimit", 403), Throttled),
         (error("AccessDenied", 403), NotPermitted),
         (error("InternalError", 500), OutcomeUnknown),
         (Answer(silent=True), OutcomeUnknown),

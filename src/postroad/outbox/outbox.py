@@ -58,7 +58,7 @@ class Outbox:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.names = names
-        self.dialect = dialect
+        self.dialect: Dialect = dialect
         self.cipher = cipher
         self.max_bytes = max_bytes
         self.clock = clock
