@@ -18,6 +18,7 @@ from benchmarks import (
     processes,
     sqs,
     tasks,
+    topology,
 )
 from benchmarks.frame import Row
 
@@ -35,6 +36,7 @@ _MODULES = (
     outbox_latency,
     inbox,
     journal,
+    topology,
     tasks,
     agents,
 )

@@ -150,7 +150,8 @@ def test_the_stage_of_tasks_is_that_of_the_settings(postroad: Postroad, monkeypa
         "plan --file unknown.json",
         "apply transfers --yes --code nowhere",
         "render transfers --format iam",
-        "render transfers --format iam --account 12",
+        "render transfers --format iam --account 123456789012",
+        "render transfers --format iam --region eu-west-1 --account 12",
         "render transfers --format yaml",
     ],
 )

@@ -163,3 +163,11 @@ def test_two_names_that_look_alike_have_ids_of_their_own() -> None:
     topology = Topology("alike", (QueueDecl(QueueSpec("a-b")), QueueDecl(QueueSpec("a_b"))))
 
     assert len(resources(render_cloudformation(topology), "AWS::SQS::Queue")) == 2
+
+
+def test_tables_come_before_functions_and_functions_before_rules() -> None:
+    template = render_cloudformation(task_topology("dev"))["Resources"]
+
+    assert "EventsDevTable" in template["DevSaveEventToDynamoFunction"]["DependsOn"]
+    assert "DevSaveEventToDynamoFunction" in template["DevSaveEventToDynamoRule"]["DependsOn"]
+    assert list(template).index("EventsDevTable") < list(template).index("DevSaveEventToDynamoFunction")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import apsw
 import pytest
 
-from postroad.errors import PlanChanged, QueueNotFound
+from postroad.errors import PlanChanged, QueueNotFound, TopologyError
 from postroad.operations import AuditLog
 from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.topology import (
     Action,
     AlarmDecl,
+    ApplyResult,
     Drift,
     QueueDecl,
     StreamDecl,
@@ -306,6 +308,33 @@ def test_dependants_of_a_failure_are_named_and_a_second_run_finishes(backend: Ba
         ("create", "queue", "orders"),
         ("create", "subscription", "news->orders"),
     ]
+
+
+def test_two_applies_at_once_give_what_one_gives(tmp_path: Path) -> None:
+    topology = transfers_topology()
+    url = f"sqlite:///{tmp_path / 'p.db'}"
+    connect(url).close()
+
+    def work(_: int) -> ApplyResult:
+        with connect(url) as backend:
+            return apply(topology, backend)
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(work, range(4)))
+
+    assert [result.failed for result in results] == [()] * 4
+    with connect(url) as backend:
+        assert drift(topology, backend) == ()
+        assert len(backend.queues()) == 6
+
+
+@pytest.mark.parametrize("code", ["nowhere", "s3://", "s3://bucket", "s3://bucket/", "https://bucket/key"])
+def test_code_that_lies_nowhere_is_refused(backend: Backend, chat: Topology, code: str) -> None:
+    with pytest.raises(TopologyError) as refused:
+        apply(chat, backend, code=code)
+
+    assert refused.value.field == "code"
+    assert backend.queues() == []
 
 
 def test_alarms_are_judged_by_what_the_queues_hold(backend: Backend, chat: Topology) -> None:

@@ -52,6 +52,7 @@ CASES: list[tuple[str, str, Topology]] = [
     ("unknown-reference", "error", Topology("test", (), (Component("app", sends=("nowhere",)),))),
     ("unknown-reference", "error", Topology("test", (SubscriptionDecl("news", "orders"),))),
     ("unknown-reference", "error", Topology("test", (FunctionDecl("f", "m.handler", "nobody"),))),
+    ("unknown-reference", "error", Topology("test", (QueueDecl(spec("orders"), encryption="my-key"),))),
     ("fifo-mismatch", "error", queues(spec("orders.fifo", dead_letter="dead"), spec("dead"))),
     ("fifo-mismatch", "error", Topology("test", (TopicDecl("news", fifo=True),))),
     (

@@ -58,7 +58,7 @@ def plan(
 
     topology = _topology(call, template, project, env, prefix, stage, file)
     with call.backend() as backend:
-        found = draw_up(topology, backend, code=_checked(code), prune=prune)
+        found = draw_up(topology, backend, code=code, prune=prune)
     call.show(_plan_document(found), *_plan_lines(found))
 
 
@@ -83,7 +83,7 @@ def apply(
     from postroad.topology import plan as draw_up
 
     topology = _topology(call, template, project, env, prefix, stage, file)
-    options: dict[str, Any] = {"code": _checked(code), "prune": prune}
+    options: dict[str, Any] = {"code": code, "prune": prune}
     with call.backend() as backend:
 
         def effect() -> str:
@@ -135,7 +135,7 @@ def render(
     format: Annotated[
         Literal["cloudformation", "iam", "json"], typer.Option(metavar="FORMAT", help="cloudformation, iam or json.")
     ] = "cloudformation",
-    region: Annotated[str, typer.Option(metavar="R", help="iam: the region.")] = "us-east-1",
+    region: Annotated[str | None, typer.Option(metavar="R", help="iam: the region.")] = None,
     account: Annotated[str | None, typer.Option(metavar="A", help="iam: the account's 12 digits.")] = None,
 ) -> None:
     """Print the topology as a CloudFormation template, as one IAM policy for each component, or as JSON."""
@@ -219,21 +219,19 @@ def _read(file: Path) -> Topology:
         raise InvalidInput(f"file: {file} cannot be read: {error.strerror}", field="file") from error
 
 
-def _checked(code: str | None) -> str | None:
-    if code is not None and (not code.startswith("s3://") or not all(code.removeprefix("s3://").partition("/"))):
-        raise InvalidInput(f"code: {code!r} is not s3://bucket/key", field="code")
-    return code
-
-
-def _rendered(topology: Topology, format: str, region: str, account: str | None) -> Any:
+def _rendered(topology: Topology, format: str, region: str | None, account: str | None) -> Any:
     from postroad.topology import iam_policy, render_cloudformation
 
     if format == "json":
         return json.loads(topology.to_json())
     if format == "cloudformation":
         return render_cloudformation(topology)
-    if account is None:
-        raise InvalidInput("account: iam needs --account", field="account", remedy="Give the account's 12 digits.")
+    if region is None or account is None:
+        missing = "region" if region is None else "account"
+        raise InvalidInput(
+            f"{missing}: policies need --region and --account", field=missing,
+            remedy="Name the region, and the account by its 12 digits.",
+        )  # fmt: skip
     return {
         component.name: iam_policy(topology, component.name, region=region, account=account)
         for component in topology.components

@@ -19,7 +19,7 @@ from postroad.settings import audit_path, default_url
 
 FIRST_PREV = "0" * 64
 RECOVERED = "recovered"
-_BLOCK = 65_536
+_BLOCK = 4_096
 _KEYS = frozenset({"seq", "at", "actor", "action", "target", "detail", "prev", "hash"})
 
 

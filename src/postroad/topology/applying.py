@@ -9,6 +9,7 @@ from typing import Any
 
 from postroad import failpoints
 from postroad.errors import PlanChanged, PostroadError, TopologyConflict
+from postroad.telemetry import get_logger
 from postroad.topology.planning import Action, Survey, survey
 from postroad.topology.references import Key, needs
 from postroad.topology.site import Auditor, Look, Sited
@@ -44,6 +45,7 @@ def apply(
     _record(log, "topology.apply.start", topology, {"digest": found.plan.digest, "actions": _told(found)}, actor)
     result = _carry_out(topology, found)
     counts = {"applied": len(result.applied), "failed": len(result.failed), "skipped": len(result.skipped)}
+    get_logger("topology").info("topology_applied", topology=topology.name, digest=found.plan.digest, **counts)
     _record(log, "topology.apply.end", topology, {"digest": found.plan.digest, **counts}, actor)
     return result
 

@@ -12,7 +12,7 @@ from postroad.topology.aws.buckets import EXPIRY, PRIVATE
 from postroad.topology.aws.buses import target_definition
 from postroad.topology.aws.calling import pairs
 from postroad.topology.aws.functions import POLICY, RUNTIME
-from postroad.topology.aws.tables import attribute_definitions, index_definitions, key_schema
+from postroad.topology.aws.tables import table_definition
 from postroad.topology.aws.triggers import trigger_definition
 from postroad.topology.forms import Form, forms
 from postroad.topology.linting import check
@@ -105,15 +105,7 @@ class _Template:
         yield "", _resource("AWS::Kinesis::Stream", properties)
 
     def _table(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
-        settings = form.settings
-        properties: dict[str, Any] = {
-            "TableName": form.name,
-            "BillingMode": "PAY_PER_REQUEST",
-            "KeySchema": key_schema(settings["keys"]),
-            "AttributeDefinitions": attribute_definitions(settings),
-            "GlobalSecondaryIndexes": list(index_definitions(settings)) or None,
-            "Tags": pairs(settings["tags"]),
-        }
+        settings, properties = form.settings, table_definition(form)
         if settings["ttl_attribute"]:
             properties["TimeToLiveSpecification"] = {"AttributeName": settings["ttl_attribute"], "Enabled": True}
         if settings["stream"]:

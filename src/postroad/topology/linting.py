@@ -88,9 +88,14 @@ def _ends(topology: Topology) -> set[str]:
 
 def _encryption(topology: Topology) -> Iterator[Finding]:
     for queue in topology.resources:
-        if isinstance(queue, QueueDecl) and queue.encryption == "none":
+        if not isinstance(queue, QueueDecl) or queue.encryption == "sqs":
+            continue
+        if queue.encryption == "none":
             message = f"{queue.name}: messages are stored unencrypted"
             yield Finding("unencrypted", "warning", queue.name, message, 'Set encryption="sqs", which costs nothing.')
+        elif not queue.encryption.startswith("arn:"):
+            message = f"{queue.name}: encryption {queue.encryption!r} is neither 'sqs', 'none' nor the ARN of a key"
+            yield Finding("unknown-reference", "error", queue.name, message, "Give the ARN of a KMS key.")
 
 
 def _types(topology: Topology) -> Iterator[Finding]:

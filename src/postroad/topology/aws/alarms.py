@@ -29,8 +29,6 @@ _LATE_SECONDS = 600
 class Alarms:
     """The alarms of one account and region, asked for a hundred at a time."""
 
-    doubtful: Mapping[str, Any] = {}
-
     def __init__(self, connection: AwsConnection, place: Place, clock: Clock = SYSTEM_CLOCK) -> None:
         self._connection = connection
         self._place = place
@@ -64,9 +62,6 @@ class Alarms:
 
     def delete(self, name: str) -> None:
         ask(f"removing alarm {name!r}", self._cloudwatch.delete_alarms, AlarmNames=[name])
-
-    def fixed(self, have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
-        return ()
 
     def latest(self, form: Form) -> float | None:
         """The newest value of the alarm's metric in the last minutes, or None."""

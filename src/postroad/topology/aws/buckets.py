@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from postroad.connections.aws import AwsConnection
@@ -25,8 +25,6 @@ _FIRST_REGION = "us-east-1"
 
 class Buckets:
     """The buckets of one account."""
-
-    doubtful: Mapping[str, Any] = {}
 
     def __init__(self, connection: AwsConnection) -> None:
         self._connection = connection
@@ -60,9 +58,6 @@ class Buckets:
 
     def delete(self, name: str) -> None:
         raise TopologyConflict(f"bucket {name!r} is never removed")
-
-    def fixed(self, have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
-        return ()
 
     def _expire(self, name: str, days: int | None) -> None:
         """Set our own rule and leave those of others."""

@@ -21,8 +21,6 @@ _MISSING = ("ResourceNotFoundException",)
 class Buses:
     """The event buses of one account and region."""
 
-    doubtful: Mapping[str, Any] = {}
-
     def __init__(self, connection: AwsConnection, place: Place) -> None:
         self._connection = connection
         self._place = place
@@ -45,9 +43,6 @@ class Buses:
     def delete(self, name: str) -> None:
         ask(f"removing bus {name!r}", self._events.delete_event_bus, Name=name)
 
-    def fixed(self, have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
-        return ()
-
     @property
     def _events(self) -> EventBridgeClient:
         return self._connection.events
@@ -55,8 +50,6 @@ class Buses:
 
 class Rules:
     """The rules of those buses, each with its one target."""
-
-    doubtful: Mapping[str, Any] = {}
 
     def __init__(self, connection: AwsConnection, place: Place) -> None:
         self._connection = connection
@@ -103,9 +96,6 @@ class Rules:
         if ids := [each["Id"] for each in targets.get("Targets") or ()]:
             ask(what, self._events.remove_targets, Rule=rule, EventBusName=bus, Ids=ids)
         ask(what, self._events.delete_rule, *_MISSING, Name=rule, EventBusName=bus)
-
-    def fixed(self, have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
-        return ()
 
     def _put_rule(self, form: Form, besides: dict[str, Any]) -> None:
         parameters: dict[str, Any] = {"Name": form.name, "EventBusName": form.settings["bus"], **besides}

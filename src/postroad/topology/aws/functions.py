@@ -34,8 +34,6 @@ _WAIT: Any = {"Delay": 1, "MaxAttempts": 120}
 class Functions:
     """The functions of one account and region; `settings["code"]` is the archive on S3 that they run."""
 
-    doubtful: Mapping[str, Any] = {}
-
     def __init__(self, connection: AwsConnection, place: Place, queues: Queues) -> None:
         self._connection = connection
         self._place = place
@@ -110,9 +108,6 @@ class Functions:
     def delete(self, name: str) -> None:
         self._triggers.delete(name)
         ask(f"removing function {name!r}", self._lambda.delete_function, *_MISSING, FunctionName=name)
-
-    def fixed(self, have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
-        return ()
 
     def wanted_environment(self, form: Form, have: Mapping[str, Any] | None) -> dict[str, str]:
         """The variables with URLs in them; one that the deployer fills is wanted as it is."""

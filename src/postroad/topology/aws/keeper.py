@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, Protocol
 
 from postroad.topology.forms import Form
@@ -10,9 +10,6 @@ from postroad.topology.forms import Form
 
 class Keeper(Protocol):
     """Reads, makes, changes and removes the resources of one kind."""
-
-    doubtful: Mapping[str, Any]
-    """Fields that are told only when they are not as here; an emulator of AWS may take one and never tell it."""
 
     def read(self, form: Form) -> dict[str, Any] | None:
         """The settings as they are, without those that are not told; None when there is no such resource."""
@@ -28,8 +25,4 @@ class Keeper(Protocol):
 
     def delete(self, name: str) -> None:
         """Remove the resource."""
-        ...
-
-    def fixed(self, have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
-        """The fields that differ and cannot be changed in place."""
         ...

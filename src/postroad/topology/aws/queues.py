@@ -33,6 +33,14 @@ _FIELDS = {
     "KmsMasterKeyId": ("encryption",),
     "Policy": ("policy",),
 }
+DEFAULTS: Mapping[str, Any] = {
+    "redrive_allow": "all",
+    "policy": None,
+    "encryption": "none",
+    "dedup_scope": "queue",
+    "content_dedup": False,
+}
+"""Settings that SQS tells only when they are not as here."""
 _HELD = (
     "ApproximateNumberOfMessages",
     "ApproximateNumberOfMessagesNotVisible",
@@ -109,9 +117,6 @@ class Queues:
         """The URL of the queue, or None."""
         answer = ask(f"queue {name!r}", self._sqs.get_queue_url, *_MISSING, QueueName=name)
         return None if answer is None else str(answer["QueueUrl"])
-
-    def fixed(self, have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
-        return ()
 
     @property
     def _sqs(self) -> SQSClient:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from postroad.connections.aws import AwsConnection
+from postroad.topology.aws import queues, topics
 from postroad.topology.aws.alarms import Alarms
 from postroad.topology.aws.buckets import Buckets
 from postroad.topology.aws.buses import Buses, Rules
@@ -17,7 +18,7 @@ from postroad.topology.aws.keeper import Keeper
 from postroad.topology.aws.queues import Queues
 from postroad.topology.aws.strays import owned
 from postroad.topology.aws.streams import Streams
-from postroad.topology.aws.tables import Tables, flat
+from postroad.topology.aws.tables import Tables, changed_keys, flat
 from postroad.topology.aws.topics import Subscriptions, Topics
 from postroad.topology.declarations import AlarmDecl, FunctionDecl, Resource, RuleDecl
 from postroad.topology.forms import OWNER_TAG, Form, form_of, role_form
@@ -27,6 +28,7 @@ from postroad.topology.references import Key
 from postroad.topology.site import Look, Stray
 from postroad.topology.topology import Topology
 
+_DEFAULTS = {"queue": queues.DEFAULTS, "topic": topics.DEFAULTS}
 _NO_CODE = "no code given"
 # What the form holds for the templates and AWS has no setting for.
 _NOT_COMPARED = {"rule": ("target_kind", "target_name"), "function": ("component",)}
@@ -50,7 +52,7 @@ class AwsSite:
         have = keeper.read(form)
         form = self._settled(form, have)
         self._forms[resource.kind, resource.name] = form
-        return self._compared(resource, keeper, _comparable(form), have)
+        return self._compared(resource, _comparable(form), have)
 
     def strays(self, topology: Topology) -> Sequence[Stray]:
         """What carries this topology's tag and is not declared by it."""
@@ -142,16 +144,18 @@ class AwsSite:
             settings["tags"] = {**settings["tags"], OWNER_TAG: owner}
         return replace(form, settings=settings)
 
-    def _compared(self, resource: Resource, keeper: Keeper, want: dict[str, Any], have: dict[str, Any] | None) -> Look:
+    def _compared(self, resource: Resource, want: dict[str, Any], have: dict[str, Any] | None) -> Look:
         if have is None:
             return Look(resource, want)
         if "tags" in want:
             have["tags"] = {key: have["tags"][key] for key in want["tags"] if key in have["tags"]}
-        untold = {name: default for name, default in keeper.doubtful.items() if name in want and name not in have}
+        defaults = _DEFAULTS.get(resource.kind, {})
+        untold = {name: default for name, default in defaults.items() if name in want and name not in have}
         # AWS itself tells everything that is not as it is by default; only an emulator may forget.
         emulated = self._connection.endpoint_url is not None
         lost = tuple(name for name, default in untold.items() if emulated and want[name] != default)
-        return Look(resource, want, {**untold, **have}, unverifiable=lost, fixed=keeper.fixed(have, want))
+        fixed = changed_keys(have, want) if resource.kind == "table" else ()
+        return Look(resource, want, {**untold, **have}, unverifiable=lost, fixed=fixed)
 
     def _keep(self, key: Key) -> str:
         kept = {"table": "tables are never removed", "bucket": "buckets are never removed"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from postroad.connections.aws import AwsConnection
@@ -19,8 +19,6 @@ _WAIT: Any = {"Delay": 1, "MaxAttempts": 300}
 
 class Streams:
     """The streams of one account and region."""
-
-    doubtful: Mapping[str, Any] = {}
 
     def __init__(self, connection: AwsConnection) -> None:
         self._connection = connection
@@ -61,9 +59,6 @@ class Streams:
 
     def delete(self, name: str) -> None:
         ask(f"removing stream {name!r}", self._kinesis.delete_stream, StreamName=name)
-
-    def fixed(self, have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
-        return ()
 
     def _keep_for(self, form: Form) -> None:
         what, hours = f"retention of stream {form.name!r}", form.settings["retention_hours"]

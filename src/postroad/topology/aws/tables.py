@@ -24,8 +24,6 @@ _LOOK_AGAIN = 2.0
 class Tables:
     """The tables of one account and region. Each index is a field of its own, `indexes.NAME`."""
 
-    doubtful: Mapping[str, Any] = {}
-
     def __init__(self, connection: AwsConnection, place: Place) -> None:
         self._connection = connection
         self._place = place
@@ -49,7 +47,8 @@ class Tables:
         }
 
     def create(self, form: Form) -> None:
-        ask(f"making table {form.name!r}", self._dynamodb.create_table, **_creation(form))
+        stream = {"StreamSpecification": _stream(form)} if form.settings["stream"] else {}
+        ask(f"making table {form.name!r}", self._dynamodb.create_table, **table_definition(form), **stream)
         self._settled(form.name)
         if form.settings["ttl_attribute"]:
             self._expire(form)
@@ -77,9 +76,6 @@ class Tables:
         """Whether the table holds at least one item."""
         answer = ask(f"table {name!r}", self._dynamodb.scan, TableName=name, Limit=1, ConsistentRead=True)
         return bool(answer["Items"]) or "LastEvaluatedKey" in answer
-
-    def fixed(self, have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(name for name, value in want.items() if _is_key(name, have) and have[name] != value)
 
     def _expire(self, form: Form) -> None:
         wanted = form.settings["ttl_attribute"]
@@ -114,6 +110,11 @@ def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     return told | {f"{_INDEX}{name}": index for name, index in settings["indexes"].items()}
 
 
+def changed_keys(have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields that differ and cannot be changed in place: the keys of the table and of indexes that exist."""
+    return tuple(name for name, value in want.items() if _is_key(name, have) and have[name] != value)
+
+
 def _is_key(field: str, have: Mapping[str, Any]) -> bool:
     return field == "keys" or (field.startswith(_INDEX) and field in have)
 
@@ -132,9 +133,10 @@ def _ttl(described: Mapping[str, Any]) -> str | None:
     return described.get("AttributeName") if enabled else None
 
 
-def _creation(form: Form) -> dict[str, Any]:
+def table_definition(form: Form) -> dict[str, Any]:
+    """A table but for its stream and expiry, as DynamoDB and CloudFormation spell it."""
     settings = form.settings
-    creation: dict[str, Any] = {
+    definition: dict[str, Any] = {
         "TableName": form.name,
         "BillingMode": "PAY_PER_REQUEST",
         "KeySchema": key_schema(settings["keys"]),
@@ -142,10 +144,8 @@ def _creation(form: Form) -> dict[str, Any]:
         "Tags": pairs(settings["tags"]),
     }
     if settings["indexes"]:
-        creation["GlobalSecondaryIndexes"] = list(index_definitions(settings))
-    if settings["stream"]:
-        creation["StreamSpecification"] = _stream(form)
-    return creation
+        definition["GlobalSecondaryIndexes"] = list(index_definitions(settings))
+    return definition
 
 
 def _added(form: Form, name: str) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from postroad.topology.place import Place
 if TYPE_CHECKING:
     from mypy_boto3_sns.client import SNSClient
 
+DEFAULTS: Mapping[str, Any] = {"content_dedup": False}
+"""Settings that SNS tells only when they are not as here."""
 _MISSING = ("NotFound", "NotFoundException", "ResourceNotFound", "ResourceNotFoundException")
 
 
@@ -61,9 +63,6 @@ class Topics:
     def delete(self, name: str) -> None:
         ask(f"removing topic {name!r}", self._sns.delete_topic, TopicArn=self._place.arn("topic", name))
 
-    def fixed(self, have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
-        return ()
-
     @property
     def _sns(self) -> SNSClient:
         return self._connection.sns
@@ -71,8 +70,6 @@ class Topics:
 
 class Subscriptions:
     """Who is subscribed to which topic; SNS keeps no tags for that."""
-
-    doubtful: Mapping[str, Any] = {}
 
     def __init__(self, connection: AwsConnection) -> None:
         self._connection = connection
@@ -114,9 +111,6 @@ class Subscriptions:
 
     def delete(self, name: str) -> None:
         raise TopicNotFound(f"subscription {name!r} belongs to nobody")
-
-    def fixed(self, have: Mapping[str, Any], want: Mapping[str, Any]) -> tuple[str, ...]:
-        return ()
 
     def _of(self, topic: str) -> dict[str, str]:
         """The subscriptions of a topic by the ARNs of their queues, asked for once."""
