@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from math import isfinite
 from types import NoneType
 from typing import Any, Final
@@ -23,7 +22,6 @@ _ID = re.compile(ID_PATTERN)
 _ENTITY_TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _EVENT_TYPE = re.compile(r"[^\s#]+( [^\s#]+)*")
 _MAX_EVENT_TYPE = 128
-_TOO_LARGE = 10**4_300  # what Python itself writes in digits
 _SHOWN = 80
 _SCALARS = frozenset({str, int, bool, NoneType})
 _TEXT = frozenset({str})
@@ -114,21 +112,26 @@ def _is_simple_child(child: Any, levels: int) -> bool:
 
 def json_copy(value: object, field: str) -> dict[str, Any]:
     """The JSON object with containers of its own, so that nobody changes them later; or why it is none."""
-    plain = value if type(value) is dict else _plain(value)
-    if type(plain) is dict and is_simple(plain):
-        with suppress(UnicodeEncodeError, ValueError):
-            return _DECODER.decode(_ENCODER.encode(plain))
-    plain = _plain(plain)
-    check_json(plain, field)
-    return plain  # type: ignore[no-any-return]  # it was checked to be an object
+    plain = value if type(value) is dict and is_simple(value) else _plain(value)
+    if (written := _written(plain)) is None:
+        raise _refused(plain, field)
+    return _DECODER.decode(written)
 
 
 def check_json(value: object, field: str) -> None:
     """Refuse a value that is no JSON object, naming the path of what is at fault."""
-    if type(value) is dict and _is_object(value, MAX_DEPTH):
-        return
-    path, reason = _fault(value, field, MAX_DEPTH) or (field, "is not a JSON object")
-    raise InvalidEvent(f"{path}: {reason}", field=path)
+    if _written(value) is None:
+        raise _refused(value, field)
+
+
+def _written(value: object) -> bytes | None:
+    """The object as JSON; None when it is none."""
+    if type(value) is not dict or not is_simple(value):
+        return None
+    try:
+        return _ENCODER.encode(value)
+    except (UnicodeEncodeError, ValueError):
+        return None
 
 
 def _plain(value: Any) -> Any:
@@ -140,65 +143,40 @@ def _plain(value: Any) -> Any:
     return [_plain(child) for child in value] if isinstance(value, list | tuple) else value
 
 
-def _is_object(value: dict[Any, Any], levels: int) -> bool:
-    for key, child in value.items():
-        kind = type(child)
-        if type(key) is not str or not (key.isascii() or _is_text(key)):
-            return False
-        if kind is str:
-            if not (child.isascii() or _is_text(child)):
-                return False
-        elif not _is_value(kind, child, levels - 1):
-            return False
-    return True
-
-
-def _is_value(kind: type, value: Any, levels: int) -> bool:
-    if kind is int:
-        return bool(-_TOO_LARGE < value < _TOO_LARGE)
-    if kind is bool or value is None:
-        return True
-    if kind is str:
-        return bool(value.isascii() or _is_text(value))
-    if kind is float:
-        return isfinite(value)
-    if kind is dict:
-        return levels > 0 and _is_object(value, levels)
-    return kind is list and levels > 0 and all(_is_value(type(child), child, levels - 1) for child in value)
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _refused(value: object, field: str) -> InvalidEvent:
+    path, reason = _fault(value, field, MAX_DEPTH) or (field, "is not a JSON object")
+    return InvalidEvent(f"{path}: {reason}", field=path)
 
 
 def _fault(value: Any, path: str, levels: int) -> tuple[str, str] | None:
     """The path and the name of the first thing that is at fault."""
-    if isinstance(value, dict | list) and levels < 1:
+    if type(value) not in (dict, list):
+        return None if (why := _why(value)) is None else (path, why)
+    if levels < 1:
         return path, f"is nested deeper than {MAX_DEPTH} levels"
-    if type(value) is dict:
-        if (key := next((key for key in value if type(key) is not str or not _is_text(key)), None)) is not None:
-            return path, f"its key {_shown(key)} is not text"
-        children = [(f"{path}.{key}", child) for key, child in value.items()]
-    elif type(value) is list:
+    if type(value) is list:
         children = [(f"{path}[{index}]", child) for index, child in enumerate(value)]
+    elif (key := next((key for key in value if type(key) is not str or _why(key)), None)) is not None:
+        return path, f"its key {_shown(key)} is not text"
     else:
-        return None if _is_value(type(value), value, 1) else (path, _why(value))
+        children = [(f"{path}.{key}", child) for key, child in value.items()]
     faults = (_fault(child, place, levels - 1) for place, child in children)
     return next((found for found in faults if found is not None), None)
 
 
-def _why(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value} is not a number of JSON"
-    if isinstance(value, int):
-        return "the number has more than 4300 digits"
-    if isinstance(value, str):
+def _why(value: object) -> str | None:
+    """Why a value that holds no others is none of JSON; None when it is one."""
+    if type(value) is float:
+        return None if isfinite(value) else f"{value} is not a number of JSON"
+    if type(value) not in _SCALARS:
+        return f"{type(value).__name__} is not a value of JSON"
+    try:
+        _ENCODER.encode(value)
+    except UnicodeEncodeError:
         return "holds half a surrogate pair, which no encoding can carry"
-    return f"{type(value).__name__} is not a value of JSON"
+    except ValueError:
+        return "the number has more digits than Python writes"
+    return None
 
 
 def _shown(value: object) -> str:

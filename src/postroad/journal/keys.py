@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Final
 from uuid import UUID
 
-INDEXES: Final = ("GSI1", "GSI2", "GSI3", "GSI4", "GSI5", "GSI6", "GSI7")
+from postroad.journal.table import INDEX_KEYS, KEYS
+
 TIMESTAMP: Final = "TIMESTAMP#"
-KEY_NAMES: Final = ("PK", "SK", *(f"{index}{part}" for index in INDEXES for part in ("PK", "SK")))
+KEY_NAMES: Final = (*KEYS, *chain.from_iterable(INDEX_KEYS.values()))
 
 
 def partition(tenant: str) -> str:

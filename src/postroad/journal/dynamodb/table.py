@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postroad.connections.aws_errors import translated
 from postroad.errors import ConfigurationError
+from postroad.journal.keys import KEY_NAMES
 from postroad.journal.table import INDEX_KEYS, KEYS, TTL_ATTRIBUTE
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
 
 _BILLING: Final = "PAY_PER_REQUEST"
-_KEY_NAMES: Final = (*KEYS, *(name for names in INDEX_KEYS.values() for name in names))
 _PATIENCE: Final = {"Delay": 1, "MaxAttempts": 120}
 
 
@@ -44,7 +44,7 @@ def definition() -> dict[str, Any]:
     """What `create_table` is told, besides the name."""
     return {
         "BillingMode": _BILLING,
-        "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name in _KEY_NAMES],
+        "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name in KEY_NAMES],
         "KeySchema": _schema(KEYS),
         "GlobalSecondaryIndexes": [
             {"IndexName": index, "KeySchema": _schema(keys), "Projection": {"ProjectionType": "ALL"}}
@@ -70,7 +70,7 @@ def _differences(found: Mapping[str, Any]) -> Iterator[str]:
         yield from _difference(f"KeySchema of {index}", _keys(indexes[index]), keys)
         projection = indexes[index].get("Projection", {}).get("ProjectionType")
         yield from _difference(f"ProjectionType of {index}", projection, "ALL")
-    for name in _KEY_NAMES:
+    for name in KEY_NAMES:
         if name in types:
             yield from _difference(f"AttributeType of {name}", types[name], "S")
 
