@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-from examples.transfers.database import run, transaction
+from examples.transfers.database import run
 from examples.transfers.names import ACCEPTED, ROUTE_UPDATED, SETTLED, SUBMITTED
 
+from postroad.errors import Unavailable
+from postroad.inbox import Inbox
 from postroad.outbox import DomainEvent, Outbox
 
 _STEPS = {SUBMITTED: ("INITIATED", "SUBMITTED"), ACCEPTED: ("SUBMITTED", "ACCEPTED"), SETTLED: ("ACCEPTED", "SETTLED")}
@@ -21,12 +22,20 @@ ON CONFLICT (tenant) DO UPDATE SET invalidations = route_cache.invalidations + 1
 def submit(dsn: str, transfers: int) -> None:
     """Make transfers, each in one transaction with its event."""
     outbox = Outbox.open(dsn, table="cts_outbox")
-    for number in range(transfers):
-        with transaction(dsn) as connection:
+    with Inbox.open(dsn) as database:
+        for number in range(transfers):
+            while not _submitted(database, outbox, number):
+                continue
+
+
+def _submitted(database: Inbox, outbox: Outbox, number: int) -> bool:
+    """Whether the transfer and its event are recorded; neither is when the database was too busy."""
+    try:
+        with database.transaction() as connection:
             _submit(outbox, connection, number)
-        # Others want to write, too: SQLite lets one in at a time.
-        time.sleep(0)
-    outbox.close()
+    except Unavailable:
+        return False
+    return True
 
 
 def _submit(outbox: Outbox, connection: Any, number: int) -> None:

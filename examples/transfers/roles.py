@@ -72,7 +72,7 @@ def consumer_of(role: str, backend: Backend, inbox: Inbox, dsn: str) -> Consumer
     # SQLite lets one writer in at a time; threads would only wait for each other.
     given: dict[str, Any] = {"concurrency": 1 if dsn.startswith("sqlite:") else 4, "dead_letters": letters}
     if role == "gateway":
-        rail = gateway.handler(dsn)
+        rail = gateway.handler(inbox, Outbox.open(dsn, table="gateway_outbox"))
         return Consumer(queue, rail, name=role, inbox=inbox, effects="external", on_unknown="retry", **given)
     handlers: dict[str, Callable[..., None]] = {
         "ledger": ledger.post, "projections": projections.note, "cts-inbound": cts.inbound

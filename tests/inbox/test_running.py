@@ -100,6 +100,22 @@ def test_run_ends_when_its_event_is_set(ground: Ground, queue: Queue) -> None:
     assert held(queue) == 0
 
 
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_handler_may_stop_its_consumer(ground: Ground, queue: Queue, concurrency: int) -> None:
+    send(queue, event("tr_1", n=1), event("tr_1", n=2))
+    stopped = threading.Event()
+
+    def handler(event: DomainEvent, effect: Any) -> None:
+        consumer.stop(timeout=60)
+        stopped.set()
+
+    consumer = Consumer(queue, handler, name="ledger", inbox=ground.inbox, effects="external", concurrency=concurrency)
+    consumer.start()
+
+    assert stopped.wait(20)
+    until(lambda: held(queue) == 1)
+
+
 def test_several_threads_of_a_running_consumer_keep_the_order_of_each_group(ground: Ground, queue: Queue) -> None:
     sent = [event(f"tr_{n % 5}", n=n) for n in range(60)]
     seen, lock = list[tuple[str, int]](), threading.Lock()

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from postroad.cli.auditing import audit_log
 from postroad.cli.call import Call
 from postroad.cli.errors import ANSWER_IS_NO
 from postroad.cli.verbs import add_verb
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:
-    from postroad.operations import AuditLog, AuditRecord
+    from postroad.operations import AuditRecord
 
 
 def add_to(app: typer.Typer) -> None:
@@ -24,7 +25,7 @@ def add_to(app: typer.Typer) -> None:
 
 def list_(call: Call) -> None:
     """List who changed what, from the first record on."""
-    records = list(_log(call).read())
+    records = list(audit_log(call).read())
     call.show({"items": [asdict(record) for record in records]}, *([_line(each) for each in records] or ["no records"]))
 
 
@@ -35,19 +36,12 @@ def verify(
     ] = None,
 ) -> None:
     """Follow the chain of hashes; exit 1 if a line was changed, removed or swapped."""
-    log = _log(call)
+    log = audit_log(call)
     check = log.verify(head=head)
     said = f"ok, {check.records} records" if check.ok else f"broken at line {check.bad_line} of {log.path}"
     call.show(asdict(check), said, f"head {check.head}")
     if not check.ok:
         raise typer.Exit(ANSWER_IS_NO)
-
-
-def _log(call: Call) -> AuditLog:
-    from postroad.operations import AuditLog
-    from postroad.settings import audit_path
-
-    return AuditLog(audit_path(call.settings().url))
 
 
 def _line(record: AuditRecord) -> str:

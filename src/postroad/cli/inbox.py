@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from postroad.cli.auditing import audited
 from postroad.cli.call import Call
 from postroad.cli.dsn import Dsn, chosen_dsn
 from postroad.cli.durations import duration
@@ -87,8 +88,10 @@ def resolve(
 ) -> None:
     """Settle an effect whose outcome is unknown: done is never made again, not done is made when the event comes."""
     _require(done=done, by=by.strip() or None, reason=reason.strip() or None)
-    with _opened(dsn, table, schema) as inbox:
+    effect = {"consumer": consumer, "event": event_id, "done": done}
+    with _opened(dsn, table, schema) as inbox, audited(call, "inbox resolve", table, by, reason, effect) as outcome:
         resolved = inbox.resolve(consumer, event_id, done=bool(done), by=by, reason=reason)
+        outcome["resolved"] = resolved
     told = f"{consumer}:{event_id} is {'done' if done else 'not done'}"
     call.show({"resolved": resolved}, legible(told) if resolved else "no such effect is unknown; nothing was changed")
     if not resolved:

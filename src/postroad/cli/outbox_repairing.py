@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
+from postroad.cli.auditing import audited
 from postroad.cli.call import Call
 from postroad.cli.dsn import Dsn
 from postroad.cli.errors import ANSWER_IS_NO
 from postroad.cli.outboxes import By, Reason, Schema, Table, opened, signed
 from postroad.cli.verbs import add_verb
-from postroad.errors import InvalidInput, PostroadError
+from postroad.errors import InvalidInput
 from postroad.telemetry import legible
-
-if TYPE_CHECKING:
-    from postroad.operations import AuditLog
 
 _EXAMPLE = 'postroad outbox redrive --type transfers.submitted --by kim --reason "topic is back"'
 
@@ -58,7 +54,7 @@ def redrive(
         if dry_run:
             found = outbox.redrive(event_ids or (), by=by, reason=reason, dry_run=True, **selection)  # type: ignore[arg-type]  # each is of the type of its option
         else:
-            with _audited(call, "outbox redrive", table, by, reason, {"events": event_ids or [], **selection}) as done:
+            with audited(call, "outbox redrive", table, by, reason, {"events": event_ids or [], **selection}) as done:
                 found = outbox.redrive(event_ids or (), by=by, reason=reason, canary=canary, **selection)  # type: ignore[arg-type]  # each is of the type of its option
                 done["redriven"] = len(found)
     ids = [str(event_id) for event_id in found]
@@ -79,29 +75,6 @@ def skip(
 ) -> None:
     """Give a failed or parked event up: its key goes on, and the next message of the key names the gap."""
     signed(by, reason)
-    with opened(dsn, table, schema) as outbox, _audited(call, "outbox skip", table, by, reason, {"event": event_id}):
+    with opened(dsn, table, schema) as outbox, audited(call, "outbox skip", table, by, reason, {"event": event_id}):
         outbox.skip(event_id, by=by, reason=reason)
     call.show({"skipped": event_id}, legible(f"skipped {event_id}"))
-
-
-@contextmanager
-def _audited(
-    call: Call, action: str, target: str, by: str, reason: str, detail: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
-    """A record before the change and one with its outcome after it; without the first nothing is changed."""
-    log = _log(call)
-    log.append(action, target, {"reason": reason, **detail}, actor=by)
-    done: dict[str, Any] = {}
-    try:
-        yield done
-    except PostroadError as error:
-        log.append(f"{action} ended", target, {"refused": str(error)}, actor=by)
-        raise
-    log.append(f"{action} ended", target, done, actor=by)
-
-
-def _log(call: Call) -> AuditLog:
-    from postroad.operations import AuditLog
-    from postroad.settings import audit_path
-
-    return AuditLog(audit_path(call.settings().url))

@@ -71,9 +71,10 @@ class InDatabase:
         with self.transaction() as connection:
             if not self.inbox.first_time(connection, self.name, event.event_id, fingerprint=fingerprint):
                 return Ack("duplicates")
+            caller = in_transaction(connection)
             self.handler(event, connection)
             failpoints.hit("consumer.after_effect")
-            refuse_ended(in_transaction(connection))
+            refuse_ended(caller)
         failpoints.hit("consumer.after_commit")
         return Ack("handled")
 

@@ -101,9 +101,10 @@ class Inbox:
         inner: BaseException | None = None
         try:
             with self._own().transaction() as session:
+                caller = in_transaction(session.connection)
                 try:
                     yield session.connection
-                    refuse_ended(in_transaction(session.connection))
+                    refuse_ended(caller)
                 except BaseException as error:
                     inner = error
                     raise

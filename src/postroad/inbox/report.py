@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ConsumeReport:
     """What became of the messages of one `run_once`."""
 

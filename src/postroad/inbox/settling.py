@@ -54,13 +54,13 @@ class Settler:
         if not behind or again.outcome != "failed" or most is None or held.delivery.receive_count < most:
             return False
         try:
-            (result,) = self.queue.reject([held.delivery], reason="handler-failed", error=again.error)
+            (result,) = self.queue.reject([held.delivery], reason="handler_failed", error=again.error)
         except PostroadError:
             return False
         if result.ok:
             self.holdings.let_go([held])
             self.tally.add("failed")
-            self.teller.dead_lettered(held.delivery, "handler-failed", again.error or "")
+            self.teller.dead_lettered(held.delivery, "handler_failed", again.error or "")
         return result.ok
 
     def again(self, held: Held, behind: Sequence[Held], again: Again) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 
 from postroad.inbox.applying import Again
 from postroad.inbox.judging import Judge
@@ -13,6 +14,8 @@ from postroad.inbox.settling import Settler
 from postroad.queues import Delivery
 from postroad.queues.burying import describe
 from postroad.queues.holding import Held, Holdings
+
+_inside: ContextVar[Shift | None] = ContextVar("postroad_consumer", default=None)
 
 
 class Shift:
@@ -60,12 +63,19 @@ class Shift:
         with self._changed:
             return self._changed.wait_for(lambda: self._open_lanes == 0, timeout)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is one of its handlers: waiting for it to end would last for ever."""
+        return _inside.get() is self
+
     def stop(self, timeout: float | None) -> bool:
         """Begin nothing more and give back what nothing began on; whether all handlers ended in time."""
         with self._changed:
             self._stopping = True
             helds, self._unbegun = list(self._unbegun.values()), {}
         self._settler.give_back(helds)
+        if self.is_here:
+            return True
         ended = self.wait_until_idle(timeout)
         self._settler.acker.flush()
         if self._pool is not None:
@@ -92,6 +102,7 @@ class Shift:
             self._end()
 
     def _handle(self, held: Held, behind: Sequence[Held]) -> Again | None:
+        token = _inside.set(self)
         try:
             verdict, event = self._judge.judge(held.delivery)
             return self._settler.settle(held, verdict, event)
@@ -102,6 +113,8 @@ class Shift:
                 self._settler.again(held, self._withdraw(behind), again)
                 raise
             return again
+        finally:
+            _inside.reset(token)
 
     def _end(self) -> None:
         with self._changed:

@@ -45,6 +45,8 @@ class Work:
         deadline = None if timeout is None else time.monotonic() + timeout
         self._stopping.set()
         ended = self._shift.stop(timeout)
+        if self._shift.is_here:
+            return True
         self.thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         return ended and not self.thread.is_alive()
 
