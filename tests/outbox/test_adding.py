@@ -11,7 +11,7 @@ import pytest
 from tests.outbox.grounds import Ground, an_event
 
 from postroad import event
-from postroad.errors import DuplicateEvent, InvalidMessage, MessageTooLarge, UnknownEventType
+from postroad.errors import DuplicateEvent, InvalidMessage, MessageTooLarge, SchemaMismatch, UnknownEventType
 from postroad.events import uuid7
 from postroad.outbox import DomainEvent, Outbox
 
@@ -204,6 +204,25 @@ def test_of_many_none_is_added_when_one_is_recorded_already(ground: Ground) -> N
         connection.commit()
 
     assert ground.count() == 2
+
+
+def test_many_large_events_are_added_in_portions(ground: Ground) -> None:
+    events = [an_event(key={"k": str(n)}, payload={"a": "x" * 250_000}) for n in range(70)]
+    with ground.connection() as connection:
+        ground.outbox.add_many(connection, events)
+        with pytest.raises(DuplicateEvent):
+            ground.outbox.add_many(connection, [*(an_event(payload=event.payload) for event in events), events[0]])
+        connection.commit()
+
+    assert ground.count() == 70
+
+
+def test_missing_tables_are_told_with_the_remedy(ground: Ground) -> None:
+    elsewhere = Outbox.postgres(table="other") if ground.on_postgres else Outbox.sqlite(table="other")
+    for attempt in (elsewhere.add, lambda connection, event: elsewhere.add_many(connection, [event])):
+        with ground.connection() as connection, pytest.raises(SchemaMismatch) as refused:
+            attempt(connection, an_event())
+        assert "postroad outbox init" in refused.value.remedy
 
 
 def test_adding_many_does_not_commit(ground: Ground) -> None:

@@ -152,6 +152,8 @@ def test_a_row_in_an_unknown_state_counts_as_failed_and_holds_its_key(ground: Gr
         ({"lease_owner": "host-1", "lease_token": 3, "lease_until": "9000-01-01T00:00:00.000Z"},
          "leased by host-1 until 9000-01-01T00:00:00+00:00"),
         ({"lease_owner": "host-1", "lease_token": 3, "lease_until": "2000-01-01T00:00:00.000Z"}, "ready"),
+        ({"lease_owner": "host-1", "lease_token": 3, "lease_until": "infinity"},
+         "leased by host-1 until 9999-12-31T00:00:00+00:00"),
         ({"next_attempt": "9000-01-01T00:00:00.000Z"}, "waiting until 9000-01-01T00:00:00+00:00"),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from uuid import UUID
 from postroad.connections.callers import in_transaction
 from postroad.errors import NotInTransaction
 from postroad.outbox.drafts import Draft
-from postroad.outbox.recording import Recording, duplicate, values
+from postroad.outbox.recording import Recording, duplicate, telling_of_missing_tables, values
 
 _ACCEPTED: Final = "psycopg AsyncConnection, SQLAlchemy AsyncConnection or AsyncSession"
 _IDLE: Final = 0
@@ -37,7 +37,8 @@ async def _on_psycopg(recording: Recording, connection: Any, draft: Callable[[],
         raise NotInTransaction("AsyncConnection commits every statement by itself")
     row = draft()
     async with connection.cursor() as cursor:
-        await cursor.execute(recording.statement("%s"), values(row))
+        with telling_of_missing_tables():
+            await cursor.execute(recording.on_psycopg, values(row))
         if await cursor.fetchone() is None:
             raise duplicate(row)
     return row.event_id

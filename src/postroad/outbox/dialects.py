@@ -13,7 +13,7 @@ _SHARED: Final = {
     "columns": "id, event_id, eventtype, tenant, lane, state, attempts, lasterror, {next}, createdat, updatedat, seq,"
     " redrives",
     "place": "o.event_id, o.state, o.lasterror, o.next_attempt <= {now}, {next},"
-    " CASE WHEN o.lease_until > {now} THEN o.lease_owner END, o.lease_until",
+    " CASE WHEN o.lease_until > {now} THEN o.lease_owner END, {until}",
     # A key goes on past its failed rows where the dispatchers' policy is to skip them.
     "holds": "(state = 'PENDING' OR NOT (SELECT policy = 'skip' FROM {meta}))",
 }
@@ -22,6 +22,7 @@ _WORDS: Final[dict[Dialect, dict[str, str]]] = {
     "postgresql": {
         "now": "now()",
         "next": "greatest(least(next_attempt, '9999-12-31 00:00+00'), '0001-01-02 00:00+00')",
+        "until": "least(o.lease_until, '9999-12-31 00:00+00')",
         "ago": "now() - make_interval(secs => CAST(? AS double precision))",
         "among": "(SELECT jsonb_array_elements_text(CAST(? AS jsonb)))",
         "keys": "(SELECT k ->> 0, k ->> 1 FROM jsonb_array_elements(CAST(? AS jsonb)) AS given (k))",
@@ -34,6 +35,7 @@ _WORDS: Final[dict[Dialect, dict[str, str]]] = {
     "sqlite": {
         "now": "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
         "next": "min(next_attempt, '9999-12-31T00:00:00.000Z')",
+        "until": "min(o.lease_until, '9999-12-31T00:00:00.000Z')",
         "ago": "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-' || ? || ' seconds')",
         "among": "(SELECT value FROM json_each(?))",
         "keys": "(SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?))",

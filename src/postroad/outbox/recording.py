@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
-from postroad.connections.callers import Caller, Dialect
-from postroad.errors import DuplicateEvent
+from postroad.connections.callers import Caller, Dialect, lacks_tables, marked
+from postroad.errors import DuplicateEvent, SchemaMismatch
 from postroad.outbox.drafts import Draft
 from postroad.outbox.schema import Names
 
@@ -35,69 +36,83 @@ _TAKE_BACK_SQLITE: Final = "DELETE FROM {outbox} WHERE id IN (SELECT value FROM 
 # Everybody who locks several slots does so in the order of their numbers, so that none waits for another in a circle.
 _LOCK_SLOTS: Final = """
 SELECT pg_advisory_xact_lock({space}, slot) FROM (
-  SELECT DISTINCT hashtext(coalesce(d ->> 3, '') || ':' || (d ->> 4)) & 2047 AS slot
-    FROM jsonb_array_elements(CAST(? AS jsonb)) AS given (d) ORDER BY slot
+  SELECT DISTINCT hashtext((k ->> 0) || ':' || CASE WHEN octet_length(k ->> 1) <= 2000 THEN k ->> 1
+           ELSE 'h:' || encode(sha256(convert_to(k ->> 1, 'UTF8')), 'hex') END) & 2047 AS slot
+    FROM jsonb_array_elements(CAST(? AS jsonb)) AS given (k) ORDER BY slot
 ) AS slots
 """
 _SAVEPOINT: Final = "SAVEPOINT postroad_add_many"
 _ROLLBACK: Final = "ROLLBACK TO SAVEPOINT postroad_add_many"
 _RELEASE: Final = "RELEASE SAVEPOINT postroad_add_many"
+_CHUNK_BYTES: Final = 16_777_216
+_INIT: Final = "Run `postroad outbox init`, then begin the transaction anew."
 
 
 class Recording:
-    """The statements of one outbox, ready for each kind of connection."""
+    """The statements of one outbox, for each kind of connection."""
 
     def __init__(self, names: Names, dialect: Dialect) -> None:
         self._dialect = dialect
-        add_many = _ADD_MANY_POSTGRES if dialect == "postgresql" else _ADD_MANY_SQLITE
-        texts = {"add": ADD, "add_many": add_many, "lock": _LOCK_SLOTS, "take_back": _TAKE_BACK_SQLITE}
-        filled = {verb: names.fill(text) for verb, text in texts.items()}
-        self._statements = {mark: {v: t.replace("?", mark) for v, t in filled.items()} for mark in ("?", "%s")}
-
-    def statement(self, mark: str) -> str:
-        """The insert of one row, with this mark for each value."""
-        return self._statements[mark]["add"]
+        self._add = names.fill(ADD)
+        self._add_many = names.fill(_ADD_MANY_POSTGRES if dialect == "postgresql" else _ADD_MANY_SQLITE)
+        self._lock = names.fill(_LOCK_SLOTS)
+        self._take_back = names.fill(_TAKE_BACK_SQLITE)
+        self.on_psycopg = self._add.replace("?", "%s")
+        """The insert of one row, as psycopg wants it."""
 
     def add(self, caller: Caller, draft: Draft) -> UUID:
         """Insert one row; DuplicateEvent leaves the transaction as it was."""
-        self.check(caller)
-        if not caller.rows(self.statement(caller.mark), values(draft)):
+        self._check(caller)
+        with telling_of_missing_tables():
+            added = caller.rows(marked(self._add, caller), values(draft))
+        if not added:
             raise duplicate(draft)
         return draft.event_id
 
     def add_many(self, caller: Caller, drafts: Sequence[Draft]) -> list[UUID]:
         """Insert all rows or none, in their order."""
-        self.check(caller)
+        self._check(caller)
         _refuse_repeated(drafts)
-        if drafts:
-            insert = self._add_many_on_postgres if self._dialect == "postgresql" else self._add_many_on_sqlite
-            missing = len(drafts) - insert(caller, _as_json(drafts), len(drafts))
-            if missing:
-                raise DuplicateEvent(f"{missing} of {len(drafts)} events are recorded already; none was added")
+        insert = self._insert_on_postgres if self._dialect == "postgresql" else self._insert_on_sqlite
+        with telling_of_missing_tables():
+            missing = len(drafts) - insert(caller, drafts) if drafts else 0
+        if missing:
+            raise DuplicateEvent(f"{missing} of {len(drafts)} events are recorded already; none was added")
         return [draft.event_id for draft in drafts]
 
-    def _add_many_on_postgres(self, caller: Caller, data: str, wanted: int) -> int:
-        statements = self._statements[caller.mark]
+    def _insert_on_postgres(self, caller: Caller, drafts: Sequence[Draft]) -> int:
         caller.rows(_SAVEPOINT, ())
-        caller.rows(statements["lock"], (data,))
-        added = len(caller.rows(statements["add_many"], (data,)))
-        if added < wanted:
+        keys = sorted({(draft.tenant or "", draft.lane) for draft in drafts})
+        caller.rows(marked(self._lock, caller), (_json(keys),))
+        insert = marked(self._add_many, caller)
+        added = sum(len(caller.rows(insert, (chunk,))) for chunk in _chunks(drafts))
+        if added < len(drafts):
             caller.rows(_ROLLBACK, ())
         caller.rows(_RELEASE, ())
         return added
 
-    def _add_many_on_sqlite(self, caller: Caller, data: str, wanted: int) -> int:
+    def _insert_on_sqlite(self, caller: Caller, drafts: Sequence[Draft]) -> int:
         # No savepoint: where sqlite3 has not begun the transaction yet, releasing it would commit.
-        statements = self._statements[caller.mark]
-        added = caller.rows(statements["add_many"], (data,))
-        if len(added) < wanted:
-            caller.rows(statements["take_back"], (msgspec.json.encode([row[0] for row in added]).decode(),))
+        insert = marked(self._add_many, caller)
+        added = [row[0] for chunk in _chunks(drafts) for row in caller.rows(insert, (chunk,))]
+        if len(added) < len(drafts):
+            caller.rows(marked(self._take_back, caller), (_json(added),))
         return len(added)
 
-    def check(self, caller: Caller) -> None:
-        """Refuse a connection to another kind of database than the outbox is on."""
+    def _check(self, caller: Caller) -> None:
         if caller.dialect != self._dialect:
             raise TypeError(f"connection: is to {caller.dialect}, and this outbox is on {self._dialect}")
+
+
+@contextmanager
+def telling_of_missing_tables() -> Iterator[None]:
+    """Turn the driver's error about a missing table into SchemaMismatch; every other one is the caller's to see."""
+    try:
+        yield
+    except Exception as error:
+        if lacks_tables(error):
+            raise SchemaMismatch("the tables of the outbox are missing", remedy=_INIT) from error
+        raise
 
 
 def values(draft: Draft) -> tuple[Any, ...]:
@@ -119,6 +134,19 @@ def _refuse_repeated(drafts: Sequence[Draft]) -> None:
         seen.add(draft.event_id)
 
 
-def _as_json(drafts: Sequence[Draft]) -> str:
-    rows = [(str(d.event_id), d.event_type, d.body, d.tenant, d.lane) for d in drafts]
-    return msgspec.json.encode(rows).decode()
+def _chunks(drafts: Sequence[Draft]) -> Iterator[str]:
+    """The rows as JSON arrays that are small enough for any database."""
+    chunk: list[tuple[str | None, ...]] = []
+    size = 0
+    for draft in drafts:
+        chunk.append((str(draft.event_id), draft.event_type, draft.body, draft.tenant, draft.lane))
+        size += len(draft.body)
+        if size > _CHUNK_BYTES:
+            yield _json(chunk)
+            chunk, size = [], 0
+    if chunk:
+        yield _json(chunk)
+
+
+def _json(values: object) -> str:
+    return msgspec.json.encode(values).decode()

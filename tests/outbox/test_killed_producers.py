@@ -1,0 +1,37 @@
+"""A producer that dies leaves its data and its event, or neither."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from tests.outbox.grounds import Ground
+
+PRODUCER = """
+import os, signal, sys
+from postroad.outbox import DomainEvent, Outbox
+
+dsn, moment = sys.argv[1:]
+if dsn.startswith("sqlite:///"):
+    import sqlite3
+    connection = sqlite3.connect(dsn.removeprefix("sqlite:///"))
+else:
+    import psycopg
+    connection = psycopg.connect(dsn)
+connection.execute("INSERT INTO orders VALUES (1)")
+Outbox.open(dsn).add(connection, DomainEvent("orders.placed", {"order": "1"}, {}))
+if moment == "after":
+    connection.commit()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("moment", "left"), [("before", 0), ("after", 1)])
+def test_of_data_and_event_a_killed_producer_leaves_both_or_neither(ground: Ground, moment: str, left: int) -> None:
+    ground.run("CREATE TABLE orders (id int)")
+
+    done = subprocess.run([sys.executable, "-c", PRODUCER, ground.dsn, moment], capture_output=True, text=True)
+
+    assert done.returncode == -9, done.stderr
+    assert (len(ground.run("SELECT id FROM orders")), ground.count()) == (left, left)
