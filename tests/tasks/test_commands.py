@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 from tests.tasks.benches import APP, TENANT, Bench
 
+from postroad import Backend
 from postroad.journal.folding import TaskState
 from postroad.tasks import TaskRegistry, TaskWorker
 
 Run = Callable[..., TaskState]
+
+
+@pytest.fixture
+def bench(on_sqlite: Backend) -> Bench:
+    """One ground is enough: what a program prints does not know where it is recorded."""
+    return Bench(on_sqlite)
 
 
 @pytest.fixture
@@ -61,6 +68,15 @@ def test_a_command_tells_what_it_used(run_command: Run, bench: Bench) -> None:
 
     completed = bench.last("r1", "Task Completed").properties
     assert (completed["output"], completed["usage"]) == ([1], {"inputTokens": 5})
+
+
+@pytest.mark.parametrize(
+    "odd", ["""{"output": 1, "usage": {"inputTokens": -1}}""", '{"output": ' + "[" * 63 + "]" * 63 + "}"]
+)
+def test_a_result_that_the_journal_refuses_fails_the_task_after_one_attempt(odd: str, run_command: Run) -> None:
+    state = run_command(["printf", f"{odd}\n"], max_attempts=3)
+
+    assert (state.state, state.attempt, state.error_category) == ("failed", 1, "validation")
 
 
 def test_a_command_that_does_not_read_its_input_is_no_trouble(run_command: Run) -> None:

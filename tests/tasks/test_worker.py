@@ -283,6 +283,7 @@ def test_a_message_of_an_impossible_tenant_goes_to_the_dead_letters(bench: Bench
     assert bench.backend.queue("tasks-dlq").stats().visible == 1
 
 
+@pytest.mark.slow
 def test_a_message_that_comes_twice_runs_once(bench: Bench, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     handle = bench.producer.submit("note", {"notes": str(notes)})
@@ -295,6 +296,7 @@ def test_a_message_that_comes_twice_runs_once(bench: Bench, tmp_path: Path) -> N
     assert bench.types(handle.request_id) == ["Task Pending", "Task Processing Started", "Task Completed"]
 
 
+@pytest.mark.slow
 def test_a_message_of_an_older_run_is_forgotten(bench: Bench, tmp_path: Path) -> None:
     failed = bench.run_one("fail-with", {"type": "ValueError"})
     bench.producer.retry(failed.request_id)
@@ -320,6 +322,7 @@ class DownJournal:
         return self._journal.append(events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("large", [10, 400_000])
 def test_a_journal_that_is_down_makes_no_finished_child_run_again(large: int, bench: Bench, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
@@ -341,6 +344,7 @@ def test_a_journal_that_is_down_makes_no_finished_child_run_again(large: int, be
     assert bench.state(handle.request_id).output == {"attempt": 1}
 
 
+@pytest.mark.slow
 def test_a_large_result_survives_a_journal_that_is_down(bench: Bench) -> None:
     handle = bench.producer.submit("return-megabytes", {"size": 400_000})
     down = DownJournal(bench.backend.journal())

@@ -7,7 +7,7 @@ import time
 from math import inf
 
 from postroad import failpoints
-from postroad.errors import InvalidMessage, PostroadError
+from postroad.errors import InvalidMessage
 from postroad.journal.folding import ATTEMPT_FAILED, FAILED
 from postroad.queues import Delivery
 from postroad.tasks.attempts import QUARANTINED, Attempt
@@ -193,18 +193,22 @@ class Lane:
 
     def _refuse(self, delivery: Delivery, error: str) -> None:
         """Move what cannot be run to the dead letters; where it names a task, that task failed."""
-        shop, named = self._shop, named_by(delivery)
         tell("task_refused", message_id=delivery.message_id, error=error)
-        try:
-            tenant = tenant_of(delivery, shop.tenant)
-        except InvalidMessage:
-            named = None
-        if named is None:
-            shop.bury(delivery, reason="not a task", error=error)
+        task = self._named(delivery)
+        if task is None:
+            self._shop.bury(delivery, reason="not a task", error=error)
             return
-        task = TaskId(tenant_id=tenant, request_id=named[0], run=named[1])
         while not self._fail_unrun(task, delivery, error):
             continue
+
+    def _named(self, delivery: Delivery) -> TaskId | None:
+        """The run that a message names, even if nothing else of it can be read."""
+        found = named_by(delivery)
+        try:
+            tenant = tenant_of(delivery, self._shop.tenant)
+        except InvalidMessage:
+            return None
+        return None if found is None else TaskId(tenant_id=tenant, request_id=found[0], run=found[1])
 
     def _fail_unrun(self, task: TaskId, delivery: Delivery, error: str) -> bool:
         shop = self._shop
@@ -227,8 +231,9 @@ class Lane:
 
 
 def settle_quietly(lane: Lane, delivery: Delivery) -> None:
-    """Handle a message; a store that fails is told of, and the message comes back by itself."""
+    """Handle a message; what fails is told of, and the message comes back by itself when its lease ends."""
     try:
         lane.handle(delivery)
-    except PostroadError as error:
-        tell("task_handling_failed", message_id=delivery.message_id, error=str(error))
+    except Exception as error:
+        # Whatever it was, the lane goes on: other tasks are not to blame.
+        tell("task_handling_failed", message_id=delivery.message_id, error=f"{type(error).__name__}: {error}")

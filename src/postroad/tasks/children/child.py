@@ -55,8 +55,8 @@ def live(life: Life, ends: Ends, keeper: int) -> NoReturn:
         code = _work(life)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
     finally:
         _leave(code)
 

@@ -106,7 +106,7 @@ class Nursery:
             imports=imports,
             tasks=entries,
             main=main_module(entries),
-            worker=os.getpid(),
+            worker=0,
             directory="",
             child_reuse=child_reuse,
             max_output_bytes=max_output_bytes,
@@ -155,7 +155,8 @@ class Nursery:
             self._end()
 
     def _start(self) -> None:
-        self._plan = msgspec.structs.replace(self._plan, directory=tempfile.mkdtemp(prefix="postroad-tasks-"))
+        directory = tempfile.mkdtemp(prefix="postroad-tasks-")
+        self._plan = msgspec.structs.replace(self._plan, directory=directory, worker=os.getpid())
         here, there = socket.socketpair()
         with there:
             self._process = subprocess.Popen(
