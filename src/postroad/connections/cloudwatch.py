@@ -68,4 +68,6 @@ def _figures(registry: CollectorRegistry) -> Iterator[Any]:
         for sample in metric.samples:
             if math.isfinite(sample.value):
                 labels = [{"Name": name, "Value": value} for name, value in sample.labels.items() if value]
-                yield {"MetricName": sample.name, "Dimensions": labels, "Value": sample.value}
+                # Alarms look at the figure of all services together.
+                for dimensions in (labels, []) if labels else ([],):
+                    yield {"MetricName": sample.name, "Dimensions": dimensions, "Value": sample.value}

@@ -44,6 +44,8 @@ def open_file(path: Path) -> apsw.Connection:
     _make_private(path)
     try:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        # Before anything is read: several threads may open a new file at once.
+        connection.set_busy_handler(_Patience())
         _refuse_foreign(connection, path)
         _configure(connection, path)
     except apsw.Error as error:
@@ -85,7 +87,6 @@ def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
 def _configure(connection: apsw.Connection, path: Path) -> None:
     # Without it SQLite prepares a join or range anew whenever a parameter changes, which costs more than the query.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    connection.set_busy_handler(_Patience())
     if connection.pragma("journal_mode", "wal") != "wal":
         raise _refused(path, "cannot use a write-ahead log (a network file system?)")
     # The log is synced after the commit (see disk.py), and by SQLite itself before and after a checkpoint.

@@ -19,24 +19,19 @@ from postroad.events.strict import MAX_DEPTH, is_strict, unsendable
 _encode = msgspec.json.Encoder().encode
 
 
-class _Heading(msgspec.Struct, rename="camel"):
+class _Heading(msgspec.Struct, rename="camel", kw_only=True):
     """The envelope as JSON has it, in the order in which it is written."""
 
     v: int = 1
-    event_id: UUID = msgspec.field(default_factory=uuid7)
+    event_id: UUID
     occurred_at: Annotated[datetime, msgspec.Meta(tz=True)] = msgspec.field(default_factory=SYSTEM_CLOCK.now)
     tenant_id: str | msgspec.UnsetType | None = msgspec.UNSET
     traceparent: str | msgspec.UnsetType | None = msgspec.UNSET
-    type: str = ""
-
-
-class _ReadHeading(_Heading, rename="camel", kw_only=True):
-    event_id: UUID
     type: Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class _Wire(msgspec.Struct):
-    envelope: _ReadHeading
+    envelope: _Heading
     key: dict[str, str] = {}
     payload: dict[str, Any] = {}
 
