@@ -117,6 +117,16 @@ def test_fifty_submits_of_one_request_at_once_are_one_run(bench: Bench) -> None:
     assert bench.backend.queue(f"{bench.backend.stage}-tasks").stats().visible == 1
 
 
+def test_without_a_bucket_a_large_result_fails_its_task_and_does_not_run_again(url: str, bench: Bench) -> None:
+    with postroad.connect(url.partition("&bucket=")[0]) as backend:
+        bare = Bench(backend)
+        handle = bare.producer.submit("return-megabytes", {"size": 300_000})
+        bare.work(**SHORT)
+
+    state = bench.state(handle.request_id)
+    assert (state.state, state.attempt, state.error_category) == ("failed", 1, "validation")
+
+
 @pytest.mark.slow
 def test_a_killed_workers_task_runs_again_with_a_higher_token(bench: Bench, url: str, tmp_path: Path) -> None:
     notes, go = tmp_path / "notes", tmp_path / "go"

@@ -212,6 +212,13 @@ def return_megabytes(input: Input, ctx: TaskContext) -> Any:
     return "x" * input["size"]
 
 
+@task("speak-out-of-turn")
+def speak_out_of_turn(input: Input, ctx: TaskContext) -> Any:
+    """Write into the pipe that is the worker's own."""
+    os.write(3, b"\x00\x00\x00\x05Rnope")
+    os._exit(0)
+
+
 @task("tell-activity")
 def tell_activity(input: Input, ctx: TaskContext) -> Any:
     ctx.activity("sdk_query", "fonts")

@@ -221,6 +221,10 @@ def test_a_result_before_a_bad_exit_is_dropped(seat: Seat) -> None:
     assert verdict(seat, "spoil-the-end") == Failed("exit code 1 after the result", "unknown", False)
 
 
+def test_a_last_word_that_cannot_be_read_is_a_crash(seat: Seat) -> None:
+    assert crash(verdict(seat, "speak-out-of-turn"))["cause"] == "no-result"
+
+
 def test_a_flood_of_binary_output_and_closed_pipes_block_nobody(seat: Seat) -> None:
     found = run(seat, "flood")
 

@@ -70,10 +70,9 @@ def test_a_command_tells_what_it_used(run_command: Run, bench: Bench) -> None:
     assert (completed["output"], completed["usage"]) == ([1], {"inputTokens": 5})
 
 
-@pytest.mark.parametrize(
-    "odd", ["""{"output": 1, "usage": {"inputTokens": -1}}""", '{"output": ' + "[" * 63 + "]" * 63 + "}"]
-)
-def test_a_result_that_the_journal_refuses_fails_the_task_after_one_attempt(odd: str, run_command: Run) -> None:
+def test_a_result_that_the_journal_refuses_fails_the_task_after_one_attempt(run_command: Run) -> None:
+    odd = """{"output": 1, "usage": {"inputTokens": -1}}"""
+
     state = run_command(["printf", f"{odd}\n"], max_attempts=3)
 
     assert (state.state, state.attempt, state.error_category) == ("failed", 1, "validation")

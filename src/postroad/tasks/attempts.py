@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from postroad import failpoints
-from postroad.errors import PostroadError
+from postroad.errors import InvalidEvent, PostroadError
 from postroad.journal import JournalEvent
 from postroad.journal.folding import ATTEMPT_FAILED, COMPLETED, FAILED, HEARTBEAT, INTERRUPTED, STARTED, TIMEOUT
 from postroad.queues import Delivery
+from postroad.queues.markers import legible
 from postroad.tasks.books import Then
 from postroad.tasks.children.kernel import resident_bytes
 from postroad.tasks.children.wire import Order, Report, TaskEntry
@@ -28,6 +29,7 @@ from postroad.tasks.telling import tell
 Change = Callable[[Lease], Lease]
 _FAILURES_BEFORE_KILL = 3
 _RECORD_AGAIN_SECONDS = 1.0
+_LARGE_BYTES = 180_000
 
 
 class Attempt:
@@ -119,7 +121,7 @@ class Attempt:
         failpoints.hit("worker.before_result")
         match verdict:
             case Completed():
-                self._end(self._completed(verdict, report))
+                self._complete(verdict, report)
             case TimedOut(signal):
                 self._end(self._timed_out(signal, report))
             case Failed(retryable=True):
@@ -161,6 +163,16 @@ class Attempt:
 
         if self._write(lambda lease: lease.settled(event), [event], then):
             self._tell(_LINES[event.event_type])
+
+    def _complete(self, verdict: Completed, report: Report | None) -> None:
+        """Record the result; one that the journal cannot hold fails the task, which would only return it again."""
+        try:
+            if not self._shop.keeps_large and len(msgspec.json.encode(verdict.output)) > _LARGE_BYTES:
+                raise InvalidEvent("the result is too large for a journal without blobs")
+            event = self._completed(verdict, report)
+        except InvalidEvent as error:
+            event = self._failed(Failed(legible(f"the result cannot be recorded: {error}"), "validation", False))
+        self._end(event)
 
     def _completed(self, verdict: Completed, report: Report | None) -> JournalEvent:
         return self._event(

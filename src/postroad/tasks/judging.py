@@ -73,9 +73,13 @@ def judge(report: Report, *, is_command: bool) -> Verdict:
         return Halted()
     if report.signal is not None:
         return _crashed(report, _cause(report), f"the child was ended by {report.signal}")
-    if report.said[:1] == FAILURE:
-        return _told(report)
-    return _of_a_command(report) if is_command else _of_a_function(report)
+    try:
+        if report.said[:1] == FAILURE:
+            return _told(report)
+        return _of_a_command(report) if is_command else _of_a_function(report)
+    except msgspec.DecodeError:
+        # The task itself wrote into the pipe that was not its own.
+        return _crashed(report, "no-result", "the child's last word cannot be read")
 
 
 def lost(*, attempts: int) -> Failed:

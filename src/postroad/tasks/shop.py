@@ -29,6 +29,8 @@ class Shop:
     scribe: Scribe
     nursery: Nursery
     clock: Clock
+    keeps_large: bool
+    """Whether there are blobs for what is too large for the journal and for leases."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set while the worker is being stopped."""
     chance: Callable[[], float] = field(default=random.random)

@@ -79,6 +79,7 @@ class TaskWorker:
                 max_output_bytes=max_output_bytes,
             ),
             clock=backend.clock,
+            keeps_large=backend.blobs() is not None,
         )
         self.was_stopped = False
         """Whether the last run ended because it was told to."""
