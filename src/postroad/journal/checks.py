@@ -94,20 +94,21 @@ def check_timestamp(value: object) -> None:
 
 def is_simple(value: object, levels: int = MAX_DEPTH) -> bool:
     """Whether this is an object or array of JSON, but for its texts, which whoever encodes it looks at."""
+    if levels < 1:
+        return False
     if type(value) is dict:
-        children: Iterable[Any] = value.values()
-        fits = levels > 0 and _TEXT.issuperset(map(type, value))
-    else:
-        children = value if type(value) is list else ()
-        fits = levels > 0 and type(value) is list
-    return fits and (
-        _SCALARS.issuperset(map(type, children)) or all(_is_simple_child(child, levels - 1) for child in children)
-    )
+        return _TEXT.issuperset(map(type, value)) and _are_simple(value.values(), levels - 1)
+    return type(value) is list and _are_simple(value, levels - 1)
 
 
-def _is_simple_child(child: Any, levels: int) -> bool:
-    kind = type(child)
-    return kind in _SCALARS or (isfinite(child) if kind is float else is_simple(child, levels))
+def _are_simple(children: Iterable[Any], levels: int) -> bool:
+    if _SCALARS.issuperset(map(type, children)):
+        return True
+    for child in children:
+        kind = type(child)
+        if kind not in _SCALARS and not (isfinite(child) if kind is float else is_simple(child, levels)):
+            return False
+    return True
 
 
 def json_copy(value: object, field: str) -> dict[str, Any]:

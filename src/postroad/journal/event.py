@@ -24,7 +24,7 @@ ATTRIBUTES: Final = (
 )  # fmt: skip
 
 
-class JournalEvent(msgspec.Struct, frozen=True, kw_only=True):
+class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something that happened; it is never changed."""
 
     event_type: str

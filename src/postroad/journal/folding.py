@@ -56,7 +56,7 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
     """Terminal events of the run that came when it was already decided."""
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Progress(msgspec.Struct, frozen=True, gc=False):
     """How far a task is, for one who reads its events in journal order and keeps nothing else."""
 
     pendings: int = 0

@@ -14,7 +14,7 @@ from postroad.journal.event import JournalEvent, check_content, check_event, che
 from postroad.journal.places import event_id_of, time_of
 
 
-class Body(msgspec.Struct, frozen=True, array_like=True):
+class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a row holds of an event besides its tenant and place."""
 
     event_type: str
@@ -25,7 +25,7 @@ class Body(msgspec.Struct, frozen=True, array_like=True):
     properties: dict[str, Any]
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """An event that was checked and fits, written down, with the bytes of its blob where it needs one."""
 
     event: JournalEvent
@@ -35,7 +35,8 @@ class Entry(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, event: JournalEvent, payload: bytes | None = None) -> Self:
         """The event, written down."""
-        body = Body(event.event_type, event.entity_type, event.entity_id, event.app, event.context, event.properties)
+        # The fields of a Body in their order: a tuple is made in half the time.
+        body = (event.event_type, event.entity_type, event.entity_id, event.app, event.context, event.properties)
         return cls(event, _ENCODER.encode(body), payload)
 
 

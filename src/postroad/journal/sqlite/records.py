@@ -80,9 +80,9 @@ class SQLiteRecords:
         self, tx: Transaction, entries: Sequence[Entry], received_at: int, ttl: int | None
     ) -> list[bool | PostroadError]:
         names = [names_of(entry.event) for entry in entries]
-        numbers = self._scopes.make(tx, chain.from_iterable(names))
+        number = self._scopes.make(tx, chain.from_iterable(names))
         rows: list[Row] = [
-            (numbers[tenant], numbers[entity], numbers[app], numbers[kind], _place(entry.event), received_at, ttl,
+            (number(tenant), number(entity), number(app), number(kind), _place(entry.event), received_at, ttl,
              zlib.crc32(entry.body), entry.body)
             for entry, (tenant, entity, app, kind) in zip(entries, names, strict=True)
         ]  # fmt: skip

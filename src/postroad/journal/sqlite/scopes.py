@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import apsw
@@ -24,15 +24,15 @@ class Scopes:
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
 
-    def make(self, tx: Transaction, names: Iterable[str]) -> dict[str, int]:
-        """The numbers of all names; those that have none get one."""
-        known, wanted = self._known, set(names)
-        found = {name: known[name] for name in wanted if name in known}
-        if len(found) < len(wanted):
-            fresh = _made(tx.connection, sorted(wanted.difference(found)))
-            tx.after_commit(lambda: self._remember(fresh))
-            found |= fresh
-        return found
+    def make(self, tx: Transaction, names: Iterable[str]) -> Callable[[str], int]:
+        """What gives the number of each of these names; those that have none get one."""
+        known = self._known
+        unknown = {name for name in names if name not in known}
+        if not unknown:
+            return known.__getitem__
+        fresh = _made(tx.connection, sorted(unknown))
+        tx.after_commit(lambda: self._remember(fresh))
+        return lambda name: known.get(name) or fresh[name]
 
     def find(self, connection: apsw.Connection, names: Sequence[str]) -> list[int] | None:
         """The numbers of the names, or None when one of them never occurred."""
