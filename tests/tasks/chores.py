@@ -180,6 +180,8 @@ def leave_grandchildren(input: Input, ctx: TaskContext) -> Any:
     note(notes, str(subprocess.Popen(["sleep", "300"]).pid))
     note(notes, str(subprocess.Popen(["sleep", "300"], start_new_session=True).pid))
     daemon(notes)
+    while len(Path(notes).read_text().splitlines()) < 3:
+        time.sleep(0.01)
     if input.get("then") == "hang":
         time.sleep(60)
     if input.get("then") == "segfault":
