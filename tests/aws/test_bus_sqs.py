@@ -365,6 +365,33 @@ def test_with_the_network_gone_local_handlers_run_and_the_budget_holds() -> None
     assert (seen, result.ok, result.remote) == ([Placed()], False, "failed")
 
 
+def test_with_a_silent_network_the_budget_holds_too(scripted: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    scripted.on("GetQueueAttributes", Answer({"Attributes": {}}))
+    scripted.on("SendMessageBatch", Answer(silent=True))
+    config = replace(QUICK, publish_timeout_seconds=1.0)
+    bus = SQSEventBus(queue_url=f"{scripted.url}/1/orders", config=config)
+
+    started = time.monotonic()
+    result = bus.publish(Placed())
+
+    assert time.monotonic() - started < 1.5
+    bus.close()
+    assert (result.ok, result.remote) == (False, "unknown")
+
+
+def test_with_overflow_fail_a_large_event_is_refused_whatever_blobs_there_are() -> None:
+    client = ThreeMethods()
+    config = replace(QUICK, overflow="fail")
+    bus = SQSEventBus(queue_url="http://fake/1/orders", client=client, config=config, blobs=MemoryBlobs())
+
+    result = bus.publish(Anything("x" * 2_000_000))
+
+    bus.close()
+    assert isinstance(result.errors[0].error, MessageTooLarge)
+    assert client.messages == {}
+
+
 def test_the_variant_with_a_breaker_has_it_on(queue: SQSQueue, aws: AwsConnection) -> None:
     client = ThreeMethods()
     client.broken = True

@@ -163,3 +163,20 @@ def test_publishing_on_a_closed_bus_is_not_tried_again(make_bus: MakeBus, queue:
     assert isinstance(error, PublishFailed)
     assert isinstance(error.__cause__, ConfigurationError)
     assert (result.remote, seen) == ("failed", [Placed()])
+
+
+def test_an_old_receiver_does_not_come_back_to_life_with_a_new_one(make_bus: MakeBus, queue: Queue) -> None:
+    polled = LongPolling(queue)
+    bus = make_bus(polled)
+    bus.start_receiver()
+    polled.polling.wait(5)
+    old = bus._run
+    assert old is not None
+    bus.stop_receiver()
+
+    bus.start_receiver()
+    polled.answer.set()
+
+    assert old._thread is not None
+    old._thread.join(5)
+    assert (old._thread.is_alive(), bus.health().running) == (False, True)

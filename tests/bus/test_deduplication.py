@@ -254,3 +254,11 @@ def test_a_replay_through_it_sends_nothing(backend: Backend, cache: Deduplicatio
         report = archive.replay(bus)
 
     assert (seen, report.replayed, archive.run_once()) == ([Placed(1)], 1, 0)
+
+
+def test_a_key_that_is_marked_again_is_young_again(clock: FakeClock) -> None:
+    cache = DeduplicationCache(max_entries=2, clock=clock)
+    for key in ("a", "b", "a", "c"):
+        cache.mark_seen(key)
+
+    assert [cache.seen(key) for key in "abc"] == [True, False, True]

@@ -389,3 +389,31 @@ def test_two_receivers_of_one_bus_read_each_record_once(narrow: Stream, make: Ma
     bus.receive_once()
 
     assert numbers == [0, 1, 2, 3, 4]
+
+
+def test_a_shard_that_appears_later_is_read_from_its_beginning(stream: Stream, make: MakeBus, clock: FakeClock) -> None:
+    class Growing:
+        def __init__(self) -> None:
+            self.grown = False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(stream, name)
+
+        def shards(self) -> list[str]:
+            return stream.shards() if self.grown else stream.shards()[:1]
+
+    growing = Growing()
+    bus = make(growing)
+    numbers = heard(bus)
+    bus.receive_once()
+    make(stream).publish_many([Placed(number) for number in range(1)])
+    publisher = make(stream)
+    for number in range(1, 20):
+        publisher.publish(Placed(number), key=f"k{number}")
+    growing.grown = True
+    clock.advance(31)
+
+    for _ in range(5):
+        bus.receive_once()
+
+    assert sorted(numbers) == list(range(20))

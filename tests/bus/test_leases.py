@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.bus.conftest import MakeBus
-from tests.bus.proxies import Failing, Losing
+from tests.bus.proxies import Around, Failing, Losing
 from tests.bus.vocabulary import QUICK, Placed, Stepped, eventually
 
 from postroad import Delivery, Queue, codec
 from postroad.errors import StaleReceipt, Unavailable
+from postroad.queues import AckResult
 from postroad.queues.markers import read_dead
 from postroad.queues.memory import MemoryQueues
 from postroad.testing import FakeClock
@@ -52,6 +55,32 @@ def test_nothing_begins_on_a_message_whose_lease_is_lost(make_bus: MakeBus, queu
 
     eventually(lambda: bus.health().handled == 2)
     assert (handler.seen, bus.health().failed) == ([1, 3], 1)
+
+
+def test_all_that_is_held_is_extended_in_one_call(make_bus: MakeBus, queue: Queue, clock: FakeClock) -> None:
+    extended: list[list[int]] = []
+
+    class Watched(Around):
+        def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
+            extended.append([number_of(delivery) for delivery in deliveries])
+            return self.queue.extend(deliveries, seconds=seconds)
+
+    handler = Waiting()
+    bus = make_bus(Watched(queue))
+    bus.subscribe(Placed, handler)
+    make_bus(queue).publish_many([Placed(1), Placed(2), Placed(3)])
+    bus.start_receiver()
+    handler.began.wait(5)
+
+    clock.advance(14)
+    time.sleep(0.1)
+    early = list(extended)
+    clock.advance(2)
+    eventually(lambda: extended)
+    handler.proceed.set()
+
+    eventually(lambda: bus.health().handled == 3)
+    assert (early, extended) == ([], [[1, 2, 3]])
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from tests.bus.conftest import MakeBus, failing
-from tests.bus.vocabulary import QUICK, Placed, Stepped
+from tests.bus.proxies import Failing
+from tests.bus.vocabulary import QUICK, Placed, Stepped, eventually
 
 from postroad import OutgoingMessage, Queue, SendResult, codec
 from postroad.bus import (
@@ -21,7 +22,7 @@ from postroad.bus import (
     RemoteEventBus,
 )
 from postroad.bus.remote import Outlet
-from postroad.errors import NotPermitted, Unavailable
+from postroad.errors import InvalidMessage, NotPermitted, Unavailable
 from postroad.testing import FakeClock
 
 BREAKER = CircuitBreakerConfig(failure_threshold=1, recovery_timeout_seconds=30.0)
@@ -165,3 +166,30 @@ def test_a_filter_is_about_exactly_its_types(make_bus: MakeBus, queue: Queue) ->
 
     assert make_bus(queue, config).publish(Special()).remote == "sent"
     assert make_bus(queue, allowing).publish(Special()).remote == "filtered"
+
+
+def test_a_message_that_the_transport_refuses_says_nothing_about_the_transport(make_bus: MakeBus, queue: Queue) -> None:
+    bus = make_bus(queue, send=failing(InvalidMessage("not this one")), breaker=BREAKER)
+
+    for _ in range(3):
+        bus.publish(Placed())
+
+    assert bus.health().publish_breaker == "closed"
+
+
+def test_each_way_has_a_breaker_of_its_own(make_bus: MakeBus, queue: Queue) -> None:
+    bus = make_bus(queue, send=failing(NotPermitted("no")), breaker=BREAKER)
+
+    bus.publish(Placed())
+
+    assert (bus.health().publish_breaker, bus.health().receive_breaker) == ("open", "closed")
+
+
+def test_polls_that_fail_open_the_receive_breaker(make_bus: MakeBus, queue: Queue) -> None:
+    errors = [Unavailable("no network")] * 100
+    bus = make_bus(Failing(queue, "receive", *errors), breaker=BREAKER)
+
+    bus.start_receiver()
+
+    eventually(lambda: bus.health().receive_breaker == "open")
+    assert bus.health().publish_breaker == "closed"
