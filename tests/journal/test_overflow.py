@@ -1,0 +1,110 @@
+"""Overflow: a pointer is believed only when the reader would have built it itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from postroad.blobs.memory import MemoryBlobs
+from postroad.errors import EventTooLarge, InvalidEvent, OverflowMismatch
+from postroad.journal import JournalEvent
+from postroad.journal.memory import MemoryRecords
+from postroad.journal.overflow import Overflow, blob_key
+from postroad.journal.records import Entry
+from postroad.journal.stored import StoredJournal
+from postroad.testing.journal.ground import completed
+
+LARGE = {"text": "x" * 210_000}
+
+
+class Ground:
+    """A journal in memory, its rows and its blobs."""
+
+    def __init__(self) -> None:
+        self.records, self.blobs = MemoryRecords(), MemoryBlobs()
+        self.overflow = Overflow(self.blobs)
+        self.journal = StoredJournal(self.records, self.overflow)
+
+    def forge(self, event: JournalEvent, **pointer: Any) -> None:
+        """Store an item whose pointer is not what an append would have written."""
+        entry = self.overflow.pack(Entry.of(event))
+        self.overflow.store(entry)
+        forged = {**entry.event.properties["_s3Overflow"], **pointer}
+        properties = {**entry.event.properties, "_s3Overflow": forged}
+        self.records.add([Entry.of(msgspec.structs.replace(entry.event, properties=properties))], 1, None)
+
+
+@pytest.fixture
+def ground() -> Ground:
+    return Ground()
+
+
+@pytest.mark.parametrize(
+    "pointer",
+    [
+        {"key": "events/req-2/0-payload.json"}, {"key": "overflow/20300101/secret"}, {"bucket": "other"}, {"size": 1},
+        {"sha256": "0" * 64}, {"sha256": "x"}, {"size": -1}, {"size": "7"}, {"more": 1}, {"key": None},
+    ],
+)  # fmt: skip
+def test_a_pointer_that_differs_is_refused(ground: Ground, pointer: dict[str, Any]) -> None:
+    event = completed("req-1", output=LARGE)
+    ground.forge(event, **pointer)
+
+    with pytest.raises(OverflowMismatch) as refused:
+        ground.journal.latest("acme", "TASK", "req-1")
+
+    assert refused.value.event_id == event.event_id
+    assert len(ground.journal.query("GSI1", tenant="acme", entity=("TASK", "req-1"), raw=True).events) == 1
+
+
+def test_a_blob_of_its_size_and_hash_that_holds_no_object_is_refused(ground: Ground) -> None:
+    event = completed("req-1", output=LARGE)
+    ref = ground.blobs.put(blob_key("req-1", event.event_id), b"[1]")
+    ground.forge(event, sha256=ref.sha256, size=ref.size)
+    ground.blobs.put(ref.key, b"[1]")
+
+    with pytest.raises(OverflowMismatch):
+        ground.journal.latest("acme", "TASK", "req-1")
+
+
+def test_without_blobs_what_lies_there_cannot_be_read(ground: Ground) -> None:
+    ground.journal.append([completed("req-1", output=LARGE)])
+    blind = StoredJournal(ground.records, Overflow(None))
+
+    with pytest.raises(OverflowMismatch, match="no blobs"):
+        blind.latest("acme", "TASK", "req-1")
+
+
+def test_a_writer_that_died_between_blob_and_item_is_repeated_whole(ground: Ground) -> None:
+    event = completed("req-1", output=LARGE)
+    ground.overflow.store(ground.overflow.pack(Entry.of(event)))
+    assert ground.journal.latest("acme", "TASK", "req-1") is None
+
+    results = ground.journal.append([event])
+
+    assert (results[0].ok, results[0].duplicate) == (True, False)
+    read = ground.journal.latest("acme", "TASK", "req-1")
+    assert read is not None
+    assert read.properties == event.properties
+
+
+def test_a_callers_own_pointer_is_refused(ground: Ground) -> None:
+    event = completed("req-1")
+    forged = msgspec.structs.replace(event, properties={**event.properties, "_s3Overflow": {"key": "x"}})
+
+    (result,) = ground.journal.append([forged])
+
+    assert isinstance(result.error, InvalidEvent)
+    assert result.error.field == "properties._s3Overflow"
+
+
+def test_an_entity_whose_name_no_blob_can_have_keeps_its_events_small(ground: Ground) -> None:
+    small, large = completed(".hidden"), completed(".hidden", 1, output=LARGE)
+
+    results = ground.journal.append([small, large])
+
+    assert results[0].ok
+    assert isinstance(results[1].error, EventTooLarge)
+    assert "cannot be put into a blob" in str(results[1].error)
