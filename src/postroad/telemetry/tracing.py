@@ -2,63 +2,50 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 
-_NOTHING = nullcontext()
-
-
-def publishing(name: str) -> AbstractContextManager[object]:
+@contextmanager
+def publishing(name: str) -> Iterator[None]:
     """A span around sending to this topic or queue."""
-    tracer = _tracer()
-    if _records_nothing(tracer):
-        return _NOTHING
-    return tracer.start_as_current_span(f"publish {name}", kind=_api().SpanKind.PRODUCER)
+    from opentelemetry.trace import SpanKind
+
+    with _tracer().start_as_current_span(f"publish {name}", kind=SpanKind.PRODUCER):
+        yield
 
 
-def handling_by(handler: object, traceparent: str | None) -> AbstractContextManager[object]:
+@contextmanager
+def handling_by(handler: object, traceparent: str | None) -> Iterator[None]:
     """A span around one handler, the child of the span that published the event."""
-    tracer = _tracer()
-    if _records_nothing(tracer):
-        return _NOTHING
+    from opentelemetry.trace import SpanKind
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     parent = None if traceparent is None else TraceContextTextMapPropagator().extract({"traceparent": traceparent})
     name = getattr(handler, "__qualname__", None) or type(handler).__qualname__
-    return tracer.start_as_current_span(f"handle {name}", context=parent, kind=_api().SpanKind.CONSUMER)
+    with _tracer().start_as_current_span(f"handle {name}", context=parent, kind=SpanKind.CONSUMER):
+        yield
 
 
 def traceparent() -> str | None:
     """The current span as the header that joins traces; None when there is none."""
-    if not _api().get_current_span().get_span_context().is_valid:
-        return None
+    from opentelemetry.trace import get_current_span
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+    if not get_current_span().get_span_context().is_valid:
+        return None
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier)
     return carrier.get("traceparent")
 
 
-def _records_nothing(tracer: Tracer) -> bool:
-    """Whether nobody has set up tracing: a span would only cost time then."""
-    api = _api()
-    return isinstance(tracer, api.ProxyTracer) and isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
-
-
 @cache
 def _tracer() -> Tracer:
-    tracer: Tracer = _api().get_tracer("postroad")
-    return tracer
+    from opentelemetry.trace import get_tracer
 
-
-@cache
-def _api() -> Any:
-    """OpenTelemetry, imported when the first event passes."""
-    import opentelemetry.trace
-
-    return opentelemetry.trace
+    return get_tracer("postroad")
