@@ -10,6 +10,7 @@ import pytest
 from tests.cli.terminal import Outcome, Postroad
 
 from postroad.cli.app import run
+from postroad.tasks.registry import default_tasks
 
 
 @pytest.fixture(autouse=True)
@@ -17,6 +18,12 @@ def _a_directory_and_an_environment_of_its_own(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     for variable in [name for name in os.environ if name.startswith("POSTROAD_") or name == "NO_COLOR"]:
         monkeypatch.delenv(variable)
+
+
+@pytest.fixture(autouse=True)
+def _no_tasks_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command is a program of its own, which knows only the tasks that it imports."""
+    monkeypatch.setattr(default_tasks, "_tasks", {})
 
 
 @pytest.fixture(autouse=True)
