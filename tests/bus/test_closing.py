@@ -93,11 +93,12 @@ def test_a_stop_is_in_time_when_the_queue_was_never_reached(make_bus: MakeBus, q
 
 
 @contextmanager
-def connected(queue: Queue, received: Queue) -> Iterator[tuple[RemoteEventBus, list[int]]]:
+def connected(queue: Queue, received: Queue, concurrency: int = 1) -> Iterator[tuple[RemoteEventBus, list[int]]]:
     """A bus, and how many messages were on their way back whenever its connection was closed."""
     at_the_end: list[int] = []
     outlet = Outlet(name="work", send=queue.send, close=lambda: at_the_end.append(queue.stats().in_flight))
-    with RemoteEventBus(outlet=outlet, inlet=GivenQueue(received), config=QUICK) as bus:
+    config = replace(QUICK, concurrency=concurrency)
+    with RemoteEventBus(outlet=outlet, inlet=GivenQueue(received), config=config) as bus:
         yield bus, at_the_end
 
 
@@ -116,14 +117,15 @@ def test_what_a_poll_in_progress_brings_is_given_back_before_the_connection_clos
     assert (before, at_the_end, queue.stats().visible) == ([], [0], 1)
 
 
-def test_a_handler_that_outlives_the_bus_settles_before_the_connection_closes(queue: Queue) -> None:
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_handler_that_outlives_the_bus_settles_before_the_connection_closes(queue: Queue, concurrency: int) -> None:
     began, proceed = threading.Event(), threading.Event()
 
     def handler(_: object) -> None:
         began.set()
         proceed.wait(20)
 
-    with connected(queue, queue) as (bus, at_the_end):
+    with connected(queue, queue, concurrency) as (bus, at_the_end):
         bus.publish(Placed())
         bus.subscribe(Placed, handler)
         bus.start_receiver()

@@ -68,7 +68,7 @@ class Hands:
             self._unbegun.update({id(held): held for held in helds})
         if self.stopping.is_set():
             self.give_back()
-        return _arranged(helds)
+        return _arranged(helds) if source.traits.fifo else [[held] for held in helds]
 
     def start_workers(self) -> None:
         """Start a thread for each lane that may run at the same time."""
@@ -99,11 +99,10 @@ class Hands:
             if not self._begin(held):
                 return
             try:
-                with self._reception.occupancy.inside():
-                    release = self._reception.settler.lose(held) if held.lost else self._handle(held)
-                    if release is not None:
-                        self._release(held, lane[index + 1 :], release)
-                        return
+                release = self._reception.settler.lose(held) if held.lost else self._handle(held)
+                if release is not None:
+                    self._release(held, lane[index + 1 :], release)
+                    return
             except BaseException:
                 # Unsettled, it comes back by itself when its visibility ends.
                 self._reception.holdings.let_go([held])
@@ -141,7 +140,8 @@ class Hands:
     def _work(self) -> None:
         while (lane := self._lanes.get()) is not None:
             try:
-                self.run(lane)
+                with self._reception.occupancy.inside():
+                    self.run(lane)
             except Exception as error:
                 self._reception.tally.last_error = str(error)
                 self._reception.teller.tell("bus_receive_failed", error=describe(error))
@@ -199,9 +199,8 @@ def receives_for(reception: Reception | None) -> bool:
 
 
 def _arranged(helds: Sequence[Held]) -> list[Lane]:
-    """The messages of one group, in order, are one lane; all others are lanes of their own."""
-    groups: dict[object, Lane] = {}
+    """The messages of each group, in order, as a lane."""
+    groups: dict[str | None, Lane] = {}
     for held in helds:
-        fifo = held.queue.traits.fifo
-        groups.setdefault(held.delivery.group if fifo else id(held), []).append(held)
+        groups.setdefault(held.delivery.group, []).append(held)
     return list(groups.values())

@@ -54,9 +54,14 @@ class Packer:
             group=group_of(self.config.message_group_id, envelope, event, fifo=self.fifo),
             dedup_id=str(envelope.event_id) if dedup else None,
         )
-        if self.limit is not None:
+        if self.limit is not None and _size(message) > self.limit:
             check_content(message, limit=self.limit)
         return message
+
+
+def _size(message: OutgoingMessage) -> int:
+    """About how many bytes it takes, and never fewer; the transport checks its content once more."""
+    return len(message.body) + sum(len(name) + 4 * len(value) + 6 for name, value in message.attributes.items())
 
 
 def _correlation(cause: HandlingContext) -> str:

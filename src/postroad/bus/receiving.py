@@ -47,14 +47,8 @@ class Run:
     def once(self) -> list[Any]:
         """Poll once and handle what came; the events that were handled."""
         handled: list[Any] = []
-        hands = Hands(self._reception, handled)
-        lanes = hands.take(*self._polled_once())
-        try:
-            while lanes:
-                hands.run(lanes.pop(0))
-        finally:
-            hands.give_back()
-            self._reception.settler.acker.flush()
+        with self._reception.occupancy.inside():
+            self._handle_once(Hands(self._reception, handled))
         return handled
 
     def stop(self, timeout: float) -> None:
@@ -117,6 +111,15 @@ class Run:
         for lane in lanes:
             self._hands.run(lane)
         self._reception.settler.acker.flush()
+
+    def _handle_once(self, hands: Hands) -> None:
+        lanes = hands.take(*self._polled_once())
+        try:
+            while lanes:
+                hands.run(lanes.pop(0))
+        finally:
+            hands.give_back()
+            self._reception.settler.acker.flush()
 
     def _polled_once(self) -> tuple[Queue, list[Delivery]]:
         source = self._reception.inlet.source

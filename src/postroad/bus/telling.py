@@ -31,10 +31,14 @@ class Teller:
     def __init__(self, bus: str) -> None:
         self._bus = bus
         self._counter, self._logger = _counter(), _logger()
+        self._counts: dict[str, Counter] = {}
 
     def tell(self, event: str, envelope: Envelope | None = None, *, in_order: bool = False, **fields: Any) -> None:
         """Count the outcome and write its line, as a warning unless it is in order here."""
-        self._counter.labels(self._bus, event.removeprefix("bus_")).inc()
+        count = self._counts.get(event) or self._counts.setdefault(
+            event, self._counter.labels(self._bus, event.removeprefix("bus_"))
+        )
+        count.inc()
         level = logging.WARNING if event in _WARNINGS and not in_order else logging.INFO
         if not _standard.isEnabledFor(level):
             return

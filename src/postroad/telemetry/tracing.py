@@ -2,50 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 
-@contextmanager
-def publishing(name: str) -> Iterator[None]:
+_NOTHING = nullcontext()
+
+
+def publishing(name: str) -> AbstractContextManager[object]:
     """A span around sending to this topic or queue."""
-    from opentelemetry.trace import SpanKind
+    tracer = _tracer()
+    if _records_nothing(tracer):
+        return _NOTHING
+    return tracer.start_as_current_span(f"publish {name}", kind=_api().SpanKind.PRODUCER)
 
-    with _tracer().start_as_current_span(f"publish {name}", kind=SpanKind.PRODUCER):
-        yield
 
-
-@contextmanager
-def handling_by(handler: object, traceparent: str | None) -> Iterator[None]:
+def handling_by(handler: object, traceparent: str | None) -> AbstractContextManager[object]:
     """A span around one handler, the child of the span that published the event."""
-    from opentelemetry.trace import SpanKind
+    tracer = _tracer()
+    if _records_nothing(tracer):
+        return _NOTHING
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     parent = None if traceparent is None else TraceContextTextMapPropagator().extract({"traceparent": traceparent})
     name = getattr(handler, "__qualname__", None) or type(handler).__qualname__
-    with _tracer().start_as_current_span(f"handle {name}", context=parent, kind=SpanKind.CONSUMER):
-        yield
+    return tracer.start_as_current_span(f"handle {name}", context=parent, kind=_api().SpanKind.CONSUMER)
 
 
 def traceparent() -> str | None:
     """The current span as the header that joins traces; None when there is none."""
-    from opentelemetry.trace import get_current_span
+    if not _api().get_current_span().get_span_context().is_valid:
+        return None
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    if not get_current_span().get_span_context().is_valid:
-        return None
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier)
     return carrier.get("traceparent")
 
 
+def _records_nothing(tracer: Tracer) -> bool:
+    """Whether nobody has set up tracing: a span would only cost time then."""
+    api = _api()
+    return isinstance(tracer, api.ProxyTracer) and isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
+
+
 @cache
 def _tracer() -> Tracer:
-    from opentelemetry.trace import get_tracer
+    tracer: Tracer = _api().get_tracer("postroad")
+    return tracer
 
-    return get_tracer("postroad")
+
+@cache
+def _api() -> Any:
+    """OpenTelemetry, imported when the first event passes."""
+    import opentelemetry.trace
+
+    return opentelemetry.trace
