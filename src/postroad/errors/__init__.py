@@ -9,6 +9,7 @@
     ├── InvalidInput              an argument that is refused before anything changes
     │   ├── InvalidName
     │   ├── InvalidMessage        (names the field at fault)
+    │   │   ├── InvalidNotification   a push or an offline message
     │   │   └── MessageTooLarge
     │   ├── InvalidEvent          (names the field at fault)
     │   │   └── EventTooLarge
@@ -39,6 +40,8 @@
     ├── QueueExists               (names the differences)
     ├── TopologyConflict          what exists cannot become what is declared
     ├── PlanChanged               not the plan that was agreed to
+    ├── RedriveRunning            the store moves this queue's messages already
+    ├── PurgeRunning              the store is not done with the purge before
     ├── NotSupported              this adapter cannot do it; its traits say so
     ├── StaleReceipt              the lease is no longer yours
     ├── RequestFailed             a main loop answered with an error; it is the cause
@@ -65,6 +68,7 @@
     │   │   ├── NotPermitted      the credentials do not allow it
     │   │   ├── Throttled         too much at this rate
     │   │   └── CircuitOpenError  not tried, because too much failed before
+    │   ├── SendFailed            a queue did not take a message
     │   ├── OutcomeUnknown        it may have had its effect; repeat it under the same id
     │   └── PublishFailed         a bus could not send an event
     │       ├── OutOfOrder        a later one of its group is already sent
@@ -92,6 +96,8 @@ from postroad.errors.agents import (
 from postroad.errors.alerts import AlertRefused
 from postroad.errors.jobs import InvalidJob
 from postroad.errors.journal import EventTooLarge, InvalidEvent, InvalidQuery, OverflowMismatch
+from postroad.errors.notifications import InvalidNotification, SendFailed
+from postroad.errors.operations import PurgeRunning, RedriveRunning
 from postroad.errors.outbox import DuplicateEvent, NotInTransaction, NotRedrivable, Undecryptable
 from postroad.errors.refusals import (
     AmbiguousSource,
@@ -185,6 +191,7 @@ __all__ = [
     "InvalidJob",
     "InvalidMessage",
     "InvalidName",
+    "InvalidNotification",
     "InvalidQuery",
     "InvalidSnapshot",
     "InvalidTask",
@@ -204,16 +211,19 @@ __all__ = [
     "PostroadError",
     "PublishError",
     "PublishFailed",
+    "PurgeRunning",
     "QueueExists",
     "QueueNotFound",
     "RateLimited",
     "ReadOnly",
+    "RedriveRunning",
     "RemoteError",
     "RequestFailed",
     "RequestTimeout",
     "RouteNotFound",
     "RowRejected",
     "SchemaMismatch",
+    "SendFailed",
     "StaleReceipt",
     "StorageDamaged",
     "StorageFull",
