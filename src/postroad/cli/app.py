@@ -16,6 +16,8 @@ from postroad.cli import (
     audit,
     bus,
     configuration,
+    cost,
+    doctor,
     health,
     inbox,
     jobs,
@@ -37,7 +39,7 @@ from postroad.cli.errors import report
 from postroad.cli.output import prepare_streams
 from postroad.cli.verbs import noun, remember_shared_options
 
-_TOP = (up, about, worker, health)
+_TOP = (up, about, worker, health, doctor, cost)
 _NOUNS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "queue": ("Make, see, empty and redrive queues.", "postroad queue list", (queues, messages, redriving)),
     "bus": ("Publish, watch and replay events.", "postroad bus tail orders", (bus,)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from postroad.outbox import DispatchReport, OutboxDispatcher
-    from postroad.wiring import Backend
 
 _DRAIN_SECONDS = 86_400.0
 
@@ -81,6 +80,7 @@ def run(
     from prometheus_client import CollectorRegistry
 
     from postroad.outbox import DispatcherConfig, OutboxDispatcher
+    from postroad.wiring import connect
 
     given = {"lease": lease, "poll": poll, "backoff": backoff}
     config = DispatcherConfig(
@@ -89,10 +89,11 @@ def run(
     )  # fmt: skip
     registry = CollectorRegistry()
     name = _named(topic)
-    with opened(dsn, table, schema, keyfile=keyfile) as outbox, _where(call, name).backend() as backend:
+    url = _where(settings.url, name)
+    with opened(dsn, table, schema, keyfile=keyfile) as outbox, connect(url, trail_keep=settings.trail_keep) as backend:
         target = backend.topic(name, fifo=name.endswith(".fifo"))
         dispatcher = OutboxDispatcher(outbox, target, config, service=service, metrics=registry)
-        with _shown(registry, metrics_port, backend if cloudwatch else None), stopped_by_signals() as stop:
+        with _shown(registry, metrics_port, url if cloudwatch else None), stopped_by_signals() as stop:
             report = _dispatch(dispatcher, stop, once=once, drain=drain)
     write_json(asdict(report))
 
@@ -104,12 +105,12 @@ def _named(given: str | None) -> str:
     return name
 
 
-def _where(call: Call, topic: str) -> Call:
-    """An ARN tells where it is, unless an AWS backend is named."""
-    if not topic.startswith("arn:") or call.settings().url.startswith("aws:"):
-        return call
+def _where(url: str, topic: str) -> str:
+    """The backend's address: an ARN tells where it is, unless an AWS backend is named."""
+    if not topic.startswith("arn:") or url.startswith("aws:"):
+        return url
     region = topic.split(":")[3] if topic.count(":") >= 5 else ""
-    return replace(call, url=f"aws://{region}")
+    return f"aws://{region}"
 
 
 def _dispatch(dispatcher: OutboxDispatcher, stop: threading.Event, *, once: bool, drain: bool) -> DispatchReport:
@@ -119,13 +120,13 @@ def _dispatch(dispatcher: OutboxDispatcher, stop: threading.Event, *, once: bool
 
 
 @contextmanager
-def _shown(registry: CollectorRegistry, port: int | None, reported: Backend | None) -> Iterator[None]:
+def _shown(registry: CollectorRegistry, port: int | None, reported_from: str | None) -> Iterator[None]:
     """Let Prometheus and CloudWatch see the metrics while the block runs."""
     with ExitStack() as stack:
         if port is not None:
             stack.enter_context(_served(registry, port))
-        if reported is not None:
-            stack.enter_context(_reported(registry, reported))
+        if reported_from is not None:
+            stack.enter_context(_reported(registry, reported_from))
         yield
 
 
@@ -149,14 +150,15 @@ def _served(registry: CollectorRegistry, port: int) -> Iterator[None]:
 
 
 @contextmanager
-def _reported(registry: CollectorRegistry, backend: Backend) -> Iterator[None]:
+def _reported(registry: CollectorRegistry, url: str) -> Iterator[None]:
+    """Report to the region of an AWS backend, else to that of the environment."""
     from postroad.connections.aws import AwsConnection
     from postroad.connections.cloudwatch import reporting
     from postroad.wiring.url import parse
 
-    address = parse(backend.url)
-    on_aws = address.scheme == "aws"
-    connection = AwsConnection(address.place or None if on_aws else None, address.options.get("endpoint_url"))
+    address = parse(url)
+    region = address.place if address.scheme == "aws" else ""
+    connection = AwsConnection(region or None, address.options.get("endpoint_url"))
     try:
         with reporting(registry, connection):
             yield

@@ -16,7 +16,7 @@ from postroad.errors import ConfigurationError
 APPLICATION_ID: Final = 0x706F7374  # "post"
 BUSY_SECONDS: Final = 5.0
 _HEADER = b"SQLite format 3\x00"
-_FIXED_VERSION = (3, 51, 3)
+FIXED_VERSION: Final = (3, 51, 3)
 
 
 class _Patience:
@@ -56,7 +56,7 @@ def open_file(path: Path) -> apsw.Connection:
 def _refuse_old_library() -> None:
     # Older libraries can corrupt a WAL file when two processes checkpoint in a row.
     version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
-    if version < _FIXED_VERSION:
+    if version < FIXED_VERSION:
         raise ConfigurationError(
             f"the SQLite library {apsw.sqlite_lib_version()} has a known WAL bug", remedy="pip install -U apsw"
         )

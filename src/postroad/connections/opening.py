@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from postroad.connections.callers import Dialect
 from postroad.connections.database import Database
 from postroad.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from postroad.connections.postgres import PostgresDatabase
 
 _POSTGRES = ("postgresql://", "postgres://")
 _SQLITE = "sqlite:///"
@@ -30,7 +34,7 @@ def path_of(dsn: str) -> str:
     return dsn.removeprefix(_SQLITE)
 
 
-def postgres_database(dsn: str, *, schema_remedy: str) -> Database:
+def postgres_database(dsn: str, *, schema_remedy: str) -> PostgresDatabase:
     """PostgreSQL; nothing is connected yet."""
     try:
         from postroad.connections.postgres import PostgresDatabase

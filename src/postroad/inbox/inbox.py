@@ -22,6 +22,7 @@ from postroad.inbox.effects import Effect
 from postroad.inbox.records import REMEDY, Key, Records
 from postroad.inbox.statements import statements
 from postroad.inbox.telling import tell_conflict
+from postroad.inbox.windows import RETENTION
 
 _LONGEST_TABLE = 40
 _LONGEST_CONSUMER = 200
@@ -50,7 +51,7 @@ class Inbox:
         *,
         table: str = "inbox",
         schema: str = "public",
-        retention: timedelta = timedelta(days=30),
+        retention: timedelta = RETENTION,
     ) -> Self:
         """An inbox on PostgreSQL. Without a DSN it can only be used with connections that callers bring."""
         database = None if dsn is None else postgres_database(dsn, schema_remedy=REMEDY)
@@ -62,7 +63,7 @@ class Inbox:
         path: str | Path | None = None,
         *,
         table: str = "inbox",
-        retention: timedelta = timedelta(days=30),
+        retention: timedelta = RETENTION,
     ) -> Self:
         """An inbox in a SQLite file. Without a path it can only be used with connections that callers bring."""
         database = None if path is None else file_database(path, schema_remedy=REMEDY)
@@ -75,7 +76,7 @@ class Inbox:
         *,
         table: str = "inbox",
         schema: str = "public",
-        retention: timedelta = timedelta(days=30),
+        retention: timedelta = RETENTION,
     ) -> Self:
         """The inbox at a DSN: `postgresql://…` or `sqlite:///path`; SQLite has no schemas."""
         if dialect_of(dsn) == "sqlite":

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from typing import Final
 
 from postroad.errors import ConfigurationError
+
+RETENTION: Final = timedelta(days=30)
+"""How long an inbox remembers when nobody says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from postroad.settings import nearest
 from postroad.topology.declarations import AlarmDecl, QueueDecl, RuleDecl, SubscriptionDecl, TopicDecl
 from postroad.topology.findings import Finding, refuse
 from postroad.topology.names import name_finding
-from postroad.topology.queue_linting import lint_queues
+from postroad.topology.queue_linting import lint_queues, unencrypted
 from postroad.topology.references import Mention, component_mentions, mentions, resolve, sources_of
 from postroad.topology.topology import Topology
 
@@ -91,8 +91,7 @@ def _encryption(topology: Topology) -> Iterator[Finding]:
         if not isinstance(queue, QueueDecl) or queue.encryption == "sqs":
             continue
         if queue.encryption == "none":
-            message = f"{queue.name}: messages are stored unencrypted"
-            yield Finding("unencrypted", "warning", queue.name, message, 'Set encryption="sqs", which costs nothing.')
+            yield unencrypted(queue.name)
         elif not queue.encryption.startswith("arn:"):
             message = f"{queue.name}: encryption {queue.encryption!r} is neither 'sqs', 'none' nor the ARN of a key"
             yield Finding("unknown-reference", "error", queue.name, message, "Give the ARN of a KMS key.")

@@ -85,5 +85,11 @@ def _cycles(specs: Specs) -> Iterator[Finding]:
         done.update(path)
 
 
+def unencrypted(name: str) -> Finding:
+    """The finding about a queue that stores its messages in the clear."""
+    message = f"{name}: messages are stored unencrypted"
+    return Finding("unencrypted", "warning", name, message, 'Set encryption="sqs", which costs nothing.')
+
+
 def _warn(code: str, spec: QueueSpec, message: str, remedy: str) -> Finding:
     return Finding(code, "warning", spec.name, f"{spec.name}: {message}", remedy)

@@ -1,0 +1,51 @@
+"""SQLite files as they lie there: which library reads them, and how they keep their log.
+
+Each library only looks at its own files: two SQLite libraries must never open one file in one process.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+
+from postroad.connections.application_file import ApplicationFile
+from postroad.connections.failures import translate
+from postroad.connections.file import FIXED_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """The version of the library that reads the file, and the file's journal mode."""
+
+    library: str
+    journal_mode: str
+
+    @property
+    def sound(self) -> bool:
+        """Whether the library is free of the bug that damages write-ahead logs."""
+        return tuple(int(part) for part in self.library.split(".")) >= FIXED_VERSION
+
+
+def engine_file(path: Path) -> FileState:
+    """The embedded engine's own file, read by the engine's library."""
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        with closing(connection):
+            return FileState(apsw.sqlite_lib_version(), str(connection.pragma("journal_mode")))
+    except apsw.Error as error:
+        raise translate(error, path) from error
+
+
+def application_file(path: Path) -> FileState:
+    """A file of the application's, read by the interpreter's library."""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)) as connection:
+            [mode] = connection.execute("PRAGMA journal_mode").fetchone()
+            return FileState(sqlite3.sqlite_version, str(mode))
+    except sqlite3.Error as error:
+        raise ApplicationFile(path, schema_remedy="").translate(error) from error

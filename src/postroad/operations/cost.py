@@ -1,0 +1,97 @@
+"""What messages cost on SQS before anything is deployed: requests first, then dollars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from postroad.errors import InvalidInput
+
+PRICE_OF_MILLION: Final = Fraction("0.40")
+PRICE_OF_FIFO_MILLION: Final = Fraction("0.50")
+PRICE_OF_GB: Final = Fraction("0.09")
+FREE_REQUESTS: Final = 1_000_000
+FREE_GB: Final = 1
+SCALES: Final[Mapping[str, int]] = {"Dev": 1_000, "10k DAU": 100_000, "100k DAU": 1_000_000}
+"""Messages a day of deployments of three sizes."""
+PASSES: Final[Mapping[str, int]] = {"chat": 2}
+"""How many queues one message passes in a topology; in a chat the offline queue and the push queue."""
+_CHUNK_BYTES: Final = 65_536
+_MOST_IN_BATCH: Final = 10
+_MOST_BYTES: Final = 1_048_576
+_MOST_WAIT: Final = 20
+_DAY_SECONDS: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostEstimate:
+    """Requests and US dollars of the whole time. Each 64 KiB of a request is paid as a request of its own."""
+
+    requests_per_message: float
+    requests: int
+    billable_requests: int
+    request_usd: float
+    transfer_usd: float
+    monthly_usd: float
+
+
+def estimate_cost(
+    messages_per_day: float,
+    *,
+    send_batch: int = 1,
+    receive_batch: int = 10,
+    delete_batch: int = 10,
+    body_bytes: int = 1_024,
+    pollers: int = 0,
+    poll_wait: float = 20,
+    fifo: bool = False,
+    transfer_gb: float = 0.0,
+    days: float = 30,
+) -> CostEstimate:
+    """Reckon what so many messages a day cost; `pollers` are receivers that wait on empty queues all day."""
+    _check_number("messages_per_day", messages_per_day, least=0)
+    _check_number("pollers", pollers, least=0)
+    _check_number("transfer_gb", transfer_gb, least=0)
+    _check_number("poll_wait", poll_wait, above=0, most=_MOST_WAIT)
+    _check_number("days", days, above=0)
+    _check_whole("body_bytes", body_bytes, _MOST_BYTES)
+    for name, batch in (("send_batch", send_batch), ("receive_batch", receive_batch), ("delete_batch", delete_batch)):
+        _check_whole(name, batch, _MOST_IN_BATCH)
+    per_message = _carried(send_batch, body_bytes) + _carried(receive_batch, body_bytes) + Fraction(1, delete_batch)
+    polls = Fraction(pollers) * Fraction(days) * _DAY_SECONDS / Fraction(poll_wait)
+    requests = math.ceil(Fraction(messages_per_day) * Fraction(days) * per_message + polls)
+    billable = max(0, requests - FREE_REQUESTS)
+    request_usd = Fraction(billable, 1_000_000) * (PRICE_OF_FIFO_MILLION if fifo else PRICE_OF_MILLION)
+    transfer_usd = max(Fraction(0), Fraction(transfer_gb) - FREE_GB) * PRICE_OF_GB
+    return CostEstimate(
+        requests_per_message=float(per_message),
+        requests=requests,
+        billable_requests=billable,
+        request_usd=float(request_usd),
+        transfer_usd=float(transfer_usd),
+        monthly_usd=float(request_usd + transfer_usd),
+    )
+
+
+def _carried(batch: int, body_bytes: int) -> Fraction:
+    """Paid requests for one message that travels with others in a batch."""
+    return Fraction(math.ceil(Fraction(batch * body_bytes, _CHUNK_BYTES)), batch)
+
+
+def _check_number(
+    name: str, value: object, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
+) -> None:
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if not (above < number < math.inf and least <= number <= most):
+        bound = f"of {least:g} or more" if above == -math.inf else f"above {above:g}"
+        told = bound if most == math.inf else f"{bound} and at most {most:g}"
+        raise InvalidInput(f"{name}: {value!r} is not a number {told}", field=name, remedy=f"Give a number {told}.")
+
+
+def _check_whole(name: str, value: object, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        told = f"a whole number from 1 to {most:,}"
+        raise InvalidInput(f"{name}: {value!r} is not {told}", field=name, remedy=f"Give {told}.")

@@ -1,0 +1,61 @@
+"""The doctor: everything doubtful about a store and the database beside it, each with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Protocol
+
+from postroad.errors import QueueNotFound
+from postroad.operations.audit import AuditLog
+from postroad.operations.live_databases import dsn_findings, engine_findings
+from postroad.operations.live_queues import QueueStore, dead_letter_findings, live_specs, setting_findings
+from postroad.operations.window_algebra import Seconds, seconds, window_findings
+from postroad.settings import nearest
+from postroad.topology.findings import Finding
+
+
+class Patient(QueueStore, Protocol):
+    """A backend, as far as the doctor needs one."""
+
+    @property
+    def url(self) -> str: ...
+    def audit_log(self) -> AuditLog | None: ...
+
+
+def doctor(
+    backend: Patient,
+    *,
+    handler_p99: Mapping[str, float] | None = None,
+    dsn: str | None = None,
+    outbox_horizon: Seconds | None = None,
+    inbox_retention: Seconds | None = None,
+) -> tuple[Finding, ...]:
+    """Look at the queues and files of the store and at the database of the DSN, change nothing; errors come first."""
+    specs = live_specs(backend)
+    p99 = _checked(handler_p99 or {}, specs)
+    findings = [
+        *setting_findings(backend, specs, p99),
+        *window_findings(specs, outbox_horizon=outbox_horizon, inbox_retention=inbox_retention),
+        *dead_letter_findings(backend, specs),
+        *engine_findings(backend.url),
+        *_audit_findings(backend.audit_log()),
+        *(() if dsn is None else dsn_findings(dsn, backend.url)),
+    ]
+    return tuple(sorted(findings, key=lambda finding: finding.severity != "error"))
+
+
+def _checked(handler_p99: Mapping[str, float], names: Collection[str]) -> Mapping[str, float]:
+    for name in handler_p99:
+        if name not in names:
+            raise QueueNotFound(
+                f'handler_p99: queue "{name}" does not exist', field="handler_p99", nearest=nearest(name, names)
+            )
+    return {name: seconds("handler_p99", value) for name, value in handler_p99.items()}
+
+
+def _audit_findings(log: AuditLog | None) -> Iterator[Finding]:
+    check = None if log is None else log.verify()
+    if log is not None and check is not None and not check.ok:
+        message = f"{log.path}: line {check.bad_line} was changed, removed or swapped"
+        remedy = "Compare it with a copy; a line torn by a crash is told by the next record, which is 'recovered'."
+        yield Finding("audit-chain", "error", str(log.path), message, remedy)

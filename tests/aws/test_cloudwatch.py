@@ -1,0 +1,94 @@
+"""Gauges on CloudWatch: under Prometheus' names, from the command, and never in the way of the work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from tests.outbox.grounds import Ground, sqlite_ground
+
+from postroad.cli.app import run
+from postroad.connections.aws import AwsConnection
+from postroad.connections.cloudwatch import NAMESPACE, put_gauges, reporting
+
+pytestmark = pytest.mark.aws
+
+
+@pytest.fixture
+def on_sqlite(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+    monkeypatch.chdir(tmp_path)
+    ground = sqlite_ground(tmp_path / "app.db")
+    yield ground
+    ground.outbox.close()
+
+
+def figures(aws: AwsConnection, name: str, **dimensions: str) -> list[float]:
+    """What CloudWatch has of the metric under exactly these dimensions, in the last hours."""
+    now = datetime.now(UTC)
+    answer = aws.cloudwatch.get_metric_statistics(
+        Namespace=NAMESPACE, MetricName=name, StartTime=now - timedelta(hours=1), EndTime=now + timedelta(hours=1),
+        Period=7_200, Statistics=["Maximum"],
+        Dimensions=[{"Name": key, "Value": value} for key, value in dimensions.items()],
+    )  # fmt: skip
+    return [point["Maximum"] for point in answer["Datapoints"]]
+
+
+def test_every_gauge_is_sent_with_its_labels_and_without(moto_aws: AwsConnection, unique: Callable[[str], str]) -> None:
+    registry, name, idle = CollectorRegistry(), unique("backlog").replace("-", "_"), unique("idle").replace("-", "_")
+    Gauge(name, "x", ["service", "queue"], registry=registry).labels(service="shop", queue="").set(7)
+    Gauge(idle, "x", registry=registry).set(float("nan"))
+    Counter("handled", "x", registry=registry).inc()
+
+    sent = put_gauges(registry, moto_aws)
+
+    assert sent == 2
+    assert figures(moto_aws, name, service="shop") == [7.0]
+    assert figures(moto_aws, name) == [7.0]
+
+
+def test_more_gauges_than_one_call_takes_are_sent_in_several(
+    moto_aws: AwsConnection, unique: Callable[[str], str]
+) -> None:
+    registry, name = CollectorRegistry(), unique("many").replace("-", "_")
+    gauge = Gauge(name, "x", ["service"], registry=registry)
+    for n in range(300):
+        gauge.labels(service=f"s{n}").set(n)
+
+    assert put_gauges(registry, moto_aws) == 600
+    assert figures(moto_aws, name, service="s299") == [299.0]
+
+
+def test_a_report_that_is_refused_does_not_stop_what_it_reports_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry, nowhere = CollectorRegistry(), AwsConnection("us-east-1", "http://127.0.0.1:1", attempts=1)
+    Gauge("backlog", "x", registry=registry).set(1)
+
+    with reporting(registry, nowhere):
+        pass
+
+    nowhere.close()
+    assert caplog.text.count("cloudwatch_failed") == 2
+
+
+def test_a_dispatcher_reports_to_the_cloudwatch_of_its_backend(
+    on_sqlite: Ground, moto_url: str, moto_aws: AwsConnection, unique: Callable[[str], str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    service, fifo = unique("shop"), {"FifoTopic": "true"}
+    topic = moto_aws.sns.create_topic(Name=f"{unique('events')}.fifo", Attributes=fifo)["TopicArn"]
+    on_sqlite.set(on_sqlite.add(), state="FAILED")
+
+    code = run(
+        ["outbox", "run", "--topic", topic, "--url", f"aws://us-east-1?endpoint_url={moto_url}", "--cloudwatch",
+         "--dsn", on_sqlite.dsn, "--service", service, "--once"]
+    )  # fmt: skip
+
+    assert (code, json.loads(capsys.readouterr().out)["claimed"]) == (0, 0)
+    assert figures(moto_aws, "dead_letter_count", service=service) == [1.0]
+    assert figures(moto_aws, "event_outbox_backlog", service=service) == [0.0]
+    assert figures(moto_aws, "event_publish_lag_seconds", service=service) == [0.0]
