@@ -7,8 +7,10 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,31 +21,6 @@ from postroad import Backend
 from postroad.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
-# Prints every event it handles, with the count of its receives, and dies when told to by its number.
-RECEIVER = """
-import os, signal, sys, time
-import postroad
-from dataclasses import replace
-from postroad.bus import current_context
-from tests.bus.vocabulary import QUICK, Placed, Stepped
-
-url, topic, group, fifo, deadly = sys.argv[1:6]
-config = replace(QUICK, visibility_timeout_seconds=1, max_receives=500, wait_time_seconds=20, retry_delays_seconds=(0,))
-bus = postroad.connect(url).bus(topic, group or None, fifo=fifo == "fifo", config=config)
-
-def handle(event):
-    context = current_context()
-    session = getattr(event, "session_id", "")
-    os.write(1, f"{session} {event.number} {context.receive_count}\\n".encode())
-    if str(event.number) == deadly and context.receive_count == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-bus.subscribe(Placed, handle)
-bus.subscribe(Stepped, handle)
-bus.start_receiver()
-os.write(1, b"ready\\n")
-time.sleep(600)
-"""
 
 
 @pytest.fixture
@@ -58,36 +35,46 @@ def backend(url: str) -> Iterator[Backend]:
 
 
 class Receivers:
-    """Child processes that receive, and all they have written."""
+    """Processes that receive, and all that they have handled."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
-        self._path = directory / "handled"
-        self._path.touch()
-        self._arguments = arguments
-        self.running: list[subprocess.Popen[bytes]] = []
-
-    def start(self, deadly: str = "") -> subprocess.Popen[bytes]:
         # All append to one file, so that the order among processes is seen, too.
-        before = self._count_ready()
-        with self._path.open("ab") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-c", RECEIVER, *self._arguments, deadly], stdout=out, cwd=ROOT, env={**os.environ}
-            )
-        self.running.append(process)
-        eventually(lambda: self._count_ready() > before or process.poll() is not None, within=30)
-        return process
+        path = directory / "handled"
+        path.touch()
+        self._file = path.open()
+        self._handled: list[tuple[str, int, int]] = []
+        command = [sys.executable, "-W", "error", "-m", "tests.bus.nursery", *arguments, str(path)]
+        self._nursery = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
 
-    def _count_ready(self) -> int:
-        return self._path.read_text().splitlines().count("ready")
+    def start(self, deadly: str = "") -> int:
+        return self._ask(f"start {deadly}")
+
+    def kill(self, process: int) -> int:
+        return self._ask(f"kill {process}")
+
+    def wait(self, process: int) -> int:
+        return self._ask(f"wait {process}")
 
     def handled(self) -> list[tuple[str, int, int]]:
-        lines = [line for line in self._path.read_text().splitlines() if line != "ready"]
-        return [(session, int(number), int(count)) for session, number, count in (line.split(" ") for line in lines)]
+        for line in self._file:
+            session, number, count = line.rstrip("\n").split(" ")
+            self._handled.append((session, int(number), int(count)))
+        return self._handled
+
+    def has_handled(self, count: int) -> bool:
+        return len(self.handled()) >= count
 
     def end(self) -> None:
-        for process in self.running:
-            process.kill()
-            process.wait()
+        self._nursery.communicate()
+        self._file.close()
+
+    def _ask(self, line: str) -> int:
+        assert self._nursery.stdin is not None
+        assert self._nursery.stdout is not None
+        self._nursery.stdin.write(f"{line}\n")
+        return int(self._nursery.stdout.readline())
 
 
 @pytest.fixture
@@ -105,12 +92,12 @@ def test_a_kill_in_a_handler_gives_the_event_to_another_process(
     receivers.append(group)
     doomed = group.start(deadly="7")
     backend.bus("orders", config=QUICK).publish(Placed(7))
-    doomed.wait(20)
+    ended = group.wait(doomed)
 
     group.start()
 
     eventually(lambda: len(group.handled()) == 2, within=20)
-    assert doomed.returncode == -signal.SIGKILL
+    assert ended == -signal.SIGKILL
     assert group.handled() == [("", 7, 1), ("", 7, 2)]
 
 
@@ -133,8 +120,7 @@ def test_a_broadcast_reaches_every_process(
 def test_a_killed_process_leaves_a_queue_that_is_swept(url: str, tmp_path: Path, receivers: list[Receivers]) -> None:
     own = Receivers(tmp_path, url, "orders", "", "")
     receivers.append(own)
-    own.start()
-    own.end()
+    own.kill(own.start())
 
     with postroad.connect(url) as backend:
         left = [name for name in backend.queues() if "--p-" in name]
@@ -174,30 +160,34 @@ def test_a_forked_child_cannot_use_the_bus_and_the_parents_is_unharmed(backend: 
 def test_ten_thousand_events_survive_random_kills(
     backend: Backend, url: str, tmp_path: Path, receivers: list[Receivers], fifo: bool
 ) -> None:
-    events, sessions = 10_000, 20
+    events, sessions, kills = 10_000, 20, 20
     group = Receivers(tmp_path, url, "steps", "workers", "fifo" if fifo else "")
     receivers.append(group)
-    publisher = backend.bus("steps", fifo=fifo, config=QUICK)
-    group.start()
-    group.start()
+    config = replace(QUICK, message_group_id="${session_id}" if fifo else None)
+    publisher = backend.bus("steps", fifo=fifo, config=config)
+    running = [group.start(), group.start()]
     chance = random.Random(7)
+    steps = (Stepped(f"s{number % sessions}", number) for number in range(events))
 
-    for start in range(0, events, 500):
-        batch = [Stepped(f"s{number % sessions}", number) for number in range(start, start + 500)]
-        results = [publisher.publish(event, key=event.session_id) for event in batch]
-        assert all(result.ok for result in results)
-        victim = group.running[-1 - chance.randrange(2)]
-        time.sleep(chance.random() * 0.2)
-        victim.kill()
-        victim.wait()
-        group.running.remove(victim)
-        group.start()
+    with ThreadPoolExecutor(1) as pool:
+        published = pool.submit(publisher.publish_many, steps)
+        for moment in sorted(chance.sample(range(events - 500), kills)):
+            eventually(partial(group.has_handled, moment), within=60)
+            group.kill(running.pop(chance.randrange(2)))
+            running.append(group.start())
 
-    eventually(lambda: len({number for _, number, _ in group.handled()}) == events, within=120)
+    eventually(lambda: group.has_handled(events) and len(numbers_of(group)) == events, within=60)
+    assert all(result.ok for result in published.result())
+    # Whoever was killed had something in hand, or the kills would prove nothing.
+    assert any(count > 1 for _, _, count in group.handled())
     if fifo:
         _assert_order(group.handled(), sessions)
     dead = backend.queue("steps--workers--dead.fifo" if fifo else "steps--workers--dead")
     assert dead.stats().visible == 0
+
+
+def numbers_of(group: Receivers) -> set[int]:
+    return {number for _, number, _ in group.handled()}
 
 
 def _assert_order(handled: list[tuple[str, int, int]], sessions: int) -> None:
