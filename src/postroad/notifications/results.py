@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
+
+from postroad.notifications.messages import PushNotification
 
 Outcome = Literal["sent", "dead_token", "retry", "auth", "permanent"]
 
@@ -28,6 +30,6 @@ class TokenResult:
 class PushSender(Protocol):
     """Sends one push to one device. Every failure of the provider is a result, never an exception."""
 
-    def send(self, push: Any, token: str, *, push_id: str) -> TokenResult:
+    def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
         """Send `push` to `token`. Sent again under the same `push_id` it replaces the first on the device."""
         ...

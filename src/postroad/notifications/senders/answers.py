@@ -1,0 +1,59 @@
+"""What both providers' answers have in common."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import msgspec
+
+from postroad.notifications.results import TokenResult
+from postroad.notifications.senders.wire import Answer
+
+_SECONDS = re.compile(r"\d{1,9}")
+_UNPRINTABLE = re.compile(r"[^ -~]")
+_MOST_OF_A_REASON: Final = 100
+
+
+def document(answer: Answer) -> dict[str, Any]:
+    """The JSON object of the answer; empty when it holds none."""
+    try:
+        found = msgspec.json.decode(answer.body)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def member(value: object, name: str) -> dict[str, Any]:
+    """The object under this name; empty when there is none."""
+    found = value.get(name) if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def items(value: object) -> list[Any]:
+    """The list, or an empty one for everything else."""
+    return value if isinstance(value, list) else []
+
+
+def word(value: object) -> str:
+    """A provider's word for what happened, fit for a log line."""
+    return _UNPRINTABLE.sub("?", value)[:_MOST_OF_A_REASON] if isinstance(value, str) else ""
+
+
+def unanswered(answer: Answer, token: str) -> TokenResult:
+    """Whether the push arrived is not known: send it again."""
+    return TokenResult(token, "retry", None, answer.why)
+
+
+def retry_after(answer: Answer, now: datetime) -> float | None:
+    """The seconds that the provider asks to wait, given as a number or as a date."""
+    text = answer.headers.get("retry-after", "").strip()
+    if _SECONDS.fullmatch(text):
+        return float(text)
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(0.0, (moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds())

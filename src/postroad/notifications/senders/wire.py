@@ -1,0 +1,163 @@
+"""One HTTP/2 connection to a provider, shared by all threads.
+
+The connection lives on a thread of its own: httpx multiplexes requests of one event loop, but its HTTP/2 state must
+not be touched by several threads at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Mapping
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import Final
+
+import httpx
+
+from postroad.errors import ConfigurationError
+from postroad.notifications.senders.addresses import Provider
+
+# Below the 350 seconds after which the network forgets idle connections without a word.
+_IDLE_SECONDS: Final = 300.0
+_MOST_BYTES: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the provider said; `status` is None when nothing was heard, and `why` then says what happened."""
+
+    status: int | None
+    headers: Mapping[str, str]
+    body: bytes
+    why: str = ""
+
+
+class Wire:
+    """Posts to one provider. What goes wrong on the way is an answer without a status."""
+
+    def __init__(self, provider: Provider, *, timeout: float) -> None:
+        self._provider = provider
+        self._timeout = timeout
+        self._starting = threading.Lock()
+        self._line: _Line | None = None
+        self._closed = False
+
+    def post(self, path: str, headers: Mapping[str, str], content: bytes) -> Answer:
+        """Post and wait for the whole answer, no longer than the timeout."""
+        return self._running().run(path, headers, content)
+
+    def close(self) -> None:
+        """Close the connection; what is under way is answered without a status. Closing twice changes nothing."""
+        with self._starting:
+            self._closed = True
+            line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+    def _running(self) -> _Line:
+        with self._starting:
+            if self._closed:
+                raise ConfigurationError("this sender is closed", remedy="Send before closing it.")
+            if self._line is None:
+                self._line = _Line(self._provider, self._timeout)
+                # A sender that nobody closed takes its thread along when it is forgotten.
+                weakref.finalize(self, self._line.close)
+            return self._line
+
+
+class _Line:
+    """An event loop in a thread, and the client that lives in it."""
+
+    def __init__(self, provider: Provider, timeout: float) -> None:
+        self._provider = provider
+        self._timeout = timeout
+        self._loop = asyncio.new_event_loop()
+        self._client = self._opened()
+        self._given_up: set[httpx.AsyncClient] = set()
+        self._stopped = False
+        self._guard = threading.Lock()
+        self._thread = threading.Thread(target=self._work, name="postroad-push", daemon=True)
+        self._thread.start()
+
+    def run(self, path: str, headers: Mapping[str, str], content: bytes) -> Answer:
+        # Under the guard, so that nothing is handed to a loop that has been told to stop and would never answer.
+        with self._guard:
+            if self._stopped:
+                return _silence("Closed")
+            done: Future[Answer] = asyncio.run_coroutine_threadsafe(self._post(path, headers, content), self._loop)
+        try:
+            return done.result()
+        except CancelledError:
+            return _silence("Closed")
+
+    def close(self) -> None:
+        with self._guard:
+            if self._stopped:
+                return
+            self._stopped = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    async def _post(self, path: str, headers: Mapping[str, str], content: bytes) -> Answer:
+        client = self._client
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await _exchange(client, path, headers, content)
+        except TimeoutError:
+            self._give_up(client)
+            return _silence("Timeout")
+        except Exception as error:
+            # Also what is no error of httpx: its parts raise their own on bytes that are no HTTP.
+            return _silence(type(error).__name__)
+
+    def _give_up(self, client: httpx.AsyncClient) -> None:
+        """Use another connection from now on: an answer is overdue, so this one may be dead.
+
+        What is under way on it has its own time, and then it is closed.
+        """
+        if client is self._client:
+            self._client = self._opened()
+            self._given_up.add(client)
+            self._loop.call_later(self._timeout, self._forget, client)
+
+    def _forget(self, client: httpx.AsyncClient) -> None:
+        task = self._loop.create_task(client.aclose())
+        task.add_done_callback(lambda done: self._given_up.discard(client))
+
+    def _opened(self) -> httpx.AsyncClient:
+        return self._provider.client(
+            timeout=httpx.Timeout(None),
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS),
+        )
+
+    def _work(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._end())
+        finally:
+            self._loop.close()
+
+    async def _end(self) -> None:
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*(client.aclose() for client in {self._client, *self._given_up}), return_exceptions=True)
+
+
+async def _exchange(client: httpx.AsyncClient, path: str, headers: Mapping[str, str], content: bytes) -> Answer:
+    async with client.stream("POST", path, headers=headers, content=content) as response:
+        body = b""
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > _MOST_BYTES:
+                break
+        return Answer(response.status_code, response.headers, body[:_MOST_BYTES])
+
+
+def _silence(why: str) -> Answer:
+    return Answer(None, {}, b"", why)
