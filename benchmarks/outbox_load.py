@@ -17,6 +17,7 @@ from benchmarks import postgres
 from benchmarks.frame import WrongResult
 from postroad import OutgoingMessage, SendResult
 from postroad.outbox import DispatcherConfig, Outbox, OutboxDispatcher
+from postroad.outbox.dispatching.publishing import Publisher
 
 KEYS = 2_000
 # Ids in the order of time, as `add` makes them.
@@ -109,6 +110,6 @@ def an_outbox(directory: Path) -> Iterator[tuple[str, Outbox]]:
         yield dsn, outbox
 
 
-def a_dispatcher(outbox: Outbox, taker: Taker, config: DispatcherConfig | None = None) -> OutboxDispatcher:
+def a_dispatcher(outbox: Outbox, taker: Publisher, config: DispatcherConfig | None = None) -> OutboxDispatcher:
     """A dispatcher that publishes to the taker."""
     return OutboxDispatcher(outbox, taker, config or DispatcherConfig(), metrics=CollectorRegistry())
