@@ -34,10 +34,17 @@ class CircuitBreakerConfig:
 
 
 class CircuitBreaker:
-    """Counts failures in a row. Without a config it is always closed."""
+    """Counts failures in a row. Without a config it is always closed.
 
-    def __init__(self, config: CircuitBreakerConfig | None, monotonic: Callable[[], float]) -> None:
+    Each probe that fails doubles the time until the next one, up to `longest` seconds; without it that time stays.
+    """
+
+    def __init__(
+        self, config: CircuitBreakerConfig | None, monotonic: Callable[[], float], *, longest: float = 0.0
+    ) -> None:
         self._config = config
+        self._longest = longest
+        self._recovery = 0.0
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._failures = 0
@@ -82,6 +89,7 @@ class CircuitBreaker:
             self._failures += 1
             probing = self._opened_at is not None and self._state() == "half_open"
             if probing or (self._opened_at is None and self._failures >= self._config.failure_threshold):
+                self._recovery = self._next_recovery(self._config, probing=probing)
                 self._opened_at, self._probes = self._monotonic(), 0
 
     def undecided(self) -> None:
@@ -94,7 +102,11 @@ class CircuitBreaker:
             return "closed"
         return "open" if self._left() > 0 else "half_open"
 
+    def _next_recovery(self, config: CircuitBreakerConfig, *, probing: bool) -> float:
+        first = config.recovery_timeout_seconds
+        return max(first, min(2 * self._recovery, self._longest)) if probing else first
+
     def _left(self) -> float:
-        if self._config is None or self._opened_at is None:
+        if self._opened_at is None:
             return 0.0
-        return max(0.0, self._opened_at + self._config.recovery_timeout_seconds - self._monotonic())
+        return max(0.0, self._opened_at + self._recovery - self._monotonic())

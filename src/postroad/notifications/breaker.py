@@ -1,0 +1,56 @@
+"""A provider that failed too often in a row is left alone: first for half a minute, at last for five."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from postroad.bus.breaker import BreakerState, CircuitBreaker, CircuitBreakerConfig
+from postroad.errors import ConfigurationError
+
+_LONGEST_SECONDS: Final = 300.0
+_FIELDS: Final = {"failure_threshold": "breaker_failures", "recovery_timeout_seconds": "breaker_seconds"}
+
+
+class ProviderBreaker:
+    """Counts a provider's failures in a row for all threads. When its time ends one push passes as a probe."""
+
+    def __init__(
+        self, *, failures: int = 5, seconds: float = 30.0, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._circuit = CircuitBreaker(_config(failures, seconds), monotonic, longest=_LONGEST_SECONDS)
+
+    @property
+    def state(self) -> BreakerState:
+        """Whether pushes pass, wait, or one passes as a probe."""
+        return self._circuit.state
+
+    def admit(self) -> float | None:
+        """None when the push may be sent; else the seconds after which to ask again."""
+        return self._circuit.admit()
+
+    def pause(self) -> float:
+        """How long until a probe may pass; 0 when pushes pass."""
+        return self._circuit.pause()
+
+    def succeeded(self) -> None:
+        """The provider answered about a device: close."""
+        self._circuit.succeeded()
+
+    def failed(self) -> None:
+        """The provider did not answer, is overloaded or knows us no more."""
+        self._circuit.failed()
+
+    def undecided(self) -> None:
+        """The push was admitted and not sent: give its place back."""
+        self._circuit.undecided()
+
+
+def _config(failures: int, seconds: float) -> CircuitBreakerConfig:
+    try:
+        return CircuitBreakerConfig(failure_threshold=failures, recovery_timeout_seconds=seconds)
+    except ConfigurationError as error:
+        inner = error.field or ""
+        field = _FIELDS.get(inner, inner)
+        raise ConfigurationError(error.message.replace(inner, field), field=field) from None
