@@ -59,6 +59,12 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     assert (config.publish_retry_delay_seconds, config.deduplication_window_seconds) == (0.5, 300)
     assert (config.echo, config.unhandled, config.concurrency, config.max_receives) == ("settle", "release", 1, 3)
     assert (config.retry_delays_seconds, config.heartbeat_max_seconds) == ((1, 5, 30, 120), 3600)
+    assert (config.enable_deduplication, config.local_dispatch, config.overflow) == (True, True, "blobs")
+    unset = {name for name in config.__slots__ if getattr(config, name) is None}
+    assert unset == {
+        *("message_group_id", "event_type_allowlist", "event_type_blocklist"),
+        *("publisher_id", "dead_letter_queue_url", "max_message_bytes"),
+    }
     assert BusConfig is SQSEventBusConfig
 
 
@@ -80,6 +86,18 @@ def test_a_variable_that_is_no_number_is_refused_by_name(monkeypatch: pytest.Mon
 
     with pytest.raises(ConfigurationError, match="WINK_SQS_POLL_INTERVAL"):
         BusConfig.from_env()
+
+
+def test_a_variable_out_of_bounds_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROAD_SQS_VISIBILITY_TIMEOUT", "43201")
+
+    with pytest.raises(ConfigurationError, match=r"POSTROAD_SQS_VISIBILITY_TIMEOUT.*from 0 to 43200"):
+        BusConfig.from_env()
+
+
+def test_a_config_of_another_kind_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="config"):
+        SQSEventBus(queue_url="http://fake/1/orders", client=object(), config={})  # type: ignore[arg-type]  # the test is about it
 
 
 @pytest.mark.parametrize("url", [None, "", "orders"])

@@ -109,6 +109,11 @@ def test_two_reducers_for_one_event_are_refused(session: Session) -> None:
         session.install(Twice)
 
 
+def test_the_initial_state_is_made_by_a_function(session: Session) -> None:
+    with pytest.raises(TypeError, match="initial"):
+        session.install(Plan, initial=Plan())  # type: ignore[arg-type]  # the test is about it
+
+
 def test_a_reducer_is_for_a_class_of_events() -> None:
     with pytest.raises(TypeError, match="class"):
         reducer(on="AddStep")  # type: ignore[arg-type]  # the test is about it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.sessions.plans import AddStep, Note, Plan, names_of
@@ -40,6 +41,12 @@ def test_it_hears_of_its_own_slice_only_and_only_of_changes(session: Session) ->
     session.broadcast(Note("another slice"))
 
     assert told == []
+
+
+@pytest.mark.parametrize(("slice_type", "fn", "named"), [(int, print, "slice_type"), (Plan, "print", "fn")])
+def test_what_cannot_be_observed_or_told_is_refused(session: Session, slice_type: Any, fn: Any, named: str) -> None:
+    with pytest.raises(TypeError, match=f"^{named}"):
+        session.observe(slice_type, fn)
 
 
 def test_unsubscribing_ends_it(session: Session) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -159,6 +160,14 @@ def test_text_that_is_no_snapshot_is_refused_and_changes_nothing(filled: Session
 
     assert filled[Plan].latest() == Plan(("research",))
     assert filled[PromptRendered].all() == (RENDERED,)
+
+
+@pytest.mark.parametrize("what", [None, 5, {}])
+def test_what_is_neither_a_snapshot_nor_text_is_refused(filled: Session, what: Any) -> None:
+    with pytest.raises(InvalidSnapshot):
+        filled.restore(what)
+
+    assert filled[Plan].latest() == Plan(("research",))
 
 
 def test_a_snapshot_of_another_version_is_refused(filled: Session) -> None:

@@ -16,7 +16,18 @@ from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
 from postroad.bus.sns import SNSEventBus
 from postroad.bus.sqs import SQSEventBus, SQSEventBusWithCircuitBreaker
 from postroad.bus.topic import TopicEventBus
-from postroad.errors import CircuitOpenError, DuplicateInProgress, NotSent, OutOfOrder, PublishFailed
+from postroad.errors import (
+    CircuitOpenError,
+    ConfigurationError,
+    DuplicateInProgress,
+    InvalidMessage,
+    InvalidName,
+    MessageTooLarge,
+    NotSent,
+    OutOfOrder,
+    PublishFailed,
+    TransportError,
+)
 
 __all__ = [
     "Archive",
@@ -25,6 +36,7 @@ __all__ = [
     "BusHealth",
     "CircuitBreakerConfig",
     "CircuitOpenError",
+    "ConfigurationError",
     "ControlBus",
     "DeduplicatingEventBus",
     "DeduplicationCache",
@@ -35,7 +47,10 @@ __all__ = [
     "HandlerFailure",
     "HandlingContext",
     "InProcessEventBus",
+    "InvalidMessage",
+    "InvalidName",
     "KinesisEventBus",
+    "MessageTooLarge",
     "NotSent",
     "OutOfOrder",
     "PublishFailed",
@@ -48,5 +63,6 @@ __all__ = [
     "SQSEventBusWithCircuitBreaker",
     "TelemetryBus",
     "TopicEventBus",
+    "TransportError",
     "current_context",
 ]

@@ -50,6 +50,7 @@ class Archive:
 
     def __init__(self, store: ArchivingStore, topic: str, *, fifo: bool = False, retention: float = 2_592_000) -> None:
         names = names_of(topic, fifo=fifo)
+        names.check(_GROUP)
         self.topic = names.topic
         self._retention = retention
         self._store = store

@@ -84,8 +84,8 @@ class SQSEventBusConfig:
     def from_env(cls, **overrides: Any) -> Self:
         """The settings that the environment tells; an override wins over it."""
         told = {
-            "poll_interval_seconds": _number("POLL_INTERVAL"),
-            "visibility_timeout_seconds": _number("VISIBILITY_TIMEOUT"),
+            "poll_interval_seconds": _number("POLL_INTERVAL", "poll_interval_seconds"),
+            "visibility_timeout_seconds": _number("VISIBILITY_TIMEOUT", "visibility_timeout_seconds"),
             "publisher_id": (bus_variable("PUBLISHER_ID") or (None, None))[1],
         }
         return cls(**{**{name: value for name, value in told.items() if value is not None}, **overrides})
@@ -105,7 +105,16 @@ class SQSEventBusConfig:
 BusConfig = SQSEventBusConfig
 
 
-def _number(name: str) -> float | None:
+def checked_config(config: SQSEventBusConfig | None) -> SQSEventBusConfig:
+    """The config that was passed, as it is; without one, what the environment tells."""
+    if config is None:
+        return SQSEventBusConfig.from_env()
+    if not isinstance(config, SQSEventBusConfig):
+        raise _refused("config", config, "a BusConfig")
+    return config
+
+
+def _number(name: str, field: str) -> float | None:
     found = bus_variable(name)
     if found is None:
         return None
@@ -114,9 +123,10 @@ def _number(name: str) -> float | None:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 0 <= number < math.inf:
+    most = _SECONDS[field]
+    if not 0 <= number <= most or number == math.inf:
         raise ConfigurationError(
-            f"variable {variable}: {text!r} is not a number of seconds", field=variable,
+            f"variable {variable}: {text!r} is not {_wanted(most)}", field=variable,
             remedy="Give a plain number of seconds, such as 0.5.",
         )  # fmt: skip
     return number
@@ -125,8 +135,11 @@ def _number(name: str) -> float | None:
 def _check_seconds(name: str, value: object, most: float) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 <= value <= most or value == math.inf:  # type: ignore[operator]  # a number by now
-        wanted = "of 0 or more" if most == math.inf else f"from 0 to {most:.0f}"
-        raise _refused(name, value, f"a number of seconds {wanted}")
+        raise _refused(name, value, _wanted(most))
+
+
+def _wanted(most: float) -> str:
+    return "a number of seconds " + ("of 0 or more" if most == math.inf else f"from 0 to {most:.0f}")
 
 
 def _check_count(name: str, value: object, low: int, high: int) -> None:

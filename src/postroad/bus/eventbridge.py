@@ -8,12 +8,13 @@ from typing import Any
 from postroad.blobs import Blobs
 from postroad.bus.breaker import CircuitBreakerConfig
 from postroad.bus.clients import Clients, as_connection, checked_url, queues_of
-from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.local import EventBus
 from postroad.bus.remote import Outlet, RemoteEventBus
 from postroad.bus.sns import inlet_of, topic_of
 from postroad.bus.sqs import dead_letters_of, limit_of
 from postroad.clock import SYSTEM_CLOCK, Clock
+from postroad.errors import InvalidInput
 from postroad.events import EventRegistry, default_registry
 from postroad.queues.references import ATTRIBUTE
 from postroad.queues.unwrapping import EVENT_SOURCE, wrap_detail
@@ -38,7 +39,7 @@ class EventBridgeEventBus(RemoteEventBus):
         clock: Clock | None = None,
         breaker: CircuitBreakerConfig | None = None,
     ) -> None:
-        config = SQSEventBusConfig.from_env() if config is None else config
+        config = checked_config(config)
         clock = SYSTEM_CLOCK if clock is None else clock
         url = None if queue_url is None else checked_url(queue_url)
         place = event_bus_name if event_bus_name.startswith("arn:") else url
@@ -82,8 +83,17 @@ class EventBridgeEventBus(RemoteEventBus):
         if event_types is not None:
             pattern["detail-type"] = sorted(registry.name_of(each)[:128] for each in event_types)
         if payload is not None:
-            pattern["detail"] = {"payload": {name: list(values) for name, values in payload.items()}}
+            pattern["detail"] = {"payload": {name: _choice(name, values) for name, values in payload.items()}}
         return pattern
+
+
+def _choice(name: str, values: object) -> list[Any]:
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Collection) or not values:
+        raise InvalidInput(
+            f"payload.{name}: {values!r} is not a collection of one or more values", field=f"payload.{name}",
+            remedy="Give the values to choose in a list.",
+        )  # fmt: skip
+    return list(values)
 
 
 def detail_of(body: bytes, attributes: Mapping[str, str]) -> str:

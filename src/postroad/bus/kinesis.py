@@ -16,7 +16,7 @@ from postroad.blobs import Blobs
 from postroad.bus.archived import Reader, selection
 from postroad.bus.attributes import attributes_of
 from postroad.bus.breaker import CircuitBreakerConfig
-from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.health import BusHealth
 from postroad.bus.local import EventBus
 from postroad.bus.remote import Outlet, RemoteEventBus
@@ -51,7 +51,7 @@ class KinesisEventBus(RemoteEventBus):
         breaker: CircuitBreakerConfig | None = None,
     ) -> None:
         _check(stream, consumer, dead_letter)
-        config = SQSEventBusConfig.from_env() if config is None else config
+        config = checked_config(config)
         clock = SYSTEM_CLOCK if clock is None else clock
         codec = Codec(default_registry if registry is None else registry, clock=clock)
         large = blobs if config.overflow == "blobs" else None

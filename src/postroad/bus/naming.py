@@ -38,6 +38,12 @@ class Names:
         """A queue of one process."""
         return check_name(f"{self.own_prefix}{number}{self._suffix}", field="topic")
 
+    def check(self, group: str | None) -> None:
+        """Refuse a topic or group whose queues could not be named, before anything is made."""
+        self.dead(group)
+        if group is None:
+            self.own("0" * 12)
+
     @property
     def own_prefix(self) -> str:
         """What all own queues of the topic begin with."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from postroad.bus.hands import Hands, Reception
-from postroad.errors import PostroadError, QueueNotFound, TransportError
+from postroad.errors import InvalidInput, PostroadError, QueueNotFound, TransportError
 from postroad.queues import Delivery, Queue
 from postroad.queues.backoff import Backoff
 
@@ -17,6 +17,8 @@ from postroad.queues.backoff import Backoff
 _SLICE_SECONDS = 0.5
 # How long a stop waits for the transport to take back what was in hand, when its own time is over.
 _GRACE_SECONDS = 0.2
+# What stands for ever: locks refuse to wait much longer than this.
+_YEAR_SECONDS = 31_536_000.0
 
 
 class Run:
@@ -162,6 +164,16 @@ class Run:
             self._reception.tally.add("gaps")
             self._reception.teller.tell("bus_gap", queue=self._reception.inlet.source.name)
         return reopened
+
+
+def checked_timeout(timeout: object) -> float:
+    """The seconds that a stop may take. What is no time is refused before anything is stopped."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise InvalidInput(
+            f"timeout: {timeout!r} is not a number of seconds of 0 or more", field="timeout",
+            remedy="Give the seconds that stopping may take.",
+        )  # fmt: skip
+    return min(timeout, _YEAR_SECONDS)
 
 
 def _as_transport_error(error: PostroadError) -> TransportError:

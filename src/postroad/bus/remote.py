@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from postroad.bus.breaker import CircuitBreaker, CircuitBreakerConfig
-from postroad.bus.config import SQSEventBusConfig, Unhandled
+from postroad.bus.config import SQSEventBusConfig, Unhandled, checked_config
 from postroad.bus.context import HandlingContext, handling
 from postroad.bus.hands import Reception, receives_for
 from postroad.bus.health import BusHealth, Tally
@@ -23,7 +23,7 @@ from postroad.bus.local import EventBus, InProcessEventBus
 from postroad.bus.memory import Memory
 from postroad.bus.occupancy import Occupancy
 from postroad.bus.packing import Packer
-from postroad.bus.receiving import Run
+from postroad.bus.receiving import Run, checked_timeout
 from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
 from postroad.bus.sending import Sender, Sent
 from postroad.bus.settling import Settler
@@ -87,7 +87,7 @@ class RemoteEventBus:
         chores: Sequence[Chore] = (),
     ) -> None:
         self.name = outlet.name
-        self.config = SQSEventBusConfig.from_env() if config is None else config
+        self.config = checked_config(config)
         clock = SYSTEM_CLOCK if clock is None else clock
         self._registry = default_registry if registry is None else registry
         self._local: EventBus = InProcessEventBus() if local_bus is None else local_bus
@@ -198,10 +198,11 @@ class RemoteEventBus:
     def stop_receiver(self, *, timeout: float = 5.0) -> None:
         """Start no further handler, give back what none began on, and return within `timeout`. Stopping twice is ok."""
         self._check_process()
+        seconds = checked_timeout(timeout)
         with self._lifecycle:
             run, self._run = self._run, None
         if run is not None:
-            run.stop(timeout)
+            run.stop(seconds)
 
     def receive_once(self) -> list[Any]:
         """Poll once, handle what came, and return the events that were handled without error."""

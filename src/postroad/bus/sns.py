@@ -7,7 +7,7 @@ from typing import Any
 from postroad.blobs import Blobs
 from postroad.bus.breaker import CircuitBreakerConfig
 from postroad.bus.clients import Clients, as_connection, checked_url, queues_of
-from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.inlets import GivenQueue
 from postroad.bus.local import EventBus
 from postroad.bus.remote import Outlet, RemoteEventBus
@@ -39,7 +39,7 @@ class SNSEventBus(RemoteEventBus):
     ) -> None:
         if not str(topic_arn).startswith("arn:"):
             raise ConfigurationError(f"topic_arn: {topic_arn!r} is not the ARN of a topic", field="topic_arn")
-        config = SQSEventBusConfig.from_env() if config is None else config
+        config = checked_config(config)
         clock = SYSTEM_CLOCK if clock is None else clock
         url = None if queue_url is None else checked_url(queue_url)
         given = {"sns": sns_client, "sqs": sqs_client}

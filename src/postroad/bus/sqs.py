@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from postroad.blobs import Blobs
 from postroad.bus.breaker import CircuitBreakerConfig
 from postroad.bus.clients import Clients, checked_url, queues_of
-from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.inlets import GivenQueue
 from postroad.bus.local import EventBus
 from postroad.bus.remote import Outlet, RemoteEventBus
@@ -19,6 +20,7 @@ from postroad.queues.burying import DeadLetters, GivenDeadLetters
 from postroad.queues.overflow import OverflowingQueue
 from postroad.queues.spec import MAX_MESSAGE_BYTES
 
+_ARN = re.compile(r"arn:[\w-]+:sqs:[\w-]+:\d+:[\w-]+(\.fifo)?", re.ASCII)
 _PUBLISH = ("sqs:SendMessage", "sqs:GetQueueAttributes")
 _RECEIVE = (
     *("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility", "sqs:GetQueueAttributes"),
@@ -42,7 +44,7 @@ class SQSEventBus(RemoteEventBus):
         breaker: CircuitBreakerConfig | None = None,
     ) -> None:
         url = checked_url(queue_url)
-        config = SQSEventBusConfig.from_env() if config is None else config
+        config = checked_config(config)
         clock = SYSTEM_CLOCK if clock is None else clock
         clients = Clients(place=url, timeout=config.publish_timeout_seconds, given={"sqs": client})
         outgoing = queues_of(clients.publishing("sqs"), clock).queue(url, attempts=1)
@@ -73,6 +75,9 @@ class SQSEventBus(RemoteEventBus):
         """The least rights that publishers or receivers of the queue need, on exactly these ARNs."""
         if role not in ("publish", "receive", "both"):
             raise InvalidInput(f"role: {role!r} is none of publish, receive, both", field="role")
+        _check_arn("queue_arn", queue_arn)
+        if dead_letter_arn is not None:
+            _check_arn("dead_letter_arn", dead_letter_arn)
         actions = {"publish": _PUBLISH, "receive": _RECEIVE, "both": (*_PUBLISH, *_RECEIVE)}[role]
         statements = [{"Effect": "Allow", "Action": sorted(set(actions)), "Resource": queue_arn}]
         if dead_letter_arn is not None and role != "publish":
@@ -85,6 +90,14 @@ class SQSEventBusWithCircuitBreaker(SQSEventBus):
 
     def __init__(self, *, breaker: CircuitBreakerConfig | None = CircuitBreakerConfig(), **options: Any) -> None:  # noqa: B008 - a frozen value
         super().__init__(breaker=breaker, **options)
+
+
+def _check_arn(name: str, arn: object) -> None:
+    if not isinstance(arn, str) or _ARN.fullmatch(arn) is None:
+        raise InvalidInput(
+            f"{name}: {arn!r} is not the ARN of one queue", field=name,
+            remedy="Give the whole ARN, such as arn:aws:sqs:eu-central-1:123456789012:orders.",
+        )  # fmt: skip
 
 
 def overflowing(queue: Queue, blobs: Blobs | None, config: SQSEventBusConfig, clock: Clock) -> Queue:

@@ -44,6 +44,7 @@ def tail(
     group that was not there before is removed at the end.
     """
     names = names_of(topic)
+    names.check(group)
     port = store.topic(topic if topic.startswith("arn:") else names.topic, fifo=names.fifo)
     filter = {"EventType": tuple(types)} if types else None
     deadline = None if timeout is None else time.monotonic() + timeout

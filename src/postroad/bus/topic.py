@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from postroad.bus.attributes import attributes_of
-from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.judging import Wanted
 from postroad.bus.naming import Names, check_group, names_of
 from postroad.bus.remote import Outlet, RemoteEventBus
 from postroad.bus.stores import QueueTags, Store
 from postroad.bus.topic_queues import GroupQueue, OwnQueue
-from postroad.errors import ConfigurationError
+from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import Envelope, EventRegistry
 from postroad.queues import Delivery
 from postroad.queues.burying import OwnDeadLetters
@@ -42,7 +42,8 @@ def bus_for(
     """The bus of a topic: without a group every process gets every event, with one a member of the group does."""
     _check(group, orphan_after)
     names = names_of(topic, fifo=fifo)
-    config = SQSEventBusConfig.from_env() if config is None else config
+    names.check(group)
+    config = checked_config(config)
     config = _dispatching(config, group, local)
     filter = _filter(store.registry, event_types, attributes)
     address = topic if topic.startswith("arn:") else names.topic
@@ -86,8 +87,23 @@ def _filter(
 ) -> Mapping[str, tuple[str, ...]] | None:
     wanted: dict[str, Collection[str]] = dict(attributes or {})
     if event_types is not None:
-        wanted["EventType"] = [registry.register(each) for each in event_types]
+        wanted["EventType"] = [registry.register(each) for each in _checked_types(event_types)]
     return check_filter(wanted if wanted or attributes is not None else None)
+
+
+def _checked_types(event_types: object) -> Collection[type]:
+    if isinstance(event_types, type | str) or not isinstance(event_types, Collection):
+        raise _no_types(event_types)
+    if not all(isinstance(each, type) for each in event_types):
+        raise _no_types(event_types)
+    return event_types
+
+
+def _no_types(event_types: object) -> InvalidInput:
+    return InvalidInput(
+        f"event_types: {event_types!r} is not a collection of classes", field="event_types",
+        remedy="Give the classes of the events in a list.",
+    )  # fmt: skip
 
 
 def _wanted(filter: Mapping[str, tuple[str, ...]] | None) -> Wanted:

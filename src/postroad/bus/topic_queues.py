@@ -69,7 +69,6 @@ class OwnQueue:
         self._queue: Queue | None = None
         self._spec: QueueSpec | None = None
         self._renewed_at = 0.0
-        names.own("0" * 12)
 
     @property
     def source(self) -> Queue:

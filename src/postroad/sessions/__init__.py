@@ -1,5 +1,6 @@
 """Sessions: state that follows events in every process; and main loops that answer requests over a bus."""
 
+from postroad.errors import DeadlineExceeded, InvalidSnapshot, RequestFailed, RequestTimeout
 from postroad.sessions.client import MainLoopClient, PendingRequest, SQSMainLoopClient
 from postroad.sessions.loop import Adapter, MainLoop
 from postroad.sessions.observing import Subscription
@@ -20,6 +21,8 @@ from postroad.sessions.telemetry import (
 __all__ = [
     "Adapter",
     "Budget",
+    "DeadlineExceeded",
+    "InvalidSnapshot",
     "MainLoop",
     "MainLoopClient",
     "MainLoopCompleted",
@@ -30,6 +33,8 @@ __all__ = [
     "PromptExecuted",
     "PromptRendered",
     "PromptResponse",
+    "RequestFailed",
+    "RequestTimeout",
     "SQSMainLoopClient",
     "Session",
     "SliceAccessor",

@@ -45,8 +45,8 @@ class Session:
         self.created_at = _checked_moment(created_at)
         self.tags: Mapping[str, str] = MappingProxyType(_checked_tags(tags))
         self.scope: Scope = _checked_scope(scope)
-        self.parent = parent
-        self.event_bus: EventBus = InProcessEventBus() if bus is None else bus
+        self.parent = _checked_parent(parent)
+        self.event_bus: EventBus = _checked_bus(bus)
         self._state = State(registry_of(self.event_bus))
         self._codec = Codec(self._state.registry)
         self._lock = threading.RLock()
@@ -72,6 +72,8 @@ class Session:
     def install(self, cls: type[T], *, initial: Callable[[], T] | None = None) -> None:
         """Let the class's `@reducer` methods follow their events; `initial` makes the first state when it is needed."""
         checked_slice_class(cls)
+        if initial is not None and not callable(initial):
+            raise TypeError(f"initial: {initial!r} cannot be called; pass what makes the first state")
         with self._lock:
             events = self._state.install(cls, initial)
         self._hear(*events)
@@ -98,6 +100,10 @@ class Session:
 
     def observe(self, slice_type: type[T], fn: Callable[[tuple[T, ...], tuple[T, ...]], object]) -> Subscription:
         """Call `fn(old, new)` after each change of the slice, on the thread that changed it."""
+        if not is_dataclass_type(slice_type):
+            raise TypeError(f"slice_type: {slice_type!r} is not a dataclass; slices hold dataclasses")
+        if not callable(fn):
+            raise TypeError(f"fn: {fn!r} cannot be called; pass fn(old, new)")
         subscription = Subscription(slice_type, fn, self._leave)
         with self._lock:
             self._observers.append(subscription)
@@ -117,7 +123,7 @@ class Session:
 
     def restore(self, snapshot: Snapshot | str) -> None:
         """Hold exactly the slices of the snapshot; all others are emptied. An error leaves everything as it was."""
-        found = Snapshot.from_json(snapshot) if isinstance(snapshot, str | bytes) else snapshot
+        found = snapshot if isinstance(snapshot, Snapshot) else Snapshot.from_json(snapshot)
         slices = found.read(self._codec)
         with self._changing() as state:
             state.slices, state.ledger = Slices(slices), Ledger(found.applied)
@@ -233,16 +239,34 @@ def _checked_id(session_id: UUID | None) -> UUID:
 
 
 def _checked_moment(moment: datetime | None) -> datetime:
+    if moment is not None and not isinstance(moment, datetime):
+        raise TypeError(f"created_at: {moment!r} is not a datetime")
     if moment is not None and moment.utcoffset() is None:
         raise ValueError(f"created_at: {moment!r} has no time zone; use datetime.now(UTC)")
     return moment or utc_now()
 
 
 def _checked_tags(tags: Mapping[Any, Any] | None) -> dict[str, str]:
+    if tags is not None and not isinstance(tags, Mapping):
+        raise TypeError(f"tags: {tags!r} is not a mapping of text to text")
     for name, value in (tags or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"tags: {name!r}: {value!r} is not text")
     return dict(tags or {})
+
+
+def _checked_parent(parent: Session | None) -> Session | None:
+    if parent is not None and not isinstance(parent, Session):
+        raise TypeError(f"parent: {parent!r} is not a session")
+    return parent
+
+
+def _checked_bus(bus: EventBus | None) -> EventBus:
+    if bus is None:
+        return InProcessEventBus()
+    if not isinstance(bus, EventBus):
+        raise TypeError(f"bus: {bus!r} is not a bus; it needs subscribe, unsubscribe and publish")
+    return bus
 
 
 def _checked_scope(scope: Scope) -> Scope:
