@@ -9,114 +9,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.aws.cloud import Cloud, dynamodb_event
 
-from postroad.agents import AgentEvent, Agents
-from postroad.agents.aws.store import AwsAgentStore
-from postroad.agents.tables import SUBSCRIBER_EVENTS, SUBSCRIBERS
+from postroad.agents import AgentEvent
+from postroad.agents.tables import SUBSCRIBERS
 from postroad.connections.aws import AwsConnection
 from postroad.errors import AgentDeleted, AgentExists, AgentNotFound, NotSupported
-from postroad.lambdas import aggregator, publisher, sweeper
+from postroad.lambdas import aggregator, sweeper
 from postroad.lambdas.agents import opened
-from postroad.queues import Delivery
-from postroad.wiring import Backend, connect
+from postroad.wiring import connect
 
 pytestmark = pytest.mark.aws
-
-
-class Cloud:
-    """Agents under names of their own, and the functions that AWS would call."""
-
-    def __init__(self, backend: Backend, aws: AwsConnection, stream: str) -> None:
-        self.backend = backend
-        self.aws = aws
-        self.stream = stream
-        self.agents: Agents = backend.agents()
-        self.agents.provision()
-        self.prefix = stream.rpartition("-")[2]
-        store = self.agents.store
-        assert isinstance(store, AwsAgentStore)
-        self.store = store
-        self._read: set[str] = set()
-
-    def id(self, name: str) -> str:
-        return f"{name}-{self.prefix}"
-
-    def register(self, *names: str, **options: Any) -> None:
-        for name in names:
-            self.agents.register(self.id(name), **options)
-
-    def subscribe(self, listener: str, producer: str) -> None:
-        self.agents.subscribe(self.id(listener), self.id(producer))
-
-    def publish(self, name: str, *numbers: int, **options: Any) -> None:
-        results = self.agents.publish([AgentEvent(self.id(name), "counted", {"n": n}, **options) for n in numbers])
-        assert all(result.ok for result in results), results
-
-    def kinesis_event(self) -> dict[str, Any]:
-        """All records of the stream that were not read yet, as Lambda gets them."""
-        records = []
-        for shard in self.aws.kinesis.list_shards(StreamName=self.stream)["Shards"]:
-            iterator: str | None = self.aws.kinesis.get_shard_iterator(
-                StreamName=self.stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
-            )["ShardIterator"]
-            answer: Any = self.aws.kinesis.get_records(ShardIterator=iterator or "", Limit=1_000)
-            records += [_kinesis_record(shard["ShardId"], raw) for raw in answer["Records"]]
-        new = [record for record in records if record["eventID"] not in self._read]
-        self._read |= {record["eventID"] for record in new}
-        return {"Records": new}
-
-    def rows(self) -> list[dict[str, Any]]:
-        table = self.store._tables.name(SUBSCRIBER_EVENTS)
-        items: list[dict[str, Any]] = self.aws.dynamodb.scan(TableName=table, ConsistentRead=True)["Items"]
-        return items
-
-    def aggregate(self) -> dict[str, Any]:
-        return aggregator.handler(self.kinesis_event(), None)
-
-    def release(self, event: dict[str, Any] | None = None) -> dict[str, Any]:
-        return publisher.handler(event or dynamodb_event(self.rows()), None)
-
-    def take(self, name: str) -> list[Delivery]:
-        return self.agents.queue(self.id(name)).receive(wait=1)
-
-    def drain(self, name: str) -> list[int]:
-        numbers: list[int] = []
-        while taken := self.take(name):
-            numbers += [json.loads(delivery.body)["data"]["n"] for delivery in taken]
-            self.agents.queue(self.id(name)).ack(taken)
-        return numbers
-
-    def state(self, listener: str, producer: str) -> str:
-        [found] = [
-            each for each in self.agents.subscriptions(self.id(listener)).items if each.producer_id == self.id(producer)
-        ]
-        return found.state
-
-
-def _kinesis_record(shard: str, raw: Any) -> dict[str, Any]:
-    return {
-        "eventID": f"{shard}:{raw['SequenceNumber']}",
-        "eventSource": "aws:kinesis",
-        "kinesis": {
-            "partitionKey": raw["PartitionKey"],
-            "sequenceNumber": raw["SequenceNumber"],
-            "data": base64.b64encode(raw["Data"]).decode(),
-            "approximateArrivalTimestamp": raw["ApproximateArrivalTimestamp"].timestamp(),
-        },
-    }
-
-
-def dynamodb_event(items: list[dict[str, Any]], *, images: bool = True, kind: str = "INSERT") -> dict[str, Any]:
-    """Rows as the stream of the table brings them."""
-    records = []
-    for number, item in enumerate(items, 1):
-        change = {
-            "Keys": {name: item[name] for name in ("subscriberId", "timestamp")},
-            "SequenceNumber": str(number),
-            **({"NewImage": item} if images else {}),
-        }
-        records.append({"eventName": kind, "eventSource": "aws:dynamodb", "dynamodb": change})
-    return {"Records": records}
 
 
 @pytest.fixture
@@ -129,7 +32,8 @@ def cloud(
     monkeypatch.setenv("EVENTS_STREAM", stream)
     monkeypatch.setenv("POSTROAD_URL", f"aws://us-east-1?endpoint_url={ministack_url}")
     with connect() as backend:
-        yield Cloud(backend, aws, stream)
+        backend.agents().provision()
+        yield Cloud(backend, aws, stream, stream.rpartition("-")[2])
 
 
 def test_an_event_goes_the_whole_way(cloud: Cloud) -> None:
@@ -232,7 +136,9 @@ def test_rows_without_images_are_read_and_other_changes_ignored(cloud: Cloud) ->
 
 def test_a_malformed_row_is_put_aside(cloud: Cloud) -> None:
     cloud.register("bob")
-    broken = {"subscriberId": {"S": cloud.id("bob")}, "timestamp": {"S": "2025-07-01T00:00:00.000Z#x#1"}}
+    broken: dict[str, Any] = {
+        "subscriberId": {"S": cloud.id("bob")}, "timestamp": {"S": "2025-07-01T00:00:00.000Z#x#1"},
+    }  # fmt: skip
 
     answer = cloud.release(dynamodb_event([broken]))
 
@@ -329,7 +235,7 @@ def test_a_paused_producer_is_withheld_until_the_publisher_meets_the_marker(clou
     withheld = cloud.take("bob")
 
     cloud.agents.resume(*pair)
-    markers = [row for row in cloud.rows() if row["timestamp"]["S"].startswith("~")]
+    markers = cloud.markers()
     cloud.release(dynamodb_event(markers))
 
     assert withheld == []
@@ -347,7 +253,7 @@ def test_a_replay_brings_rows_again_marked(cloud: Cloud) -> None:
     cloud.drain("bob")
 
     replayed = cloud.agents.replay(cloud.id("bob"), cloud.id("ann"))
-    cloud.release(dynamodb_event([row for row in cloud.rows() if row["timestamp"]["S"].startswith("~")]))
+    cloud.release(dynamodb_event(cloud.markers()))
     again = [json.loads(delivery.body) for delivery in cloud.take("bob")]
 
     assert replayed == 2
@@ -414,7 +320,7 @@ def test_fan_out_to_many_costs_few_calls(cloud: Cloud) -> None:
     cloud.register("ann")
     table = cloud.store._tables.name(SUBSCRIBERS)
     requests = [
-        {"PutRequest": {"Item": {"producerId": {"S": cloud.id("ann")}, "subscriberId": {"S": f"listener-{n}"},
+        {"PutRequest": {"Item": {"producerId": {"S": cloud.id("ann")}, "subscriberId": {"S": f"{n}-{cloud.ending}"},
                                  "createdAt": {"S": "2020-01-01T00:00:00.000Z"}, "state": {"S": "active"}}}}
         for n in range(200)
     ]  # fmt: skip

@@ -13,7 +13,8 @@ from postroad.agents.model import (
     RunStats,
     Subscription,
 )
-from postroad.agents.releasing import ReleaseResult, release
+from postroad.agents.outgoing import ReleaseResult
+from postroad.agents.releasing import release
 from postroad.agents.runner import Runner
 
 __all__ = [

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from postroad.agents.aws.rows import row_of
+from postroad.agents.aws.rows import UNREADABLE, row_of
 from postroad.agents.aws.store import AwsAgentStore
+from postroad.agents.outgoing import Marker, Row
 from postroad.agents.port import Rejected
-from postroad.agents.releasing import Marker, Row
 from postroad.lambdas.agents import opened
 
 _NOTHING: dict[str, Any] = {"batchItemFailures": []}
@@ -43,7 +43,7 @@ def _rows(
             continue
         try:
             row = row_of(item)
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+        except UNREADABLE as error:
             if store.reject([_rejected(change, item, error)]):
                 failed.append(sequence)
             continue

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from postroad import failpoints
 from postroad.agents.aws.rows import Item, item_of
 from postroad.agents.aws.tables import Tables
 from postroad.agents.aws.values import text
@@ -32,22 +35,25 @@ class DynamoFan:
         self._retention = retention
         self._sleep = sleep
 
-    def write(self, events: Sequence[StreamEvent]) -> tuple[FanOut, list[Item]]:
-        """What became of the events, and the rows that are there now."""
-        queues: dict[str, list[StreamEvent]] = {}
+    def write(self, events: Sequence[StreamEvent], written: list[Item] | None = None) -> FanOut:
+        """Write the rows of the events; those that are there now are added to `written`."""
+        queues: dict[str, deque[StreamEvent]] = {}
         for event in events:
-            queues.setdefault(event.producer_id, []).append(event)
+            queues.setdefault(event.producer_id, deque()).append(event)
         listeners, failed = self._listeners(queues)
-        written: list[Item] = []
+        count = 0
         while heads := [queue[0] for producer, queue in queues.items() if queue and producer not in failed]:
-            rows = [(event, item) for event in heads for item in self._items(event, listeners[event.producer_id])]
-            refused = self._put(rows, written)
-            failed |= refused
+            rows = ((event, item) for event in heads for item in self._items(event, listeners[event.producer_id]))
+            while chunk := list(itertools.islice(rows, BATCH)):
+                left = self._put(chunk)
+                failed |= {event.producer_id for event, _ in left}
+                count += len(chunk) - len(left)
+                if written is not None:
+                    written += [item for event, item in chunk if event.producer_id not in failed]
             for event in heads:
                 if event.producer_id not in failed:
-                    queues[event.producer_id].pop(0)
-        left = tuple(event for producer in failed for event in queues[producer])
-        return FanOut(len(written), released=0, failed=left), written
+                    queues[event.producer_id].popleft()
+        return FanOut(count, failed=tuple(event for producer in failed for event in queues[producer]))
 
     def _listeners(self, producers: Mapping[str, object]) -> tuple[dict[str, list[tuple[str, int]]], set[str]]:
         found: dict[str, list[tuple[str, int]]] = {}
@@ -67,27 +73,21 @@ class DynamoFan:
         )  # fmt: skip
         return [(item["subscriberId"]["S"], milliseconds(item["createdAt"]["S"])) for item in items]
 
-    def _items(self, event: StreamEvent, listeners: Sequence[tuple[str, int]]) -> list[Item]:
+    def _items(self, event: StreamEvent, listeners: Sequence[tuple[str, int]]) -> Iterator[Item]:
+        """The rows one after the other: an event may have a hundred thousand listeners."""
         arrived_ms = event.arrived_at.timestamp() * 1_000
-        return [
-            item_of(event, subscriber_id, self._retention)
-            for subscriber_id, since_ms in listeners
-            if arrived_ms >= since_ms - EARLY_MS
-        ]
+        for subscriber_id, since_ms in listeners:
+            if arrived_ms >= since_ms - EARLY_MS:
+                yield item_of(event, subscriber_id, self._retention)
 
-    def _put(self, rows: Sequence[tuple[StreamEvent, Item]], written: list[Item]) -> set[str]:
-        """Write the rows of one round; the producers of which one could not be written."""
-        failed: set[str] = set()
-        for start in range(0, len(rows), BATCH):
-            chunk = rows[start : start + BATCH]
-            left = self._write([item for _, item in chunk])
-            keys = {(item["subscriberId"]["S"], item["timestamp"]["S"]) for item in left}
-            for event, item in chunk:
-                if (item["subscriberId"]["S"], item["timestamp"]["S"]) in keys:
-                    failed.add(event.producer_id)
-                else:
-                    written.append(item)
-        return failed
+    def _put(self, chunk: Sequence[tuple[StreamEvent, Item]]) -> list[tuple[StreamEvent, Item]]:
+        """Write one batch; what of it was given up."""
+        left = self._write([item for _, item in chunk])
+        failpoints.hit("agents.aggregate.mid")
+        keys = {(item["subscriberId"]["S"], item["timestamp"]["S"]) for item in left}
+        return [
+            (event, item) for event, item in chunk if (item["subscriberId"]["S"], item["timestamp"]["S"]) in keys
+        ]  # fmt: skip
 
     def _write(self, items: Sequence[Item]) -> Sequence[Item]:
         """Write one batch, again what was not processed; the items that were given up."""

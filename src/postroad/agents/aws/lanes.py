@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from postroad.agents.aws.discarding import Discarding
+from postroad.agents.aws.redriving import redrive
 from postroad.agents.aws.release import DynamoRelease
 from postroad.agents.aws.rows import marker_item
 from postroad.agents.aws.subscriptions import pair_key
 from postroad.agents.aws.tables import Tables
 from postroad.agents.aws.values import number, text
 from postroad.agents.model import LaneStats
-from postroad.agents.port import Registry
-from postroad.agents.releasing import Recipient
+from postroad.agents.outgoing import Recipient
 from postroad.agents.rules import not_found
 from postroad.agents.tables import DEAD_QUEUE, SUBSCRIBER_EVENTS, SUBSCRIBERS
 from postroad.clock import Clock
@@ -26,14 +27,16 @@ from postroad.queues.port import QueueTraits
 from postroad.queues.sqs import SQSQueues
 
 _STATE = {"#state": "state"}
+_NOTHING = "attribute_not_exists(heldFrom) AND attribute_not_exists(replay)"
 _SAMPLE = 100
 
 
 class AgentQueue:
     """An agent's queue that nobody else sends to."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, discarded: Callable[[], Mapping[str, int]]) -> None:
         self._queue = queue
+        self._discarded = discarded
         self.name = queue.name
 
     @property
@@ -47,7 +50,16 @@ class AgentQueue:
         )
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
-        return self._queue.receive(max_messages=max_messages, wait=wait, visibility=visibility)
+        deadline = time.monotonic() + wait
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            found = self._queue.receive(max_messages=max_messages, wait=left, visibility=visibility)
+            unwanted = self._unwanted(found)
+            if not unwanted:
+                return found
+            self._queue.ack(unwanted)
+            if len(unwanted) < len(found):
+                return [delivery for delivery in found if delivery not in unwanted]
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
         return self._queue.ack(deliveries)
@@ -69,22 +81,28 @@ class AgentQueue:
     def stats(self) -> QueueStats:
         return self._queue.stats()
 
+    def _unwanted(self, found: Sequence[Delivery]) -> list[Delivery]:
+        """What was discarded after SQS had it: nothing but a receive can take it out."""
+        if not found or not (discarded := self._discarded()):
+            return []
+        return [each for each in found if _sequence(each.body) <= discarded.get(_text(each.body, "agentId"), -1)]
+
 
 class SQSLanes:
     """What waits for each agent, and what sends it there."""
 
     def __init__(
-        self, tables: Tables, registry: Registry, queues: SQSQueues, release: DynamoRelease, clock: Clock
-    ) -> None:
+        self, tables: Tables, queues: SQSQueues, release: DynamoRelease, clock: Clock
+    ) -> None:  # fmt: skip
         self._tables = tables
-        self._registry = registry
+        self._discarding = Discarding(tables, clock)
         self._queues = queues
         self._release = release
         self._clock = clock
 
     def queue(self, agent_id: str) -> Queue:
         """The agent's queue."""
-        return AgentQueue(self._sqs(agent_id))
+        return AgentQueue(self._sqs(agent_id), lambda: self._recipient(agent_id).discarded)
 
     def send(self, recipient: Recipient, messages: Sequence[OutgoingMessage]) -> list[PostroadError | None]:
         """Send at most ten messages, of as many groups; what became of each."""
@@ -105,26 +123,13 @@ class SQSLanes:
             return []
         self._sqs(agent_id)
         sample = self._queues.queue(DEAD_QUEUE).peek(limit=_SAMPLE, force=True)
-        return [message for message in sample if _subscriber(message.body) == agent_id][:limit]
+        return [message for message in sample if _text(message.body, "subscriberId") == agent_id][:limit]
 
     def redrive(self, agent_id: str, limit: int | None) -> int:
         """Put this agent's dead letters behind what waits; those of others are left as they are."""
-        target, dead = self._sqs(agent_id), self._queues.queue(DEAD_QUEUE)
-        moved, foreign = 0, []
-        while limit is None or moved < limit:
-            batch = dead.receive(max_messages=10, visibility=60)
-            if not batch:
-                break
-            own = [each for each in batch if _subscriber(each.body) == agent_id]
-            own, rest = (own, []) if limit is None else (own[: limit - moved], own[limit - moved :])
-            foreign += [each for each in batch if each not in own and each not in rest] + rest
-            results = target.send([_again(each) for each in own]) if own else []
-            sent = [each for each, result in zip(own, results, strict=True) if result.ok]
-            dead.ack(sent)
-            moved += len(sent)
-            foreign += [each for each in own if each not in sent]
-        dead.release(foreign)
-        return moved
+        own = self._sqs(agent_id)
+        dead = self._queues.queue(DEAD_QUEUE)
+        return redrive(dead, own, lambda each: _text(each.body, "subscriberId") == agent_id, limit)
 
     def pause(self, listener_id: str, producer_id: str) -> bool:
         """Withhold this producer's events; what already reached the queue is delivered."""
@@ -132,34 +137,53 @@ class SQSLanes:
 
     def resume(self, listener_id: str, producer_id: str) -> bool:
         """Deliver what was withheld: the pair drains when the publisher meets the marker."""
-        is_held = "attribute_exists(producerId) AND attribute_exists(heldFrom)"
-        if self._set_state(listener_id, producer_id, "draining", is_held):
-            self._mark(listener_id, producer_id, f"resume-{uuid.uuid4().hex}")
-            return True
-        return self._set_state(listener_id, producer_id, "active", "attribute_exists(producerId)")
+        while not self._set_state(listener_id, producer_id, "active", f"attribute_exists(producerId) AND {_NOTHING}"):
+            waits = "attribute_exists(heldFrom) OR attribute_exists(replay)"
+            if self._set_state(listener_id, producer_id, "draining", waits):
+                self._mark(listener_id, producer_id, f"resume-{uuid.uuid4().hex}")
+                return True
+            if not self._release.pairs(listener_id, {producer_id}).get(producer_id):
+                return False
+        return True
 
     def replay(self, listener_id: str, producer_id: str, since_ms: int) -> int | None:
         """Deliver this producer's rows again: the publisher reads them when it meets the marker."""
-        answer = self._tables.call(
-            "get_item", SUBSCRIBERS, Key=pair_key(listener_id, producer_id), ConsistentRead=True
-        )  # fmt: skip
-        if not answer.get("Item"):
+        pair = self._release.pairs(listener_id, {producer_id}).get(producer_id)
+        if pair is None:
             return None
-        count = self._release.count_since(listener_id, producer_id, since_ms)
-        replay_id = uuid.uuid4().hex
-        self._mark(
-            listener_id, producer_id, f"replay-{replay_id}", replayId=text(replay_id), since=number(since_ms)
+        sequences = [int(row.sequence) for row in self._release.since(listener_id, producer_id, since_ms)]
+        if not sequences:
+            return 0
+        # One that waits already is part of this one.
+        earliest = since_ms if pair.replay is None else min(since_ms, pair.replay.since_ms)
+        replay = {
+            "replayId": text(uuid.uuid4().hex), "since": number(earliest), "until": text(str(max(sequences))),
+        }  # fmt: skip
+        asked = self._tables.conditional(
+            "update_item", SUBSCRIBERS, Key=pair_key(listener_id, producer_id), UpdateExpression="SET replay = :replay",
+            ConditionExpression="attribute_exists(producerId)", ExpressionAttributeValues={":replay": {"M": replay}},
         )  # fmt: skip
-        return count
+        if asked is None:
+            return None
+        self._mark(listener_id, producer_id, f"replay-{replay['replayId']['S']}")
+        return len(sequences)
 
     def discard(self, listener_id: str, producer_id: str) -> None:
-        """Nothing is kept unsent once a pair is gone: its rows expire."""
+        """Remove the rows of a pair, and let nothing of them be sent or given out any more."""
+        rows = [(row.key, int(row.sequence)) for row in self._release.since(listener_id, producer_id, 0)]
+        if not rows:
+            return
+        self._discarding.note(listener_id, producer_id, max(sequence for _, sequence in rows))
+        self._discarding.remove(listener_id, [key for key, _ in rows])
 
-    def _sqs(self, agent_id: str) -> Any:
-        record = self._registry.get(agent_id)
-        if record is None or record.queue_url is None:
+    def _recipient(self, agent_id: str) -> Recipient:
+        found = self._release.recipients([agent_id]).get(agent_id)
+        if found is None:
             raise not_found(agent_id)
-        return self._queues.queue(record.queue_url)
+        return found
+
+    def _sqs(self, agent_id: str) -> Queue:
+        return self._queues.queue(self._recipient(agent_id).queue_url)
 
     def _set_state(self, listener_id: str, producer_id: str, state: str, condition: str) -> bool:
         done = self._tables.conditional(
@@ -169,22 +193,22 @@ class SQSLanes:
         )  # fmt: skip
         return done is not None
 
-    def _mark(self, listener_id: str, producer_id: str, marker: str, **more: Any) -> None:
-        item = marker_item(listener_id, producer_id, self._clock.now(), marker, **more)
+    def _mark(self, listener_id: str, producer_id: str, marker: str) -> None:
+        item = marker_item(listener_id, producer_id, self._clock.now(), marker)
         self._tables.call("put_item", SUBSCRIBER_EVENTS, Item=item)
 
 
-def _again(dead: Delivery) -> OutgoingMessage:
-    told = hashlib.sha256(f"{dead.message_id}|{uuid.uuid4().hex}".encode()).hexdigest()
-    return OutgoingMessage(body=dead.body, group=dead.group, dedup_id=told)
-
-
-def _subscriber(body: bytes) -> str | None:
+def _text(body: bytes, name: str) -> str:
+    """A field of a message; empty for what is none of ours."""
     try:
-        found = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return None
-    return found.get("subscriberId")
+        return str(msgspec.json.decode(body, type=dict[str, Any]).get(name, ""))
+    except msgspec.MsgspecError:
+        return ""
+
+
+def _sequence(body: bytes) -> int:
+    told = _text(body, "sequenceNumber")
+    return int(told) if told.isdecimal() else 0
 
 
 def _as_error(error: Exception | None) -> PostroadError:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from postroad.agents.aws.rows import row_of
+from postroad.agents.aws.rows import MARKER, UNREADABLE, discarded_of, held_of, row_of
 from postroad.agents.aws.subscriptions import pair_key
 from postroad.agents.aws.tables import Tables
 from postroad.agents.aws.values import number, text
-from postroad.agents.model import PairState
-from postroad.agents.releasing import Marker, Pair, Recipient, Row
+from postroad.agents.outgoing import Held, Marker, Pair, Recipient, Replay, Row
 from postroad.agents.rules import time_text
 from postroad.agents.tables import AGENTS, BY_SUBSCRIBER, SUBSCRIBER_EVENTS, SUBSCRIBERS, Table
+from postroad.errors import Unavailable
 
-_STATE = {"#state": "state"}
-_MOST_KEYS = 100
+_STATE: Final = {"#state": "state"}
+_HELD_NAMES: Final = {"#key": "timestamp", "#notes": "notes"}
+_UNHELD: Final = "attribute_exists(producerId) AND attribute_not_exists(heldFrom)"
+_PAUSED: Final = f"{_UNHELD} AND #state = :paused"
+_RUNNING: Final = f"{_UNHELD} AND #state <> :paused"
+_COUNT: Final = "heldFrom.#notes = heldFrom.#notes + :one"
+_AS_SEEN: Final = "heldFrom.#key = :key AND heldFrom.#notes = :notes"
+_WAITING: Final = "#state = :draining OR (#state = :active AND attribute_exists(replay))"
+_MOST_KEYS: Final = 100
+_TRIES: Final = 10
 
 
 class DynamoRelease:
@@ -43,54 +51,75 @@ class DynamoRelease:
         keys = [pair_key(subscriber_id, producer_id) for producer_id in wanted]
         return {item["producerId"]["S"]: _pair(item) for item in self._read(SUBSCRIBERS, keys)}
 
-    def hold(self, row: Row, state: PairState) -> None:
-        """Note from where on nothing was sent; an earlier note stays, a lower key counts."""
-        held = {"M": {"sequenceNumber": text(row.sequence), "timestamp": text(row.key)}}
-        key = pair_key(row.subscriber_id, row.producer_id)
-        first = self._tables.conditional(
-            "update_item", SUBSCRIBERS, Key=key, UpdateExpression="SET heldFrom = :held, #state = :state",
-            ConditionExpression="attribute_exists(producerId) AND attribute_not_exists(heldFrom)",
-            ExpressionAttributeNames=_STATE, ExpressionAttributeValues={":held": held, ":state": text(state)},
-        )  # fmt: skip
-        if first is None:
-            self._tables.conditional(
-                "update_item", SUBSCRIBERS, Key=key, UpdateExpression="SET heldFrom.#key = :key",
-                ConditionExpression="attribute_exists(heldFrom) AND heldFrom.#key > :key",
-                ExpressionAttributeNames={"#key": "timestamp"}, ExpressionAttributeValues={":key": text(row.key)},
-            )  # fmt: skip
+    def hold(self, row: Row) -> bool:
+        """Note from where on nothing was sent; an earlier note stays, a lower key counts. False without a pair."""
+        fresh = {":held": _held_item(Held(row.sequence, row.key))}
+        for _ in range(_TRIES):
+            if (
+                self._note(row, "SET heldFrom = :held", _PAUSED, {**fresh, ":paused": text("paused")})
+                or self._note(row, "SET heldFrom = :held, #state = :draining", _RUNNING,
+                              {**fresh, ":paused": text("paused"), ":draining": text("draining")})
+                or self._note(row, f"SET heldFrom.#key = :key, {_COUNT}", "heldFrom.#key > :key",
+                              {":key": text(row.key), ":one": number(1)})
+                or self._note(row, f"SET {_COUNT}", "attribute_exists(heldFrom)", {":one": number(1)})
+            ):  # fmt: skip
+                return True
+            if not list(self._read(SUBSCRIBERS, [pair_key(row.subscriber_id, row.producer_id)])):
+                return False
+        raise Unavailable(f"the subscription of {row.subscriber_id} to {row.producer_id} changes all the time")
 
-    def held(self, subscriber_id: str, producer_id: str, pair: Pair) -> Iterable[Row]:
-        """The rows of a pair from where it is held, in the stream's sequence."""
-        if pair.held_key is None or pair.held_sequence is None:
-            return []
-        rows = [
-            row
-            for row in self._rows(subscriber_id, producer_id, pair.held_key)
-            if int(row.sequence) >= int(pair.held_sequence)
-        ]
-        return sorted(rows, key=lambda row: int(row.sequence))
+    def advance(self, row: Row, pair: Pair) -> None:
+        """Everything held before this row was sent, unless more was noted meanwhile."""
+        if pair.held is not None:
+            moved = {":held": _held_item(Held(row.sequence, row.key, pair.held.notes + 1))}
+            values = {**moved, ":key": text(pair.held.key), ":notes": number(pair.held.notes)}
+            self._note(row, "SET heldFrom = :held", _AS_SEEN, values)
 
-    def since(self, marker: Marker) -> Iterable[Row]:
-        """The rows that a replay asks for, oldest first."""
-        for row in self._rows(marker.subscriber_id, marker.producer_id, time_text(marker.since_ms)):
-            yield msgspec.structs.replace(row, replay_id=marker.replay_id)
-
-    def count_since(self, subscriber_id: str, producer_id: str, since_ms: int) -> int:
-        """How many rows a replay would deliver."""
-        return sum(1 for _ in self._rows(subscriber_id, producer_id, time_text(since_ms)))
-
-    def settle(self, subscriber_id: str, producer_id: str, pair: Pair) -> None:
-        """Nothing is held any more, unless more was held meanwhile."""
-        values = {":active": text("active"), ":state": text("draining")}
-        condition = "#state = :state"
-        if pair.held_key is not None:
-            condition += " AND heldFrom.#key = :key"
-            values[":key"] = text(pair.held_key)
-        names = {**_STATE, **({"#key": "timestamp"} if pair.held_key is not None else {})}
+    def drain_later(self, subscriber_id: str, producer_id: str) -> None:
+        """Let the pair drain, unless it is paused."""
         self._tables.conditional(
             "update_item", SUBSCRIBERS, Key=pair_key(subscriber_id, producer_id),
-            UpdateExpression="SET #state = :active REMOVE heldFrom", ConditionExpression=condition,
-            ExpressionAttributeNames=names, ExpressionAttributeValues=values,
+            UpdateExpression="SET #state = :draining", ConditionExpression="#state = :active",
+            ExpressionAttributeNames=_STATE,
+            ExpressionAttributeValues={":draining": text("draining"), ":active": text("active")},
+        )  # fmt: skip
+
+    def held(self, subscriber_id: str, producer_id: str, held: Held) -> Iterable[Row]:
+        """The rows of a pair from where it is held, in the stream's sequence."""
+        rows = self._rows(subscriber_id, producer_id, held.key)
+        behind = [row for row in rows if int(row.sequence) >= int(held.sequence)]
+        return sorted(behind, key=lambda row: int(row.sequence))
+
+    def replayed(self, subscriber_id: str, producer_id: str, replay: Replay) -> Iterable[Row]:
+        """The rows that a replay asks for, oldest first."""
+        for row in self.since(subscriber_id, producer_id, replay.since_ms):
+            if int(row.sequence) <= int(replay.until):
+                yield msgspec.structs.replace(row, replay_id=replay.replay_id)
+
+    def since(self, subscriber_id: str, producer_id: str, since_ms: int) -> Iterable[Row]:
+        """The rows of a pair from a time on, by time."""
+        return self._rows(subscriber_id, producer_id, time_text(since_ms))
+
+    def settle(self, subscriber_id: str, producer_id: str, pair: Pair) -> None:
+        """Nothing is held or replayed any more, unless more was noted meanwhile."""
+        conditions, values = ["#state = :state"], {":active": text("active"), ":state": text(pair.state)}
+        names = dict(_STATE)
+        if pair.held is None:
+            conditions.append("attribute_not_exists(heldFrom)")
+        else:
+            conditions.append(_AS_SEEN)
+            names |= _HELD_NAMES
+            values |= {":key": text(pair.held.key), ":notes": number(pair.held.notes)}
+        if pair.replay is None:
+            conditions.append("attribute_not_exists(replay)")
+        else:
+            conditions.append("replay.replayId = :replay")
+            values[":replay"] = text(pair.replay.replay_id)
+        self._tables.conditional(
+            "update_item", SUBSCRIBERS, Key=pair_key(subscriber_id, producer_id),
+            UpdateExpression="SET #state = :active REMOVE heldFrom, replay",
+            ConditionExpression=" AND ".join(conditions), ExpressionAttributeNames=names,
+            ExpressionAttributeValues=values,
         )  # fmt: skip
 
     def remember_newest(self, subscriber_id: str, newest_ms: int) -> None:
@@ -103,13 +132,14 @@ class DynamoRelease:
             ExpressionAttributeValues={":newest": number(newest_ms)},
         )  # fmt: skip
 
-    def draining(self) -> set[str]:
-        """The agents of which something waits to be drained."""
+    def waiting(self) -> list[Marker]:
+        """Markers for all pairs that drain or wait to be replayed."""
         items = self._tables.pages(
-            "scan", SUBSCRIBERS, FilterExpression="#state = :draining", ExpressionAttributeNames=_STATE,
-            ExpressionAttributeValues={":draining": text("draining")},
+            "scan", SUBSCRIBERS, FilterExpression=_WAITING,
+            ExpressionAttributeNames=_STATE,
+            ExpressionAttributeValues={":draining": text("draining"), ":active": text("active")},
         )  # fmt: skip
-        return {item["subscriberId"]["S"] for item in items}
+        return [Marker(item["subscriberId"]["S"], MARKER, item["producerId"]["S"]) for item in items]
 
     def read(self, keys: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Rows by their keys."""
@@ -133,18 +163,44 @@ class DynamoRelease:
             ExpressionAttributeValues={":id": text(subscriber_id), ":from": text(from_key), ":end": text("~"),
                                        ":producer": text(producer_id)},
         )  # fmt: skip
-        return (row for item in items if isinstance(row := row_of(item), Row))
+        return (row for item in items if (row := _readable(item)) is not None)
+
+    def _note(self, row: Row, update: str, condition: str, values: dict[str, Any]) -> bool:
+        """Change what is noted of the row's pair under a condition; whether it held."""
+        used = f"{update} {condition}"
+        names = {name: real for name, real in {**_STATE, **_HELD_NAMES}.items() if name in used}
+        done = self._tables.conditional(
+            "update_item", SUBSCRIBERS, Key=pair_key(row.subscriber_id, row.producer_id), UpdateExpression=update,
+            ConditionExpression=condition, ExpressionAttributeValues=values,
+            **({"ExpressionAttributeNames": names} if names else {}),
+        )  # fmt: skip
+        return done is not None
+
+
+def _readable(item: Mapping[str, Any]) -> Row | None:
+    """The row; None for one that cannot be read, which was put aside when it came."""
+    try:
+        row = row_of(item)
+    except UNREADABLE:
+        return None
+    return row if isinstance(row, Row) else None
 
 
 def _recipient(item: Mapping[str, Any]) -> Recipient:
     newest = int(item["newestReleased"]["N"]) if "newestReleased" in item else -1
-    return Recipient(item["agentId"]["S"], item["queueUrl"]["S"], item["order"]["S"], newest)
+    return Recipient(item["agentId"]["S"], item["queueUrl"]["S"], item["order"]["S"], newest, discarded_of(item))
 
 
 def _pair(item: Mapping[str, Any]) -> Pair:
-    held = item.get("heldFrom", {}).get("M", {})
-    return Pair(
-        state=item["state"]["S"],
-        held_sequence=held["sequenceNumber"]["S"] if held else None,
-        held_key=held["timestamp"]["S"] if held else None,
-    )
+    return Pair(item["state"]["S"], held_of(item), _replay_of(item))
+
+
+def _replay_of(item: Mapping[str, Any]) -> Replay | None:
+    if "replay" not in item:
+        return None
+    told = item["replay"]["M"]
+    return Replay(told["replayId"]["S"], int(told["since"]["N"]), told["until"]["S"])
+
+
+def _held_item(held: Held) -> dict[str, Any]:
+    return {"M": {"sequenceNumber": text(held.sequence), "timestamp": text(held.key), "notes": number(held.notes)}}

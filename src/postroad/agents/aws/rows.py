@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from postroad.agents.aws.values import number, payload, payload_json, text
+from postroad.agents.outgoing import Held, Marker, Row
 from postroad.agents.port import StreamEvent
-from postroad.agents.releasing import Marker, Row
 from postroad.agents.rules import milliseconds, time_text
 
 SEQUENCE_DIGITS: Final = 56
 MARKER: Final = "~"
+UNREADABLE: Final = (KeyError, ValueError, TypeError, AttributeError)
+"""What `row_of` raises for an item that is no row."""
 Item = dict[str, Any]
 
 
@@ -46,8 +48,7 @@ def row_of(item: Mapping[str, Any]) -> Row | Marker:
             subscriber_id=item["subscriberId"]["S"],
             key=item["timestamp"]["S"],
             producer_id=item["producerId"]["S"],
-            replay_id=item["replayId"]["S"] if "replayId" in item else None,
-            since_ms=int(item["since"]["N"]) if "since" in item else 0,
+            held=held_of(item),
         )
     return Row(
         subscriber_id=item["subscriberId"]["S"],
@@ -61,6 +62,20 @@ def row_of(item: Mapping[str, Any]) -> Row | Marker:
         arrived_ms=milliseconds(item["arrivedAt"]["S"]),
         traceparent=item["traceparent"]["S"] if "traceparent" in item else None,
     )
+
+
+def held_of(item: Mapping[str, Any]) -> Held | None:
+    """From where on a pair is held, as its item or a marker says."""
+    if "heldFrom" not in item:
+        return None
+    told = item["heldFrom"]["M"]
+    return Held(told["sequenceNumber"]["S"], told["timestamp"]["S"], int(told["notes"]["N"]))
+
+
+def discarded_of(item: Mapping[str, Any]) -> dict[str, int]:
+    """Up to which sequence an agent wants nothing of a producer any more."""
+    told = item.get("discarded", {}).get("M", {})
+    return {producer_id: int(entry["M"]["until"]["S"]) for producer_id, entry in told.items()}
 
 
 def marker_item(subscriber_id: str, producer_id: str, now: datetime, marker: str, **more: Any) -> Item:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
 
 import msgspec
 
@@ -15,8 +16,9 @@ from postroad.agents.aws.release import DynamoRelease
 from postroad.agents.aws.rows import Item, row_of
 from postroad.agents.aws.subscriptions import DynamoSubscriptions
 from postroad.agents.aws.tables import Tables
+from postroad.agents.outgoing import Marker, ReleaseResult, Row
 from postroad.agents.port import Bell, FanOut, Rejected, StreamEvent
-from postroad.agents.releasing import Marker, ReleaseResult, Row, release
+from postroad.agents.releasing import release
 from postroad.agents.settings import AgentSettings
 from postroad.agents.tables import DEAD_QUEUE
 from postroad.clock import Clock
@@ -25,7 +27,8 @@ from postroad.errors import MessageTooLarge, PostroadError
 from postroad.queues import OutgoingMessage, Queue, QueueSpec
 from postroad.queues.sqs import SQSQueues
 
-_FITS = 700_000
+SWEEP_EVERY: Final = 60.0
+_FITS: Final = 700_000
 
 
 class AwsAgentStore:
@@ -53,11 +56,12 @@ class AwsAgentStore:
         self._tables = Tables(connection)
         self.release_store = DynamoRelease(self._tables)
         self._fan = DynamoFan(self._tables, retention=settings.retention, sleep=sleep)
-        self._unreleased: list[Item] = []
+        self._sends = False
+        self._swept_at = float("-inf")
         self.registry = DynamoRegistry(
             self._tables, queues, visibility=settings.visibility, max_receives=settings.max_receives
         )
-        self.lanes = SQSLanes(self._tables, self.registry, queues, self.release_store, clock)
+        self.lanes = SQSLanes(self._tables, queues, self.release_store, clock)
         self.subscriptions = DynamoSubscriptions(self._tables, self.registry, clock, self.lanes.discard)
 
     def provision(self) -> None:
@@ -69,44 +73,58 @@ class AwsAgentStore:
         )
         self._rejected()
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """Rows are written first and are the same when they are written again."""
-        return nullcontext()
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Let rows be sent as soon as they are written: the position is noted after both, and both may be repeated."""
+        self._sends = True
+        try:
+            yield
+        finally:
+            self._sends = False
 
     def fan_out(self, events: Sequence[StreamEvent]) -> FanOut:
         """Write one row for each event and subscriber; the same events again write equal rows."""
-        outcome, written = self._fan.write(events)
-        self._unreleased += written
-        return outcome
+        if not self._sends:
+            return self._fan.write(events)
+        written: list[Item] = []
+        outcome = self._fan.write(events, written)
+        result = self.release([row_of(item) for item in written])
+        unsent = {key for _, key in result.failed}
+        stuck = {item["producerId"]["S"] for item in written if item["timestamp"]["S"] in unsent}
+        return FanOut(
+            outcome.written, released=result.sent,
+            failed=(*outcome.failed, *(event for event in events if event.producer_id in stuck)),
+        )  # fmt: skip
 
     def reject(self, rejected: Sequence[Rejected]) -> Sequence[Rejected]:
         """Put records that can never be handled where they are seen; those that could not be put are returned."""
         return [entry for entry in rejected if not self._is_put(entry)]
 
     def release_due(self) -> int:
-        """Send what this process wrote; the publisher's own dedup ids recognise what it sends again."""
-        rows, self._unreleased = [row_of(item) for item in self._unreleased], []
-        if not rows:
-            return 0
-        return self.release(rows).sent
+        """Nothing waits for its time here: the hold-back window is over when rows are sent."""
+        return 0
 
-    def release(self, rows: Sequence[Row | Marker], *, also: Sequence[str] = ()) -> ReleaseResult:
-        """Send rows to their lanes, and what is held for the agents in `also`."""
+    def release(self, rows: Sequence[Row | Marker]) -> ReleaseResult:
+        """Send rows to their lanes, and what is held for their agents."""
         return release(
-            rows, self.release_store, self.lanes, self._clock, dispatch_delay=self._settings.dispatch_delay, also=also,
+            rows, self.release_store, self.lanes, self._clock, dispatch_delay=self._settings.dispatch_delay,
             sleep=self._sleep,
         )  # fmt: skip
 
     def drain(self) -> ReleaseResult:
-        """Empty the pairs that were held back, as far as their queues allow."""
-        return self.release([], also=sorted(self.release_store.draining()))
+        """Empty the pairs that were held back or wait to be replayed, as far as their queues allow."""
+        return self.release(self.release_store.waiting())
 
     def next_due_seconds(self) -> float | None:
         """Nothing is held here: rows wait in the publisher."""
         return None
 
     def sweep(self) -> None:
-        """DynamoDB removes what has expired by itself."""
+        """Do what publisher and sweeper do elsewhere; DynamoDB removes what has expired by itself."""
+        now = self._clock.monotonic()
+        if now - self._swept_at >= SWEEP_EVERY:
+            self._swept_at = now
+            self.drain()
 
     def listen(self) -> AbstractContextManager[Bell] | None:
         """Kinesis rings no bell."""

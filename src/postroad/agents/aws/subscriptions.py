@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from postroad.agents.aws.rows import marker_item
 from postroad.agents.aws.tables import Tables
 from postroad.agents.aws.values import text
 from postroad.agents.model import Subscription
 from postroad.agents.port import Registry
 from postroad.agents.rules import not_found, now_text
-from postroad.agents.tables import AGENT_GRANTS, BY_SUBSCRIBER, SUBSCRIBERS
+from postroad.agents.tables import AGENT_GRANTS, BY_SUBSCRIBER, SUBSCRIBER_EVENTS, SUBSCRIBERS
 from postroad.clock import Clock
 
 Key = dict[str, dict[str, str]]
@@ -41,20 +43,21 @@ class DynamoSubscriptions:
         return sum(self._add(pair_key(*pair), created_at) for pair in pairs)
 
     def remove(self, listener_id: str, producer_id: str, *, discard: bool) -> bool:
-        """End a subscription; rows that were not sent yet go with `discard`, what SQS holds already stays."""
-        answer = self._tables.call(
-            "delete_item", SUBSCRIBERS, Key=pair_key(listener_id, producer_id), ReturnValues="ALL_OLD"
-        )
+        """End a subscription; what was held back of it is sent, unless it is discarded with what else waits."""
+        key = pair_key(listener_id, producer_id)
         if discard:
+            answer = self._tables.call("delete_item", SUBSCRIBERS, Key=key, ReturnValues="ALL_OLD")
             self._discard(listener_id, producer_id)
-        return bool(answer.get("Attributes"))
+            return bool(answer.get("Attributes"))
+        while item := self._item(key):
+            if self._end(key, item.get("heldFrom")):
+                return True
+        return False
 
     def get(self, listener_id: str, producer_id: str) -> Subscription | None:
         """One subscription."""
-        answer = self._tables.call(
-            "get_item", SUBSCRIBERS, Key=pair_key(listener_id, producer_id), ConsistentRead=True
-        )  # fmt: skip
-        return _subscription(answer["Item"]) if answer.get("Item") else None
+        item = self._item(pair_key(listener_id, producer_id))
+        return None if item is None else _subscription(item)
 
     def page(
         self, *, listener_id: str | None = None, producer_id: str | None = None, limit: int, after: str | None
@@ -90,6 +93,30 @@ class DynamoSubscriptions:
             "get_item", AGENT_GRANTS, Key=pair_key(listener_id, producer_id), ConsistentRead=True
         )  # fmt: skip
         return bool(answer.get("Item"))
+
+    def _item(self, key: Key) -> Mapping[str, Any] | None:
+        found: Mapping[str, Any] | None
+        found = self._tables.call("get_item", SUBSCRIBERS, Key=key, ConsistentRead=True).get("Item")
+        return found
+
+    def _end(self, key: Key, held: Mapping[str, Any] | None) -> bool:
+        """Remove the pair as it was seen; what it held goes to the publisher in the same step."""
+        if held is None:
+            done = self._tables.conditional(
+                "delete_item", SUBSCRIBERS, Key=key, ReturnValues="ALL_OLD",
+                ConditionExpression="attribute_not_exists(heldFrom)",
+            )  # fmt: skip
+            return done is not None
+        marker = marker_item(
+            key["subscriberId"]["S"], key["producerId"]["S"], self._clock.now(), f"ended-{uuid.uuid4().hex}",
+            heldFrom=held,
+        )  # fmt: skip
+        gone = {
+            "TableName": self._tables.name(SUBSCRIBERS), "Key": key, "ConditionExpression": "heldFrom = :held",
+            "ExpressionAttributeValues": {":held": held},
+        }  # fmt: skip
+        put = {"TableName": self._tables.name(SUBSCRIBER_EVENTS), "Item": marker}
+        return self._tables.transact([{"Delete": gone}, {"Put": put}])
 
     def _add(self, key: Key, created_at: dict[str, str]) -> int:
         item = {**key, "createdAt": created_at, "state": text("active")}

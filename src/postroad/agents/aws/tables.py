@@ -44,6 +44,18 @@ class Tables:
             except self.client.exceptions.ConditionalCheckFailedException:
                 return None
 
+    def transact(self, writes: list[Any]) -> bool:
+        """Do all of these writes or none; False when a condition did not hold."""
+        with translated("DynamoDB transact_write_items", self._known):
+            try:
+                self.client.transact_write_items(TransactItems=writes)
+            except self.client.exceptions.TransactionCanceledException as error:
+                reasons = {reason.get("Code") for reason in error.response.get("CancellationReasons", [])}
+                if reasons <= {"None", "ConditionalCheckFailed", "TransactionConflict"}:
+                    return False
+                raise
+        return True
+
     def batch(self, operation: str, requests: dict[str, Any]) -> Any:
         """Call DynamoDB on several items; what it did not process is in the answer."""
         with translated(f"DynamoDB {operation}", self._known):
