@@ -177,7 +177,7 @@ class _Connection(asyncio.Protocol):
 
 @contextmanager
 def running(certificates: Certificates) -> Iterator[str]:
-    """The address of a server in a process of its own that answers every request with 200."""
+    """The address of a server in a process of its own; its answer's `apns-id` is the number of its connections."""
     files = [str(path) for path in (certificates.ca_file, certificates.chain, certificates.key)]
     command = [sys.executable, "-m", "benchmarks.http2", *files]
     with subprocess.Popen(
@@ -192,7 +192,9 @@ def running(certificates: Certificates) -> Iterator[str]:
 
 
 def _main(files: list[str]) -> None:
-    server = Http2Server(Certificates(*map(Path, files)), lambda _: Reply())
+    server = Http2Server(
+        Certificates(*map(Path, files)), lambda _: Reply(200, {"apns-id": str(server.connections)}), streams=1_000
+    )
     server.start()
     sys.stdout.write(f"{server.url}\n")
     sys.stdout.flush()
