@@ -17,6 +17,7 @@ from benchmarks import (
     outbox_latency,
     outbox_steady,
     processes,
+    push,
     sqs,
     tasks,
     topology,
@@ -41,6 +42,7 @@ _MODULES = (
     topology,
     tasks,
     agents,
+    push,
 )
 
 ROWS: tuple[Row, ...] = tuple(row for module in _MODULES for row in module.ROWS)
