@@ -1,1 +1,44 @@
 """Chat notifications: what an offline user missed is stored once and pushed once to each device."""
+
+from typing import TYPE_CHECKING, Any
+
+from postroad.notifications.autoscaler import Autoscaler
+from postroad.notifications.hook import RealtimeHook
+from postroad.notifications.messages import OfflineMessage, PushNotification, PushPayload, parse_notification
+from postroad.notifications.offline import OfflineProcessor
+from postroad.notifications.push import PushProcessor
+from postroad.notifications.report import WorkerReport
+from postroad.notifications.results import PushSender, TokenResult
+from postroad.notifications.store import Device, NotificationStore
+from postroad.notifications.worker import NotificationWorker
+
+if TYPE_CHECKING:
+    from postroad.notifications.senders import APNSSender, FCMSender
+
+__all__ = [
+    "APNSSender",
+    "Autoscaler",
+    "Device",
+    "FCMSender",
+    "NotificationStore",
+    "NotificationWorker",
+    "OfflineMessage",
+    "OfflineProcessor",
+    "PushNotification",
+    "PushPayload",
+    "PushProcessor",
+    "PushSender",
+    "RealtimeHook",
+    "TokenResult",
+    "WorkerReport",
+    "parse_notification",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Only who sends pushes needs what the extra `push` installs.
+    if name in ("APNSSender", "FCMSender"):
+        from postroad.notifications import senders
+
+        return getattr(senders, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,7 @@ from postroad.errors import InvalidNotification
 MAX_ID: Final = 256
 MAX_TOKENS: Final = 500
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_TOKEN = re.compile(r"[A-Za-z0-9._:~=+-]{1,4096}")
+_TOKEN = re.compile(r"[A-Za-z0-9._:~=+-]{1,1024}")
 _MOMENT = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -48,7 +48,7 @@ def checked_token(value: object, field: str = "token") -> str:
     if not text:
         raise _refused(field, "is empty")
     if _TOKEN.fullmatch(text) is None or ".." in text:
-        raise _refused(field, "holds what no device token holds, or more than 4,096 characters")
+        raise _refused(field, "holds what no device token holds, or more than 1,024 characters")
     return text
 
 

@@ -1,4 +1,4 @@
-"""The metrics of outbox and consumers, each made once, whoever in the process needs it first."""
+"""The metrics of outbox, consumers and notifications, each made once, whoever in the process needs it first."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ _HISTOGRAMS = {
 }
 _COUNTERS = {
     "event_inbox_conflicts": ("Known event ids that came with another content.", ("consumer",)),
+    "notifications": ("Messages of the chat pipeline by what became of them.", ("queue", "outcome")),
+    "offline_conflicts": ("Stored messages that came again with another content.", ()),
+    "push_results": ("Answers of push providers, one for each device asked.", ("provider", "outcome")),
 }
 
 

@@ -1,0 +1,109 @@
+"""The two consumers of the chat pipeline: what each does with a message, and what follows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from postroad.clock import SYSTEM_CLOCK
+from postroad.errors import ConfigurationError, InvalidNotification, StorageFull, TransportError
+from postroad.notifications.identity import push_id_of
+from postroad.notifications.messages import OfflineMessage, PushNotification
+from postroad.notifications.offline import OfflineProcessor
+from postroad.notifications.push import PushProcessor
+from postroad.notifications.report import Tally
+from postroad.notifications.verdicts import Ack, Again, Bury, Patience, Verdict, judge_push
+from postroad.queues import Delivery, Queue, QueueSpec
+from postroad.queues.burying import DeadLetters, GivenDeadLetters, OwnDeadLetters, describe
+
+_OF_THE_DATABASE: Final = (TransportError, ConfigurationError, StorageFull)
+
+
+class Queues(Protocol):
+    """The backend, as far as a worker needs it."""
+
+    @property
+    def url(self) -> str: ...
+
+    def queue(self, name: str) -> Queue:
+        """The queue of this name."""
+        ...
+
+    def queue_spec(self, name: str) -> QueueSpec:
+        """Its settings."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflineConsumer:
+    """Stores what users missed."""
+
+    processor: OfflineProcessor
+    patience: Patience
+    tally: Tally
+
+    def __call__(self, delivery: Delivery) -> Verdict:
+        """Store the message with its push."""
+        try:
+            message = OfflineMessage.from_json(delivery.body)
+        except InvalidNotification as error:
+            return Bury("invalid", describe(error))
+        try:
+            outcome = self.processor.handle(message)
+        except Exception as error:
+            return _failed(error, delivery, self.patience)
+        self.tally.add("stored" if outcome == "stored" else "duplicates")
+        return Ack(outcome)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushConsumer:
+    """Sends pushes."""
+
+    processor: PushProcessor
+    patience: Patience
+    tally: Tally
+
+    def __call__(self, delivery: Delivery) -> Verdict:
+        """Send the push to the devices that have not got it."""
+        try:
+            push = PushNotification.from_json(delivery.body)
+        except InvalidNotification as error:
+            return Bury("invalid", describe(error))
+        try:
+            attempt = self.processor.attempt(push, push_id=push_id_of(delivery.body, delivery.attributes))
+        except Exception as error:
+            return _failed(error, delivery, self.patience)
+        self.tally.add("sent", attempt.sent)
+        self.tally.add("dropped", attempt.dropped)
+        return judge_push(
+            attempt, self.patience, receive_count=delivery.receive_count, made_at=push.timestamp,
+            now=SYSTEM_CLOCK.now(), chance=_chance(),
+        )  # fmt: skip
+
+
+def patience_for(backend: Queues, queue: Queue, delays: tuple[float, ...]) -> Patience:
+    """How patient a consumer of this queue is."""
+    retention = backend.queue_spec(queue.name).retention
+    return Patience(delays=delays, max_receives=queue.traits.max_receives, retention=retention)
+
+
+def dead_letters_for(queue: Queue, given: Callable[[], Queue] | None) -> DeadLetters:
+    """The queue's own dead letters; where it has none, those that were named."""
+    if queue.traits.max_receives is not None or given is None:
+        return OwnDeadLetters()
+    return GivenDeadLetters(given(), SYSTEM_CLOCK)
+
+
+def _failed(error: Exception, delivery: Delivery, patience: Patience) -> Verdict:
+    """The database comes back, and its outage buries nothing; what else fails is tried as often as a push."""
+    of_the_database = isinstance(error, _OF_THE_DATABASE)
+    if patience.is_last(delivery.receive_count) and not of_the_database:
+        return Bury("handler_failed", describe(error))
+    return Again(describe(error), patience.pause(delivery.receive_count, _chance()), database=of_the_database)
+
+
+def _chance() -> float:
+    return random.random()  # noqa: S311  # spreads retries, guards nothing

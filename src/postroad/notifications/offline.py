@@ -1,0 +1,60 @@
+"""What becomes of a message for a user who is not there: stored, with its push, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from postroad.notifications.checks import check_text
+from postroad.notifications.messages import OfflineMessage, PushNotification, PushPayload
+from postroad.notifications.store import NotificationStore
+from postroad.notifications.telling import tell_conflict, tell_nameless
+
+_TITLE = "New message"
+_MOST_CHARACTERS = 1_000
+# Both providers take 4,096 bytes in all; title, data and their own words need the rest.
+_MOST_BYTES = 2_048
+
+
+class OfflineProcessor:
+    """Stores messages and records their pushes. `display_name` turns a sender's id into what devices show."""
+
+    def __init__(
+        self,
+        store: NotificationStore,
+        *,
+        display_name: Callable[[str], str] | None = None,
+        include_content: bool = True,
+    ) -> None:
+        self._store = store
+        self._display_name = display_name
+        self._include_content = include_content
+
+    def handle(self, message: OfflineMessage) -> Literal["stored", "duplicate"]:
+        """Store the message and record its push in one transaction; a message that is there already stays as it is."""
+        kept = self._store.keep(message, self._push)
+        if kept == "conflict":
+            tell_conflict(message.userId, message.messageId)
+        return "stored" if kept == "stored" else "duplicate"
+
+    def _push(self, message: OfflineMessage, tokens: Sequence[str]) -> PushNotification:
+        payload = PushPayload(_TITLE, self._body(message), {"conversationId": message.conversationId})
+        return PushNotification(message.userId, tuple(tokens), payload, message.timestamp)
+
+    def _body(self, message: OfflineMessage) -> str:
+        if not self._include_content:
+            return _TITLE
+        text = f"{self._name(message.senderId)}: {message.content}"[:_MOST_CHARACTERS]
+        return text.encode()[:_MOST_BYTES].decode(errors="ignore")
+
+    def _name(self, sender_id: str) -> str:
+        if self._display_name is None:
+            return sender_id
+        try:
+            name = self._display_name(sender_id)
+            check_text(name, "display_name")
+        except Exception as error:
+            # A message is not lost because nobody knows its sender's name.
+            tell_nameless(error)
+            return sender_id
+        return name or sender_id

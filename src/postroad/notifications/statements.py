@@ -1,0 +1,115 @@
+"""The tables of chat notifications and one statement for each verb, for PostgreSQL and SQLite.
+
+`?` stands for a value; words in braces for tables and for what the two databases write differently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+from postroad.connections.callers import Dialect
+from postroad.outbox.dialects import Words
+from postroad.outbox.schema import Names
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS {offline_messages} (
+  user_id text NOT NULL,
+  message_id text NOT NULL,
+  conversation_id text NOT NULL,
+  sender_id text NOT NULL,
+  content text NOT NULL,
+  sent_at {time} NOT NULL,
+  stored_at {time} NOT NULL,
+  delivered_at {time},
+  PRIMARY KEY (user_id, message_id)
+);
+CREATE INDEX IF NOT EXISTS offline_messages_pending
+  ON {offline_messages} (user_id, stored_at, message_id) WHERE delivered_at IS NULL;
+CREATE TABLE IF NOT EXISTS {devices} (
+  token text NOT NULL PRIMARY KEY,
+  user_id text NOT NULL,
+  platform text,
+  registered_at {time} NOT NULL,
+  dropped_at {time},
+  drop_reason text
+);
+CREATE INDEX IF NOT EXISTS devices_live ON {devices} (user_id, registered_at) WHERE dropped_at IS NULL;
+CREATE TABLE IF NOT EXISTS {push_results} (
+  push_id text NOT NULL,
+  token_hash text NOT NULL,
+  outcome text NOT NULL,
+  attempts integer NOT NULL,
+  status integer,
+  reason text NOT NULL,
+  provider_id text,
+  updated_at {time} NOT NULL,
+  PRIMARY KEY (push_id, token_hash)
+);
+"""
+_TIME: Final[dict[Dialect, str]] = {"postgresql": "timestamptz", "sqlite": "text"}
+# A writing transaction on SQLite is a lock already.
+_LOCK: Final[dict[Dialect, str]] = {
+    "postgresql": "SELECT pg_advisory_xact_lock(hashtext('postroad notifications'))",
+    "sqlite": "SELECT 1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statements:
+    """The statements of one store."""
+
+    lock: str
+    tables: str = _TABLES
+    check: str = "SELECT count(*) FROM {devices} WHERE token = ''"
+    keep: str = """
+INSERT INTO {offline_messages} (user_id, message_id, conversation_id, sender_id, content, sent_at, stored_at)
+VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (user_id, message_id) DO NOTHING RETURNING 1"""
+    kept: str = """
+SELECT conversation_id, sender_id, content, sent_at FROM {offline_messages} WHERE user_id = ? AND message_id = ?"""
+    pending: str = """
+SELECT user_id, message_id, conversation_id, sender_id, content, sent_at FROM {offline_messages}
+ WHERE user_id = ? AND delivered_at IS NULL ORDER BY stored_at, message_id LIMIT ?"""
+    pending_after: str = """
+SELECT user_id, message_id, conversation_id, sender_id, content, sent_at FROM {offline_messages}
+ WHERE user_id = ? AND delivered_at IS NULL AND (stored_at, message_id) > (
+   SELECT stored_at, message_id FROM {offline_messages} WHERE user_id = ? AND message_id = ?)
+ ORDER BY stored_at, message_id LIMIT ?"""
+    deliver: str = """
+UPDATE {offline_messages} SET delivered_at = ?
+ WHERE user_id = ? AND delivered_at IS NULL AND message_id IN {among}"""
+    register: str = """
+INSERT INTO {devices} (token, user_id, platform, registered_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (token) DO UPDATE SET user_id = excluded.user_id, platform = excluded.platform,
+  registered_at = excluded.registered_at, dropped_at = NULL, drop_reason = NULL"""
+    devices: str = """
+SELECT token, user_id, platform FROM {devices} WHERE user_id = ? AND dropped_at IS NULL
+ ORDER BY registered_at DESC, token LIMIT ?"""
+    among_devices: str = "SELECT token, user_id, platform, dropped_at FROM {devices} WHERE token IN {among}"
+    drop: str = """
+UPDATE {devices} SET dropped_at = ?, drop_reason = ? WHERE token = ? AND dropped_at IS NULL AND registered_at <= ?"""
+    record: str = """
+INSERT INTO {push_results} AS held (push_id, token_hash, outcome, attempts, status, reason, provider_id, updated_at)
+VALUES (?, ?, ?, 1, ?, ?, ?, ?)
+ON CONFLICT (push_id, token_hash) DO UPDATE SET outcome = excluded.outcome, attempts = held.attempts + 1,
+  status = excluded.status, reason = excluded.reason, provider_id = excluded.provider_id,
+  updated_at = excluded.updated_at"""
+    results: str = """
+SELECT token_hash, outcome, status, reason, provider_id FROM {push_results} WHERE push_id = ?
+ ORDER BY updated_at, token_hash"""
+
+
+def statements(names: Names, dialect: Dialect) -> Statements:
+    """The statements in one database's own words."""
+    words = Words(names, dialect)
+    own = {table: names.qualified(table) for table in ("offline_messages", "devices", "push_results")}
+    written = Statements(lock=_LOCK[dialect])
+    return Statements(
+        **{field.name: words(_filled(getattr(written, field.name), own, dialect)) for field in fields(Statements)}
+    )
+
+
+def _filled(statement: str, tables: dict[str, str], dialect: Dialect) -> str:
+    for word, text in (*tables.items(), ("time", _TIME[dialect])):
+        statement = statement.replace(f"{{{word}}}", text)
+    return statement

@@ -1,0 +1,206 @@
+"""The store of chat notifications: missed messages, devices and results, beside the outbox of their pushes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Literal, NamedTuple, Self
+
+import msgspec
+
+from postroad import failpoints
+from postroad.clock import SYSTEM_CLOCK, Clock
+from postroad.connections.callers import Dialect
+from postroad.connections.database import Row, Session
+from postroad.connections.opening import dialect_of
+from postroad.errors import DuplicateEvent, InvalidInput
+from postroad.events import DomainEvent
+from postroad.notifications.checks import check_id, checked_token
+from postroad.notifications.identity import event_id_of, token_hash
+from postroad.notifications.messages import OfflineMessage, PushNotification
+from postroad.notifications.platforms import Platform, checked_platform
+from postroad.notifications.results import TokenResult
+from postroad.notifications.statements import statements
+from postroad.outbox import Outbox
+from postroad.outbox.dialects import moment
+
+MAX_DEVICES = 500
+_MAX_PUSH_BYTES = 900_000
+_MAX_REASON = 200
+Kept = Literal["stored", "duplicate", "conflict"]
+Compose = Callable[[OfflineMessage, Sequence[str]], PushNotification]
+
+
+class Device(NamedTuple):
+    """A device that gets a user's pushes."""
+
+    token: str
+    user_id: str
+    platform: Platform | None
+
+
+class KnownDevice(NamedTuple):
+    """What the store knows of a device token, live or dropped."""
+
+    user_id: str
+    platform: Platform | None
+    dropped: bool
+
+
+class NotificationStore:
+    """Keeps what users missed. Pushes are recorded in the same database, with the message they tell of."""
+
+    def __init__(self, url: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.url = url
+        self.clock = clock
+        self.dialect: Dialect = dialect_of(url)
+        self.outbox = Outbox.open(url, max_bytes=_MAX_PUSH_BYTES, clock=clock)
+        self._sql = statements(self.outbox.names, self.dialect)
+        self.outbox.init()
+        with self.outbox.database.transaction() as session:
+            session.rows(self._sql.lock)
+            session.script(self._sql.tables)
+
+    def register_device(self, user_id: str, token: str, platform: Platform | None = None) -> None:
+        """Let the device get the user's pushes; a token belongs to the user who registered it last."""
+        check_id(user_id, "user_id")
+        values = (checked_token(token), user_id, checked_platform(platform), self._now())
+        with self.outbox.database.transaction() as session:
+            session.change(self._sql.register, values)
+
+    def devices(self, user_id: str) -> list[Device]:
+        """The user's live devices, the newest first."""
+        with self.outbox.database.reading() as session:
+            return [Device(*row) for row in session.rows(self._sql.devices, (user_id, 2**31 - 1))]
+
+    def drop_device(self, token: str, reason: str, *, as_of: datetime | None = None) -> bool:
+        """Send nothing more to the device, unless it registered after `as_of`; whether it was live."""
+        now = self._now()
+        with self.outbox.database.transaction() as session:
+            values = (now, reason[:_MAX_REASON], token, now if as_of is None else _text(as_of))
+            return session.change(self._sql.drop, values) == 1
+
+    def pending(self, user_id: str, *, limit: int = 100, after: str | None = None) -> list[OfflineMessage]:
+        """What the user has not been given yet, in stored order, behind the message `after`."""
+        if limit < 1:
+            raise InvalidInput(f"limit: {limit!r} is not a whole number of 1 or more", field="limit")
+        with self.outbox.database.reading() as session:
+            if after is None:
+                return [_message(row) for row in session.rows(self._sql.pending, (user_id, limit))]
+            if not session.rows(self._sql.kept, (user_id, after)):
+                raise InvalidInput("after: is no message of this user", field="after")
+            return [_message(row) for row in session.rows(self._sql.pending_after, (user_id, user_id, after, limit))]
+
+    def mark_delivered(self, user_id: str, message_ids: Iterable[str]) -> int:
+        """The user has these messages now; how many of them were pending."""
+        with self.outbox.database.transaction() as session:
+            return session.change(self._sql.deliver, (self._now(), user_id, _json(message_ids)))
+
+    def results(self, push_id: str) -> list[TokenResult]:
+        """What became of a push on each device so far; `token` is the hash of the token."""
+        with self.outbox.database.reading() as session:
+            return [_result(row) for row in session.rows(self._sql.results, (push_id,))]
+
+    def keep(self, message: OfflineMessage, compose: Compose) -> Kept:
+        """Store the message and record its push, both or neither; "conflict" when another content is stored."""
+        with self.outbox.database.transaction() as session:
+            if not session.rows(self._sql.keep, self._values(message)):
+                return self._compared(session, message)
+            failpoints.hit("notifications.offline.mid")
+            rows = session.rows(self._sql.devices, (message.userId, MAX_DEVICES))
+            if rows:
+                self._record_push(session, message, compose(message, [row[0] for row in rows]))
+        return "stored"
+
+    def known(self, tokens: Iterable[str]) -> dict[str, KnownDevice]:
+        """The devices among these tokens that were ever registered."""
+        with self.outbox.database.reading() as session:
+            rows = session.rows(self._sql.among_devices, (_json(tokens),))
+        return {
+            token: KnownDevice(user_id, platform, dropped is not None) for token, user_id, platform, dropped in rows
+        }
+
+    def record(self, push_id: str, results: Sequence[TokenResult], *, asked_at: datetime) -> int:
+        """Write down what providers answered and drop the devices that are dead; how many of these were live."""
+        with self.outbox.database.transaction() as session:
+            for result in results:
+                session.change(self._sql.record, self._result_values(push_id, result))
+            return sum(self._drop(session, result, asked_at) for result in results if result.outcome == "dead_token")
+
+    def check(self) -> None:
+        """Answer quietly when the database can be read, else raise why not."""
+        with self.outbox.database.reading() as session:
+            session.rows(self._sql.check)
+
+    def close(self) -> None:
+        """Close the connections; the store opens them again when it is used."""
+        self.outbox.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _compared(self, session: Session, message: OfflineMessage) -> Kept:
+        (row,) = session.rows(self._sql.kept, (message.userId, message.messageId))
+        same = (message.conversationId, message.senderId, message.content) == row[:3]
+        return "duplicate" if same and moment(row[3]) == message.timestamp else "conflict"
+
+    def _record_push(self, session: Session, message: OfflineMessage, push: PushNotification) -> None:
+        event = DomainEvent(
+            type=push.type,
+            key={"userId": push.userId},
+            payload=msgspec.json.decode(push.to_json()),
+            event_id=event_id_of(message.userId, message.messageId),
+            occurred_at=push.timestamp,
+        )
+        try:
+            self.outbox.add(session.connection, event)
+        except DuplicateEvent:
+            # The message was removed since by somebody else; its push was recorded before, and is sent once.
+            return
+
+    def _drop(self, session: Session, result: TokenResult, asked_at: datetime) -> int:
+        # A device that registered again after its token died, or while we asked, is alive.
+        as_of = min(result.dead_since or asked_at, asked_at)
+        return session.change(self._sql.drop, (self._now(), _reason(result), result.token, _text(as_of)))
+
+    def _values(self, message: OfflineMessage) -> tuple[str, ...]:
+        return (
+            *(message.userId, message.messageId, message.conversationId, message.senderId, message.content),
+            *(_text(message.timestamp), self._now()),
+        )
+
+    def _result_values(self, push_id: str, result: TokenResult) -> tuple[object, ...]:
+        return (
+            *(push_id, token_hash(result.token), result.outcome, result.status, _reason(result)),
+            *(result.provider_id, self._now()),
+        )
+
+    def _now(self) -> str:
+        return _text(self.clock.now())
+
+
+def _message(row: Row) -> OfflineMessage:
+    user_id, message_id, conversation_id, sender_id, content, sent_at = row
+    return OfflineMessage(user_id, message_id, conversation_id, sender_id, content, moment(sent_at))
+
+
+def _result(row: Row) -> TokenResult:
+    hashed, outcome, status, reason, provider_id = row
+    return TokenResult(hashed, outcome, status, reason, provider_id)
+
+
+def _reason(result: TokenResult) -> str:
+    return result.reason[:_MAX_REASON]
+
+
+def _text(value: datetime) -> str:
+    # Of one length, so that the order of the texts is that of the moments.
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def _json(values: Iterable[str]) -> str:
+    return msgspec.json.encode(list(values)).decode()

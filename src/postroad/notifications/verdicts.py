@@ -1,0 +1,106 @@
+"""What follows for a message from what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from postroad.notifications.platforms import Platform
+from postroad.notifications.push import Attempt
+from postroad.notifications.results import TokenResult
+
+_LEAST_DELAY, _MOST_DELAY = 1.0, 900.0
+_MOST_RELEASE = 43_200.0
+_STALE_BEFORE_END = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """It is done."""
+
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """It comes again."""
+
+    error: str
+    after: float = 0.0
+    database: bool = False
+    """Whether the database is at fault, which will fail the next one too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """It goes to the dead letters."""
+
+    reason: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Defer:
+    """A fresh copy waits, so that no receive is used up."""
+
+    after: float
+
+
+Verdict = Ack | Again | Bury | Defer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How often a message is tried, and how long it rests in between."""
+
+    delays: tuple[float, ...]
+    max_receives: int | None
+    """After how many receives the queue itself gives a message up."""
+    retention: float
+    """How long the queue keeps a message."""
+
+    def is_last(self, receive_count: int) -> bool:
+        """Whether the message must not be tried again after this."""
+        return receive_count >= min(self.max_receives or len(self.delays) + 1, len(self.delays) + 1)
+
+    def pause(self, receive_count: int, chance: float, asked: float = 0.0) -> float:
+        """The seconds before the next try, more or less by a fifth; what the provider asked for when that is more."""
+        delay = self.delays[min(receive_count, len(self.delays)) - 1] if self.delays else 0.0
+        return min(max(delay * (0.8 + 0.4 * chance), asked), _MOST_RELEASE)
+
+    def is_stale(self, made_at: datetime, now: datetime) -> bool:
+        """Whether a push has waited so long that it should not wait any more."""
+        most = max(self.retention - _STALE_BEFORE_END, self.retention / 2)
+        return (now - made_at).total_seconds() > most
+
+
+def judge_push(
+    attempt: Attempt, patience: Patience, *, receive_count: int, made_at: datetime, now: datetime, chance: float
+) -> Verdict:
+    """Decide by what is still open: refused for good, waiting for a provider, or to be tried again."""
+    permanent = [each for each in attempt.failures if each[1].outcome == "permanent"]
+    if permanent:
+        return Bury("permanent", _said(permanent, attempt))
+    if attempt.untried:
+        return Again("WorkerStopped: the worker stops")
+    if attempt.waits:
+        if patience.is_stale(made_at, now):
+            return Bury("stale", f"PushStale: waited for its provider too long, {_open(attempt)}")
+        return Defer(min(max(*attempt.waits, _LEAST_DELAY), _MOST_DELAY))
+    if not attempt.failures:
+        return Ack("pushed")
+    if patience.is_last(receive_count):
+        return Bury("retries_exhausted", _said(attempt.failures, attempt))
+    asked = max(result.retry_after or 0.0 for _, result in attempt.failures)
+    return Again(_said(attempt.failures, attempt), patience.pause(receive_count, chance, asked))
+
+
+def _said(failures: list[tuple[Platform, TokenResult]], attempt: Attempt) -> str:
+    platform, result = failures[0]
+    status = "gave no answer" if result.status is None else f"answered {result.status}"
+    return f"PushFailed: {platform} {status} ({result.reason or result.outcome}), {_open(attempt)}"
+
+
+def _open(attempt: Attempt) -> str:
+    count = len(attempt.failures) + len(attempt.waits) + attempt.untried
+    return f"{count} token{'' if count == 1 else 's'} open"
