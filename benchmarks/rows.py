@@ -11,6 +11,7 @@ from benchmarks import (
     embedded,
     growth,
     inbox,
+    jobs,
     journal,
     outbox_add,
     outbox_dispatch,
@@ -41,6 +42,7 @@ _MODULES = (
     journal,
     topology,
     tasks,
+    jobs,
     agents,
     push,
 )

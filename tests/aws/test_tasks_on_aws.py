@@ -166,7 +166,6 @@ def test_the_function_of_the_dead_letters_ends_runs_and_leaves_what_names_no_tas
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     bench.producer.submit("echo", request_id="r1")
-    dlq_processor._letters.cache_clear()
 
     def record(message_id: str, body: str) -> dict[str, Any]:
         return {

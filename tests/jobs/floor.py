@@ -8,7 +8,8 @@ from typing import Any
 from postroad import Backend
 from postroad.jobs import JobDispatcher, Jobs
 from postroad.journal import JournalEvent
-from postroad.journal.states import every_event
+from postroad.journal.states import every_event, task_history
+from postroad.queues import Queue
 from postroad.tasks.books import Books
 from postroad.tasks.recording import Scribe, TaskId
 
@@ -25,20 +26,21 @@ SEED: list[dict[str, Any]] = [
 class Floor:
     """Everything of one tenant's jobs on one backend."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, tenant: str = TENANT) -> None:
         self.backend = backend
-        self.jobs = Jobs(backend, tenant_id=TENANT, app=APP)
+        self.tenant = tenant
+        self.jobs = Jobs(backend, tenant_id=self.tenant, app=APP)
         self.dispatcher = self.another_dispatcher()
         self._books = Books(backend)
         self._scribe = Scribe(app=APP, environment="dev", origin="sqs-worker", clock=backend.clock)
 
     def another_dispatcher(self) -> JobDispatcher:
-        return JobDispatcher(self.backend, tenant_id=TENANT, app=APP)
+        return JobDispatcher(self.backend, tenant_id=self.tenant, app=APP)
 
     def sent(self) -> list[dict[str, Any]]:
         """The messages that workers would get, taken out of the queue."""
         found = []
-        queue = self.backend.queue("tasks")
+        queue = self.backend.queue(f"{self.backend.stage_prefix}tasks")
         while deliveries := queue.receive(max_messages=10):
             queue.ack(deliveries)
             found += [json.loads(delivery.body) for delivery in deliveries]
@@ -51,16 +53,16 @@ class Floor:
     def end(self, job_id: str, task_id: str, event_type: str = "Task Completed", **properties: Any) -> JournalEvent:
         """A worker ends the task; dispatchers are woken by it."""
         request_id = f"{job_id}.{task_id}"
-        held = self._books.read(TENANT, request_id)
+        held = self._books.read(self.tenant, request_id)
         assert held is not None
         given: dict[str, dict[str, Any]] = {
             "Task Completed": {"output": None, "durationMs": 1, "exitCode": 0},
             "Task Failed": {"error": "no", "errorCategory": "auth", "retryCount": 1, "source": "worker"},
             "Task Timeout": {"timeoutMs": 1, "elapsedMs": 2, "signal": "SIGTERM"},
         }
-        task = TaskId(tenant_id=TENANT, request_id=request_id, run=held.lease.run, job_id=job_id, task_id=task_id)
+        task = TaskId(tenant_id=self.tenant, request_id=request_id, run=held.lease.run, job_id=job_id, task_id=task_id)
         event = self._scribe.event(event_type, task, **{**given[event_type], **properties})
-        assert self._books.write(TENANT, request_id, held.lease.settled(event), [event], expect=held).ok
+        assert self._books.write(self.tenant, request_id, held.lease.settled(event), [event], expect=held).ok
         return event
 
     def wake(self) -> None:
@@ -68,9 +70,13 @@ class Floor:
         while self.dispatcher.run_once():
             continue
 
+    def wake_ups(self) -> Queue:
+        """The queue that wakes dispatchers."""
+        return self.backend.queue(f"{self.backend.stage_prefix}tasks-dispatch")
+
     def sleep_through(self) -> None:
         """Lose all wake-ups."""
-        queue = self.backend.queue("tasks-dispatch")
+        queue = self.wake_ups()
         while deliveries := queue.receive(max_messages=10):
             queue.ack(deliveries)
 
@@ -82,8 +88,12 @@ class Floor:
 
     def events(self, job_id: str, event_type: str | None = None) -> list[JournalEvent]:
         """The job's own events, in order."""
-        found = every_event(self.backend.journal(), "GSI1", tenant=TENANT, entity=("JOB", job_id))
+        found = every_event(self.backend.journal(), "GSI1", tenant=self.tenant, entity=("JOB", job_id))
         return [event for event in found if event_type in (None, event.event_type)]
+
+    def of_task(self, job_id: str, task_id: str) -> list[JournalEvent]:
+        """The events of one task of the job, in order."""
+        return task_history(self.backend.journal(), self.tenant, f"{job_id}.{task_id}")
 
     def types(self, job_id: str) -> list[str]:
         return [event.event_type for event in self.events(job_id)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from postroad.tasks import DeadLetterHandler, TaskProducer, TaskWorker
 
 CHORES = ("tests.tasks.chores",)
 TENANT, APP = "acme", "shop"
-QUICK: dict[str, Any] = {"retry_base": 0.01, "retry_cap": 0.05, "kill_grace": 0.3}
+QUICK: dict[str, Any] = {"retry_base": 0.01, "retry_cap": 0.05, "kill_grace": 0.3, "wait": 0.05}
 
 
 class Bench:
@@ -26,7 +28,7 @@ class Bench:
         self.producer = TaskProducer(backend, tenant_id=TENANT, app=APP)
 
     def worker(self, **options: Any) -> TaskWorker:
-        return TaskWorker(self.backend, imports=CHORES, tenant_id=TENANT, app=APP, **{**QUICK, **options})
+        return TaskWorker(self.backend, **{"imports": CHORES, "tenant_id": TENANT, "app": APP, **QUICK, **options})
 
     def work(self, **options: Any) -> None:
         """Let a worker run what there is."""
@@ -43,6 +45,12 @@ class Bench:
         self.bury()
         return self.state(handle.request_id)
 
+    def ended(self, name: str, input: dict[str, Any] | None = None, **options: Any) -> TaskState:
+        """Submit one task to a worker that runs already, and tell how it ended."""
+        handle = self.producer.submit(name, input, **options)
+        eventually(lambda: self.state(handle.request_id).state not in ("pending", "processing") or self.bury())
+        return self.state(handle.request_id)
+
     def state(self, request_id: str) -> TaskState:
         state = self.producer.status(request_id)
         assert state is not None
@@ -55,6 +63,20 @@ class Bench:
     def types(self, request_id: str) -> list[str]:
         """What happened to a task, in order."""
         return [event.event_type for event in self.producer.history(request_id)]
+
+
+@contextmanager
+def working(bench: Bench, **options: Any) -> Iterator[Bench]:
+    """Let a worker run whatever is submitted meanwhile."""
+    worker = bench.worker(**options)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    try:
+        yield bench
+    finally:
+        worker.stop()
+        worker.stop()
+        running.join()
 
 
 def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:

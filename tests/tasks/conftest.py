@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tasks.benches import Bench
+from tests.tasks.benches import Bench, working
 
 import postroad
 from postroad import Backend
@@ -23,6 +23,15 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'tasks.db'}"
     with postroad.connect(url) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module", params=["memory", "sqlite"])
+def steady(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """Every ground with one worker for all tests of a file that ask for nothing else."""
+    path = tmp_path_factory.mktemp("steady") / "tasks.db"
+    with postroad.connect("memory://" if request.param == "memory" else f"sqlite:///{path}") as opened:
+        with working(Bench(opened)) as bench:
+            yield bench
 
 
 @pytest.fixture

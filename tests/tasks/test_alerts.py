@@ -4,51 +4,21 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from tests.tasks.webhooks import Receiver, receiving
 
 from postroad.errors import AlertRefused
 from postroad.lambdas import eventbridge_dlq_alert
 from postroad.tasks.alerts import SlackAlerts
 
 
-class Receiver:
-    """A webhook on this machine."""
-
-    def __init__(self) -> None:
-        self.bodies: list[Any] = []
-        self.status = 200
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                receiver.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(receiver.status)
-                if receiver.status == 302:
-                    self.send_header("Location", "/elsewhere")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Say nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/services/secret"
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    receiver = Receiver()
-    thread = threading.Thread(target=receiver.server.serve_forever)
-    thread.start()
-    yield receiver
-    receiver.server.shutdown()
-    receiver.server.server_close()
-    thread.join()
+    with receiving() as receiver:
+        yield receiver
 
 
 def test_a_text_is_escaped_and_taken(receiver: Receiver) -> None:

@@ -18,6 +18,7 @@ from postroad.cli import (
     configuration,
     cost,
     doctor,
+    grouping,
     health,
     inbox,
     jobs,
@@ -33,15 +34,21 @@ from postroad.cli import (
     tasks,
     topology,
     up,
+    watching,
+    why,
     worker,
 )
 from postroad.cli.errors import report
 from postroad.cli.output import prepare_streams
 from postroad.cli.verbs import noun, remember_shared_options
 
-_TOP = (up, about, worker, health, doctor, cost)
+_TOP = (up, about, worker, health, why, doctor, cost)
 _NOUNS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
-    "queue": ("Make, see, empty and redrive queues.", "postroad queue list", (queues, messages, redriving)),
+    "queue": (
+        "Make, see, empty and redrive queues.",
+        "postroad queue list",
+        (queues, messages, grouping, redriving, watching),
+    ),
     "bus": ("Publish, watch and replay events.", "postroad bus tail orders", (bus,)),
     "outbox": (
         "Publish what applications record in their databases, and repair what fails.",

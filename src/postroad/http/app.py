@@ -51,6 +51,7 @@ from postroad.http.routes.subscriptions import (
 )
 from postroad.http.routes.tasks import show_task, show_task_history, submit_task
 from postroad.http.routes.tokens import create_token, list_tokens, revoke_token
+from postroad.http.routes.why import tell_why
 
 ROUTES: tuple[HTTPRouteHandler, ...] = (
     *(root, health, ready, status, explain_error, schema, openapi, style),
@@ -59,7 +60,7 @@ ROUTES: tuple[HTTPRouteHandler, ...] = (
     *(lease_messages, ack_messages, extend_leases, release_messages),
     *(create_token, list_tokens, revoke_token),
     *(submit_task, show_task, show_task_history),
-    *(submit_job, list_jobs, show_job, add_job_tasks, resume_job, cancel_job),
+    *(submit_job, list_jobs, show_job, add_job_tasks, resume_job, cancel_job, tell_why),
     *(create_agent, list_agents, show_agent, delete_agent, rotate_agent_token),
     *(subscribe_agent, unsubscribe_agent, list_subscriptions, list_subscribers, grant_listener, revoke_listener),
     *(pause_subscription, resume_subscription, replay_subscription),

@@ -18,6 +18,7 @@ from postroad.errors import BlobNotFound, PostroadError
 from postroad.items import ABSENT
 from postroad.items.port import Expect, Item
 from postroad.journal import Appends, JournalEvent
+from postroad.tasks.books import needed
 from postroad.tasks.grounds import Ground
 
 Status = Literal["processing", "completed", "partial_failure", "cancelled"]
@@ -151,10 +152,10 @@ class JobBooks:
         return paid or self.read(job_id) or held
 
     def _owed(self, job: Job) -> list[dict[str, Any]]:
-        if job.owed_at is None or self._blobs is None:
+        if job.owed_at is None:
             return job.owed
         try:
-            found: list[dict[str, Any]] = msgspec.json.decode(self._blobs.get(job.owed_at))
+            found: list[dict[str, Any]] = msgspec.json.decode(needed(self._blobs).get(job.owed_at))
         except BlobNotFound:
             # It is deleted once its events are recorded.
             return []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cached_property
 
 from postroad.errors import InvalidMessage, PostroadError
 from postroad.jobs.mover import DispatchResult, Mover
 from postroad.journal import JournalEvent
 from postroad.journal.folding import COMPLETED, EVENT_TO_STATE, TERMINAL
-from postroad.queues import Delivery
+from postroad.journal.overflow import Overflow
+from postroad.queues import Delivery, Queue
 from postroad.tasks.grounds import Ground, party
 from postroad.tasks.queues import open_dispatch_queue
 from postroad.tasks.telling import tell
@@ -28,7 +30,7 @@ class JobDispatcher:
         who = party(tenant_id, app)
         self._app = who.app
         self._tenant = who.tenant_id
-        self._queue = open_dispatch_queue(backend, queue)
+        self._overflow = Overflow(backend.blobs())
         self._movers: dict[str, Mover] = {}
 
     def handle(self, event: JournalEvent) -> DispatchResult:
@@ -36,7 +38,10 @@ class JobDispatcher:
         job_id, task_id = event.properties.get("jobId"), event.properties.get("taskId")
         if event.event_type not in TERMINAL or job_id is None or task_id is None:
             return DispatchResult()
-        output = {"output": event.properties.get("output")} if event.event_type == COMPLETED else None
+        output = None
+        if event.event_type == COMPLETED:
+            # An event that comes straight from a bus may have left its output in a blob.
+            output = {"output": self._overflow.unpack(event).properties.get("output")}
         state = EVENT_TO_STATE[event.event_type]
         return self._mover(event.tenant_id).advance(job_id, task_id, state=state, output=output)
 
@@ -79,6 +84,11 @@ class JobDispatcher:
                 self._queue.release([delivery], after=_AGAIN_SECONDS, error=str(error))
             return
         self._queue.ack([delivery])
+
+    @cached_property
+    def _queue(self) -> Queue:
+        # Opened when it is first looked at: a function behind EventBridge has no rights on it and no need of it.
+        return open_dispatch_queue(self._backend, self._queue_name)
 
     def _mover(self, tenant: str) -> Mover:
         mover = self._movers.get(tenant)

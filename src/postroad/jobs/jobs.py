@@ -126,8 +126,8 @@ class Jobs:
                 break
         self._mover.boards.keep(job_id, Graph([*graph.tasks.values(), *new]))
         added = [task.task_id for task in new]
-        begun = quietly(lambda: self._mover.dispatch(job_id), job_id).dispatched
-        return TasksAdded(job_id, added, [task_id for task_id in begun if task_id in set(added)], total)
+        begun = quietly(lambda: self._mover.begin(job_id, added), job_id).dispatched
+        return TasksAdded(job_id, added, begun, total)
 
     def resume(self, job_id: str) -> Resumed:
         """Run the failed tasks of a job again; completed ones stay as they are."""

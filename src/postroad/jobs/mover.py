@@ -78,6 +78,13 @@ class Mover:
         failed = self._tell_failure(job_id) if state in _FAILED else None
         return DispatchResult(failed_task=failed)
 
+    def begin(self, job_id: str, task_ids: Iterable[str]) -> DispatchResult:
+        """Begin those of the tasks that wait for nothing; the others of the job are not looked at."""
+        held, board = self._open(job_id)
+        if held is None or board is None or held.job.is_over:
+            return DispatchResult()
+        return DispatchResult(self._begin_ready(job_id, board, task_ids))
+
     def dispatch(self, job_id: str) -> DispatchResult:
         """Look at the whole job and bring it forward as far as it goes."""
         held, board = self._open(job_id)

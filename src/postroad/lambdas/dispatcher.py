@@ -10,16 +10,16 @@ from typing import Any
 from postroad.errors import PostroadError
 from postroad.jobs import JobDispatcher
 from postroad.journal.details import event_of_detail
-from postroad.settings import aws_place
+from postroad.lambdas.grounds import opened
 from postroad.tasks.telling import tell
-from postroad.wiring import connect
+from postroad.wiring.backend import Backend
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
     """Handle one EventBridge event, or those in the records of a queue; of these, what failed is answered."""
-    dispatcher = _dispatcher(aws_place())
+    dispatcher = _dispatcher(opened())
     if "Records" not in event:
-        return {"dispatched": dispatcher.handle(event_of_detail(event["detail"])).dispatched}
+        return {"dispatched": dispatcher.handle(event_of_detail(event.get("detail"))).dispatched}
     failed = [record["messageId"] for record in event["Records"] if not _is_handled(dispatcher, record)]
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
@@ -27,13 +27,13 @@ def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
 def _is_handled(dispatcher: JobDispatcher, record: Mapping[str, Any]) -> bool:
     try:
         dispatcher.handle(event_of_detail(json.loads(record["body"])["detail"]))
-    except (PostroadError, ValueError, KeyError, TypeError) as error:
+    except (PostroadError, ValueError, KeyError, TypeError, RecursionError) as error:
         tell("job_dispatch_failed", job_id=None, error=str(error))
         return False
     return True
 
 
-@functools.lru_cache(maxsize=4)
-def _dispatcher(place: tuple[str, str]) -> JobDispatcher:
-    """The dispatcher of this stage, opened once for as long as the function stays warm."""
-    return JobDispatcher(connect(f"aws://{place[0]}"))
+@functools.lru_cache(maxsize=8)
+def _dispatcher(backend: Backend) -> JobDispatcher:
+    """The dispatcher of a backend, made once for as long as the function stays warm."""
+    return JobDispatcher(backend)

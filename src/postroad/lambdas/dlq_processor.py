@@ -7,24 +7,29 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
+from postroad.blobs import Blobs
 from postroad.errors import PostroadError
+from postroad.lambdas.grounds import attributes_of, opened
 from postroad.queues import Delivery
-from postroad.settings import aws_place
+from postroad.queues.references import ATTRIBUTE, read_reference
 from postroad.tasks import DeadLetterHandler
 from postroad.tasks.telling import tell
-from postroad.wiring import connect
+from postroad.wiring.backend import Backend
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
     """Handle the records of the dead-letter queue; what failed or names no task is answered, and stays there."""
-    letters = _letters(aws_place())
-    failed = [record["messageId"] for record in event["Records"] if not _is_handled(letters, record)]
+    backend = opened()
+    letters = _letters(backend)
+    failed = [record["messageId"] for record in event["Records"] if not _is_handled(letters, backend, record)]
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
 
-def _is_handled(letters: DeadLetterHandler, record: Mapping[str, Any]) -> bool:
+def _is_handled(letters: DeadLetterHandler, backend: Backend, record: Mapping[str, Any]) -> bool:
     try:
-        return letters.handle(_delivery(record)) != "stays"
+        return letters.handle(_whole(_delivery(record), backend.blobs())) != "stays"
     except PostroadError as error:
         tell("task_handling_failed", message_id=record["messageId"], error=str(error))
         return False
@@ -33,15 +38,10 @@ def _is_handled(letters: DeadLetterHandler, record: Mapping[str, Any]) -> bool:
 def _delivery(record: Mapping[str, Any]) -> Delivery:
     """The record as a queue would have delivered it."""
     told = record.get("attributes", {})
-    attributes = {
-        name: value["stringValue"]
-        for name, value in record.get("messageAttributes", {}).items()
-        if value.get("stringValue") is not None
-    }
     return Delivery(
         message_id=record["messageId"],
         body=str(record["body"]).encode(errors="replace"),
-        attributes=attributes,
+        attributes=attributes_of(record),
         group=None,
         receipt=record["receiptHandle"],
         receive_count=int(told.get("ApproximateReceiveCount", 1)),
@@ -51,11 +51,18 @@ def _delivery(record: Mapping[str, Any]) -> Delivery:
     )
 
 
+def _whole(delivery: Delivery, blobs: Blobs | None) -> Delivery:
+    """The delivery with its body where that travelled as a blob, as queues hand it out."""
+    if ATTRIBUTE not in delivery.attributes or blobs is None:
+        return delivery
+    return msgspec.structs.replace(delivery, body=blobs.get(read_reference(delivery.body)))
+
+
 def _moment(milliseconds: str | None) -> datetime:
     return datetime.fromtimestamp(int(milliseconds or 0) / 1000, UTC)
 
 
-@functools.lru_cache(maxsize=4)
-def _letters(place: tuple[str, str]) -> DeadLetterHandler:
-    """The dead letters of this stage, opened once for as long as the function stays warm."""
-    return DeadLetterHandler(connect(f"aws://{place[0]}"))
+@functools.lru_cache(maxsize=8)
+def _letters(backend: Backend) -> DeadLetterHandler:
+    """The dead letters of a backend, opened once for as long as the function stays warm."""
+    return DeadLetterHandler(backend)

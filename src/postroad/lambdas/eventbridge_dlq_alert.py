@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from postroad.errors import PostroadError
+from postroad.lambdas.grounds import attributes_of, opened
 from postroad.queues import OutgoingMessage
-from postroad.settings import archive_queue_url, aws_place
+from postroad.settings import archive_queue_url
 from postroad.tasks.alerts import SlackAlerts
 from postroad.tasks.telling import tell
-from postroad.wiring import connect
-from postroad.wiring.backend import Backend
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
@@ -59,17 +57,10 @@ def _object(body: str) -> dict[str, Any]:
 
 
 def _keep(record: Mapping[str, Any]) -> None:
-    """Copy the event to the archive, where one is set."""
+    """Copy the event to the archive where one is set, with what EventBridge says of its failure."""
     url = archive_queue_url()
     if url is None:
         return
-    queue = _backend(aws_place()).queue(url.rstrip("/").rpartition("/")[2])
-    (result,) = queue.send([OutgoingMessage(str(record["body"]))])
+    (result,) = opened().queue(url).send([OutgoingMessage(str(record["body"]), attributes_of(record))])
     if result.error is not None:
         raise result.error
-
-
-@functools.lru_cache(maxsize=4)
-def _backend(place: tuple[str, str]) -> Backend:
-    """AWS as this function reaches it, opened once for as long as it stays warm."""
-    return connect(f"aws://{place[0]}")

@@ -6,18 +6,19 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from postroad.settings import aws_place, slack_webhook_url
+from postroad.lambdas.grounds import opened
+from postroad.settings import slack_webhook_url
 from postroad.tasks.alerts import SlackAlerts
 from postroad.tasks.health import HealthCheck
-from postroad.wiring import connect
+from postroad.wiring.backend import Backend
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
     """Check all running tasks, record it, and tell Slack where a webhook is set."""
-    return _check(aws_place(), slack_webhook_url()).check().summary
+    return _check(opened(), slack_webhook_url()).check().summary
 
 
-@functools.lru_cache(maxsize=4)
-def _check(place: tuple[str, str], webhook: str | None) -> HealthCheck:
-    """The check of this stage, opened once for as long as the function stays warm."""
-    return HealthCheck(connect(f"aws://{place[0]}"), alerts=None if webhook is None else SlackAlerts(webhook))
+@functools.lru_cache(maxsize=8)
+def _check(backend: Backend, webhook: str | None) -> HealthCheck:
+    """The check of a backend, made once for as long as the function stays warm."""
+    return HealthCheck(backend, alerts=None if webhook is None else SlackAlerts(webhook))

@@ -1,10 +1,18 @@
 """Settings: what this process was told by flags, environment and file; the only reader of the environment."""
 
 from postroad.settings.alerting import alerts_allow_loopback, archive_queue_url, slack_webhook_url
-from postroad.settings.auditing import actor, audit_path
+from postroad.settings.auditing import actor, audit_is_named, audit_path
 from postroad.settings.buses import bus_variable
 from postroad.settings.databases import database_dsn, sns_arn
-from postroad.settings.journals import allowed_tenants, aws_place, event_bus_name, events_table, events_ttl_days
+from postroad.settings.journals import (
+    allowed_tenants,
+    aws_place,
+    event_bus_name,
+    events_bucket,
+    events_table,
+    events_ttl_days,
+    function_of_tasks,
+)
 from postroad.settings.loading import (
     FILE_NAME,
     debugging,
@@ -26,6 +34,7 @@ __all__ = [
     "alerts_allow_loopback",
     "allowed_tenants",
     "archive_queue_url",
+    "audit_is_named",
     "audit_path",
     "aws_place",
     "beside",
@@ -36,9 +45,11 @@ __all__ = [
     "default_stage",
     "default_url",
     "event_bus_name",
+    "events_bucket",
     "events_table",
     "events_ttl_days",
     "failpoints",
+    "function_of_tasks",
     "load",
     "nearest",
     "no_color",

@@ -7,11 +7,22 @@ import re
 from collections.abc import Mapping
 
 from postroad.errors import ConfigurationError
+from postroad.settings.keys import PREFIX
+
+_FUNCTION_VARIABLES = (
+    *("AWS_ENDPOINT_URL", "EVENTS_TABLE", "EVENTS_BUCKET", "EVENT_BUS_NAME", "EVENTS_TTL_DAYS"),
+    *(PREFIX + name for name in ("STAGE", "TENANT", "APP")),
+)
 
 
 def events_table(env: Mapping[str, str] | None = None) -> str | None:
     """The name of the events table, where one is set."""
     return _variable("EVENTS_TABLE", env)
+
+
+def events_bucket(env: Mapping[str, str] | None = None) -> str | None:
+    """The bucket for what is too large for the events table, where one is set."""
+    return _variable("EVENTS_BUCKET", env)
 
 
 def event_bus_name(env: Mapping[str, str] | None = None) -> str | None:
@@ -43,6 +54,13 @@ def aws_place(env: Mapping[str, str] | None = None) -> tuple[str, str]:
     region = _variable("AWS_REGION", env) or _variable("AWS_DEFAULT_REGION", env)
     endpoint = _variable("AWS_ENDPOINT_URL_DYNAMODB", env) or _variable("AWS_ENDPOINT_URL", env)
     return region or "", endpoint or ""
+
+
+def function_of_tasks(env: Mapping[str, str] | None = None) -> tuple[str, tuple[str, ...]]:
+    """The backend that a function behind tasks opens, and all else that its environment says of it."""
+    found = os.environ if env is None else env
+    url = found.get(PREFIX + "URL") or f"aws://{aws_place(found)[0]}"
+    return url, tuple(found.get(name, "") for name in _FUNCTION_VARIABLES)
 
 
 def _variable(name: str, env: Mapping[str, str] | None) -> str | None:

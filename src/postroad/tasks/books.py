@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import msgspec
 
-from postroad.errors import BlobNotFound, PostroadError
+from postroad.blobs import Blobs
+from postroad.errors import BlobNotFound, ConfigurationError, PostroadError
 from postroad.items import ABSENT
 from postroad.items.port import Expect, Item
 from postroad.journal import Appends, JournalEvent
@@ -143,9 +144,9 @@ class Books:
 
     def _owed(self, lease: Lease) -> list[JournalEvent]:
         items = lease.owed
-        if lease.owed_at is not None and self._blobs is not None:
+        if lease.owed_at is not None:
             try:
-                items = msgspec.json.decode(self._blobs.get(lease.owed_at))
+                items = msgspec.json.decode(needed(self._blobs).get(lease.owed_at))
             except BlobNotFound:
                 # It is deleted once its events are recorded.
                 return []
@@ -159,6 +160,16 @@ class Books:
             with suppress(PostroadError):
                 self._blobs.delete(held.lease.owed_at)
         return Held(msgspec.structs.replace(held.lease, owed=[], owed_at=None), held.version)
+
+
+def needed(blobs: Blobs | None) -> Blobs:
+    """The blobs; without them what lies there cannot be recorded, and must not be taken for recorded."""
+    if blobs is None:
+        raise ConfigurationError(
+            "bucket: events that are not in the journal yet lie in a blob, and no bucket is named", field="bucket",
+            remedy="Name the bucket that the other processes use: aws://region?bucket=NAME, or EVENTS_BUCKET.",
+        )  # fmt: skip
+    return blobs
 
 
 def _version(expect: Held | None) -> int | Expect:

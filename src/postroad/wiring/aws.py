@@ -20,7 +20,7 @@ from postroad.journal.relayed import RelayedJournal
 from postroad.journal.stored import StoredJournal
 from postroad.queues import Queue, QueueSpec
 from postroad.queues.sqs import SQSQueues, SQSTags
-from postroad.settings import default_stage, event_bus_name, events_table, events_ttl_days
+from postroad.settings import default_stage, event_bus_name, events_bucket, events_table, events_ttl_days
 from postroad.streams import Stream
 from postroad.streams.kinesis import KinesisStreams
 from postroad.topics import Topic
@@ -46,7 +46,7 @@ class AwsGround:
             address.place or None,
             endpoint_url=options.get("endpoint_url"),
             stage=options.get("stage") or default_stage(),
-            bucket=options.get("bucket"),
+            bucket=options.get("bucket") or events_bucket(),
             table=options.get("table") or events_table(),
         )
         self.url = f"aws://{self._connection.region}"

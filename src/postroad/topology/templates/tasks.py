@@ -80,7 +80,7 @@ class _Names:
 
     def functions(self) -> tuple[Resource, ...]:
         environment = {"EVENTS_TABLE": self.table, "POSTROAD_STAGE": self.stage}
-        senders = {**environment, "EVENT_BUS_NAME": self.bus}
+        senders = {**environment, "EVENT_BUS_NAME": self.bus, "EVENTS_BUCKET": self.bucket}
         return (
             self._function(self.save, "save_event", environment, on_failure=self.failed),
             self._function(self.dispatch, "dispatcher", senders, timeout=60, on_failure=self.failed),

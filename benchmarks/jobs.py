@@ -1,0 +1,145 @@
+"""Rows of jobs: what it costs to bring a large graph forward, task by task, beside a small graph of the same shape."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import postroad
+from benchmarks import ours
+from benchmarks.frame import Load, Loads, Open, Opened, Row, Side, WrongResult
+from postroad.jobs import JobDispatcher, Jobs
+from postroad.tasks import ensure_queues
+from postroad.tasks.books import Books
+from postroad.tasks.recording import Scribe, TaskId
+
+TENANT, APP = "bench", "bench"
+Shape = Callable[[int], list[dict[str, Any]]]
+_AT_ONCE = 50
+
+
+def chain(tasks: int) -> list[dict[str, Any]]:
+    """Tasks of which each waits for the one before."""
+    return [_task(number, [number - 1] if number else []) for number in range(tasks)]
+
+
+def fan(tasks: int) -> list[dict[str, Any]]:
+    """One task, all others but one behind it, and one behind all of those."""
+    between = range(1, tasks - 1)
+    return [_task(0, []), *(_task(number, [0]) for number in between), _task(tasks - 1, list(between))]
+
+
+def layers(tasks: int) -> list[dict[str, Any]]:
+    """Layers of fifty, of ten in small graphs; each task waits for two of the layer before."""
+    width = 50 if tasks >= 500 else max(2, min(10, tasks // 5))
+    found = []
+    for number in range(tasks):
+        start = (number // width - 1) * width
+        found.append(_task(number, [start + (number + step) % width for step in range(2)] if start >= 0 else []))
+    return found
+
+
+def _task(number: int, needs: list[int]) -> dict[str, Any]:
+    return {"taskId": f"t{number}", "name": "noop", "dependsOn": [f"t{each}" for each in needs]}
+
+
+class _Floor:
+    """Jobs on a file; tasks end by hand, so that only the work on jobs is measured."""
+
+    def __init__(self, backend: postroad.Backend) -> None:
+        self._queue = backend.queue("tasks")
+        self._jobs = Jobs(backend, tenant_id=TENANT, app=APP)
+        self._dispatcher = JobDispatcher(backend, tenant_id=TENANT, app=APP)
+        self._books = Books(backend)
+        self._scribe = Scribe(app=APP, environment="dev", origin="sqs-worker", clock=backend.clock)
+        self._spent = 0.0
+
+    def run(self, tasks: list[dict[str, Any]]) -> float:
+        """Seconds that making the job and bringing it forward take; it must end complete."""
+        self._spent, job_id = 0.0, f"job-{uuid.uuid4().hex}"
+        self._timed(lambda: self._submit(job_id, tasks))
+        while started := self._started():
+            for task_id, run in started:
+                self._end(job_id, task_id, run)
+            self._timed(self._wake)
+        status = self._jobs.job_status(job_id)
+        if status is None or status.status != "completed" or status.total_tasks != len(tasks):
+            raise WrongResult(f"the job ended as {status and status.status}")
+        return self._spent
+
+    def _timed(self, act: Callable[[], None]) -> None:
+        began = time.perf_counter()
+        act()
+        self._spent += time.perf_counter() - began
+
+    def _submit(self, job_id: str, tasks: list[dict[str, Any]]) -> None:
+        self._jobs.submit_job(tasks[:_AT_ONCE], job_id=job_id)
+        for start in range(_AT_ONCE, len(tasks), _AT_ONCE):
+            self._jobs.add_tasks(job_id, tasks[start : start + _AT_ONCE])
+
+    def _started(self) -> list[tuple[str, int]]:
+        found = []
+        while deliveries := self._queue.receive(max_messages=10):
+            self._queue.ack(deliveries)
+            found += [(told["taskId"], told["run"]) for told in (json.loads(each.body) for each in deliveries)]
+        return found
+
+    def _end(self, job_id: str, task_id: str, run: int) -> None:
+        request_id = f"{job_id}.{task_id}"
+        held = self._books.read(TENANT, request_id)
+        assert held is not None
+        task = TaskId(tenant_id=TENANT, request_id=request_id, run=run, job_id=job_id, task_id=task_id)
+        event = self._scribe.event("Task Completed", task, output=None, durationMs=1, exitCode=0)
+        if not self._books.write(TENANT, request_id, held.lease.settled(event), [event], expect=held).ok:
+            raise WrongResult(f"{request_id} could not be ended")
+
+    def _wake(self) -> None:
+        while self._dispatcher.run_once():
+            continue
+
+
+def _whole(shape: Shape, *, small: bool) -> Open:
+    """Seconds per task of a graph of `messages` tasks, or of as many small ones of `crowd` tasks as take a while."""
+
+    @contextmanager
+    def opened(directory: Path, load: Load) -> Iterator[Opened]:
+        tasks = shape(load.crowd if small else load.messages)
+        times = max(1, load.messages // load.crowd // 2) if small else 1
+        with postroad.connect(ours.url(directory)) as backend:
+            ensure_queues(backend)
+            floor = _Floor(backend)
+
+            def run() -> float:
+                return sum(floor.run(tasks) for _ in range(times)) / (times * len(tasks))
+
+            yield Opened(run)
+
+    return opened
+
+
+def _row(name: str, what: str, shape: Shape, loads: Loads) -> Row:
+    return Row(
+        name=name, what=what, unit="seconds", target=1 / 1.5, loads=loads,
+        ours=Side(label="postroad, a large graph", package="postroad", open=_whole(shape, small=False)),
+        peer=Side(label="postroad, a small graph", package="postroad", open=_whole(shape, small=True)),
+    )  # fmt: skip
+
+
+_THOUSAND = Loads(
+    full=Load(messages=1_000, crowd=50), quick=Load(messages=200, crowd=50), smallest=Load(messages=12, crowd=6)
+)
+_THOUSANDS = Loads(
+    full=Load(messages=5_000, crowd=1_000), quick=Load(messages=1_000, crowd=250), smallest=Load(messages=12, crowd=6)
+)
+
+ROWS = [
+    _row("jobs-chain", "a chain of 1,000 tasks beside one of 50, per task", chain, _THOUSAND),
+    _row("jobs-fan", "1 task, 998 behind it and 1 behind these, beside 1, 48 and 1, per task", fan, _THOUSAND),
+    _row("jobs-layers", "1,000 tasks in layers of 50 beside 50 in layers of 10, per task", layers, _THOUSAND),
+    _row("jobs-linear", "5,000 tasks in layers of 50 beside 1,000, per task", layers, _THOUSANDS),
+]

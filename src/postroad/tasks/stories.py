@@ -1,0 +1,100 @@
+"""The story of a task: its history, its lease and its dead letter, and what would move it on."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+
+from postroad.errors import PostroadError
+from postroad.journal import JournalEvent
+from postroad.journal.folding import ATTEMPT_FAILED, PENDING, TaskState, fold
+from postroad.journal.states import TASK, every_event
+from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
+from postroad.queues import PeekedMessage
+from postroad.tasks.books import Books
+from postroad.tasks.grounds import Ground
+from postroad.tasks.leases import Lease
+from postroad.tasks.messages import named_by
+
+_LETTERS_LOOKED_AT = 1_000
+
+
+class _Told(msgspec.Struct, frozen=True):
+    verdict: Verdict
+    summary: str
+    next: str
+
+
+def task_story(backend: Ground, tenant: str, request_id: str) -> Story | None:
+    """What happened to a task and what would move it on; None when there is no such task."""
+    events = list(every_event(backend.journal(), "GSI1", tenant=tenant, entity=(TASK, request_id), raw=True))
+    state = fold(events)
+    if state is None:
+        return None
+    held = Books(backend).read(tenant, request_id)
+    lease = Lease(run=state.run) if held is None else held.lease
+    queue = lease.queue or "tasks"
+    told = _told(state, lease, queue, now=backend.clock.now().timestamp())
+    if told.verdict in ("waiting", "retrying") and _letter(backend, queue, request_id, state.run) is not None:
+        told = _Told("dead", f"its message lies in {queue}-dlq: {_why(state)}", _HANDLE_LETTERS)
+    return Story(
+        id=request_id, kind="task", verdict=told.verdict, summary=f"task {request_id}, run {state.run}: {told.summary}",
+        steps=steps_of(events, where=queue), related=_related(events, state), next=told.next,
+    )  # fmt: skip
+
+
+_HANDLE_LETTERS = "a worker with the role dlq ends the run: postroad worker --roles dlq"
+
+
+def _told(state: TaskState, lease: Lease, queue: str, *, now: float) -> _Told:
+    match state.state:
+        case "completed":
+            return _Told("completed", f"completed at attempt {state.attempt}", NOTHING)
+        case "failed":
+            return _Told("failed", f"failed: {_why(state)}", _again(state))
+        case "cancelled":
+            return _Told("failed", "was cancelled", _again(state))
+    if lease.outcome is not None:
+        return _Told("in_flight", f"ended as {lease.outcome.state}", "its last event is on its way to the journal")
+    if lease.is_live(now):
+        seconds = max(0, round(lease.effective_until - now))
+        return _Told(
+            "in_flight", f"attempt {lease.attempts} runs at {lease.owner}", f"its lease ends in {seconds} s unless kept"
+        )
+    if lease.owner is not None:
+        return _Told("retrying", f"its worker {lease.owner} was lost", f"a worker of queue {queue} takes it again")
+    if state.last_event_type == ATTEMPT_FAILED:
+        return _Told("retrying", f"attempt {state.attempt}: {_why(state)}", f"a worker of queue {queue} tries it again")
+    if lease.sent_at is None:
+        return _Told("waiting", "recorded and not sent", "a reconciler sends it: postroad worker --roles reconciler")
+    return _Told("waiting", f"waits in queue {queue}", "a worker takes it: postroad worker --import MODULE")
+
+
+def _why(state: TaskState) -> str:
+    first = (state.error or "no error recorded").splitlines()[0]
+    return first if state.error_category is None else f"{state.error_category}: {first}"
+
+
+def _again(state: TaskState) -> str:
+    if state.job_id is not None:
+        return f"run it again: postroad job resume {state.job_id}"
+    return f"run it again: postroad task retry {state.request_id}"
+
+
+def _related(events: list[JournalEvent], state: TaskState) -> list[Related]:
+    if state.job_id is None:
+        return []
+    needs = next((event.properties.get("dependsOn") for event in events if event.event_type == PENDING), None)
+    before = [Related(f"{state.job_id}.{task_id}", "caused_by", "task") for task_id in needs or ()]
+    return [Related(state.job_id, "caused_by", "job"), *before]
+
+
+def _letter(backend: Ground, queue: str, request_id: str, run: int) -> PeekedMessage | None:
+    """The dead letter of this run, where looking at dead letters touches nothing."""
+    with suppress(PostroadError):
+        letters = backend.queue(f"{backend.stage_prefix}{queue}-dlq")
+        if letters.traits.peeks_clean:
+            found = letters.peek(limit=_LETTERS_LOOKED_AT)
+            return next((letter for letter in found if named_by(letter) == (request_id, run)), None)
+    return None
