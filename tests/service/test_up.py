@@ -254,7 +254,9 @@ def test_a_request_cut_off_by_a_killed_server_is_repeated_with_one_effect(start_
     assert "part_stopped" in (tmp_path / "log").read_text()
 
 
-def test_an_event_of_an_agent_reaches_another_one(up: Up) -> None:
+@pytest.mark.parametrize("flags", [(), ("--url", "memory://")], ids=["file", "memory"])
+def test_an_event_of_an_agent_reaches_another_one(start_up: StartUp, flags: tuple[str, ...]) -> None:
+    up = start_up(*flags)
     with httpx.Client(base_url=up.ready["url"], timeout=30) as client:
         admin = {"Authorization": f"Bearer {up.ready['token']}"}
         tokens = {
@@ -266,5 +268,7 @@ def test_an_event_of_an_agent_reaches_another_one(up: Up) -> None:
 
         client.post("/events", json={"eventType": "placed", "data": {"n": 1}}, headers=ann)
         leased = client.post("/agents/bob/leases", json={"wait": 20}, headers=bob).json()["deliveries"]
+    code, _ = up.stop()
 
     assert [each["data"] for each in leased] == [{"n": 1}]
+    assert code == 0

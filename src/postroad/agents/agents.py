@@ -57,6 +57,11 @@ class Agents:
         """Whether a runner of ours fills the lanes; False where the store has functions of its own for that."""
         return self._store.runs_here
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes see the same events; what is not durable is this process's own."""
+        return self._stream.traits.durable
+
     def provision(self) -> None:
         """Make what is missing of tables, streams and queues; repeated it changes nothing."""
         self._store.provision()

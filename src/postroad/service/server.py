@@ -10,6 +10,7 @@ from postroad.http.app import create_app
 from postroad.http.context import Context, make_context
 from postroad.http.parts import Part
 from postroad.http.serving import make_server
+from postroad.service.agents import moved_here
 from postroad.service.child import Line
 from postroad.service.loading import load_modules
 from postroad.service.wire import Notice, PartReport
@@ -32,6 +33,7 @@ def serve(to_supervisor: Line) -> None:
     with (
         connect(job.settings.url, trail_keep=job.settings.trail_keep) as backend,
         socket.socket(fileno=job.listener) as listener,
+        moved_here(backend),
     ):
         asyncio.run(_serve(to_supervisor, make_context(job.settings, backend, admin=job.admin), listener))
 
