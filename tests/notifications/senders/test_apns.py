@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import logging
 import re
+import sys
+import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -221,34 +225,29 @@ def test_the_teams_token_is_used_for_fifty_minutes(apple: ApnsStandIn) -> None:
 
 
 @pytest.mark.parametrize("reason", ["ExpiredProviderToken", "InvalidProviderToken"])
-def test_a_refused_team_gets_one_new_token_and_one_more_try(apple: ApnsStandIn, reason: str) -> None:
-    clock = FakeClock(datetime.now(UTC))
+def test_a_refused_team_gets_one_new_token_and_one_more_try(apple: ApnsStandIn, apns: APNSSender, reason: str) -> None:
+    apple.fail(TOKEN, Fault(403, reason))
 
-    with APNSSender(**apple.arguments(clock=clock)) as apns:
-        apns.send(PUSH, TOKEN, push_id="offline:1")
-        clock.advance(20 * 60)
-        apple.fail(TOKEN, Fault(403, reason))
-        healed = apns.send(PUSH, TOKEN, push_id="offline:2")
+    healed = apns.send(PUSH, TOKEN, push_id="offline:1")
 
     assert healed.outcome == "sent"
-    assert [seen.status for seen in apple.seen] == [200, 403, 200]
-    assert team_token(apple, 1) != team_token(apple, 2)
+    assert [seen.status for seen in apple.seen] == [403, 200]
+    assert team_token(apple, 0) != team_token(apple, 1)
 
 
-def test_a_team_that_stays_refused_is_an_auth_and_gets_no_new_token_for_twenty_minutes(apple: ApnsStandIn) -> None:
+def test_a_team_that_stays_refused_is_an_auth_and_renewed_at_most_every_twenty_minutes(apple: ApnsStandIn) -> None:
     clock = FakeClock(datetime.now(UTC))
     apple.fail_all(Fault(403, "InvalidProviderToken"))
 
     with APNSSender(**apple.arguments(clock=clock)) as apns:
-        young = apns.send(PUSH, TOKEN, push_id="offline:1")
-        clock.advance(20 * 60)
-        renewed = apns.send(PUSH, TOKEN, push_id="offline:1")
-        again = apns.send(PUSH, TOKEN, push_id="offline:1")
+        results = []
+        for pause in (0, 19 * 60, 60):
+            clock.advance(pause)
+            results.append(apns.send(PUSH, TOKEN, push_id="offline:1"))
 
-    assert [each.outcome for each in (young, renewed, again)] == ["auth"] * 3
-    assert (young.status, young.reason) == (403, "InvalidProviderToken")
+    assert {(each.outcome, each.status, each.reason) for each in results} == {("auth", 403, "InvalidProviderToken")}
     used = [team_token(apple, number) for number in range(len(apple.seen))]
-    assert [used.index(token) for token in used] == [0, 0, 2, 2]
+    assert [used.index(token) for token in used] == [0, 1, 1, 1, 4]
 
 
 def test_threads_that_are_refused_together_make_one_new_token(apple: ApnsStandIn) -> None:
@@ -344,6 +343,41 @@ def test_neither_sender_nor_result_shows_key_or_token(apple: ApnsStandIn, apns: 
     shown = f"{apns!r} {apns} {result!r} {vars(apns)}"
     assert TOKEN not in shown
     assert secret[:20] not in shown
+
+
+def test_no_library_logs_tokens_or_credentials(
+    apple: ApnsStandIn, apns: APNSSender, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    apns.send(PUSH, TOKEN, push_id="offline:1")
+
+    # The stand-in's own decoding is not the sender's.
+    logged = " ".join(record.getMessage() for record in caplog.records if record.threadName != "http2-server")
+    assert TOKEN not in logged
+    assert team_token(apple) not in logged
+    assert "John" not in logged
+
+
+def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "postroad.notifications.senders.wire", None)
+
+    with pytest.raises(ConfigurationError, match="is not installed") as refused:
+        APNSSender(key="", key_id=KEY_ID, team_id=TEAM_ID, topic=TOPIC)
+
+    assert "postroad[push]" in refused.value.remedy
+
+
+def test_a_forgotten_sender_takes_its_thread_along(apple: ApnsStandIn) -> None:
+    apns = APNSSender(**apple.arguments())
+    apns.send(PUSH, TOKEN, push_id="offline:1")
+    mine = [thread for thread in threading.enumerate() if thread.name == "postroad-push"]
+
+    del apns
+    gc.collect()
+
+    assert mine
+    assert not any(thread.is_alive() for thread in mine)
 
 
 def test_a_closed_sender_says_so_and_closing_twice_changes_nothing(apple: ApnsStandIn, apns: APNSSender) -> None:

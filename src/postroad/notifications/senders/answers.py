@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -10,11 +12,20 @@ from typing import Any, Final
 import msgspec
 
 from postroad.notifications.results import TokenResult
-from postroad.notifications.senders.wire import Answer
 
 _SECONDS = re.compile(r"\d{1,9}")
 _UNPRINTABLE = re.compile(r"[^ -~]")
 _MOST_OF_A_REASON: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the provider said; `status` is None when nothing was heard, and `why` then says what happened."""
+
+    status: int | None
+    headers: Mapping[str, str]
+    body: bytes
+    why: str = ""
 
 
 def document(answer: Answer) -> dict[str, Any]:

@@ -15,12 +15,9 @@ from postroad.errors import InvalidNotification
 from postroad.notifications.checks import checked_token
 from postroad.notifications.messages import PushNotification
 from postroad.notifications.results import Outcome, TokenResult
-from postroad.notifications.senders.addresses import provider
-from postroad.notifications.senders.answers import document, retry_after, unanswered, word
-from postroad.notifications.senders.arguments import checked_lifetime, checked_name, checked_seconds
+from postroad.notifications.senders.answers import Answer, document, retry_after, unanswered, word
+from postroad.notifications.senders.arguments import checked_lifetime, checked_name, checked_seconds, needing_extra
 from postroad.notifications.senders.collapsing import collapse_id, request_id
-from postroad.notifications.senders.provider_token import ProviderToken
-from postroad.notifications.senders.wire import Answer, Wire
 
 _DEAD_TOKENS: Final = frozenset({"BadDeviceToken", "DeviceTokenNotForTopic"})
 _REFUSED_TEAM: Final = frozenset({"ExpiredProviderToken", "InvalidProviderToken"})
@@ -44,11 +41,16 @@ class APNSSender:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         names = {"key_id": checked_name(key_id, "key_id"), "team_id": checked_name(team_id, "team_id")}
-        self._team = ProviderToken(key, clock=clock, **names)
         self._topic = checked_name(topic, "topic")
         self._expires_in = checked_lifetime(expires_in, "expires_in")
         self._clock = clock
-        self._wire = Wire(provider(base_url, ca_file, http1=False), timeout=checked_seconds(timeout, "timeout"))
+        seconds = checked_seconds(timeout, "timeout")
+        with needing_extra():
+            from postroad.notifications.senders.addresses import provider
+            from postroad.notifications.senders.provider_token import ProviderToken
+            from postroad.notifications.senders.wire import Wire
+        self._team = ProviderToken(key, clock=clock, **names)
+        self._wire = Wire(provider(base_url, ca_file, http1=False), timeout=seconds)
 
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
         """Send the push to the device. Sent again under the same `push_id` it replaces the first one."""

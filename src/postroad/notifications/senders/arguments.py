@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from postroad.errors import ConfigurationError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_:-]|\.(?!\.)){0,254}")
+
+
+@contextmanager
+def needing_extra() -> Iterator[None]:
+    """Say how to install what an import inside does not find."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigurationError(f"{error.name} is not installed", remedy="pip install 'postroad[push]'") from error
 
 
 def checked_name(value: object, field: str) -> str:

@@ -15,12 +15,10 @@ from postroad.errors import ConfigurationError
 from postroad.notifications.checks import checked_token
 from postroad.notifications.messages import PushNotification
 from postroad.notifications.results import Outcome, TokenResult
-from postroad.notifications.senders.addresses import provider
-from postroad.notifications.senders.answers import document, items, member, retry_after, unanswered, word
-from postroad.notifications.senders.arguments import checked_name, checked_seconds
+from postroad.notifications.senders.access_tokens import AccessTokens, NoToken
+from postroad.notifications.senders.answers import Answer, document, items, member, retry_after, unanswered, word
+from postroad.notifications.senders.arguments import checked_name, checked_seconds, needing_extra
 from postroad.notifications.senders.collapsing import collapse_id
-from postroad.notifications.senders.google_tokens import AccessTokens, NoToken, service_account_tokens
-from postroad.notifications.senders.wire import Answer, Wire
 
 _TTL: Final = "86400s"
 
@@ -39,19 +37,14 @@ class FCMSender:
         timeout: float = 10.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        seconds = checked_seconds(timeout, "timeout")
-        google = provider(base_url, ca_file, http1=True)
-        if token_provider is not None and credentials_file is None:
-            self._tokens = AccessTokens(token_provider)
-        elif credentials_file is not None and token_provider is None:
-            self._tokens = service_account_tokens(credentials_file, ca_file, seconds)
-        else:
-            raise ConfigurationError(
-                "token_provider: give either it or credentials_file, and not both", field="token_provider"
-            )
         self._path = f"/v1/projects/{checked_name(project_id, 'project_id')}/messages:send"
         self._clock = clock
-        self._wire = Wire(google, timeout=seconds)
+        seconds = checked_seconds(timeout, "timeout")
+        with needing_extra():
+            from postroad.notifications.senders.addresses import provider
+            from postroad.notifications.senders.wire import Wire
+        self._wire = Wire(provider(base_url, ca_file, http1=True), timeout=seconds)
+        self._tokens = _tokens(token_provider, credentials_file, ca_file, seconds)
 
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
         """Send the push to the device. Sent again under the same `push_id` it replaces the first one."""
@@ -80,6 +73,23 @@ class FCMSender:
     def _post(self, access: str, body: bytes, token: str) -> TokenResult:
         headers = {"content-type": "application/json", "authorization": f"Bearer {access}"}
         return _result(self._wire.post(self._path, headers, body), token, self._clock.now())
+
+
+def _tokens(
+    token_provider: Callable[[], str] | None,
+    credentials_file: str | Path | None,
+    ca_file: str | Path | None,
+    timeout: float,
+) -> AccessTokens:
+    if (token_provider is None) == (credentials_file is None):
+        raise ConfigurationError(
+            "token_provider: give either it or credentials_file, and not both", field="token_provider"
+        )
+    if token_provider is not None:
+        return AccessTokens(token_provider)
+    with needing_extra():
+        from postroad.notifications.senders.service_account import service_account_tokens
+    return service_account_tokens(str(credentials_file), ca_file, timeout)
 
 
 def _body(push: PushNotification, token: str, collapse: str) -> bytes:

@@ -1,9 +1,9 @@
-"""The token by which Apple knows a team: signed with its key, used for 50 minutes, renewed no sooner than after 20."""
+"""The token by which Apple knows a team: signed with its key, used for 50 minutes, renewed at most every 20."""
 
 from __future__ import annotations
 
+import math
 import threading
-from dataclasses import dataclass
 from typing import Final
 
 import jwt
@@ -18,12 +18,6 @@ _REUSED_SECONDS: Final = 50 * 60
 _SOONEST_SECONDS: Final = 20 * 60
 
 
-@dataclass(frozen=True, slots=True)
-class _Signed:
-    text: str
-    at: float
-
-
 class ProviderToken:
     """Gives all threads the same token."""
 
@@ -33,31 +27,36 @@ class ProviderToken:
         self._team_id = team_id
         self._clock = clock
         self._lock = threading.Lock()
-        self._signed: _Signed | None = None
+        self._text: str | None = None
+        self._signed_at = 0.0
+        self._renewed_at = -math.inf
 
     def current(self) -> str:
         """The token to use now."""
         with self._lock:
-            if self._signed is None or self._age(self._signed) >= _REUSED_SECONDS:
-                self._signed = self._sign()
-            return self._signed.text
+            if self._text is None:
+                return self._sign()
+            return self._renew() if self._since(self._signed_at) >= _REUSED_SECONDS else self._text
 
     def instead_of(self, refused: str) -> str | None:
-        """Another token than the refused one; None while that one is too young for Apple to take a new one."""
+        """Another token than the refused one; None while the last renewal is too young for Apple to take another."""
         with self._lock:
-            if self._signed is None or self._signed.text == refused:
-                if self._signed is not None and self._age(self._signed) < _SOONEST_SECONDS:
-                    return None
-                self._signed = self._sign()
-            return self._signed.text
+            if self._text != refused:
+                return self._text
+            return self._renew() if self._since(self._renewed_at) >= _SOONEST_SECONDS else None
 
-    def _age(self, signed: _Signed) -> float:
-        return self._clock.monotonic() - signed.at
+    def _since(self, moment: float) -> float:
+        return self._clock.monotonic() - moment
 
-    def _sign(self) -> _Signed:
+    def _renew(self) -> str:
+        self._renewed_at = self._clock.monotonic()
+        return self._sign()
+
+    def _sign(self) -> str:
         claims = {"iss": self._team_id, "iat": int(self._clock.now().timestamp())}
-        text = jwt.encode(claims, self._key, algorithm="ES256", headers={"kid": self._key_id})
-        return _Signed(text, self._clock.monotonic())
+        self._text = jwt.encode(claims, self._key, algorithm="ES256", headers={"kid": self._key_id})
+        self._signed_at = self._clock.monotonic()
+        return self._text
 
 
 def _private_key(key: str) -> EllipticCurvePrivateKey:

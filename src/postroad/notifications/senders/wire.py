@@ -11,27 +11,18 @@ import threading
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
 from typing import Final
 
 import httpx
 
 from postroad.errors import ConfigurationError
 from postroad.notifications.senders.addresses import Provider
+from postroad.notifications.senders.answers import Answer
+from postroad.notifications.senders.silence import THREAD_NAME, silence_libraries
 
 # Below the 350 seconds after which the network forgets idle connections without a word.
 _IDLE_SECONDS: Final = 300.0
 _MOST_BYTES: Final = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the provider said; `status` is None when nothing was heard, and `why` then says what happened."""
-
-    status: int | None
-    headers: Mapping[str, str]
-    body: bytes
-    why: str = ""
 
 
 class Wire:
@@ -78,19 +69,20 @@ class _Line:
         self._given_up: set[httpx.AsyncClient] = set()
         self._stopped = False
         self._guard = threading.Lock()
-        self._thread = threading.Thread(target=self._work, name="postroad-push", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=THREAD_NAME, daemon=True)
+        silence_libraries()
         self._thread.start()
 
     def run(self, path: str, headers: Mapping[str, str], content: bytes) -> Answer:
         # Under the guard, so that nothing is handed to a loop that has been told to stop and would never answer.
         with self._guard:
             if self._stopped:
-                return _silence("Closed")
+                return _unheard("Closed")
             done: Future[Answer] = asyncio.run_coroutine_threadsafe(self._post(path, headers, content), self._loop)
         try:
             return done.result()
         except CancelledError:
-            return _silence("Closed")
+            return _unheard("Closed")
 
     def close(self) -> None:
         with self._guard:
@@ -108,10 +100,10 @@ class _Line:
                 return await _exchange(client, path, headers, content)
         except TimeoutError:
             self._give_up(client)
-            return _silence("Timeout")
+            return _unheard("Timeout")
         except Exception as error:
             # Also what is no error of httpx: its parts raise their own on bytes that are no HTTP.
-            return _silence(type(error).__name__)
+            return _unheard(type(error).__name__)
 
     def _give_up(self, client: httpx.AsyncClient) -> None:
         """Use another connection from now on: an answer is overdue, so this one may be dead.
@@ -159,5 +151,5 @@ async def _exchange(client: httpx.AsyncClient, path: str, headers: Mapping[str, 
         return Answer(response.status_code, response.headers, body[:_MOST_BYTES])
 
 
-def _silence(why: str) -> Answer:
+def _unheard(why: str) -> Answer:
     return Answer(None, {}, b"", why)
