@@ -140,6 +140,7 @@ def test_prices_of_ones_own_count(postroad: Postroad, tmp_path: Path) -> None:
     assert ours["prices"]["sqs_fifo_million"] == 1
     assert "ask AWS first: dynamodb_table_write_units" in people.out
     assert "cheapest change" in people.out
+    assert f"us-east-1 of {ours['prices_as_of']} unless given with --prices" in people.out
 
 
 @pytest.mark.parametrize(

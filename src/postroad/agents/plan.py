@@ -20,7 +20,8 @@ PRICES: Final[Mapping[str, float]] = {
     "lambda_request_million": 0.2,
     "lambda_gb_second": 0.0000166667,
 }
-"""US dollars in us-east-1, on demand, without free tiers and discounts."""
+"""An input with a date, not a quote: US dollars in us-east-1 as AWS listed them on `PRICES_AS_OF`, on demand, without
+free tiers, tiers of volume and discounts. Whoever needs today's gives them in `PlanInput.prices`."""
 MONTH_SECONDS: Final = 2_592_000
 MILLION_SECONDS: Final = 2.592
 _DEFAULT_QUOTAS: Final = {

@@ -71,7 +71,8 @@ def _parts(found: Plan, given: PlanInput) -> Iterator[Table | Text]:
         yield table([section.upper().replace("_", " "), ">"], rows)
         yield Text()
     yield Text(f"{found.deliveries_per_second:,.0f} deliveries a second")
-    yield Text(f"{found.cost_per_million_deliveries:,.2f} USD for a million deliveries, prices of {found.prices_as_of}")
+    yield Text(f"{found.cost_per_million_deliveries:,.2f} USD for a million deliveries")
+    yield Text(f"prices are an input: us-east-1 of {found.prices_as_of} unless given with --prices FILE")
     yield Text()
     exceeded = [quota for quota in found.quotas if quota["exceeded"]]
     for quota in exceeded:

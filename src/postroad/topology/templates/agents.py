@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from postroad.agents import tables
@@ -18,6 +19,7 @@ from postroad.topology.declarations import (
     TableDecl,
     TriggerDecl,
 )
+from postroad.topology.names import role_name
 from postroad.topology.templates.queues import dead_letters, queue
 from postroad.topology.topology import Topology
 
@@ -44,7 +46,10 @@ def agents_topology(prefix: str = "") -> Topology:
             RuleDecl(f"{prefix}agents-sweep", DEFAULT_BUS, f"{prefix}sweeper", "sweeper", schedule="rate(1 minute)"),
             *_alarms(prefix),
         ),
-        components=_components(names, stream=stream, dead=dead, rejected=rejected, lanes=lanes),
+        components=tuple(
+            replace(each, role=role_name(f"{prefix}{each.name}")) if prefix else each
+            for each in _components(names, stream=stream, dead=dead, rejected=rejected, lanes=lanes)
+        ),
         tags={"ManagedBy": "postroad"},
     )
 
@@ -87,7 +92,7 @@ def _components(names: dict[str, str], *, stream: str, dead: str, rejected: str,
     sending: dict[str, Any] = {
         "sends": (lanes, rejected),
         "reads": (agents, subscribers, events),
-        "writes": (subscribers,),
+        "writes": (agents, subscribers),
     }
     return (
         Component("aggregator", reads=(subscribers,), writes=(events,), sends=(rejected,), trust=LAMBDA),
