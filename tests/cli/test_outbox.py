@@ -286,6 +286,12 @@ def test_the_alarms_come_in_both_formats(postroad: Postroad) -> None:
 
     names = {"event_outbox_backlog", "event_publish_lag_seconds", "event_consumer_lag_seconds", "dead_letter_count"}
     assert {rule["alert"] for rule in rules} == names
+    assert {(rule["expr"], rule.get("for")) for rule in rules} == {
+        ("event_outbox_backlog > 5000", "300s"),
+        ("event_publish_lag_seconds > 60", "300s"),
+        ("event_consumer_lag_seconds > 300", "300s"),
+        ("dead_letter_count >= 1", None),
+    }
     assert {each["Properties"]["AlarmName"] for each in template["Resources"].values()} == names
     assert all("docs/runbooks/" in rule["annotations"]["description"] for rule in rules)
 

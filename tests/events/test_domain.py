@@ -117,3 +117,13 @@ def test_a_payload_that_is_no_strict_json_is_refused_by_its_path(value: object) 
         DomainEvent("t", {"k": "1"}, {"a": [value]}).to_json()
 
     assert (refused.value.field or "").startswith("payload.a[0]")
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-05:00"])
+def test_a_moment_outside_the_calendar_in_utc_is_refused(moment: str) -> None:
+    with pytest.raises(InvalidMessage, match="calendar") as read:
+        DomainEvent.from_json(body(occurredAt=moment))
+    with pytest.raises(InvalidMessage, match="calendar") as written:
+        DomainEvent("t", {"k": "1"}, {}, occurred_at=datetime.fromisoformat(moment)).to_json()
+
+    assert (read.value.field, written.value.field) == ("envelope.occurredAt", "occurred_at")

@@ -172,6 +172,17 @@ MALFORMED = {
     "no event id": json.dumps({"envelope": {"type": "a.b"}, "key": {}, "payload": {}}),
     "no type": json.dumps({"envelope": {"eventId": "0190b5b8-0000-7000-8000-000000000001"}, "key": {}, "payload": {}}),
     "an id that is none": json.dumps({"envelope": {"eventId": "x", "type": "a.b"}, "key": {}, "payload": {}}),
+    "a time outside the calendar": json.dumps(
+        {
+            "envelope": {
+                "eventId": "0190b5b8-0000-7000-8000-000000000001",
+                "type": "a.b",
+                "occurredAt": "0001-01-01T00:00:00+05:00",
+            },
+            "key": {},
+            "payload": {},
+        }
+    ),
     "sns around no json": json.dumps({"Type": "Notification", "Message": "hello"}),
     "sns around nothing": json.dumps({"Type": "Notification", "Message": ""}),
 }

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from tests.inbox.ground import Ground
 
+from postroad import connect
 from postroad.errors import ConfigurationError, InvalidInput, SchemaMismatch
 from postroad.events import uuid7
 from postroad.inbox import Inbox
@@ -223,3 +224,14 @@ def test_an_inbox_without_connections_of_its_own_says_so() -> None:
 def test_a_lease_that_is_no_time_is_refused(inbox: Inbox, lease: float) -> None:
     with pytest.raises(InvalidInput, match="lease"):
         inbox.begin("gateway", EVENT, lease=lease)
+
+
+def test_the_file_of_the_embedded_engine_is_no_place_for_an_inbox(tmp_path: Path) -> None:
+    path = tmp_path / "postroad.db"
+
+    with (
+        connect(f"sqlite:///{path}"),
+        Inbox.sqlite(path) as inbox,
+        pytest.raises(ConfigurationError, match="embedded engine"),
+    ):
+        inbox.init()

@@ -244,7 +244,7 @@ def test_a_dsn_that_names_nothing_is_refused(clock: FakeClock, dsn: str) -> None
 def test_the_file_of_the_engine_is_not_opened_as_an_application_s(tmp_path: Path) -> None:
     path = tmp_path / "postroad.db"
 
-    with connect(f"sqlite:///{path}") as backend, pytest.raises(ConfigurationError, match="dsn"):
+    with connect(f"sqlite:///{path}") as backend, pytest.raises(ConfigurationError, match="engine"):
         doctor(backend, dsn=f"sqlite:///{path}")
 
 

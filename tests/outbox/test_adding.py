@@ -260,6 +260,7 @@ def test_adding_many_does_not_commit(ground: Ground) -> None:
         ("payload.a[1]", {"payload": {"a": ["x", "\0"]}}),
         ("payload.a", {"payload": {"a": "\ud800"}}),
         ("occurred_at", {"occurred_at": datetime(2025, 1, 1)}),
+        ("occurred_at", {"occurred_at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))}),
         ("event_id", {"event_id": "x"}),
         ("v", {"v": 0}),
     ],

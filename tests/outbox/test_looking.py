@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -195,3 +196,10 @@ def test_dead_rows_are_counted_on_postgresql(on_postgres: Ground) -> None:
     on_postgres.run("ANALYZE outbox")
 
     assert on_postgres.outbox.status().dead_tuples >= 1
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, "5"])
+def test_a_list_of_no_length_is_refused(ground: Ground, limit: Any) -> None:
+    for ask in (ground.outbox.failed, ground.outbox.keys, ground.outbox.audit):
+        with pytest.raises(ValueError, match="limit"):
+            ask(limit=limit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
@@ -11,6 +12,7 @@ import psycopg
 import pytest
 from tests.outbox.grounds import Ground, an_event, postgres_ground
 
+from postroad import QueueSpec, connect
 from postroad.errors import ConfigurationError, SchemaMismatch, Unavailable
 from postroad.outbox import Outbox
 
@@ -224,3 +226,71 @@ def test_a_server_that_was_restarted_is_found_again(on_postgres: Ground) -> None
     on_postgres.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'postroad'")
 
     assert on_postgres.outbox.status().pending == 0
+
+
+def test_adopted_rows_whose_ids_differ_only_in_spelling_are_all_kept(postgres_dsn: str, tmp_path: Path) -> None:
+    event = an_event()
+    spellings = [str(event.event_id), str(event.event_id).upper(), event.event_id.hex, "x" * 300, "x" * 300]
+    bodies = [event.to_json().decode().replace(str(event.event_id), spelled) for spelled in spellings]
+    path = tmp_path / "app.db"
+    with psycopg.connect(postgres_dsn) as connection:
+        connection.execute(SEED_TABLE)
+        for body in bodies:
+            insert = "INSERT INTO outbox (id, eventType, payload) VALUES (gen_random_uuid(), 't', %s)"
+            connection.execute(insert, [body])
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(SEED_LIKE_ON_SQLITE)
+        file.executemany("INSERT INTO outbox (id, eventType, payload) VALUES (?, 't', ?)", enumerate(bodies))
+        file.commit()
+
+    for outbox in (Outbox.postgres(postgres_dsn), Outbox.sqlite(path)):
+        outbox.init()
+
+        assert outbox.status().pending == len(bodies)
+        assert outbox.get(event.event_id) is not None
+        outbox.close()
+
+
+def test_a_table_of_another_program_is_left_alone(postgres_dsn: str, tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    with psycopg.connect(postgres_dsn) as connection, closing(sqlite3.connect(path)) as file:
+        for each in (connection, file):
+            each.execute("CREATE TABLE outbox (id int PRIMARY KEY, topic text, payload text)")
+            each.commit()
+
+    for outbox in (Outbox.postgres(postgres_dsn), Outbox.sqlite(path)):
+        with pytest.raises(ConfigurationError, match="no column attempts, createdat") as refused:
+            outbox.init()
+
+        assert refused.value.field == "table"
+        outbox.close()
+    with psycopg.connect(postgres_dsn) as connection, closing(sqlite3.connect(path)) as file:
+        for each in (connection, file):
+            assert each.execute("INSERT INTO outbox (id, topic, payload) VALUES (1, 'a', 'b') RETURNING *").fetchall()
+
+
+def test_the_file_of_the_embedded_engine_is_no_place_for_an_outbox(tmp_path: Path) -> None:
+    path = tmp_path / "postroad.db"
+    with connect(f"sqlite:///{path}") as backend:
+        backend.create_queue(QueueSpec("orders"))
+        with pytest.raises(ConfigurationError, match="embedded engine"):
+            Outbox.sqlite(path).init()
+
+    with pytest.raises(ConfigurationError, match="embedded engine"):
+        Outbox.sqlite(path).init()
+
+
+def test_times_that_plain_sql_writes_in_another_form_are_kept_in_their_order(on_sqlite: Ground) -> None:
+    insert = "INSERT INTO outbox (id, eventtype, payload, next_attempt) VALUES (?, 't', '{}', datetime('now', ?))"
+    on_sqlite.run(insert, "later", "+1 hour")
+    on_sqlite.run(insert, "now", "-1 second")
+    on_sqlite.run("UPDATE outbox SET next_attempt = datetime('now', '+2 hours') WHERE id = 'now'")
+    on_sqlite.run(insert, "never", "+0 days")
+    on_sqlite.run("UPDATE outbox SET next_attempt = 'infinity' WHERE id = 'never'")
+
+    found = on_sqlite.run(
+        "SELECT id FROM outbox WHERE next_attempt > strftime('%Y-%m-%dT%H:%M:%fZ', 'now') ORDER BY id"
+    )
+
+    assert [name for (name,) in found] == ["later", "never", "now"]
+    assert on_sqlite.run("SELECT count(*) FROM outbox WHERE next_attempt LIKE '%T%.___Z'") == [(2,)]

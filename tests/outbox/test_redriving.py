@@ -9,10 +9,10 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from tests.outbox.grounds import Ground
+from tests.outbox.grounds import Ground, an_event
 from tests.outbox.test_looking import fail
 
-from postroad.errors import NotRedrivable
+from postroad.errors import InvalidInput, NotRedrivable
 from postroad.outbox import DomainEvent, OutboxRow
 
 WHO: dict[str, Any] = {"by": "ada", "reason": "the rail is back"}
@@ -300,3 +300,55 @@ def test_canaries_that_are_all_there_is_are_not_waited_for(ground: Ground) -> No
     ids = failed_rows(ground, 2)
 
     assert ground.outbox.redrive(type="transfers.submitted", canary=10, **WHO) == ids
+
+
+def test_canaries_of_nothing_redrive_nothing(ground: Ground) -> None:
+    failed_rows(ground, 3)
+
+    assert ground.outbox.redrive(type="transfers.cancelled", canary=1, **WHO) == []
+    assert ground.outbox.status().failed == 3
+    assert ground.outbox.audit() == []
+
+
+@pytest.mark.parametrize("count", [0, -1, True, "2"])
+def test_a_number_that_counts_nothing_is_refused(ground: Ground, count: Any) -> None:
+    failed_rows(ground, 2)
+
+    for name in ("limit", "canary"):
+        with pytest.raises(ValueError, match=name):
+            ground.outbox.redrive(type="transfers.submitted", **{name: count}, **WHO)
+    assert ground.outbox.status().failed == 2
+
+
+def test_an_event_may_be_named_alone_and_in_any_spelling_of_its_id(ground: Ground) -> None:
+    first, second, third = failed_rows(ground, 3)
+
+    assert ground.outbox.redrive(first, **WHO) == [first]
+    assert ground.outbox.redrive(str(second).upper(), **WHO) == [second]
+    assert ground.outbox.redrive([third.hex], **WHO) == [third]
+    assert ground.outbox.why(str(first).upper()) == "ready"
+
+
+def test_a_row_whose_id_is_spelled_in_another_way_is_redriven(ground: Ground) -> None:
+    ids = [uuid4() for _ in range(2)]
+    for event_id, spelled in ((ids[0], ids[0].hex.upper()), (ids[1], str(ids[1]).upper())):
+        body = an_event(event_id=event_id, key={"k": spelled}).to_json().decode().replace(str(event_id), spelled)
+        ground.run(
+            "INSERT INTO outbox (id, eventtype, payload, state) VALUES (?, 't', ?, 'FAILED')", str(uuid4()), body
+        )
+
+    redriven = ground.outbox.redrive(type="t", **WHO)
+
+    assert redriven == ids
+    assert ground.run("SELECT state, redrives FROM outbox") == [("PENDING", 1), ("PENDING", 1)]
+    assert len(ground.outbox.audit()) == 2
+
+
+def test_text_that_no_database_stores_is_refused(ground: Ground) -> None:
+    failed_rows(ground, 1)
+
+    with pytest.raises(ValueError, match="by"):
+        ground.outbox.redrive(type="transfers.submitted", by="a\0", reason="x")
+    with pytest.raises(InvalidInput, match="event_id"):
+        ground.outbox.get("a\0")
+    assert ground.outbox.status().failed == 1

@@ -47,8 +47,9 @@ def test_how_old_is_old_enough_is_the_callers_to_say(ground: Ground) -> None:
     ground.set(ground.add(), state="SENT", updatedat=LONG_AGO)
 
     assert ground.outbox.prune(older_than=timedelta(days=365_00)) == 0
+    assert ground.outbox.prune(older_than=timedelta.max) == 0
     assert ground.outbox.prune(older_than=timedelta(0)) == 1
-    refused: list[dict[str, Any]] = [{"older_than": timedelta(-1)}, {"batch": 0}]
+    refused: list[dict[str, Any]] = [{"older_than": timedelta(-1)}, {"older_than": 5}, {"batch": 0}]
     for arguments in refused:
         with pytest.raises(ValueError, match=r"older_than|batch"):
             ground.outbox.prune(**arguments)

@@ -15,6 +15,8 @@ from typing import Final
 from urllib.parse import quote
 
 from postroad.connections.database import Row
+from postroad.connections.identity import APPLICATION_ID
+from postroad.connections.inheritance import is_open
 from postroad.errors import ConfigurationError, PostroadError, SchemaMismatch, StorageDamaged, StorageFull, Unavailable
 
 _BUSY_SECONDS: Final = 5.0
@@ -62,6 +64,7 @@ class ApplicationFile:
 
     def create(self) -> None:
         """Make the file where there is none."""
+        self._refuse_the_engines_own(is_open(self.path.resolve()))
         try:
             self.path.touch()
         except OSError as error:
@@ -107,7 +110,23 @@ class ApplicationFile:
     def _opened(self) -> sqlite3.Connection:
         # Only `create` makes a file: a mistyped path must not leave an empty one behind.
         address = f"file:{quote(str(self.path.absolute()))}?mode=rw"
-        return sqlite3.connect(address, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        self._refuse_the_engines_own(is_open(self.path.resolve()))
+        connection = sqlite3.connect(
+            address, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self._refuse_the_engines_own(connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _refuse_the_engines_own(self, is_its_own: bool) -> None:
+        if is_its_own:
+            raise ConfigurationError(
+                f"{self.path}: is the file of the embedded engine", field="path",
+                remedy="Name the application's own database: two SQLite libraries must not share a file.",
+            )  # fmt: skip
 
     def _kept(self) -> sqlite3.Connection | None:
         with self._lock:

@@ -10,10 +10,10 @@ from typing import Final
 import apsw
 
 from postroad.connections.failures import translate
+from postroad.connections.identity import APPLICATION_ID
 from postroad.connections.inheritance import inherited
 from postroad.errors import ConfigurationError
 
-APPLICATION_ID: Final = 0x706F7374  # "post"
 BUSY_SECONDS: Final = 5.0
 _HEADER = b"SQLite format 3\x00"
 FIXED_VERSION: Final = (3, 51, 3)

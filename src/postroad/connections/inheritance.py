@@ -18,6 +18,9 @@ from typing import Protocol
 class Forkable(Protocol):
     """Something that lets go of its file while the process forks."""
 
+    @property
+    def path(self) -> Path: ...
+
     def before_fork(self) -> None:
         """Close the file once nobody uses it."""
         ...
@@ -44,6 +47,11 @@ def inherited(path: Path) -> bool:
 def mark_inherited(path: Path) -> None:
     """Remember in a child that the file is open behind its back."""
     _inherited_open.add(path)
+
+
+def is_open(path: Path) -> bool:
+    """Whether the embedded engine has this file open in this process."""
+    return any(resource.path.resolve() == path for resource in list(_open))
 
 
 def guard(resource: Forkable) -> None:

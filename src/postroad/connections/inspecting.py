@@ -9,7 +9,6 @@ import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 import apsw
 
@@ -43,9 +42,10 @@ def engine_file(path: Path) -> FileState:
 
 def application_file(path: Path) -> FileState:
     """A file of the application's, read by the interpreter's library."""
+    file = ApplicationFile(path, schema_remedy="")
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)) as connection:
-            [mode] = connection.execute("PRAGMA journal_mode").fetchone()
-            return FileState(sqlite3.sqlite_version, str(mode))
-    except sqlite3.Error as error:
-        raise ApplicationFile(path, schema_remedy="").translate(error) from error
+        with file.reading() as session:
+            [(mode,)] = session.rows("PRAGMA journal_mode")
+    finally:
+        file.close()
+    return FileState(sqlite3.sqlite_version, str(mode))

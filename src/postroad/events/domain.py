@@ -75,7 +75,7 @@ class DomainEvent:
             tenant_id=heading.tenant_id or None,
             traceparent=heading.traceparent or None,
             event_id=heading.event_id,
-            occurred_at=heading.occurred_at.astimezone(UTC),
+            occurred_at=_in_utc(heading.occurred_at, "envelope.occurredAt"),
             v=heading.v,
         )
 
@@ -88,7 +88,7 @@ def domain_json(event: DomainEvent, payload: Mapping[str, Any]) -> bytes:
     heading = _Heading(
         v=event.v,
         event_id=event.event_id,
-        occurred_at=event.occurred_at.astimezone(UTC),
+        occurred_at=_in_utc(event.occurred_at, "occurred_at"),
         tenant_id=msgspec.UNSET if event.tenant_id is None else event.tenant_id,
         traceparent=msgspec.UNSET if event.traceparent is None else event.traceparent,
         type=event.type,
@@ -97,3 +97,11 @@ def domain_json(event: DomainEvent, payload: Mapping[str, Any]) -> bytes:
         return _encode({"envelope": heading, "key": dict(event.key), "payload": held})
     except Exception as error:
         raise unsendable(held, path="payload", levels=MAX_DEPTH, why=error) from error
+
+
+def _in_utc(moment: datetime, field: str) -> datetime:
+    """The moment in UTC; at either end of the calendar another zone's time may have none."""
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidMessage(f"{field}: {moment.isoformat()} lies outside the calendar in UTC", field=field) from error

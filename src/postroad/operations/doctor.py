@@ -39,7 +39,7 @@ def doctor(
         *dead_letter_findings(backend, specs),
         *engine_findings(backend.url),
         *_audit_findings(backend.audit_log()),
-        *(() if dsn is None else dsn_findings(dsn, backend.url)),
+        *(() if dsn is None else dsn_findings(dsn)),
     ]
     return tuple(sorted(findings, key=lambda finding: finding.severity != "error"))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from postroad.connections.file import FIXED_VERSION
 from postroad.connections.inspecting import FileState, application_file, engine_file
 from postroad.connections.opening import dialect_of, path_of, postgres_database
-from postroad.errors import ConfigurationError
 from postroad.settings import data_path
 from postroad.topology.findings import Finding
 
@@ -33,21 +32,13 @@ def judged(path: Path, state: FileState) -> Iterator[Finding]:
         yield Finding("sqlite-sync", "error", str(path), message, remedy)
 
 
-def dsn_findings(dsn: str, url: str) -> Iterator[Finding]:
+def dsn_findings(dsn: str) -> Iterator[Finding]:
     """What is wrong with the application's database, as outbox and inbox use it."""
     if dialect_of(dsn) == "sqlite":
         path = Path(path_of(dsn))
-        _refuse_engine_file(path, data_path(url))
         yield from _application_findings(path, application_file(path))
     else:
         yield from _server_findings(dsn)
-
-
-def _refuse_engine_file(path: Path, engine: Path | None) -> None:
-    if engine is not None and path.resolve() == engine.resolve():
-        raise ConfigurationError(
-            f"dsn: {path} is the embedded engine's own file", field="dsn", remedy="Name the application's database."
-        )
 
 
 def _application_findings(path: Path, state: FileState) -> Iterator[Finding]:

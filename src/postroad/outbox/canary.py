@@ -26,6 +26,8 @@ def redrive_behind_canaries(
 ) -> list[OutboxRow]:
     """The rows that were redriven: all of them, or the canaries alone when one failed as before or none settled."""
     chosen = redriving.selected(selection)
+    if not chosen:
+        return []
     groups = {str(row.event_id): group_of(row) for row in chosen}
     first = redriving.redrive(_only(chosen[:canaries]), by=by, reason=reason)
     done = {row.event_id for row in first}

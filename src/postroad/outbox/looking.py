@@ -6,7 +6,7 @@ from typing import Final
 
 from postroad.connections.database import Database, Session
 from postroad.outbox.dialects import Words
-from postroad.outbox.reading import Place, audit_of, key_of, row_of, why
+from postroad.outbox.reading import Place, audit_of, key_of, row_of, stored_id, why
 from postroad.outbox.rows import AuditEntry, EventId, KeyState, OutboxRow, OutboxStatus
 
 _GET: Final = "SELECT {columns} FROM {outbox} WHERE event_id = ?"
@@ -64,7 +64,7 @@ class Looking:
     def get(self, event_id: EventId) -> OutboxRow | None:
         """The row of the event; None when there is none."""
         with self._database.reading() as session:
-            rows = session.rows(self._words(_GET), (str(event_id),))
+            rows = session.rows(self._words(_GET), (stored_id(event_id),))
         return row_of(rows[0]) if rows else None
 
     def failed(self, *, limit: int, after: EventId | int | None) -> list[OutboxRow]:
@@ -86,7 +86,7 @@ class Looking:
     def why(self, event_id: EventId) -> str:
         """One sentence on what the event waits for."""
         with self._database.reading() as session:
-            found = session.rows(self._words(_ONE), (str(event_id),))
+            found = session.rows(self._words(_ONE), (stored_id(event_id),))
             if not found:
                 return f"unknown: no event {event_id} is recorded here"
             tenant, lane, *place = found[0]
@@ -114,7 +114,7 @@ class Looking:
             )
 
     def _seq(self, session: Session, event_id: EventId | None) -> int:
-        found = [] if event_id is None else session.rows(self._words(_SEQ), (str(event_id),))
+        found = [] if event_id is None else session.rows(self._words(_SEQ), (stored_id(event_id),))
         return int(found[0][0]) if found else 0
 
     def _keys(self, session: Session, blocked: bool, limit: int) -> list[KeyState]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from postroad.connections.database import Database, Session
-from postroad.errors import SchemaMismatch
+from postroad.errors import ConfigurationError, SchemaMismatch
 from postroad.outbox.dialects import Words
 from postroad.outbox.schema import SCHEMA_VERSION, postgres, sqlite
 from postroad.outbox.schema.names import SLOTS
@@ -21,7 +21,16 @@ _SET_VERSION: Final = """
 INSERT INTO {meta} (one, version) VALUES (true, ?)
 ON CONFLICT (one) DO UPDATE SET version = excluded.version, migrated_at = {now}
 """
-_COLUMNS: Final = "SELECT name FROM pragma_table_info('{table}')"
+_COLUMNS: Final = {
+    "postgresql": """
+SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass('{outbox}') AND attnum > 0 AND NOT attisdropped
+""",
+    "sqlite": "SELECT lower(name) FROM pragma_table_info('{table}')",
+}
+_SEEDS: Final = frozenset(
+    {"id", "eventtype", "payload", "state", "attempts", "lasterror", "next_attempt", "createdat", "updatedat"}
+)
+"""The columns of a table that can be made an outbox."""
 
 
 def init(database: Database, words: Words) -> int:
@@ -32,6 +41,7 @@ def init(database: Database, words: Words) -> int:
             session.rows(words(_LOCK))
         found = _version(session, words)
         _refuse_newer(found)
+        _refuse_foreign(_columns(session, words), words)
         for version in range(found, SCHEMA_VERSION):
             _migrate(session, words, version)
         if found != SCHEMA_VERSION:
@@ -76,13 +86,28 @@ def _refuse_newer(found: int) -> None:
         )
 
 
+def _columns(session: Session, words: Words) -> set[str]:
+    """The columns of the table, none when it is not there."""
+    return {name for (name,) in session.rows(words(_COLUMNS[words.dialect]))}
+
+
+def _refuse_foreign(columns: set[str], words: Words) -> None:
+    """A table of another program must not get our triggers, which would fail its inserts."""
+    if columns and (missing := _SEEDS - columns):
+        table = words.names.table
+        raise ConfigurationError(
+            f"table: {table!r} is there already and is no outbox: it has no column {', '.join(sorted(missing))}",
+            field="table", remedy="Name another table; nothing was changed.",
+        )  # fmt: skip
+
+
 def _migrate(session: Session, words: Words, version: int) -> None:
     if words.dialect == "postgresql":
         session.script(words(postgres.STEPS[version]))
         return
     before, columns, after = sqlite.STEPS[version]
     session.script(words(before))
-    there = {name for (name,) in session.rows(words(_COLUMNS))}
+    there = _columns(session, words)
     for name, statement in columns.items():
         if name not in there:
             session.change(words(statement))

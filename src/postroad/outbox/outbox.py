@@ -24,6 +24,7 @@ from postroad.outbox.drafts import Drafting, Overrides
 from postroad.outbox.grants import Role, grants
 from postroad.outbox.looking import Looking
 from postroad.outbox.pruning import prune
+from postroad.outbox.reading import stored_id
 from postroad.outbox.reconciling import Handled, reconcile
 from postroad.outbox.recording import Recording
 from postroad.outbox.redriving import Redriving, Selection, group_of, lane_named
@@ -175,7 +176,7 @@ class Outbox:
 
     def failed(self, *, limit: int = 50, after: EventId | int | None = None) -> list[OutboxRow]:
         """Failed rows, oldest first, behind the event (or the seq) `after`."""
-        return self._looking().failed(limit=limit, after=after)
+        return self._looking().failed(limit=_positive("limit", limit), after=after)
 
     def failed_groups(self) -> list[FailureGroup]:
         """Failed rows counted by type and kind of error, the most frequent first."""
@@ -194,7 +195,7 @@ class Outbox:
 
     def keys(self, *, blocked: bool = True, limit: int = 50) -> list[KeyState]:
         """Keys that are held back, or with blocked=False all that have rows to send, the oldest first."""
-        return self._looking().keys(blocked=blocked, limit=limit)
+        return self._looking().keys(blocked=blocked, limit=_positive("limit", limit))
 
     def why(self, event_id: EventId) -> str:
         """One sentence on what the event waits for."""
@@ -202,11 +203,11 @@ class Outbox:
 
     def audit(self, *, limit: int = 100) -> list[AuditEntry]:
         """What was done by hand, the newest first."""
-        return self._looking().audit(limit=limit)
+        return self._looking().audit(limit=_positive("limit", limit))
 
     def redrive(
         self,
-        event_ids: Iterable[EventId] = (),
+        event_ids: Iterable[EventId] | EventId = (),
         *,
         by: str,
         reason: str,
@@ -220,10 +221,11 @@ class Outbox:
     ) -> list[EventId]:
         """Send failed or parked events again, under their ids and in their order; which ones."""
         _require(by=by, reason=reason)
-        named = tuple(str(event_id) for event_id in event_ids)
+        named = (event_ids,) if isinstance(event_ids, str | UUID) else event_ids
         selection = Selection(
-            event_ids=named, lane=lane_named(key), tenant_id=tenant_id, type=type, group=group, limit=limit
-        )
+            event_ids=tuple(stored_id(event_id) for event_id in named), lane=lane_named(key), tenant_id=tenant_id,
+            type=type, group=group, limit=None if limit is None else _positive("limit", limit),
+        )  # fmt: skip
         if selection == Selection(limit=limit):
             raise ValueError("redrive: name event ids, a key, a tenant, a type or a group")
         redriving = Redriving(self.database, self._words)
@@ -264,11 +266,11 @@ class Outbox:
 
 def _require(**texts: str) -> None:
     for name, text in texts.items():
-        if not str(text or "").strip():
-            raise ValueError(f"{name}: is blank; the audit needs it")
+        if not str(text or "").strip() or "\0" in str(text):
+            raise ValueError(f"{name}: is blank or holds NUL; the audit needs it")
 
 
-def _positive(name: str, number: int) -> int:
-    if number < 1:
-        raise ValueError(f"{name}: {number!r} is below 1")
+def _positive(name: str, number: object) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError(f"{name}: {number!r} is not a whole number of 1 or more")
     return number

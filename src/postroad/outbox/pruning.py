@@ -14,16 +14,23 @@ DELETE FROM {outbox} WHERE id IN (
   SELECT id FROM {outbox} WHERE state IN ('SENT', 'SKIPPED') AND updatedat < {ago}
    ORDER BY updatedat LIMIT ? {skip_locked})
 """
+# The calendar of a database has a beginning.
+_LONGEST: Final = timedelta(days=365_000)
 
 
 def prune(database: Database, words: Words, *, older_than: timedelta, batch: int) -> int:
     """Delete rows that were sent or skipped longer ago, each batch in a transaction of its own; how many."""
-    if older_than < timedelta(0):
-        raise ValueError(f"older_than: {older_than!r} is negative")
+    seconds = _seconds(older_than)
     pruned = 0
     while True:
         with database.transaction() as session:
-            deleted = session.change(words(_PRUNE), (f"{older_than.total_seconds():.3f}", batch))
+            deleted = session.change(words(_PRUNE), (f"{seconds:.3f}", batch))
         pruned += deleted
         if deleted < batch:
             return pruned
+
+
+def _seconds(older_than: object) -> float:
+    if not isinstance(older_than, timedelta) or older_than < timedelta(0):
+        raise ValueError(f"older_than: {older_than!r} is not a timedelta of 0 or more")
+    return min(older_than, _LONGEST).total_seconds()

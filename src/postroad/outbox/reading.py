@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from postroad.connections.database import Row
+from postroad.errors import InvalidInput
 from postroad.outbox.dialects import moment
 from postroad.outbox.rows import FAILED, PARKED, PENDING, SENT, SKIPPED, AuditEntry, EventId, KeyState, OutboxRow
 
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
 KNOWN_STATES: Final = frozenset({PENDING, SENT, FAILED, PARKED, SKIPPED})
 
 
@@ -25,14 +28,20 @@ class Place(NamedTuple):
     lease_until: Any
 
 
-def event_id_of(text: object) -> EventId:
-    """The id as a UUID where it is one."""
-    if isinstance(text, UUID):
-        return text
-    try:
-        return UUID(str(text))
-    except ValueError:
-        return str(text)
+def event_id_of(stored: object) -> EventId:
+    """The id as a UUID where the table has it in the spelling of one, so that it is found under it again."""
+    if isinstance(stored, UUID):
+        return stored
+    text = str(stored)
+    return UUID(text) if _UUID.fullmatch(text) and text == str(UUID(text)) else text
+
+
+def stored_id(given: EventId) -> str:
+    """The id as the table has it: a UUID in its one spelling, any other text as it is."""
+    text = str(given)
+    if "\0" in text:
+        raise InvalidInput("event_id: holds the character NUL, which no database stores", field="event_id")
+    return str(UUID(text)) if _UUID.fullmatch(text) else text
 
 
 def row_of(row: Row) -> OutboxRow:

@@ -12,7 +12,7 @@ from postroad.connections.database import Database, Row, Session
 from postroad.errors import NotRedrivable
 from postroad.outbox.dialects import Words
 from postroad.outbox.lanes import lane_of
-from postroad.outbox.reading import row_of
+from postroad.outbox.reading import row_of, stored_id
 from postroad.outbox.rows import PENDING, SENT, SKIPPED, EventId, OutboxRow
 from postroad.outbox.schema.names import CHANNEL
 from postroad.queues.fingerprint import fingerprint
@@ -106,7 +106,7 @@ class Redriving:
     def skip(self, event_id: EventId, *, by: str, reason: str) -> None:
         """Give the row up and open its key; the key's next message names it."""
         with self._database.transaction() as session:
-            row = self._select(session, Selection(event_ids=(str(event_id),)))[0]
+            row = self._select(session, Selection(event_ids=(stored_id(event_id),)))[0]
             ids, tenant = _json([row.event_id]), row.tenant_id or ""
             session.change(self._words(_AUDIT), (by, "skip", reason, SKIPPED, ids))
             session.change(self._words(_SKIP), (str(row.event_id),))

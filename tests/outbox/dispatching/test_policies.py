@@ -123,6 +123,8 @@ def test_a_parked_key_that_is_redriven_is_published_in_order(ground: Ground, dis
         '{"envelope": {"eventId": "0190f3a8-7b1c-7cc3-98c4-dc0c0c07398f", "type": "t"}, "payload": {}}',
         '{"envelope": {"eventId": "0190f3a8-7b1c-7cc3-98c4-dc0c0c07398f", "type": "t", "occurredAt": "soon"}, '
         '"key": {"transferId": "x"}, "payload": {}}',
+        '{"envelope": {"eventId": "0190f3a8-7b1c-7cc3-98c4-dc0c0c07398f", "type": "t", '
+        '"occurredAt": "0001-01-01T00:00:00+05:00"}, "key": {"transferId": "x"}, "payload": {}}',
         "[]",
     ],
 )

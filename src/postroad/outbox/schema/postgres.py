@@ -88,6 +88,9 @@ DECLARE
 BEGIN
   IF jsonb_typeof(envelope -> 'eventId') = 'string' THEN
     event_id := nullif(left(lower(envelope ->> 'eventId'), 200), '');
+    IF event_id ~ '^[0-9a-f]{32}$' THEN
+      event_id := event_id::uuid::text;
+    END IF;
   END IF;
   IF jsonb_typeof(envelope -> 'tenantId') = 'string' THEN
     tenant := nullif(left(envelope ->> 'tenantId', 64), '');
@@ -156,7 +159,7 @@ CREATE TEMPORARY TABLE postroad_adopted ON COMMIT DROP AS SELECT * FROM {outbox}
 DELETE FROM {outbox} WHERE seq IS NULL;
 INSERT INTO {outbox} (id, eventtype, payload, state, attempts, lasterror, next_attempt, createdat, updatedat, event_id)
 SELECT id, eventtype, payload, state, attempts, lasterror, next_attempt, createdat, updatedat,
-       CASE WHEN row_number() OVER (PARTITION BY payload -> 'envelope' ->> 'eventId' ORDER BY createdat, id) > 1
+       CASE WHEN row_number() OVER (PARTITION BY ({read}(payload)).event_id ORDER BY createdat, id) > 1
             THEN id::text END
   FROM postroad_adopted ORDER BY createdat, id;
 """

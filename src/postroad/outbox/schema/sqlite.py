@@ -71,6 +71,15 @@ CREATE TABLE IF NOT EXISTS {meta} (
 );
 INSERT INTO {meta} (one, version) VALUES (1, 0) ON CONFLICT DO NOTHING;
 """
+# The id of the event, where the payload holds one; a UUID without dashes gets them, so that one event has one id.
+_EVENT_ID: Final = """
+  (SELECT CASE WHEN length(id) = 32 AND id NOT GLOB '*[^0-9a-f]*' THEN substr(id, 1, 8) || '-' || substr(id, 9, 4)
+               || '-' || substr(id, 13, 4) || '-' || substr(id, 17, 4) || '-' || substr(id, 21) ELSE id END
+     FROM (SELECT nullif(lower(json_extract(payload, '$.envelope.eventId')), '') AS id
+            WHERE json_valid(payload) AND json_type(payload, '$.envelope.eventId') = 'text'))"""
+# Times that plain SQL writes in another form (datetime('now', '+1 hour')) would not be in their order; what is no time
+# stays as it is.
+_DUE: Final = "coalesce(strftime('%Y-%m-%dT%H:%M:%fZ', NEW.next_attempt), NEW.next_attempt)"
 # Reads nothing that it has not made sure of, so that it never fails an insert. The single writer of SQLite makes the
 # order of numbers the order of commits.
 _FILL: Final = """
@@ -79,9 +88,8 @@ CREATE TRIGGER {fill} AFTER INSERT ON {outbox} FOR EACH ROW BEGIN
   UPDATE {meta} SET last_seq = last_seq + 1;
   UPDATE {outbox} SET
     seq = (SELECT last_seq FROM {meta}),
-    event_id = coalesce(NEW.event_id, (
-      SELECT nullif(lower(json_extract(NEW.payload, '$.envelope.eventId')), '')
-       WHERE json_valid(NEW.payload) AND json_type(NEW.payload, '$.envelope.eventId') = 'text'), NEW.id),
+    event_id = coalesce(NEW.event_id, {event_id}, NEW.id),
+    next_attempt = {due},
     tenant = coalesce(NEW.tenant, (
       SELECT nullif(json_extract(NEW.payload, '$.envelope.tenantId'), '')
        WHERE json_valid(NEW.payload) AND json_type(NEW.payload, '$.envelope.tenantId') = 'text')),
@@ -96,19 +104,21 @@ CREATE TRIGGER {fill} AFTER INSERT ON {outbox} FOR EACH ROW BEGIN
          AND json_type(NEW.payload, '$.key.transferId') IS NULL), 'row:' || NEW.id)
   WHERE rowid = NEW.rowid;
 END;
-"""
+DROP TRIGGER IF EXISTS {times};
+CREATE TRIGGER {times} AFTER UPDATE OF next_attempt ON {outbox} FOR EACH ROW
+WHEN NEW.next_attempt NOT LIKE '____-__-__T__:__:__.___Z' AND NEW.next_attempt <> {due} BEGIN
+  UPDATE {outbox} SET next_attempt = {due} WHERE rowid = NEW.rowid;
+END;
+""".replace("{event_id}", _EVENT_ID.replace("payload", "NEW.payload")).replace("{due}", _DUE)
 _ADOPT: Final = """
 CREATE TEMPORARY TABLE postroad_adopted AS SELECT * FROM {outbox} WHERE seq IS NULL;
 DELETE FROM {outbox} WHERE seq IS NULL;
 INSERT INTO {outbox} (id, eventtype, payload, state, attempts, lasterror, next_attempt, createdat, updatedat, event_id)
 SELECT id, eventtype, payload, state, attempts, lasterror, next_attempt, createdat, updatedat,
-       CASE WHEN row_number() OVER (
-         PARTITION BY CASE WHEN json_valid(payload) THEN json_extract(payload, '$.envelope.eventId') END
-         ORDER BY createdat, id) > 1
-       THEN id END
+       CASE WHEN row_number() OVER (PARTITION BY {event_id} ORDER BY createdat, id) > 1 THEN id END
   FROM postroad_adopted ORDER BY createdat, id;
 DROP TABLE postroad_adopted;
-"""
+""".replace("{event_id}", _EVENT_ID)
 _INDEXES: Final = """
 CREATE UNIQUE INDEX IF NOT EXISTS {table}_event_id ON {outbox} (event_id);
 CREATE INDEX IF NOT EXISTS {table}_heads ON {outbox} (coalesce(tenant, ''), lane, seq)
