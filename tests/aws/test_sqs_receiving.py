@@ -9,7 +9,7 @@ import pytest
 from tests.aws.endpoint import Answer, Endpoint, all_sent, error, sent_but
 
 from postroad.connections.aws import AwsConnection
-from postroad.errors import NotSupported, StaleReceipt, Unavailable
+from postroad.errors import NotSupported, PurgeRunning, StaleReceipt, Unavailable
 from postroad.queues import Delivery, QueueSpec
 from postroad.queues.markers import read_dead
 from postroad.queues.sqs import SQSQueue, SQSQueues
@@ -172,10 +172,10 @@ def test_peeking_refuses_where_it_could_make_dead_letters(scripted: Endpoint, qu
     assert {call["VisibilityTimeout"] for call in scripted.calls("ReceiveMessage")} == {0}
 
 
-def test_a_purge_that_comes_too_soon_is_unavailable(scripted: Endpoint, queue: SQSQueue) -> None:
+def test_a_purge_that_comes_too_soon_is_refused(scripted: Endpoint, queue: SQSQueue) -> None:
     scripted.on("PurgeQueue", error("PurgeQueueInProgress", 403))
 
-    with pytest.raises(Unavailable, match="60 seconds"):
+    with pytest.raises(PurgeRunning, match="60 seconds"):
         queue.purge()
 
 

@@ -104,3 +104,35 @@ def test_a_dead_letter_says_why_it_is_one(postroad: Postroad) -> None:
     text = postroad("queue", "peek", "orders-dlq").out
 
     assert "dead letter of orders after 1 receive: ValueError: bad amount" in text
+
+
+def test_a_send_and_a_forced_look_are_in_the_audit_without_the_body(postroad: Postroad) -> None:
+    postroad("queue", "create", "orders")
+    sent = postroad("queue", "send", "orders", "--body", "secret", "--json").document
+    postroad("queue", "peek", "orders")
+    postroad("queue", "peek", "orders", "--force")
+
+    outcome = postroad("audit", "list", "--json")
+    items = outcome.document["items"]
+    assert [(item["action"], item["target"]) for item in items] == [
+        ("queue.send.start", "orders"),
+        ("queue.send.end", "orders"),
+        ("queue.peek.start", "orders"),
+        ("queue.peek.end", "orders"),
+    ]
+    assert (items[1]["detail"], items[3]["detail"]) == (sent, {"seen": 1})
+    assert "secret" not in outcome.out
+
+
+@pytest.mark.parametrize("args", ["send orders --body x", "peek orders --force"])
+def test_without_an_audit_nothing_is_sent_and_no_look_is_forced(
+    args: str, postroad: Postroad, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postroad("queue", "create", "orders")
+    monkeypatch.setenv("POSTROAD_AUDIT_LOG", "missing/audit.jsonl")
+
+    outcome = postroad("queue", *args.split())
+
+    assert outcome.code == 2
+    assert "POSTROAD_AUDIT_LOG" in outcome.err
+    assert postroad("queue", "peek", "orders", "--json").document["items"] == []

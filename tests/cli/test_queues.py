@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from tests.cli.terminal import Postroad
 
 from postroad.documents import queue_detail, queue_row
+from postroad.queues import OutgoingMessage
 from postroad.wiring import connect
 
 URL = "sqlite:///postroad.db"
@@ -137,6 +139,57 @@ def test_purge_removes_every_message_and_keeps_the_queue(postroad: Postroad) -> 
 
     assert (outcome.code, outcome.document) == (0, {"purged": 2})
     assert postroad("queue", "show", "orders", "--json").document["visible"] == 0
+
+
+def test_purge_archives_what_it_removes_and_is_in_the_audit(postroad: Postroad) -> None:
+    postroad("queue", "create", "orders")
+    with connect(URL) as backend:
+        backend.queue("orders").send([OutgoingMessage("a"), OutgoingMessage("b")])
+
+    outcome = postroad(
+        *("queue", "purge", "orders", "--confirm", "orders", "--reason", "test data", "--archive", "a.jsonl", "--json")
+    )
+
+    kept = [json.loads(line)["body"] for line in Path("a.jsonl").read_text().splitlines()]
+    actions = [item["action"] for item in postroad("audit", "list", "--json").document["items"]]
+    assert (outcome.code, outcome.document, kept) == (0, {"purged": 2}, ["a", "b"])
+    assert actions == ["queue.purge.start", "queue.purge.end"]
+
+
+def test_an_archive_that_cannot_be_written_is_exit_2_and_changes_nothing(postroad: Postroad) -> None:
+    postroad("queue", "create", "orders")
+    postroad("queue", "send", "orders", "--body", "x")
+
+    outcome = postroad(
+        *("queue", "purge", "orders", "--confirm", "orders", "--reason", "x", "--archive", "missing/a.jsonl")
+    )
+
+    assert outcome.code == 2
+    assert postroad("queue", "show", "orders", "--json").document["visible"] == 1
+
+
+def test_watch_prints_a_line_for_each_queue_and_look(postroad: Postroad) -> None:
+    postroad("queue", "create", "orders")
+    postroad("queue", "create", "payments")
+    postroad("queue", "send", "orders", "--body", "x")
+
+    outcome = postroad("queue", "watch", "orders", "payments", "--interval", "0.01", "--count", "2", "--json")
+    text = postroad("queue", "watch", "orders", "--count", "1").out
+
+    rows = [json.loads(line) for line in outcome.out.splitlines()]
+    assert [row["name"] for row in rows] == ["orders", "payments"] * 2
+    assert rows[0].keys() >= {"at", "visible", "in_flight", "delayed", "oldest_age_seconds", "dead_letter", "fifo"}
+    assert rows[0]["visible"] == 1
+    assert "orders  1 visible, 0 in flight, 0 delayed" in text
+
+
+@pytest.mark.parametrize(
+    "args", ["", "ordrs --count 1", "orders --interval 0", "orders --count 0", "orders --interval -1"]
+)
+def test_watching_nothing_or_in_no_time_is_exit_2(args: str, postroad: Postroad) -> None:
+    postroad("queue", "create", "orders")
+
+    assert postroad("queue", "watch", *args.split()).code == 2
 
 
 @pytest.mark.parametrize("url", ["sqlite:////etc", "sqlite:///.", "sqlite:///notes.txt", "sqlite:///missing/x.db"])

@@ -100,13 +100,53 @@ def test_another_destination_can_be_named(dead_letters: Backend, postroad: Postr
 @pytest.mark.parametrize(
     ("options", "field"),
     [("--rate 0", "rate"), ("--rate -1", "rate"), ("--rate nan", "rate"), ("--limit 0", "limit"),
-     ("--stop-after -1", "stop_after"), ("--attr x", "attr")],
+     ("--stop-after -1", "stop_after"), ("--attr x", "attr"), ("--canary -1", "canary"),
+     ("--canary-wait soon", "canary_wait")],
 )  # fmt: skip
 def test_a_bad_option_is_exit_2_and_named(options: str, field: str, dead_letters: Backend, postroad: Postroad) -> None:
     outcome = postroad("queue", "redrive", "orders-dlq", "--yes", "--json", *options.split())
 
     assert outcome.code == 2
     assert outcome.problem["field"] == field
+    assert visible(dead_letters, "orders-dlq") == 3
+
+
+def test_a_canary_that_nobody_handles_is_exit_1_and_leaves_the_rest(dead_letters: Backend, postroad: Postroad) -> None:
+    outcome = postroad("queue", "redrive", "orders-dlq", "--yes", "--json", "--canary", "1", "--canary-wait", "0")
+
+    assert (outcome.code, outcome.document["status"], outcome.document["moved"]) == (1, "canary_failed", 1)
+    assert visible(dead_letters, "orders-dlq") == 2
+
+
+def test_status_lists_what_the_store_moves_by_itself(dead_letters: Backend, postroad: Postroad) -> None:
+    outcome = postroad("queue", "redrive", "orders-dlq", "--status", "--json")
+
+    assert (outcome.code, outcome.document) == (0, {"items": []})
+    assert postroad("queue", "redrive", "nowhere", "--status").code == 2
+
+
+def test_a_redrive_is_in_the_audit_and_a_dry_run_is_not(dead_letters: Backend, postroad: Postroad) -> None:
+    postroad("queue", "redrive", "orders-dlq", "--dry-run")
+    postroad("queue", "redrive", "orders-dlq", "--yes", "--reason", "mended")
+
+    start, end = postroad("audit", "list", "--json").document["items"]
+    assert (start["action"], start["target"], start["detail"]["reason"]) == (
+        "queue.redrive.start",
+        "orders-dlq",
+        "mended",
+    )
+    assert (end["action"], end["detail"]["moved"]) == ("queue.redrive.end", 3)
+    assert postroad("audit", "verify").code == 0
+
+
+def test_an_audit_file_that_cannot_be_written_is_exit_2_and_nothing_moves(
+    dead_letters: Backend, postroad: Postroad, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROAD_AUDIT_LOG", "missing/audit.jsonl")
+
+    outcome = postroad("queue", "redrive", "orders-dlq", "--yes")
+
+    assert outcome.code == 2
     assert visible(dead_letters, "orders-dlq") == 3
 
 
@@ -130,3 +170,38 @@ def test_a_queue_that_is_nobodys_dead_letter_queue_needs_a_destination(backend: 
 
     assert outcome.code == 2
     assert visible(backend, "lonely") == 1
+
+
+def test_groups_shows_what_dead_letters_died_of(dead_letters: Backend, postroad: Postroad) -> None:
+    document = postroad("queue", "groups", "orders-dlq", "--json").document
+    text = postroad("queue", "groups", "orders-dlq").out
+
+    assert document.keys() == {"items", "scanned", "complete"}
+    assert (document["scanned"], document["complete"]) == (3, True)
+    assert document["items"][0].keys() == {
+        *("fingerprint", "event_type", "error", "count", "first_sent_at", "last_sent_at", "sample_ids")
+    }
+    assert [(item["event_type"], item["count"]) for item in document["items"]] == [("placed", 2), ("paid", 1)]
+    assert "ValueError: bad amount" in text
+
+
+def test_a_failure_group_is_redriven_by_the_fingerprint_that_groups_showed(
+    dead_letters: Backend, postroad: Postroad
+) -> None:
+    group = postroad("queue", "groups", "orders-dlq", "--json").document["items"][0]
+
+    outcome = postroad("queue", "redrive", "orders-dlq", "--yes", "--json", "--failure-group", group["fingerprint"])
+
+    assert outcome.document["moved"] == group["count"] == 2
+
+
+def test_groups_of_nothing_and_of_no_queue(backend: Backend, postroad: Postroad) -> None:
+    assert postroad("queue", "groups", "orders-dlq").out == "no messages\n"
+    assert postroad("queue", "groups", "order-dlq").code == 2
+
+
+def test_groups_looks_at_a_part_and_says_so(dead_letters: Backend, postroad: Postroad) -> None:
+    outcome = postroad("queue", "groups", "orders-dlq", "--limit", "2", "--json")
+
+    assert (outcome.document["scanned"], outcome.document["complete"]) == (2, False)
+    assert "may hold more" in outcome.err

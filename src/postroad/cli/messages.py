@@ -49,10 +49,16 @@ def peek(
     """Look at messages without touching them."""
     from postroad.cli.tables import message_blocks
     from postroad.documents import open_queue, peeked
+    from postroad.operations.recording import recorded
 
     with call.backend() as backend:
         queue = open_queue(backend, name)
-        found = queue.peek(limit=limit, after=after, force=force)
+        # Where a look counts as a receive, forcing it is a change.
+        with recorded(
+            backend.audit_log() if force else None, "queue.peek", name, {"limit": limit, "body": body}
+        ) as done:
+            found = queue.peek(limit=limit, after=after, force=force)
+            done["seen"] = len(found)
         now = backend.clock.now()
     if not queue.traits.peeks_clean:
         write("note: this is a sample; the queue may hold more, and looking counts as a receive", sys.stderr)
@@ -74,12 +80,16 @@ def send(
 ) -> None:
     """Send one message and print its id."""
     from postroad.documents import open_queue
+    from postroad.operations.recording import recorded
     from postroad.queues import OutgoingMessage
 
     content = sys.stdin.buffer.read() if body == "-" else body
     message = OutgoingMessage(content, attributes(attr or []), group, dedup_id, delay or 0)
     with call.backend() as backend:
-        [result] = open_queue(backend, name).send([message])
-    if result.error is not None:
-        raise result.error
+        queue = open_queue(backend, name)
+        with recorded(backend.audit_log(), "queue.send", name, {"length": len(content), "group": group}) as done:
+            [result] = queue.send([message])
+            if result.error is not None:
+                raise result.error
+            done["message_id"] = result.message_id
     call.show({"message_id": result.message_id}, str(result.message_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -99,18 +100,20 @@ def purge(
     name: QueueName,
     confirm: Confirm = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; required.")] = "",
+    archive: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every message there first, as JSON lines.")
+    ] = None,
 ) -> None:
     """Remove every message of a queue, leased ones included."""
-    from postroad.documents import open_queue, queue_row
-    from postroad.queues.moving import purge as remove_all
+    from postroad.documents import queue_row
+    from postroad.operations import purge as remove_all
 
     if not reason.strip():
         raise InvalidInput("reason: is empty", field="reason", remedy="Say why with --reason; nothing was changed.")
     with call.backend() as backend:
-        queue = open_queue(backend, name)
         confirm_name(name, confirm, f'removes {_held(queue_row(backend, name))} from queue "{name}"')
-        purged = remove_all(queue)
-    call.show({"purged": purged}, f"purged {purged} from {name}")
+        purged = remove_all(backend, name, confirm=name, reason=reason, archive=archive)
+    call.show({"purged": purged}, f"purged {purged:,} from {name}")
 
 
 def _held(row: dict[str, Any]) -> str:

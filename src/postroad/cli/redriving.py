@@ -13,12 +13,14 @@ import typer
 from postroad.cli.call import Call
 from postroad.cli.completion import queue_names
 from postroad.cli.confirming import confirm_yes
+from postroad.cli.durations import duration
 from postroad.cli.errors import ANSWER_IS_NO
 from postroad.cli.messages import attributes
 from postroad.cli.verbs import add_verb
 
 if TYPE_CHECKING:
     from postroad.queues.redrive import RedriveReport
+    from postroad.wiring import Backend
 
 _EXAMPLE = "postroad queue redrive orders-dlq --type orders.placed --rate 50 --dry-run"
 
@@ -56,36 +58,64 @@ def redrive(
     rate: Annotated[
         float | None, typer.Option(parser=per_second, metavar="R", help="Move at most so many per second.")
     ] = None,
+    canary: Annotated[int, typer.Option(min=0, metavar="N", help="Move so many first, and wait for them.")] = 0,
+    canary_wait: Annotated[
+        float | None, typer.Option(parser=duration, metavar="DURATION", help="Wait at most so long for it (60s).")
+    ] = None,
     stop_after: Annotated[int, typer.Option(min=0, metavar="N", help="Stop when so many came back; 0: never.")] = 5,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would move, change nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the record.")] = "",
+    status: Annotated[bool, typer.Option("--status", help="Show what SQS itself moves out of it, and end.")] = False,
 ) -> None:
     """Send dead letters back to where they came from."""
     from postroad.documents import open_queue, redrive_report
-    from postroad.queues.match import Match
-    from postroad.queues.redrive import redrive as move
+    from postroad.operations import Match
+    from postroad.operations import redrive as move
 
+    if status:
+        _show_tasks(call, name)
+        return
     match = Match(
         fingerprint=failure_group, key=key, event_type=type_, attributes=attributes(attr or []), ids=tuple(id_ or ())
     )  # fmt: skip
-    options: dict[str, Any] = {"to": to, "match": match, "limit": limit, "rate": rate, "stop_after": stop_after}
+    options: dict[str, Any] = {"to": to, "match": match, "limit": limit, "rate": rate, "canary": canary,
+                               "stop_after": stop_after}  # fmt: skip
+    if canary_wait is not None:
+        options["canary_wait"] = canary_wait
     with call.backend() as backend:
         for queue in filter(None, (name, to)):
             open_queue(backend, queue)
-
-        def look() -> RedriveReport:
-            return move(backend, name, dry_run=True, **options)
-
         if dry_run:
-            report = look()
+            report = move(backend, name, dry_run=True, **options)
         else:
-            confirm_yes(yes, f'redriving "{name}"', lambda: f"moves {_counts(look().destinations)}")
+            confirm_yes(yes, f'redriving "{name}"', lambda: _effect(backend, name, options))
             with _progress(call) as progress:
                 report = move(backend, name, reason=reason, progress=progress, **options)
     call.show(redrive_report(report), *_summary(report))
-    if report.status in _STOPPED:
+    if report.status in _STOPPED or report.skipped.get("failed"):
         raise typer.Exit(ANSWER_IS_NO)
+
+
+def _effect(backend: Backend, name: str, options: dict[str, Any]) -> str:
+    """What a run would do, told without touching a message."""
+    from postroad.operations import redrive as move
+
+    queue = backend.queue(name)
+    if queue.traits.peeks_clean:
+        return f"moves {_counts(move(backend, name, dry_run=True, **options).destinations)}"
+    return f"moves up to about {queue.stats().visible:,} messages"
+
+
+def _show_tasks(call: Call, name: str) -> None:
+    from postroad.documents import move_task, open_queue
+    from postroad.operations import redrive_tasks
+
+    with call.backend() as backend:
+        open_queue(backend, name)
+        items = [move_task(task) for task in redrive_tasks(backend, name)]
+    lines = [f"{item['status'].lower()}: {item['moved']:,} moved of {item['to_move'] or 0:,}" for item in items]
+    call.show({"items": items}, *(lines or ["SQS moves nothing out of it by itself"]))
 
 
 @contextmanager
@@ -106,11 +136,16 @@ def _overwrite(text: str) -> None:
 
 
 def _summary(report: RedriveReport) -> Iterator[str]:
+    if report.status == "native":
+        yield f"SQS moves about {_counts(report.destinations)} by itself; --status shows how far it is"
+        return
     verb = "would move" if report.status == "dry_run" else "moved"
     yield f"{verb} {_counts(report.destinations)} ({report.matched:,} matched)"
     for why, count in report.skipped.items():
         yield f"left {count:,}: {why.replace('_', ' ')}"
-    if report.status in _STOPPED:
+    if report.status == "canary_failed" and not report.returned:
+        yield "stopped: the canary was not handled in time; look at why before going on"
+    elif report.status in _STOPPED:
         yield f"stopped: {report.returned:,} came back; look at why before going on"
     if report.status == "limit":
         yield "more matched than the limit; run it again for the rest"

@@ -100,6 +100,23 @@ def _details(item: dict[str, Any]) -> Iterator[Text]:
         yield Text(legible(item["body"]))
 
 
+def group_table(items: list[dict[str, Any]]) -> Table | Text:
+    """One line per failure group."""
+    if not items:
+        return Text("no messages")
+    return table(["GROUP", ">COUNT", "TYPE", "LAST SENT", "ERROR"], (_group_cells(item) for item in items))
+
+
+def _group_cells(item: dict[str, Any]) -> list[Text]:
+    return [
+        Text(item["fingerprint"], "bold"),
+        _number(item["count"]),
+        Text(legible(item["event_type"] or "-")),
+        Text(item["last_sent_at"][:19].replace("T", " ")),
+        Text(legible(item["error"] or "no error recorded"), "red"),
+    ]
+
+
 def _number(value: int | None) -> Text:
     if value is None:
         return Text("-", "dim")

@@ -14,6 +14,8 @@ from postroad.documents.journal import entity_of, journal_item, moment_of, timel
 from postroad.documents.problems import entry_problem, problem, remedy
 from postroad.documents.queues import (
     delivery,
+    failure_groups_document,
+    move_task,
     open_queue,
     peeked,
     queue_detail,
@@ -34,10 +36,12 @@ __all__ = [
     "delivery",
     "entity_of",
     "entry_problem",
+    "failure_groups_document",
     "journal_item",
     "lane_stats",
     "listening",
     "moment_of",
+    "move_task",
     "nearest",
     "open_queue",
     "peeked",

@@ -11,6 +11,8 @@ from postroad.queues import Delivery, PeekedMessage, Queue, QueueSpec
 from postroad.settings.names import nearest
 
 if TYPE_CHECKING:
+    from postroad.operations import FailureGroups
+    from postroad.queues import MoveTask
     from postroad.queues.redrive import RedriveReport
     from postroad.wiring.backend import Backend
 
@@ -106,6 +108,31 @@ def redrive_report(report: RedriveReport) -> dict[str, Any]:
         "destinations": dict(report.destinations),
         "task_handle": report.task_handle,
     }
+
+
+def failure_groups_document(found: FailureGroups) -> dict[str, Any]:
+    """Dead letters by what they died of, the largest group first."""
+    return {
+        "items": [
+            {
+                "fingerprint": group.fingerprint,
+                "event_type": group.event_type,
+                "error": group.error,
+                "count": group.count,
+                "first_sent_at": _moment(group.first_sent_at),
+                "last_sent_at": _moment(group.last_sent_at),
+                "sample_ids": list(group.sample_ids),
+            }
+            for group in found.groups
+        ],
+        "scanned": found.scanned,
+        "complete": found.complete,
+    }
+
+
+def move_task(task: MoveTask) -> dict[str, Any]:
+    """A redrive that the store does by itself."""
+    return {"task_handle": task.task_handle, "status": task.status, "moved": task.moved, "to_move": task.to_move}
 
 
 def _moment(when: datetime) -> str:

@@ -3,6 +3,27 @@
 from postroad.operations.audit import AuditCheck, AuditLog, AuditRecord
 from postroad.operations.cost import CostEstimate, estimate_cost
 from postroad.operations.doctor import doctor
+from postroad.operations.grouping import FailureGroup, FailureGroups, failure_groups
+from postroad.operations.purging import purge
+from postroad.operations.redriving import redrive, redrive_tasks
+from postroad.queues import Match, RedriveReport, fingerprint
 from postroad.topology.findings import Finding
 
-__all__ = ["AuditCheck", "AuditLog", "AuditRecord", "CostEstimate", "Finding", "doctor", "estimate_cost"]
+__all__ = [
+    "AuditCheck",
+    "AuditLog",
+    "AuditRecord",
+    "CostEstimate",
+    "FailureGroup",
+    "FailureGroups",
+    "Finding",
+    "Match",
+    "RedriveReport",
+    "doctor",
+    "estimate_cost",
+    "failure_groups",
+    "fingerprint",
+    "purge",
+    "redrive",
+    "redrive_tasks",
+]

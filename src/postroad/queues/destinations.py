@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from postroad.errors import AmbiguousSource, ConfigurationError, InvalidName, QueueNotFound
+from postroad.errors import AmbiguousSource, ConfigurationError, InvalidName, NotPermitted, QueueNotFound
 from postroad.queues.markers import read_dead
 from postroad.queues.port import PeekedMessage, Queue
 from postroad.queues.spec import QueueSpec
@@ -36,9 +37,9 @@ class Destinations:
         dead = read_dead(message.attributes)
         return None if dead is None else dead.source
 
-    def known(self, origin: str | None) -> str | None:
-        """The destination, if it was asked for before; asks nobody."""
-        return self._known.get(origin)
+    def known(self, message: PeekedMessage) -> str:
+        """The destination of a message whose origin was resolved before; asks nobody."""
+        return self._known[self.origin(message)]
 
     def resolve(self, origin: str | None) -> str:
         """The destination, looked up and checked the first time."""
@@ -46,9 +47,23 @@ class Destinations:
             self._known[origin] = self._checked(self._only_source() if origin is None else origin, field="source")
         return self._known[origin]
 
+    def only_source(self) -> str | None:
+        """The one destination for all messages, whatever they tell: `to`, or the only queue that names these letters.
+
+        None when there are several or none.
+        """
+        if self._to is not None:
+            return self._to
+        sources = self._sources()
+        return sources[0] if len(sources) == 1 else None
+
+    def refuse_if_nobodys(self) -> None:
+        """Refuse a queue that nobody names as dead letters when no destination is given either."""
+        if self._to is None and not self._sources():
+            self._only_source()
+
     def _only_source(self) -> str:
-        specs = (self._spec(name) for name in self._directory.queues())
-        sources = [spec.name for spec in specs if spec is not None and spec.dead_letter == self._dead_letters]
+        sources = self._sources()
         if len(sources) != 1:
             told = "no queue has" if not sources else f"{', '.join(sources)} all have"
             raise AmbiguousSource(
@@ -56,6 +71,20 @@ class Destinations:
                 field="to",
             )
         return sources[0]
+
+    def _sources(self) -> list[str]:
+        specs = (self._spec(name) for name in self._candidates())
+        return [spec.name for spec in specs if spec is not None and spec.dead_letter == self._dead_letters]
+
+    def _candidates(self) -> Sequence[str]:
+        try:
+            return self._directory.queues()
+        except NotPermitted:
+            # An operator need not be allowed to list queues: the dead letters themselves may tell who uses them.
+            allowed = self._directory.queue_spec(self._dead_letters).redrive_allow
+            if isinstance(allowed, str):
+                raise
+            return allowed
 
     def _spec(self, name: str) -> QueueSpec | None:
         try:

@@ -73,14 +73,18 @@ def mark_redriven(attributes: Mapping[str, str], run_id: str) -> dict[str, str]:
 
 def redrives(attributes: Mapping[str, str]) -> int:
     """How often a message was redriven before."""
-    match = _REDRIVE.fullmatch(attributes.get(REDRIVE, ""))
+    match = _redrive(attributes)
     return 0 if match is None else int(match[1])
 
 
 def redriven_by(attributes: Mapping[str, str]) -> str | None:
     """The run that redrove a message last."""
-    match = _REDRIVE.fullmatch(attributes.get(REDRIVE, ""))
+    match = _redrive(attributes)
     return None if match is None else match[2]
+
+
+def _redrive(attributes: Mapping[str, str]) -> re.Match[str] | None:
+    return _REDRIVE.fullmatch(attributes[REDRIVE]) if REDRIVE in attributes else None
 
 
 def legible(text: str) -> str:

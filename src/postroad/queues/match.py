@@ -9,7 +9,7 @@ import msgspec
 
 from postroad.errors import InvalidInput
 from postroad.queues.fingerprint import fingerprint
-from postroad.queues.markers import read_dead
+from postroad.queues.markers import DeadLetter, read_dead
 from postroad.queues.port import PeekedMessage
 
 
@@ -40,7 +40,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
             and (not self.ids or message.message_id in self.ids)
             and (self.sent_before is None or message.sent_at < self.sent_before)
             and (self.sent_after is None or message.sent_at > self.sent_after)
-            and all(message.attributes.get(name) == value for name, value in self.attributes.items())
+            and (not self.attributes or self.attributes.items() <= message.attributes.items())
             and (self.event_type is None or event_type(message) == self.event_type)
             and (self.fingerprint is None or failure(message) == self.fingerprint)
         )
@@ -48,14 +48,17 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 
 def event_type(message: PeekedMessage) -> str | None:
     """The type of the event the message carries, as far as its attributes tell."""
-    dead = read_dead(message.attributes)
-    return message.attributes.get("EventType") or (None if dead is None else dead.type)
+    return _type(message, None if "EventType" in message.attributes else read_dead(message.attributes))
 
 
 def failure(message: PeekedMessage) -> str:
     """The fingerprint of what a dead letter died of."""
     dead = read_dead(message.attributes)
-    return fingerprint(None if dead is None else dead.error, event_type(message))
+    return fingerprint(None if dead is None else dead.error, _type(message, dead))
+
+
+def _type(message: PeekedMessage, dead: DeadLetter | None) -> str | None:
+    return message.attributes.get("EventType") or (None if dead is None else dead.type)
 
 
 def _check_moment(moment: object, name: str) -> None:

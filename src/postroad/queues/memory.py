@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidInput, NotSupported, StaleReceipt
 from postroad.queues import rules
 from postroad.queues.markers import mark_dead
-from postroad.queues.moving import Decide, Move, MoveStep
+from postroad.queues.moving import Decide, Keep, Looked, Move, MoveStep
 from postroad.queues.port import (
     AckResult,
     Delivery,
@@ -27,6 +27,7 @@ from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
 
 # A waiting receiver looks again this often, since leases end without anybody telling it.
 _LOOK_AGAIN = 0.05
+_TAKEN_AT_ONCE = 100
 _OK = AckResult(ok=True)
 
 
@@ -250,12 +251,16 @@ class MemoryQueue:
         with self._shelves.lock:
             return self._shelves.get(self.name).stats()
 
-    def move(self, decide: Decide, *, cursor: str | None = None, limit: int = 500) -> MoveStep:
-        """Look at up to `limit` messages behind `cursor` and move those `decide` sends on, in one step."""
+    def move(
+        self, decide: Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
+    ) -> MoveStep:
+        """Look at up to `limit` messages behind `cursor`, or at `only` these, and move those `decide` sends on."""
         with self._shelves.lock:
             shelf = self._shelves.get(self.name)
-            start = 0 if cursor is None else int(cursor)
-            behind = list(islice((kept for kept in shelf.messages.values() if kept.sequence > start), limit + 1))
+            if only is None:
+                behind = _behind(shelf, cursor, limit + 1)
+            else:
+                behind, limit = [shelf.messages[each] for each in only if each in shelf.messages], len(only)
             looked_at = behind[:limit]
             free = [kept for kept in looked_at if shelf.state(kept) != "in_flight"]
             wanted = [(kept, move) for kept in free if (move := decide(kept.peeked(shelf.state(kept)))) is not None]
@@ -272,6 +277,45 @@ class MemoryQueue:
         for kept, move in wanted:
             self._shelves.transfer(kept, shelf, destinations[move.to], move.attributes, keep_age=False)
 
+    def look(self, *, cursor: str | None = None, limit: int = 500) -> Looked:
+        """See up to `limit` messages behind `cursor`."""
+        with self._shelves.lock:
+            shelf = self._shelves.get(self.name)
+            found = _behind(shelf, cursor, limit + 1)
+            seen = tuple(kept.peeked(shelf.state(kept)) for kept in found[:limit])
+        return Looked(seen, str(seen[-1].sequence) if len(found) > limit else None)
+
+    def stop(self, cursor: str | None) -> None:
+        """A walk holds nothing here."""
+
+    def whereabouts(self, ids: Collection[str]) -> dict[str, str]:
+        """The queue that each of these messages is in."""
+        with self._shelves.lock:
+            return self._shelves.find_messages(ids)
+
+    def native(self) -> None:
+        """The steps of moving are all there is."""
+
+    def take_out(self, keep: Keep) -> int:
+        """Hand everything to `keep` in parts, and remove each part afterwards."""
+        with self._shelves.lock:
+            shelf = self._shelves.get(self.name)
+            held = [(kept, kept.peeked(shelf.state(kept))) for kept in shelf.messages.values()]
+        removed = 0
+        for start in range(0, len(held), _TAKEN_AT_ONCE):
+            part = held[start : start + _TAKEN_AT_ONCE]
+            keep([message for _, message in part])
+            removed += self._remove([kept for kept, _ in part])
+        return removed
+
+    def _remove(self, taken: list[Kept]) -> int:
+        with self._shelves.lock:
+            shelf = self._shelves.get(self.name)
+            there = [kept for kept in taken if shelf.messages.get(kept.sequence) is kept]
+            for kept in there:
+                shelf.remove(kept)
+        return len(there)
+
     def end(self) -> str | None:
         """The cursor behind the last message the queue holds now."""
         with self._shelves.lock:
@@ -281,6 +325,11 @@ class MemoryQueue:
         """Remove everything the queue holds, leased messages included; how many there were."""
         with self._shelves.lock:
             return self._shelves.get(self.name).clear()
+
+
+def _behind(shelf: Shelf, cursor: str | None, count: int) -> list[Kept]:
+    start = 0 if cursor is None else int(cursor)
+    return list(islice((kept for kept in shelf.messages.values() if kept.sequence > start), count))
 
 
 def _too_long() -> AckResult:

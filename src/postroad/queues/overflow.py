@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from postroad.blobs import MAX_BLOB_BYTES, Blobs
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import NotSupported, PostroadError, TransportError
-from postroad.queues.moving import Decide, Move, MoveStep, as_movable
+from postroad.queues.moving import Decide, Keep, Looked, Move, MoveStep, as_movable
 from postroad.queues.port import (
     AckResult,
     Delivery,
@@ -106,7 +106,9 @@ class OverflowingQueue:
         """Count what the queue holds."""
         return self.inner.stats()
 
-    def move(self, decide: Decide, *, cursor: str | None = None, limit: int = 500) -> MoveStep:
+    def move(
+        self, decide: Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
+    ) -> MoveStep:
         """Move messages as they are stored; the blobs of those that go on start their time anew."""
 
         def keeping(message: PeekedMessage) -> Move | None:
@@ -117,7 +119,26 @@ class OverflowingQueue:
                     self._blobs.keep(read_reference(message.body))
             return move
 
-        return as_movable(self.inner).move(keeping, cursor=cursor, limit=limit)
+        return as_movable(self.inner).move(keeping, cursor=cursor, limit=limit, only=only)
+
+    def look(self, *, cursor: str | None = None, limit: int = 500) -> Looked:
+        """See messages as they are stored."""
+        return as_movable(self.inner).look(cursor=cursor, limit=limit)
+
+    def stop(self, cursor: str | None) -> None:
+        """End a walk before the queue's end."""
+        as_movable(self.inner).stop(cursor)
+
+    def whereabouts(self, ids: Collection[str]) -> Mapping[str, str] | None:
+        """The queue of this store that each message is in."""
+        return as_movable(self.inner).whereabouts(ids)
+
+    def native(self) -> None:
+        """None: a store that moves by itself would not start the time of blobs anew."""
+
+    def take_out(self, keep: Keep) -> int:
+        """Hand the messages to `keep` with their whole bodies, and remove them afterwards."""
+        return as_movable(self.inner).take_out(lambda messages: keep([self._peeked(each) for each in messages]))
 
     def end(self) -> str | None:
         """The cursor behind the last message the queue holds now; None where messages have no order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Collection
 
 from postroad.clock import Clock
 from postroad.errors import QueueExists, QueueNotFound
@@ -63,6 +64,16 @@ class Shelves:
         if shelf is not None:
             shelf.expire()
         return shelf
+
+    def find_messages(self, ids: Collection[str]) -> dict[str, str]:
+        """The name of the shelf that each of these messages stands on."""
+        wanted = set(ids)
+        return {
+            kept.message_id: name
+            for name, shelf in self._shelves.items()
+            for kept in shelf.messages.values()
+            if kept.message_id in wanted
+        }
 
     def next_sequence(self) -> int:
         """A number above all before it, in every queue."""

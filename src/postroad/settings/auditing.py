@@ -11,11 +11,17 @@ from postroad.settings.keys import PREFIX
 from postroad.settings.paths import data_path
 
 _FILE_NAME = "postroad-audit.jsonl"
+_VARIABLE = PREFIX + "AUDIT_LOG"
+
+
+def audit_is_named(env: Mapping[str, str] | None = None) -> bool:
+    """Whether `$POSTROAD_AUDIT_LOG` says where the file lies."""
+    return bool((os.environ if env is None else env).get(_VARIABLE))
 
 
 def audit_path(url: str, env: Mapping[str, str] | None = None) -> Path:
     """`$POSTROAD_AUDIT_LOG`, else a file beside the backend's data, else one in the working directory."""
-    told = (os.environ if env is None else env).get(PREFIX + "AUDIT_LOG")
+    told = (os.environ if env is None else env).get(_VARIABLE)
     if told:
         return Path(told)
     data = data_path(url)

@@ -213,11 +213,12 @@ class Backend:
         return self._ground.site()
 
     def audit_log(self) -> AuditLog | None:
-        """The record of who changed what here; None in memory, where nothing outlives the process."""
+        """The record of who changed what here; None in memory, which nothing outlives, unless a file is named."""
         from postroad.operations.audit import AuditLog
-        from postroad.settings import audit_path
+        from postroad.settings import audit_is_named, audit_path
 
-        return None if self.kind == "memory" else AuditLog(audit_path(self.url), clock=self.clock)
+        is_kept = self.kind != "memory" or audit_is_named()
+        return AuditLog(audit_path(self.url), clock=self.clock) if is_kept else None
 
     def transaction(self) -> AbstractContextManager[None]:
         """Let all writes of this thread inside the block commit together, or `NotSupported` (see the traits)."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from postroad import failpoints
 from postroad.connections.fetching import one
+from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.queues.markers import mark_dead
 from postroad.queues.sqlite.ids import channel
@@ -16,6 +18,8 @@ from postroad.queues.sqlite.state import ENTRY, QueueState, States
 _QUEUE_ID: Final = "SELECT id FROM queue WHERE name = ?"
 _DELETE: Final = "DELETE FROM message WHERE id = ?"
 _DELETE_LEASE: Final = "DELETE FROM lease WHERE id = ?"
+_DELETE_ALL: Final = "DELETE FROM message WHERE id IN (VALUES (?)) RETURNING grp"
+_DELETE_LEASES: Final = "DELETE FROM lease WHERE id IN (VALUES (?))"
 
 
 class Undertaker:
@@ -69,3 +73,11 @@ class Undertaker:
         tx.connection.execute(_DELETE_LEASE, (row_id,))
         tx.connection.execute(_DELETE, (row_id,))
         state.size -= 1
+
+    def remove_all(self, tx: Transaction, state: QueueState, row_ids: Sequence[int]) -> list[int | None]:
+        """Remove these messages and their leases; the groups of those that were there."""
+        rows = [(row_id,) for row_id in row_ids]
+        run_many(tx.connection, _DELETE_LEASES, rows)
+        groups = [group for (group,) in run_many(tx.connection, _DELETE_ALL, rows)]
+        state.size -= len(groups)
+        return groups

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import apsw
+import msgspec
 
 from postroad.connections.fetching import every, one
 from postroad.errors import InvalidInput, QueueNotFound
+from postroad.queues.moving import Looked
 from postroad.queues.port import MessageState, PeekedMessage, QueueStats
 from postroad.queues.spec import QueueSpec
 from postroad.queues.sqlite.claiming import id_range
 from postroad.queues.sqlite.ids import MAX_ID, MessageIds
 from postroad.queues.sqlite.rows import COLUMNS, Row, check, moment, read_attributes
 
-PEEK: Final = f"""
+_PEEKED: Final = f"""
 SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, lease.error,
     coalesce(lease.visible_us, m.due_us, 0), coalesce(lease.held, 0)
 FROM message AS m LEFT JOIN lease ON lease.id = m.id
-WHERE m.id > ? AND m.id < ? AND m.sent_us > ? ORDER BY m.id LIMIT ?
 """  # noqa: S608 - COLUMNS is a constant
+PEEK: Final = f"""
+{_PEEKED}
+WHERE m.id > ? AND m.id < ? AND m.sent_us > ? ORDER BY m.id LIMIT ?
+"""
 _MOVED: Final = "SELECT id FROM message WHERE origin = ? AND id > ? AND id < ?"
+PEEK_THESE: Final = f"{_PEEKED} WHERE m.id IN (VALUES (?)) ORDER BY m.id"
+_WALK: Final = """
+SELECT m.id, m.sent_us, m.origin, m.group_name, m.attributes, coalesce(lease.receives, 0),
+    coalesce(lease.visible_us, m.due_us, 0), coalesce(lease.held, 0)
+FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.id > ? AND m.id < ? ORDER BY m.id LIMIT ?
+"""
+_WHEREABOUTS: Final = """
+SELECT name FROM queue WHERE id = (SELECT id >> 40 FROM message WHERE origin = ?1 UNION ALL
+    SELECT id >> 40 FROM message WHERE id = ?1 LIMIT 1)
+"""
 _NEXT_OF_GROUPS: Final = """
 SELECT 0, (SELECT min(visible_us) FROM grp WHERE grp.queue = tally.queue) FROM tally WHERE queue = ?
 """
@@ -80,21 +96,68 @@ def peek(
     return [peeked(ids, Row(*columns), visible_us, held, now) for *columns, visible_us, held in found]
 
 
+def walk(
+    connection: apsw.Connection, ids: MessageIds, queue_id: int, *, cursor: str | None, limit: int, now: int
+) -> Looked:
+    """Up to `limit` messages behind the cursor, without their bodies; `now` is the monotonic clock's."""
+    position = find_position(connection, ids, queue_id, cursor)
+    found = every(connection, _WALK, (position, id_range(queue_id)[1], limit + 1))
+    seen = tuple(
+        PeekedMessage(
+            ids.text(row_id if origin is None else origin), b"", read_attributes(attributes), group, receives,
+            moment(sent_us), row_id, _state(visible_us, held, now),
+        )
+        for row_id, sent_us, origin, group, attributes, receives, visible_us, held in found[:limit]
+    )  # fmt: skip
+    return Looked(seen, str(found[limit - 1][0]) if len(found) > limit else None)
+
+
+def held_below(
+    connection: apsw.Connection, ids: MessageIds, queue_id: int, *, below: int, limit: int, now: int
+) -> list[PeekedMessage]:
+    """The first messages with sequences below the given one, as they are stored; `now` is the monotonic clock's."""
+    found = every(connection, PEEK, (id_range(queue_id)[0], below, 0, limit))
+    return [salvaged(ids, Row(*columns), visible_us, held, now) for *columns, visible_us, held in found]
+
+
+def whereabouts(connection: apsw.Connection, ids: MessageIds, wanted: Collection[str]) -> dict[str, str]:
+    """The queue that each of these messages is in, under whichever id of its own."""
+    found = {message_id: one(connection, _WHEREABOUTS, (ids.row_id(message_id) or 0,)) for message_id in wanted}
+    return {message_id: row[0] for message_id, row in found.items() if row is not None}
+
+
 def peeked(ids: MessageIds, row: Row, visible_us: int, held: int, now: int) -> PeekedMessage:
     """A row as `peek` shows it."""
-    message_id = ids.text(row.first_id)
-    check(row, message_id)
-    state: MessageState = "visible" if visible_us <= now else "in_flight" if held else "delayed"
+    check(row, ids.text(row.first_id))
+    return _shown(ids, row, read_attributes(row.attributes), visible_us, held, now)
+
+
+def salvaged(ids: MessageIds, row: Row, visible_us: int, held: int, now: int) -> PeekedMessage:
+    """A row as it is stored, damaged or not."""
+    try:
+        attributes = read_attributes(row.attributes)
+    except msgspec.DecodeError:
+        attributes = {"Damaged": str(row.attributes)}
+    return _shown(ids, row, attributes, visible_us, held, now)
+
+
+def _shown(
+    ids: MessageIds, row: Row, attributes: dict[str, str], visible_us: int, held: int, now: int
+) -> PeekedMessage:
     return PeekedMessage(
-        message_id,
+        ids.text(row.first_id),
         row.body,
-        read_attributes(row.attributes),
+        attributes,
         row.group_name,
         row.receives,
         moment(row.sent_us),
         row.id,
-        state,
+        _state(visible_us, held, now),
     )
+
+
+def _state(visible_us: int, held: int, now: int) -> MessageState:
+    return "visible" if visible_us <= now else "in_flight" if held else "delayed"
 
 
 def stats(connection: apsw.Connection, queue_id: int, spec: QueueSpec, *, monotonic_us: int, now_us: int) -> QueueStats:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one
+from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.errors import QueueNotFound
 from postroad.queues.moving import Decide, Move, MoveStep
@@ -13,7 +15,7 @@ from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.claiming import id_range
 from postroad.queues.sqlite.groups import regroup
 from postroad.queues.sqlite.ids import MessageIds, channel
-from postroad.queues.sqlite.looking import PEEK, find_position, peeked
+from postroad.queues.sqlite.looking import PEEK, PEEK_THESE, find_position, peeked
 from postroad.queues.sqlite.rows import Row, write_attributes
 from postroad.queues.sqlite.sending import Sender
 from postroad.queues.sqlite.state import QueueState, States
@@ -38,35 +40,57 @@ class Mover:
         self._sender = sender
         self._undertaker = undertaker
 
-    def move(self, tx: Transaction, state: QueueState, decide: Decide, cursor: str | None, limit: int) -> MoveStep:
-        """Look at the next messages in sequence order and move those that `decide` sends on."""
+    def move(
+        self,
+        tx: Transaction,
+        state: QueueState,
+        decide: Decide,
+        cursor: str | None,
+        limit: int,
+        only: Sequence[int] | None,
+    ) -> MoveStep:
+        """Look at the next messages in sequence order, or at those given, and move those that `decide` sends on."""
         now = self._engine.monotonic_us()
-        position = find_position(tx.connection, self._ids, state.id, cursor)
-        found = every(tx.connection, PEEK, (position, id_range(state.id)[1], 0, limit + 1))
-        moved, in_flight = [], 0
+        low, high = id_range(state.id)
+        if only is None:
+            position = find_position(tx.connection, self._ids, state.id, cursor)
+            found = every(tx.connection, PEEK, (position, high, 0, limit + 1))
+        else:
+            limit = len(only)
+            found = run_many(tx.connection, PEEK_THESE, [(row_id,) for row_id in only if low < row_id < high])
+        going: list[tuple[Row, Move]] = []
+        moved: list[tuple[str, str]] = []
+        in_flight = 0
         for *columns, visible_us, held in found[:limit]:
             row = Row(*columns)
             if visible_us > now and held:
                 in_flight += 1
-            elif (move := decide(peeked(self._ids, row, visible_us, held, now))) is not None:
-                self._move_one(tx, state, row, move, now)
-                moved.append((self._ids.text(row.first_id), move.to))
+                continue
+            message = peeked(self._ids, row, visible_us, held, now)
+            if (move := decide(message)) is not None:
+                going.append((row, move))
+                moved.append((message.message_id, move.to))
+        self._move(tx, state, going, now)
         end = str(found[limit - 1][0]) if len(found) > limit else None
         return MoveStep(cursor=end, looked_at=min(len(found), limit), moved=tuple(moved), in_flight=in_flight)
 
-    def _move_one(self, tx: Transaction, state: QueueState, row: Row, move: Move, now: int) -> None:
-        found = one(tx.connection, _QUEUE_ID, (move.to,))
+    def _move(self, tx: Transaction, state: QueueState, going: Sequence[tuple[Row, Move]], now: int) -> None:
+        targets = {name: self._target(tx, name) for name in {move.to for _, move in going}}
+        for row, move in going:
+            target = targets[move.to]
+            content = (target.last_us, row.group_name, row.body, write_attributes(move.attributes))
+            self._sender.append(tx, target, content, origin=row.first_id)
+        self._remove(tx, state, [row.id for row, _ in going], now)
+        state.redriven += len(going)
+
+    def _target(self, tx: Transaction, name: str) -> QueueState:
+        found = one(tx.connection, _QUEUE_ID, (name,))
         if found is None:
-            raise QueueNotFound(f"queue {move.to!r} does not exist")
+            raise QueueNotFound(f"queue {name!r} does not exist")
         target = self._states.for_sending(tx, found[0])
         target.last_us = max(target.last_us, self._engine.now_us())
-        content = (target.last_us, row.group_name, row.body, write_attributes(move.attributes))
-        self._sender.append(tx, target, content, origin=row.first_id)
-        self._undertaker.remove(tx, state, row.id)
-        state.redriven += 1
-        if row.grp is not None:
-            regroup(tx, state, row.grp, now)
         tx.touch(channel(target.id))
+        return target
 
     def purge_step(self, tx: Transaction, state: QueueState, below: int) -> int:
         """Remove up to a step of messages with ids below the given one; how many."""
@@ -77,3 +101,13 @@ class Mover:
             regroup(tx, state, group, self._engine.monotonic_us())
         state.size -= len(removed)
         return len(removed)
+
+    def remove(self, tx: Transaction, state: QueueState, row_ids: Sequence[int]) -> int:
+        """Remove these messages and no other; how many were still there."""
+        return self._remove(tx, state, row_ids, self._engine.monotonic_us())
+
+    def _remove(self, tx: Transaction, state: QueueState, row_ids: Sequence[int], now: int) -> int:
+        groups = self._undertaker.remove_all(tx, state, row_ids)
+        for group in {group for group in groups if group is not None}:
+            regroup(tx, state, group, now)
+        return len(groups)

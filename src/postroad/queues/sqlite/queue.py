@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -12,7 +12,7 @@ from postroad.clock import SystemClock
 from postroad.connections.transaction import Transaction
 from postroad.errors import QueueNotFound
 from postroad.queues.markers import legible
-from postroad.queues.moving import Decide, MoveStep
+from postroad.queues.moving import Decide, Keep, Looked, MoveStep
 from postroad.queues.port import (
     AckResult,
     Delivery,
@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 _LONGEST_PEEK: Final = 1_000
 _LOOK_AGAIN: Final = 0.05
+_TAKEN_AT_ONCE: Final = 100
 _SWEEP_EVERY: Final = 1.0
 
 
@@ -130,12 +131,37 @@ class SQLiteQueue:
             lambda connection: looking.stats(connection, self._id, self._spec, monotonic_us=monotonic_us, now_us=now_us)
         )
 
-    def move(self, decide: Decide, *, cursor: str | None = None, limit: int = 500) -> MoveStep:
+    def move(
+        self, decide: Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
+    ) -> MoveStep:
         check_count(limit, "limit", _LONGEST_PEEK)
-        return self._write(self._store.mover.move, decide, cursor, limit)
+        return self._write(self._store.mover.move, decide, cursor, limit, only)
+
+    def look(self, *, cursor: str | None = None, limit: int = 500) -> Looked:
+        check_count(limit, "limit", _LONGEST_PEEK)
+        now, ids = self._engine.monotonic_us(), self._store.ids
+        return self._engine.read(partial(looking.walk, ids=ids, queue_id=self._id, cursor=cursor, limit=limit, now=now))
+
+    def stop(self, cursor: str | None) -> None:
+        """A walk holds nothing here."""
 
     def end(self) -> str | None:
         return str(self._next_id() - 1)
+
+    def whereabouts(self, ids: Collection[str]) -> dict[str, str]:
+        return self._engine.read(partial(looking.whereabouts, ids=self._store.ids, wanted=ids))
+
+    def native(self) -> None:
+        """The steps of moving are all there is."""
+
+    def take_out(self, keep: Keep) -> int:
+        below, removed = self._next_id(), 0
+        while messages := self._below(below):
+            keep(messages)
+            failpoints.hit("queue.purge.mid")
+            rows = [message.sequence for message in messages]
+            removed += self._write(self._store.mover.remove, rows)
+        return removed
 
     def purge(self) -> int:
         below = self._next_id()
@@ -143,6 +169,11 @@ class SQLiteQueue:
         while step := self._write(self._store.mover.purge_step, below):
             removed += step
         return removed
+
+    def _below(self, below: int) -> list[PeekedMessage]:
+        now, ids = self._engine.monotonic_us(), self._store.ids
+        look = partial(looking.held_below, ids=ids, queue_id=self._id, below=below, limit=_TAKEN_AT_ONCE, now=now)
+        return self._engine.read(look)
 
     def _next_id(self) -> int:
         return self._engine.write(lambda tx: self._store.states.get(tx, self._id).next, durable=False)

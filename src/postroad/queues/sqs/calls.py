@@ -15,6 +15,7 @@ from postroad.errors import (
     NotSupported,
     OutcomeUnknown,
     PostroadError,
+    PurgeRunning,
     QueueNotFound,
     StaleReceipt,
     Unavailable,
@@ -122,7 +123,7 @@ def _known(queue: str) -> dict[str, Any]:
         )
 
     def purging(_: str) -> PostroadError:
-        return Unavailable(f"queue {queue!r} was purged less than 60 seconds ago", remedy="Wait a minute.")
+        return PurgeRunning(f"queue {queue!r} was purged less than 60 seconds ago")
 
     return {
         "NonExistentQueue": missing,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from postroad.clock import Clock
 from postroad.connections.batches import ATTEMPTS, Entry, deliver
 from postroad.errors import NotSupported, PostroadError, TransportError, Unavailable
 from postroad.queues import rules
-from postroad.queues.moving import Decide, MoveStep
+from postroad.queues.moving import Decide, Keep, Looked, MoveStep
 from postroad.queues.port import (
     AckResult,
     Delivery,
@@ -26,6 +26,7 @@ from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
 from postroad.queues.sqs import rejecting, settings
 from postroad.queues.sqs.calls import SQSCalls, name_in, sibling
 from postroad.queues.sqs.moving import Mover
+from postroad.queues.sqs.tasks import MoveTasks
 from postroad.queues.sqs.wire import MAX_BATCH, MAX_BATCH_BYTES, delivery_of, entry_of, peeked_of, size_of, whole
 
 _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
@@ -215,9 +216,32 @@ class SQSQueue:
         visible, in_flight, delayed = (int(counts.get(name, 0)) for name in _COUNTS)
         return QueueStats(visible=visible, in_flight=in_flight, delayed=delayed, oldest_age_seconds=None, expired=None)
 
-    def move(self, decide: Decide, *, cursor: str | None = None, limit: int = 500) -> MoveStep:
+    def move(
+        self, decide: Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
+    ) -> MoveStep:
         """Receive up to `limit` messages and move those `decide` sends on: send, then delete."""
+        if only is not None:
+            raise NotSupported("SQS gives out no message by its sequence")
         return self._mover.step(decide, cursor=cursor, limit=limit)
+
+    def look(self, *, cursor: str | None = None, limit: int = 500) -> Looked:
+        """Receive up to `limit` messages, which stay; each look counts as a receive."""
+        return self._mover.look(cursor=cursor, limit=limit)
+
+    def stop(self, cursor: str | None) -> None:
+        """Give back what a walk holds."""
+        self._mover.stop(cursor)
+
+    def whereabouts(self, ids: Collection[str]) -> None:
+        """None: SQS finds no message by its id."""
+
+    def native(self) -> MoveTasks:
+        """SQS's own move tasks."""
+        return MoveTasks(self._calls, self)
+
+    def take_out(self, keep: Keep) -> int:
+        """Receive what nobody has leased, let `keep` store it, delete it."""
+        return self._mover.take_out(keep)
 
     def end(self) -> str | None:
         """None: the messages of SQS have no place that a cursor could name."""

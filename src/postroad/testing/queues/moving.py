@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from postroad.queues import Movable, Move, PeekedMessage, Queue
@@ -95,6 +97,91 @@ class MovingRules(QueueRules):
         movable.move(lambda message: seen.append(message.body), cursor=end)
 
         assert seen == [b"after"]
+
+    def test_looking_shows_what_is_there_in_order_and_changes_nothing(self, ground: QueueGround) -> None:
+        source = ground.create("source", visibility=60)
+        movable = _movable(source)
+        source.send(texts("a", "b", "c", attributes={"EventType": "placed"}))
+        held = take_one(source)
+
+        first = movable.look(limit=2)
+        second = movable.look(cursor=first.cursor, limit=2)
+
+        seen = [*first.messages, *second.messages]
+        assert [message.message_id for message in seen] == [message.message_id for message in source.peek()]
+        assert [message.state for message in seen] == ["in_flight", "visible", "visible"]
+        assert {message.attributes["EventType"] for message in seen} == {"placed"}
+        assert second.cursor is None
+        assert source.ack([held])[0].ok
+
+    def test_messages_are_moved_by_their_sequences_as_far_as_they_are_there(self, ground: QueueGround) -> None:
+        source, target = ground.create("source", visibility=60), ground.create("target")
+        movable = _movable(source)
+        source.send(texts(*"abcd"))
+        held = take_one(source)
+        sequences = [message.sequence or 0 for message in source.peek()]
+
+        step = movable.move(
+            lambda message: Move(to=target.name, attributes={}), only=[sequences[0], sequences[2], sequences[3], 10**12]
+        )
+
+        assert [message.body for message in target.peek()] == [b"c", b"d"]
+        assert [message.body for message in source.peek()] == [b"a", b"b"]
+        assert (len(step.moved), step.in_flight, step.cursor) == (2, 1, None)
+        assert source.ack([held])[0].ok
+
+    def test_a_message_is_found_wherever_it_went_until_it_is_settled(self, ground: QueueGround) -> None:
+        source, target = ground.create("source", visibility=60), ground.create("target", visibility=60)
+        movable = _movable(source)
+        ids = [str(result.message_id) for result in source.send(texts("goes", "stays", "done"))]
+        movable.move(lambda message: Move(to=target.name, attributes={}) if message.body == b"goes" else None)
+        source.ack([delivery for delivery in take(source, 2) if delivery.body == b"done"])
+
+        found = movable.whereabouts([*ids, "nobody's"])
+
+        assert found == {ids[0]: target.name, ids[1]: source.name}
+
+    def test_what_is_taken_out_is_handed_over_before_it_is_removed(self, ground: QueueGround) -> None:
+        source = ground.create("source", visibility=60)
+        movable = _movable(source)
+        source.send([*texts(*(str(number) for number in range(150))), *texts("later", delay=60)])
+        take_one(source)
+        kept: list[str] = []
+
+        def keep(messages: Sequence[PeekedMessage]) -> None:
+            stats = source.stats()
+            assert stats.visible + stats.in_flight + stats.delayed == 151 - len(kept)
+            kept.extend(message.body.decode() for message in messages)
+
+        removed = movable.take_out(keep)
+
+        assert removed == 151
+        assert kept == [*(str(number) for number in range(150)), "later"]
+        assert source.peek() == []
+
+    def test_what_could_not_be_handed_over_stays(self, ground: QueueGround) -> None:
+        source = ground.create("source")
+        movable = _movable(source)
+        source.send(texts("a", "b"))
+
+        def refuse(messages: Sequence[PeekedMessage]) -> None:
+            raise OSError("no room")
+
+        with pytest.raises(OSError, match="no room"):
+            movable.take_out(refuse)
+
+        assert sorted(bodies(take(source, 2))) == ["a", "b"]
+
+    def test_groups_go_on_after_their_first_messages_were_taken_out(self, ground: QueueGround) -> None:
+        source = ground.create("source", fifo=True, visibility=60)
+        movable = _movable(source)
+        source.send(ordered("g", "1", "2"))
+        take_one(source)
+
+        movable.take_out(lambda messages: None)
+        source.send(ordered("g", "3"))
+
+        assert bodies([take_one(source)]) == ["3"]
 
     def test_purging_removes_everything_and_says_how_much(self, ground: QueueGround) -> None:
         queue = ground.create(visibility=60)
