@@ -33,6 +33,7 @@ def test_it_says_where_everything_is_once_it_is_ready(up: Up, tmp_path: Path) ->
         ("server", "server", "running"),
         ("housekeeping", "runners", "running"),
         ("agents", "runners", "running"),
+        ("notifications", "runners", "running"),
         ("worker", "runners", "running"),
     }
 

@@ -24,6 +24,7 @@ from postroad.cli import (
     jobs,
     journal,
     messages,
+    notifications,
     outbox,
     outbox_rendering,
     outbox_repairing,
@@ -67,6 +68,11 @@ _NOUNS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
         "Make agents, connect them, and see what waits for them.",
         "postroad agent create ann",
         (agents, agent_events),
+    ),
+    "notifications": (
+        "Store what offline users missed, and push it to their devices.",
+        "postroad notifications worker",
+        (notifications,),
     ),
     "topology": (
         "Plan, apply and render everything a deployment needs.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -90,11 +89,11 @@ def patience_for(backend: Queues, queue: Queue, delays: tuple[float, ...]) -> Pa
     return Patience(delays=delays, max_receives=queue.traits.max_receives, retention=retention)
 
 
-def dead_letters_for(queue: Queue, given: Callable[[], Queue] | None) -> DeadLetters:
+def dead_letters_for(queue: Queue, given: Queue | None) -> DeadLetters:
     """The queue's own dead letters; where it has none, those that were named."""
     if queue.traits.max_receives is not None or given is None:
         return OwnDeadLetters()
-    return GivenDeadLetters(given(), SYSTEM_CLOCK)
+    return GivenDeadLetters(given, SYSTEM_CLOCK)
 
 
 def _failed(error: Exception, delivery: Delivery, patience: Patience) -> Verdict:

@@ -19,8 +19,8 @@ def queue_name(text: str, *, field: str) -> str:
 
 def refuse_engine_file(backend_url: str, database_url: str, *, field: str = "url") -> None:
     """Refuse a database in the engine's own file: two SQLite libraries on one file would damage it."""
-    engine = data_path(backend_url)
-    if engine is None or dialect_of(database_url) != "sqlite":
+    dialect, engine = dialect_of(database_url), data_path(backend_url)
+    if engine is None or dialect != "sqlite":
         return
     own = Path(path_of(database_url))
     if _is_same(engine, own):

@@ -76,8 +76,10 @@ class NotificationWorker:
         self._processor = PushProcessor(store, apns=apns, fcm=fcm, concurrency=concurrency, gates=self.breakers)
         self._relay = None if self.push_queue is None else relay(store, self.push_queue)
         self._loops = {
-            "offline": self._offline_loop(offline or OfflineProcessor(store), offline_dlq),
-            "push": self._push_loop(concurrency, push_dlq),
+            "offline": self._offline_loop(
+                offline or OfflineProcessor(store), self._letters(offline_dlq, "offline_dlq")
+            ),
+            "push": self._push_loop(concurrency, self._letters(push_dlq, "push_dlq")),
         }
 
     @property
@@ -166,15 +168,18 @@ class NotificationWorker:
             )  # fmt: skip
         return queue
 
-    def _offline_loop(self, processor: OfflineProcessor, dlq: str | None) -> Loop | None:
+    def _letters(self, given: str | None, field: str) -> Queue | None:
+        return None if given is None else self._backend.queue(queue_name(given, field=field))
+
+    def _offline_loop(self, processor: OfflineProcessor, letters: Queue | None) -> Loop | None:
         if self.offline_queue is None:
             return None
         patience = patience_for(self._backend, self.offline_queue, self._delays)
         consumer = OfflineConsumer(processor=processor, patience=patience, tally=self._tally)
         # One at a time: they all write to one database, and wait for nothing else.
-        return self._loop(self.offline_queue, consumer, dlq, concurrency=1)
+        return self._loop(self.offline_queue, consumer, letters, concurrency=1)
 
-    def _push_loop(self, concurrency: int, dlq: str | None) -> Loop | None:
+    def _push_loop(self, concurrency: int, letters: Queue | None) -> Loop | None:
         if self.push_queue is None:
             return None
         if not self.breakers:
@@ -182,22 +187,21 @@ class NotificationWorker:
             return None
         patience = patience_for(self._backend, self.push_queue, self._delays)
         consumer = PushConsumer(processor=self._processor, patience=patience, tally=self._tally)
-        return self._loop(self.push_queue, consumer, dlq, concurrency=concurrency, most=self._most_pushes)
+        return self._loop(self.push_queue, consumer, letters, concurrency=concurrency, most=self._most_pushes)
 
     def _loop(
         self,
         queue: Queue,
         judge: Judge,
-        dlq: str | None,
+        letters: Queue | None,
         *,
         concurrency: int,
         most: Callable[[], int | None] = lambda: None,
     ) -> Loop:
         teller = Teller(queue.name)
-        named = None if dlq is None else lambda: self._backend.queue(queue_name(dlq, field="dead_letters"))
         intake = Intake(
             queue, judge, batch=self._batch, concurrency=concurrency, visibility=self._visibility,
-            dead_letters=dead_letters_for(queue, named), tally=self._tally, teller=teller,
+            dead_letters=dead_letters_for(queue, letters), tally=self._tally, teller=teller,
         )  # fmt: skip
         return Loop(
             intake, teller, wait=self.wait, pause=self._pause, check_database=self._store.check, most=most

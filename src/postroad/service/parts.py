@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from postroad.service.agents import move_events
 from postroad.service.housekeeping import keep_house
+from postroad.service.notifications import send_notifications
 from postroad.service.tasks import run_tasks
 from postroad.settings import Settings
 from postroad.wiring.backend import Backend
@@ -33,5 +34,6 @@ class RunnerPart:
 RUNNER_PARTS = (
     RunnerPart("housekeeping", lambda at: keep_house(at.backend, at.settings, at.stop)),
     RunnerPart("agents", lambda at: move_events(at.backend, at.stop)),
+    RunnerPart("notifications", lambda at: send_notifications(at.backend, at.stop)),
     RunnerPart("worker", lambda at: run_tasks(at.backend, at.settings, at.stop)),
 )

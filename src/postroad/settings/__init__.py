@@ -23,11 +23,13 @@ from postroad.settings.loading import (
     no_color,
 )
 from postroad.settings.names import nearest
+from postroad.settings.notifications import NotificationSettings, notification_settings
 from postroad.settings.paths import beside, data_path
 from postroad.settings.settings import Settings, Source
 
 __all__ = [
     "FILE_NAME",
+    "NotificationSettings",
     "Settings",
     "Source",
     "actor",
@@ -53,6 +55,7 @@ __all__ = [
     "load",
     "nearest",
     "no_color",
+    "notification_settings",
     "slack_webhook_url",
     "sns_arn",
 ]

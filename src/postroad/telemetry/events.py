@@ -54,6 +54,7 @@ LOG_EVENTS = (
     "notification_settled",
     "notification_stop_timed_out",
     "notification_undelivered",
+    "notification_worker_started",
     "outbox_database_back",
     "outbox_database_lost",
     "outbox_failed",

@@ -1,0 +1,89 @@
+"""`postroad notifications worker`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+import typer
+
+from postroad.cli.call import Call
+from postroad.cli.stopping import stopped_by_signals
+from postroad.cli.verbs import add_verb
+from postroad.errors import ConfigurationError
+from postroad.settings import NotificationSettings, no_color, notification_settings
+from postroad.telemetry import configure_logs, get_logger
+
+if TYPE_CHECKING:
+    from postroad.cli.health_port import Answers
+    from postroad.notifications.health import Health
+
+_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+_MOST_TASKS = 1_000_000
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make the verb part of `postroad notifications`."""
+    add_verb(app, "worker", worker, example="postroad notifications worker --url aws://eu-central-1")
+
+
+def worker(call: Call) -> None:
+    """Store what offline users missed and push it to their devices, as the environment says, until SIGTERM."""
+    from postroad.cli.health_port import answering, listening
+    from postroad.notifications import Autoscaler
+    from postroad.notifications.health import Health
+    from postroad.service.notifications import checked_database, notification_worker, senders
+
+    settings = call.settings()
+    told = notification_settings()
+    if told.idle:
+        raise ConfigurationError(
+            "variable SQS_PUSH_QUEUE_URL: neither it nor SQS_OFFLINE_QUEUE_URL is set", field="SQS_PUSH_QUEUE_URL",
+            remedy="Name one of the queues, or both.",
+        )  # fmt: skip
+    configure_logs(settings.log_level, settings.log_format, color=not no_color())
+    where = _where(call, told)
+    checked_database(where.settings().url, told)
+    with (
+        stopped_by_signals() as stop,
+        senders(told) as given,
+        closing(listening(told.health_host, told.health_port, field="HEALTH_PORT")) as listener,
+        where.backend() as backend,
+        notification_worker(backend, told, given) as running,
+    ):
+        health = Health(running, Autoscaler(max_tasks=told.max_tasks))
+        with answering(listener, _answers(health)):
+            port = listener.getsockname()[1]
+            get_logger("notifications").info("notification_worker_started", host=told.health_host, port=port)
+            running.run(stop)
+    call.show({"stopped": True}, "stopped")
+
+
+def _answers(health: Health) -> Answers:
+    return {
+        "/health": lambda query: health.short(),
+        "/health/detailed": lambda query: health.detailed(),
+        "/scaling": lambda query: health.scaling(_tasks(query)),
+    }
+
+
+def _tasks(query: Mapping[str, str]) -> int:
+    """How many workers there are, as far as the caller says."""
+    text = query.get("current", "")
+    return min(int(text), _MOST_TASKS) if text.isascii() and text.isdecimal() and len(text) < 9 else 1
+
+
+def _where(call: Call, told: NotificationSettings) -> Call:
+    """A queue's URL tells where it is, unless a backend is named."""
+    url = told.push_queue or told.offline_queue or ""
+    if "://" not in url or call.settings().source("url") != "default":
+        return call
+    place = urlsplit(url)
+    host = place.hostname or ""
+    if host.endswith(_AMAZON):
+        return replace(call, url=f"aws://{told.region or host.split('.')[1]}")
+    endpoint = quote(f"{place.scheme}://{place.netloc}", safe="")
+    return replace(call, url=f"aws://{told.region or ''}?endpoint_url={endpoint}")

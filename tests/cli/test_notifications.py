@@ -1,0 +1,100 @@
+"""`postroad notifications worker` refuses what cannot work by the name of the variable, and changes nothing."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from tests.cli.terminal import Postroad
+
+WORKING = {
+    "SQS_PUSH_QUEUE_URL": "chat-push",
+    "SQS_OFFLINE_QUEUE_URL": "http://localhost:9324/000000000000/chat-offline",
+    "NOTIFICATIONS_DATABASE_URL": "sqlite:///chat.db",
+    "HEALTH_PORT": "0",
+    "POSTROAD_URL": "sqlite:///bus.db",
+}
+APNS = {"APNS_KEY_FILE": "key.p8", "APNS_KEY_ID": "ABC123DEFG", "APNS_TEAM_ID": "DEF123GHIJ", "APNS_TOPIC": "com.chat"}
+KEY = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0LXNlY3JldC1zZWNyZXQ=\n-----END PRIVATE KEY-----\n"
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in WORKING.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "key.p8").write_text(KEY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"HEALTH_PORT": "abc"}, "HEALTH_PORT"),
+        ({"HEALTH_PORT": "65536"}, "HEALTH_PORT"),
+        ({"HEALTH_HOST": "203.0.113.1"}, "HEALTH_PORT"),
+        ({"WORKER_BATCH_SIZE": "0"}, "WORKER_BATCH_SIZE"),
+        ({"WORKER_BATCH_SIZE": "11"}, "WORKER_BATCH_SIZE"),
+        ({"WORKER_POLL_INTERVAL_MS": "-1"}, "WORKER_POLL_INTERVAL_MS"),
+        ({"WORKER_VISIBILITY_TIMEOUT": "0"}, "WORKER_VISIBILITY_TIMEOUT"),
+        ({"WORKER_MAX_TASKS": "many"}, "WORKER_MAX_TASKS"),
+        ({"NOTIFICATIONS_DATABASE_URL": ""}, "NOTIFICATIONS_DATABASE_URL"),
+        ({"NOTIFICATIONS_DATABASE_URL": "mysql://chat"}, "NOTIFICATIONS_DATABASE_URL"),
+        ({"SQS_PUSH_QUEUE_URL": "", "SQS_OFFLINE_QUEUE_URL": ""}, "SQS_PUSH_QUEUE_URL"),
+        ({"SQS_PUSH_QUEUE_URL": "no such name"}, "SQS_PUSH_QUEUE_URL"),
+        ({"APNS_KEY_ID": "ABC123DEFG"}, "APNS_KEY_FILE"),
+        ({**APNS, "APNS_TOPIC": ""}, "APNS_TOPIC"),
+        ({**APNS, "APNS_KEY_FILE": "nowhere.p8"}, "APNS_KEY_FILE"),
+        (APNS, "APNS_KEY_FILE"),
+        ({"FCM_PROJECT_ID": "chat"}, "FCM_CREDENTIALS_FILE"),
+        ({"FCM_PROJECT_ID": "chat", "FCM_CREDENTIALS_FILE": "key.p8"}, "FCM_CREDENTIALS_FILE"),
+    ],
+)
+def test_a_variable_that_cannot_work_is_named(
+    environment: None,
+    postroad: Postroad,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    changes: dict[str, str],
+    named: str,
+) -> None:
+    for name, value in changes.items():
+        monkeypatch.setenv(name, value)
+
+    answer = postroad("notifications", "worker")
+
+    assert answer.code == 2
+    assert named in answer.err.splitlines()[-2]
+    assert "c2VjcmV0" not in answer.err
+    assert not (tmp_path / "chat.db").exists() or "queue" in answer.err
+
+
+def test_a_port_in_use_is_named(environment: None, postroad: Postroad, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("HEALTH_PORT", str(taken.getsockname()[1]))
+
+        answer = postroad("notifications", "worker")
+
+    assert answer.code == 2
+    assert "HEALTH_PORT" in answer.err
+
+
+@pytest.mark.parametrize("url", ["sqlite:///bus.db", "sqlite:///./bus.db", "sqlite:///link.db"])
+def test_a_database_in_the_engines_own_file_is_refused_naming_both(
+    environment: None, postroad: Postroad, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str
+) -> None:
+    (tmp_path / "link.db").symlink_to("bus.db")
+    monkeypatch.setenv("NOTIFICATIONS_DATABASE_URL", url)
+
+    answer = postroad("notifications", "worker")
+
+    assert answer.code == 2
+    assert "NOTIFICATIONS_DATABASE_URL" in answer.err
+    assert "backend's own file bus.db" in answer.err
+    assert not (tmp_path / "bus.db").exists()
+
+
+def test_a_queue_that_is_not_there_is_named(environment: None, postroad: Postroad) -> None:
+    answer = postroad("notifications", "worker")
+
+    assert answer.code == 2
+    assert "chat-push" in answer.err
