@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from benchmarks import agents_aws
 from benchmarks.frame import Load, Loads, Open, Opened, Row, Side, WrongResult
 from benchmarks.limits import limit
 from postroad import OutgoingMessage, QueueSpec
@@ -182,19 +183,27 @@ def _size(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
 
 
-@contextmanager
-def _lane_waking(directory: Path, load: Load) -> Iterator[Opened]:
-    """Publish to an agent that waits, while the runner runs; the median seconds."""
-    with _village(directory, producers=1, listeners=1, crowd=load.crowd) as village:
-        stop = threading.Event()
-        running = threading.Thread(target=village.agents.runner(worker="bench").run, args=(stop,))
-        running.start()
-        try:
-            queue = village.agents.queue(village.listeners[0])
-            yield Opened(lambda: _wake(village.publish, lambda: queue.ack(queue.receive(wait=10)), load.messages))
-        finally:
-            stop.set()
-            running.join()
+def _lane_waking(quantile: float) -> Open:
+    """A side that publishes to an agent that waits, while the runner runs; the seconds that so many keep below."""
+
+    @contextmanager
+    def opened(directory: Path, load: Load) -> Iterator[Opened]:
+        with _village(directory, producers=1, listeners=1, crowd=load.crowd) as village:
+            stop = threading.Event()
+            running = threading.Thread(target=village.agents.runner(worker="bench").run, args=(stop,))
+            running.start()
+            try:
+                queue = village.agents.queue(village.listeners[0])
+                yield Opened(
+                    lambda: _wake(
+                        village.publish, lambda: queue.ack(queue.receive(wait=10)), load.messages, quantile=quantile
+                    )
+                )
+            finally:
+                stop.set()
+                running.join()
+
+    return opened
 
 
 @contextmanager
@@ -208,8 +217,16 @@ def _queue_waking(directory: Path, load: Load) -> Iterator[Opened]:
         )
 
 
-_IDLE = """
-import resource, sys, threading, time
+# The peak that getrusage tells begins with that of the process that started this one.
+_PEAK = """
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+"""
+_IDLE = (
+    _PEAK
+    + """
+import sys, threading, time
 from postroad.wiring import connect
 with connect(sys.argv[1]) as backend:
     stop = threading.Event()
@@ -219,10 +236,11 @@ with connect(sys.argv[1]) as backend:
     before, began = time.process_time(), time.monotonic()
     time.sleep(float(sys.argv[2]))
     used = (time.process_time() - before) / (time.monotonic() - began)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, used, threading.active_count())
+    print(peak(), used, threading.active_count())
     stop.set()
     running.join()
 """
+)
 
 
 def _idling(figure: int) -> Open:
@@ -247,8 +265,47 @@ def _idling(figure: int) -> Open:
     return opened
 
 
-def _wake(send: Callable[[], object], receive: Callable[[], object], count: int) -> float:
-    """Seconds from sending to having received, the median of so many."""
+_GROW = (
+    _PEAK
+    + """
+import sys
+from postroad.agents import AgentEvent
+from postroad.wiring import connect
+with connect(sys.argv[1]) as backend:
+    agents = backend.agents()
+    runner = agents.runner(worker="bench")
+    for producer in sys.argv[2:]:
+        before = peak()
+        agents.publish([AgentEvent(producer, "measured", {"text": "x" * 200})])
+        written = runner.run_once().written
+    print(written, peak() - before)
+"""
+)
+
+
+@contextmanager
+def _growing(directory: Path, load: Load) -> Iterator[Opened]:
+    """A process of its own that fans one event out to one subscriber first, and then to the crowd."""
+    with _village(directory, producers=1, listeners=1) as village:
+        crowded = village.agents.register("crowded").agent_id
+        listeners = [made.agent_id for made in village.agents.register_many(load.crowd)]
+        for first in range(0, load.crowd, 10_000):
+            village.agents.subscribe_many([(each, crowded) for each in listeners[first : first + 10_000]])
+        command = [sys.executable, "-c", _GROW, f"sqlite:///{directory}/agents.db", village.producers[0], crowded]
+
+    def run() -> float:
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        if int(told[0]) != load.crowd:
+            raise WrongResult(f"{told[0]} rows written")
+        return max(1.0, float(told[1]))
+
+    yield Opened(run)
+
+
+def _wake(
+    send: Callable[[], object], receive: Callable[[], object], count: int, *, quantile: float = 0.5
+) -> float:  # fmt: skip
+    """Seconds from sending to having received, of so many the one at the quantile."""
     took = []
     for _ in range(count):
         ready, done = threading.Event(), [0.0]
@@ -266,7 +323,7 @@ def _wake(send: Callable[[], object], receive: Callable[[], object], count: int)
         send()
         waiting.join()
         took.append(done[0] - started)
-    return sorted(took)[len(took) // 2]
+    return sorted(took)[int(len(took) * quantile)]
 
 
 def _loads(messages: int, crowd: int) -> Loads:
@@ -319,7 +376,17 @@ ROWS = [
     Row(
         name="agents-wake-up", unit="seconds", target=0.33, loads=_loads(200, 1_000),
         what="publish to a waiting agent among 1,000, median",
-        ours=Side(label="agents", open=_lane_waking), peer=Side(label="bare queue", open=_queue_waking),
+        ours=Side(label="agents", open=_lane_waking(0.5)), peer=Side(label="bare queue", open=_queue_waking),
+    ),
+    Row(
+        name="agents-wake-up-p99", unit="seconds", target=1.0, loads=_loads(200, 1_000),
+        what="publish to a waiting agent among 1,000, 99 of 100",
+        ours=Side(label="agents", open=_lane_waking(0.99)), peer=limit("limit of 100 ms", 0.1),
+    ),
+    Row(
+        name="agents-fan-out-memory", unit="bytes", target=1.0, loads=_loads(40, 100_000),
+        what="growth of a process's memory by fanning 1 event out to 100,000 subscribers",
+        ours=Side(label="runner", open=_growing), peer=limit("limit of 32 MB", 32e6),
     ),
     Row(
         name="agents-idle-memory", unit="bytes", target=1.0, loads=_idle_loads(),
@@ -331,4 +398,5 @@ ROWS = [
         what="part of a core that the runner takes for 100,000 idle agents",
         ours=Side(label="runner", open=_idling(1)), peer=limit("limit of 2 %", 0.02),
     ),
+    *agents_aws.ROWS,
 ]  # fmt: skip
