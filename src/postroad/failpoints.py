@@ -43,6 +43,8 @@ NAMES = frozenset(
         "outbox.mid_batch",
         "outbox.before_settle",
         "http.before_reply",
+        "dispatcher.before_enqueue",
+        "dispatcher.before_job_event",
         "worker.after_spawn",
         "worker.before_result",
         "topology.apply.mid",

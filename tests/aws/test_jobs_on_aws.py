@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.jobs.dispatcher_rules import DispatcherRules
+from tests.jobs.fault_rules import DispatcherFaultRules
 from tests.jobs.floor import APP, SEED, TENANT, Floor
 from tests.jobs.rules import JobRules
 from tests.jobs.store_tasks import PAGE
@@ -24,10 +25,14 @@ pytestmark = pytest.mark.aws
 
 
 @pytest.fixture(scope="module")
-def backend(ministack_url: str) -> Iterator[Backend]:
+def url(ministack_url: str) -> str:
     """One stage for all rules; each of them has a tenant of its own."""
-    stage = f"s-{uuid.uuid4().hex[:12]}"
-    with postroad.connect(f"aws://us-east-1?endpoint_url={ministack_url}&stage={stage}") as opened:
+    return f"aws://us-east-1?endpoint_url={ministack_url}&stage=s-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="module")
+def backend(url: str) -> Iterator[Backend]:
+    with postroad.connect(url) as opened:
         opened.journal().init()
         ensure_queues(opened)
         yield opened
@@ -49,22 +54,26 @@ class TestDispatchersOnAws(DispatcherRules):
     pass
 
 
+class TestDispatchersThatDieOnAws(DispatcherFaultRules):
+    pass
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("emulator", ["ministack", "moto"])
 def test_the_whole_job_of_the_seed_is_run_by_workers_and_dispatchers(
     request: pytest.FixtureRequest, emulator: str, unique: Callable[[str], str]
 ) -> None:
-    url, bucket = request.getfixturevalue(f"{emulator}_url"), unique("overflow")
+    endpoint, bucket = request.getfixturevalue(f"{emulator}_url"), unique("overflow")
     connection: AwsConnection = request.getfixturevalue("aws" if emulator == "ministack" else "moto_aws")
     connection.s3.create_bucket(Bucket=bucket)
-    place = f"aws://us-east-1?endpoint_url={url}&stage={unique('s')}&bucket={bucket}"
+    place = f"aws://us-east-1?endpoint_url={endpoint}&stage={unique('s')}&bucket={bucket}"
     with postroad.connect(place) as backend:
         backend.journal().init()
         ensure_queues(backend)
         floor = Floor(backend)
         floor.jobs.submit_job(SEED, job_id="job-456", request_id="req-789")
 
-        worker = TaskWorker(backend, imports=("tests.jobs.store_tasks",), tenant_id=TENANT, app=APP, wait=0.2)
+        worker = TaskWorker(backend, imports=("tests.jobs.store_tasks",), tenant_id=TENANT, app=APP, wait=1.0)
         with Rounds(duties(backend, tenant_id=TENANT, app=APP)), ThreadPoolExecutor(1) as thread:
             running = thread.submit(worker.run)
             eventually(lambda: "Job Completed" in floor.types("job-456"), seconds=60)

@@ -36,6 +36,21 @@ class DispatcherRules:
         assert sorted(result.dispatched) == ["task-C", "task-D"]
         assert {message["dependencyOutputs"]["task-A"]["n"] for message in floor.sent()} == {1}
 
+    def test_events_that_somebody_without_leases_recorded_bring_a_job_forward(self, floor: Floor) -> None:
+        floor.jobs.submit_job(SEED, job_id="j")
+        floor.sent()
+        for task_id in ("task-A", "task-C", "task-D", "task-B", "task-E"):
+            event = JournalEvent.create(
+                "Task Completed", tenant_id=floor.tenant, entity_id=f"j.{task_id}", app="shop",
+                properties={"requestId": f"j.{task_id}", "jobId": "j", "taskId": task_id, "run": 1,
+                            "output": task_id, "durationMs": 1, "exitCode": 0},
+            )  # fmt: skip
+            assert floor.backend.journal().append([event])[0].ok
+            floor.another_dispatcher().handle(event)
+
+        assert floor.status("j")["status"] == "completed"
+        assert floor.types("j") == ["Job Created", "Job Completed"]
+
     def test_events_that_end_no_task_of_a_job_wake_nobody(self, floor: Floor) -> None:
         event = JournalEvent.create(
             "Task Completed", tenant_id=floor.tenant, entity_id="r",

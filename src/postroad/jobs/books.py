@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from postroad import failpoints
 from postroad.blobs import BlobRef
 from postroad.errors import BlobNotFound, PostroadError
 from postroad.items import ABSENT
@@ -130,6 +131,7 @@ class JobBooks:
         return _held(result.item) if result.ok else None
 
     def _append(self, events: Sequence[JournalEvent]) -> None:
+        failpoints.hit("dispatcher.before_job_event")
         for result in self._journal.append(events) if events else ():
             if result.error is not None:
                 raise result.error

@@ -14,7 +14,7 @@ from postroad.jobs.boards import CREATED, TASKS_ADDED
 from postroad.jobs.books import STATUSES, HeldJob, Job
 from postroad.jobs.drawing import draw
 from postroad.jobs.graph import Graph, GraphTask, check_job_id, read_tasks
-from postroad.jobs.mover import Mover, quietly
+from postroad.jobs.mover import FAILED, Mover, quietly
 from postroad.jobs.status import JobStatus, JobSummary, status_of
 from postroad.journal import Appends
 from postroad.queues.rules import check_count
@@ -237,7 +237,7 @@ class Jobs:
         return {
             task_id: held.lease.run + 1
             for task_id, held in leases
-            if held is not None and held.lease.outcome is not None and held.lease.outcome.state != "completed"
+            if held is not None and self._mover.state(job_id, task_id) in FAILED
         }
 
     def _summary(self, job_id: str, status: str | None) -> JobSummary | None:

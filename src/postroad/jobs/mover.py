@@ -18,7 +18,8 @@ from postroad.jobs.boards import Boards
 from postroad.jobs.books import HeldJob, Job, JobBooks
 from postroad.jobs.graph import Graph, request_id_of
 from postroad.journal import Appends, Journal, JournalEvent
-from postroad.journal.folding import CANCELLED, COMPLETED
+from postroad.journal.folding import CANCELLED, COMPLETED, TERMINAL
+from postroad.journal.states import task_state
 from postroad.tasks.books import Books
 from postroad.tasks.grounds import Ground
 from postroad.tasks.leases import Held, Lease
@@ -30,7 +31,7 @@ from postroad.tasks.telling import tell
 
 JOB_COMPLETED: Final = "Job Completed"
 FAILURE_DETECTED: Final = "Job Failure Detected"
-_FAILED: Final = ("failed", "cancelled")
+FAILED: Final = ("failed", "cancelled")
 
 
 class DispatchResult(msgspec.Struct, frozen=True):
@@ -75,7 +76,7 @@ class Mover:
             ready = board.graph.dependents.get(task_id, [])
             begun = self._begin_ready(job_id, board, ready, known={} if output is None else {task_id: output})
             return DispatchResult(begun, self._finish(job_id))
-        failed = self._tell_failure(job_id) if state in _FAILED else None
+        failed = self._tell_failure(job_id) if state in FAILED else None
         return DispatchResult(failed_task=failed)
 
     def begin(self, job_id: str, task_ids: Iterable[str]) -> DispatchResult:
@@ -101,14 +102,26 @@ class Mover:
         if self._finish(job_id):
             return DispatchResult(begun, completed=True)
         states = self.states(job_id, board.graph)
-        failed = self._tell_failure(job_id) if any(state in _FAILED for state in states.values()) else None
+        failed = self._tell_failure(job_id) if any(state in FAILED for state in states.values()) else None
         if failed is None and not begun and held.job.failure_told and _rests(states):
             self.jobs.close(job_id)
         return DispatchResult(begun, failed_task=failed)
 
+    def state(self, job_id: str, task_id: str) -> str | None:
+        """The state of a task: by its lease, else by the events that somebody without one has recorded."""
+        held = self.lease(job_id, task_id)
+        if held is None:
+            return None
+        if held.lease.outcome is not None:
+            return held.lease.outcome.state
+        told = task_state(self.journal, self.tenant, request_id_of(job_id, task_id), raw=True)
+        if told is not None and told.run == held.lease.run and told.last_event_type in TERMINAL:
+            return told.state
+        return "pending" if held.lease.owner is None else "processing"
+
     def states(self, job_id: str, graph: Graph) -> dict[str, str | None]:
-        """The state of every task by its lease; None for one that was never begun."""
-        return {task_id: _state(self.lease(job_id, task_id)) for task_id in graph.tasks}
+        """The state of every task; None for one that was never begun."""
+        return {task_id: self.state(job_id, task_id) for task_id in graph.tasks}
 
     def lease(self, job_id: str, task_id: str) -> Held | None:
         """The lease of a task; None when it was never begun."""
@@ -140,7 +153,7 @@ class Mover:
 
     def _is_completed(self, job_id: str) -> Callable[[str], bool]:
         def ask(task_id: str) -> bool:
-            return _state(self.lease(job_id, task_id)) == "completed"
+            return self.state(job_id, task_id) == "completed"
 
         return ask
 
@@ -214,7 +227,7 @@ class Mover:
             if held is None or board is None or held.job.is_over or held.job.failure_told:
                 return None
             states = self.states(job_id, board.graph)
-            failed = next((task_id for task_id, state in states.items() if state in _FAILED), None)
+            failed = next((task_id for task_id, state in states.items() if state in FAILED), None)
             if failed is None:
                 return None
             event = self.event(FAILURE_DETECTED, job_id, failedTaskId=failed, taskStatuses=states)
@@ -244,14 +257,6 @@ def quietly(move: Callable[[], DispatchResult], job_id: str) -> DispatchResult:
     except PostroadError as error:
         tell("job_dispatch_failed", job_id=job_id, error=str(error))
         return DispatchResult()
-
-
-def _state(held: Held | None) -> str | None:
-    if held is None:
-        return None
-    if held.lease.outcome is not None:
-        return held.lease.outcome.state
-    return "pending" if held.lease.owner is None else "processing"
 
 
 def _rests(states: Mapping[str, str | None]) -> bool:

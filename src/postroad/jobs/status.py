@@ -71,7 +71,7 @@ def status_of(mover: Mover, job_id: str, job: Job) -> JobStatus:
 
 def _task_status(mover: Mover, job_id: str, task: GraphTask) -> JobTaskStatus:
     request_id = request_id_of(job_id, task.task_id)
-    state = task_state(mover.journal, mover.tenant, request_id)
+    state = task_state(mover.journal, mover.tenant, request_id, raw=True)
     return JobTaskStatus(
         task_id=task.task_id,
         request_id=request_id,

@@ -32,14 +32,19 @@ def every_event(journal: Journal, index: str, **asked: Any) -> Iterator[JournalE
             return
 
 
-def task_history(journal: Journal, tenant: str, request_id: str) -> list[JournalEvent]:
-    """All events of a task, in order."""
-    return list(every_event(journal, "GSI1", tenant=tenant, entity=(TASK, request_id)))
+def task_history(journal: Journal, tenant: str, request_id: str, *, raw: bool = False) -> list[JournalEvent]:
+    """All events of a task, in order; `raw` leaves blobs where they are."""
+    return list(every_event(journal, "GSI1", tenant=tenant, entity=(TASK, request_id), raw=raw))
 
 
-def task_state(journal: Journal, tenant: str, request_id: str, at: int | None = None) -> TaskState | None:
-    """The state of a task, as it was at a moment in milliseconds or as it is; None before its first event."""
-    return fold(every_event(journal, "GSI1", tenant=tenant, entity=(TASK, request_id), end=at))
+def task_state(
+    journal: Journal, tenant: str, request_id: str, at: int | None = None, *, raw: bool = False
+) -> TaskState | None:
+    """The state of a task, as it was at a moment in milliseconds or as it is; None before its first event.
+
+    `raw` leaves blobs where they are: whoever asks only how a task stands needs no output.
+    """
+    return fold(every_event(journal, "GSI1", tenant=tenant, entity=(TASK, request_id), end=at, raw=raw))
 
 
 def tasks_by_state(
@@ -75,5 +80,5 @@ def _folded(journal: Journal, tenant: str, app: str | None, since: int | None) -
 
 
 def _state(journal: Journal, tenant: str, request_id: str) -> str:
-    state = fold(every_event(journal, "GSI1", tenant=tenant, entity=(TASK, request_id), raw=True))
+    state = task_state(journal, tenant, request_id, raw=True)
     return "" if state is None else state.state

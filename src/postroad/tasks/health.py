@@ -100,7 +100,7 @@ class HealthCheck:
         return self._told(request_id, self._milliseconds(now))
 
     def _told(self, request_id: str, moment: int) -> dict[str, Any]:
-        events = task_history(self._journal, self._tenant, request_id)
+        events = task_history(self._journal, self._tenant, request_id, raw=True)
         state = fold(events)
         if state is None:
             return {"requestId": request_id, "status": "not_found"}

@@ -82,7 +82,7 @@ class Reconciler:
                 return False
             if lease.queue and lease.queue != self._queue_name:
                 return False
-        state = task_state(self._journal, self._tenant, pending.entity_id)
+        state = task_state(self._journal, self._tenant, pending.entity_id, raw=True)
         return state is not None and state.state == "pending" and state.run == run
 
     def _pending(self, *, since: int | None, until: int) -> Iterator[JournalEvent]:

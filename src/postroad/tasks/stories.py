@@ -9,7 +9,7 @@ import msgspec
 from postroad.errors import PostroadError
 from postroad.journal import JournalEvent
 from postroad.journal.folding import ATTEMPT_FAILED, PENDING, TaskState, fold
-from postroad.journal.states import TASK, every_event
+from postroad.journal.states import task_history
 from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
 from postroad.queues import PeekedMessage
 from postroad.tasks.books import Books
@@ -28,7 +28,7 @@ class _Told(msgspec.Struct, frozen=True):
 
 def task_story(backend: Ground, tenant: str, request_id: str) -> Story | None:
     """What happened to a task and what would move it on; None when there is no such task."""
-    events = list(every_event(backend.journal(), "GSI1", tenant=tenant, entity=(TASK, request_id), raw=True))
+    events = task_history(backend.journal(), tenant, request_id, raw=True)
     state = fold(events)
     if state is None:
         return None

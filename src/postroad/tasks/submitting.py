@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import msgspec
 
+from postroad import failpoints
 from postroad.errors import Conflict, PostroadError
 from postroad.journal import Journal, JournalEvent
 from postroad.journal.folding import PENDING
@@ -157,6 +158,8 @@ class Submissions:
             assert written.held is not None
             self._record(submission, written.held, first=expect is None)
             try:
+                if submission.message.job_id is not None:
+                    failpoints.hit("dispatcher.before_enqueue")
                 self._send(submission)
             except PostroadError as error:
                 # What is recorded stays: the Reconciler sends it.
