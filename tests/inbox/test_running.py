@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
+import psycopg
 import pytest
 from prometheus_client import REGISTRY
 from tests.inbox.ground import Ground
@@ -165,20 +167,19 @@ def test_an_interrupted_run_once_gives_its_messages_back(ground: Ground, queue: 
 def test_while_the_database_is_gone_messages_are_not_worn_out(ground: Ground, queue: Queue) -> None:
     """Of the five receives that a message has, an outage costs one."""
     asked = threading.Event()
+    tries: list[None] = []
     down = [True]
 
     class Flaky(Inbox):
         @contextmanager
         def transaction(self) -> Iterator[Any]:
             if down:
+                tries.append(None)
+                if len(tries) > 1:
+                    asked.set()
                 raise Unavailable("the server is restarting")
             with super().transaction() as connection:
                 yield connection
-
-        def check(self) -> None:
-            if down:
-                asked.set()
-                raise Unavailable("the server is restarting")
 
     counts: list[int] = []
     flaky = Flaky.open(ground.dsn)
@@ -194,6 +195,56 @@ def test_while_the_database_is_gone_messages_are_not_worn_out(ground: Ground, qu
 
     assert counts == [1]
     assert ground.times("tr_1") == 1
+
+
+@contextmanager
+def unwritable(ground: Ground) -> Iterator[None]:
+    """While the block runs the database can be read, and nothing can be written."""
+    if ground.dsn.startswith("sqlite:///"):
+        with closing(ground.connect()) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield
+        return
+    with psycopg.connect(ground.dsn, autocommit=True, options="-cdefault_transaction_read_only=off") as connection:
+        for change in ("SET default_transaction_read_only = on", "RESET ALL"):
+            connection.execute(f'ALTER DATABASE "{connection.info.dbname}" {change}')
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            if change != "RESET ALL":
+                yield
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_while_the_database_cannot_be_written_messages_are_not_worn_out(
+    ground: Ground, queue: Queue, own: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("postroad.connections.application_file._BUSY_SECONDS", 0.05)
+    ground.inbox.close()
+    transaction = None if own else partial(_transaction, ground)
+    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox, transaction=transaction)
+
+    with started(consumer):
+        with unwritable(ground):
+            send(queue, event("tr_1"))
+            until(lambda: "consumer_paused" in caplog.text)
+            counts = [message.receive_count for message in queue.peek()]
+        until(lambda: held(queue) == 0)
+
+    assert counts == [1]
+    assert ground.times("tr_1") == 1
+
+
+@contextmanager
+def _transaction(ground: Ground) -> Iterator[Any]:
+    """A transaction as an application makes it, with its driver's own errors."""
+    with closing(ground.connect()) as connection:
+        if ground.dsn.startswith("sqlite:///"):
+            connection.execute("PRAGMA busy_timeout = 50")
+            connection.execute("BEGIN IMMEDIATE")
+        yield connection
+        connection.commit()
 
 
 def test_lag_handler_time_and_dead_letters_are_measured(ground: Ground, queue: Queue, dead_letters: Queue) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from postroad import failpoints
 from postroad.connections.callers import in_transaction
-from postroad.errors import PostroadError
+from postroad.errors import PostroadError, Unavailable
 from postroad.events import DomainEvent
 from postroad.inbox.effects import Effect, EffectNotDone
 from postroad.inbox.inbox import Inbox, refuse_ended
@@ -57,6 +57,10 @@ class Application(Protocol):
         """Make the effect unless it was made before, and say what follows for the message."""
         ...
 
+    def check(self) -> None:
+        """Answer quietly when effects can be written down now, else raise why not."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InDatabase:
@@ -68,15 +72,26 @@ class InDatabase:
     transaction: Transaction
 
     def apply(self, event: DomainEvent, fingerprint: str) -> Verdict:
-        with self.transaction() as connection:
-            if not self.inbox.first_time(connection, self.name, event.event_id, fingerprint=fingerprint):
-                return Ack("duplicates")
-            caller = in_transaction(connection)
-            self.handler(event, connection)
-            failpoints.hit("consumer.after_effect")
-            refuse_ended(caller)
+        begun = False
+        try:
+            with self.transaction() as connection:
+                if not self.inbox.first_time(connection, self.name, event.event_id, fingerprint=fingerprint):
+                    return Ack("duplicates")
+                caller, begun = in_transaction(connection), True
+                self.handler(event, connection)
+                failpoints.hit("consumer.after_effect")
+                refuse_ended(caller)
+        except Exception as error:
+            if begun or isinstance(error, PostroadError):
+                raise
+            # Before the handler began, only the database can be at fault, whatever its driver raises.
+            raise Unavailable(f"the inbox cannot be written: {describe(error)}") from error
         failpoints.hit("consumer.after_commit")
         return Ack("handled")
+
+    def check(self) -> None:
+        with self.transaction() as connection:
+            self.inbox.try_to_write(connection)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +114,9 @@ class Outside:
             self.inbox.abandon(effect)
             return Bury(reason="unknown-outcome", error=f"attempt {effect.attempt - 1} began and never ended")
         return self._make(event, effect)
+
+    def check(self) -> None:
+        self.inbox.check()
 
     def _make(self, event: DomainEvent, effect: Effect) -> Verdict:
         try:

@@ -81,12 +81,14 @@ class Consumer:
         keeper = Housekeeper(SYSTEM_CLOCK, [acker, self._holdings, renewals], failed=self._teller.chore_failed)
         acker.wake = self._holdings.wake = renewals.wake = keeper.wake
         timed = Timed(handler, self._timing, self._teller)
-        application: Application = (
+        self._application: Application = (
             InDatabase(name=name, inbox=inbox, handler=timed, transaction=transaction or inbox.transaction)
             if effects == "database"
             else Outside(name=name, inbox=inbox, handler=timed, on_unknown=on_unknown, renewals=renewals)
         )
-        self._judge = Judge(choice=choose(types), application=application, teller=self._teller, clock=SYSTEM_CLOCK)
+        self._judge = Judge(
+            choice=choose(types), application=self._application, teller=self._teller, clock=SYSTEM_CLOCK
+        )
         self._patience = Patience(SYSTEM_CLOCK, enabled=queue.traits.fifo)
         letters = None if dead_letters is None else GivenDeadLetters(dead_letters, SYSTEM_CLOCK)
         self._settler = Settler(
@@ -158,8 +160,8 @@ class Consumer:
 
     def _look_around(self, *, database_failed: bool) -> None:
         """Raise while the database cannot be used: receiving then would only wear out the messages."""
-        if database_failed and self._inbox.owns_connections:
-            self._inbox.check()
+        if database_failed:
+            self._application.check()
         if self._dead_letters is not None and time.monotonic() >= self._count_dead_at:
             self._count_dead_at = time.monotonic() + _COUNT_DEAD_SECONDS
             self._teller.count_dead_letters(self._dead_letters)

@@ -88,7 +88,7 @@ class Inbox:
         return self._records().init()
 
     def check(self) -> None:
-        """Answer quietly when the tables are there and of this version, else raise why not."""
+        """Answer quietly when the tables are there, of this version and can be written, else raise why not."""
         self._records().check()
 
     @property
@@ -135,6 +135,11 @@ class Inbox:
                 raise SchemaMismatch("the tables of the inbox are missing", remedy=REMEDY) from error
             raise
         return first
+
+    def try_to_write(self, connection: Any) -> None:
+        """Raise what keeps the caller's transaction from remembering events; nothing is written."""
+        caller = in_transaction(connection)
+        caller.rows(marked(self._sql.try_to_write, caller), ())
 
     def begin(self, consumer: str, event_id: UUID | str, *, lease: float = 60.0) -> Effect:
         """Write down that an effect outside is about to be made, before it is made."""

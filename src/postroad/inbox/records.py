@@ -37,10 +37,11 @@ class Records:
         return SCHEMA_VERSION
 
     def check(self) -> None:
-        """Raise when the tables are missing or newer than this program."""
-        with self.database.reading() as session:
+        """Raise when the tables are missing, newer than this program, or cannot be written now."""
+        with self.database.transaction() as session:
             if self._version(session) is None:
                 raise SchemaMismatch("the tables of the inbox are not complete", remedy=REMEDY)
+            session.change(self.sql.try_to_write)
 
     def begin(self, key: Key, lease: float) -> Effect:
         """The effect as this attempt finds it; where it may be made, this attempt holds it."""
