@@ -87,3 +87,18 @@ def test_a_huge_event_without_blobs_is_refused_before_any_request() -> None:
     bus.close()
     assert isinstance(result.errors[0].error, MessageTooLarge)
     assert transport.requests == 0
+
+
+@pytest.mark.parametrize("above", [0, 1])
+def test_attributes_count_towards_the_limit(queue: Queue, above: int) -> None:
+    event = Anything("x" * 1_000)
+    with RemoteEventBus(outlet=Outlet(name="work", send=queue.send), inlet=None, config=QUICK) as unlimited:
+        unlimited.publish(event)
+    (message,) = queue.peek()
+    attributes = sum(len(name) + len("String") + len(value) for name, value in message.attributes.items())
+    limit = len(message.body) + attributes - above
+
+    with RemoteEventBus(outlet=Outlet(name="work", send=queue.send, limit=limit), inlet=None, config=QUICK) as bus:
+        result = bus.publish(event)
+
+    assert (result.ok, queue.stats().visible) == ((True, 2) if above == 0 else (False, 1))

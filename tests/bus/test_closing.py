@@ -16,6 +16,7 @@ from tests.bus.vocabulary import QUICK, Placed, eventually
 
 from postroad import Backend, Queue
 from postroad.bus import PublishFailed, RemoteEventBus
+from postroad.bus.hands import Hands
 from postroad.bus.inlets import GivenQueue
 from postroad.bus.remote import Outlet
 from postroad.errors import ConfigurationError
@@ -130,7 +131,13 @@ def test_a_handler_that_outlives_the_bus_settles_before_the_connection_closes(qu
         bus.subscribe(Placed, handler)
         bus.start_receiver()
         began.wait(5)
+        receiving = bus._run
+        assert receiving is not None
         bus.stop_receiver(timeout=0)
+        if concurrency > 1:
+            # Only the worker is left, and the connection must wait for it.
+            assert receiving._thread is not None
+            receiving._thread.join(10)
 
         bus.close()
         before = list(at_the_end)
@@ -138,6 +145,44 @@ def test_a_handler_that_outlives_the_bus_settles_before_the_connection_closes(qu
 
         eventually(lambda: at_the_end)
     assert (before, at_the_end, queue.stats().visible) == ([], [0], 0)
+
+
+def test_a_single_reception_ends_before_the_connection_closes(queue: Queue) -> None:
+    began, proceed = threading.Event(), threading.Event()
+
+    def handler(_: object) -> None:
+        began.set()
+        proceed.wait(20)
+
+    with connected(queue, queue) as (bus, at_the_end):
+        bus.publish(Placed())
+        bus.subscribe(Placed, handler)
+        receiving = threading.Thread(target=bus.receive_once)
+        receiving.start()
+        began.wait(5)
+
+        bus.close()
+        before = list(at_the_end)
+        proceed.set()
+        receiving.join(10)
+
+    assert (before, at_the_end, queue.stats().visible) == ([], [0], 0)
+
+
+def test_nothing_begins_between_the_stop_and_the_giving_back(make_bus: MakeBus, queue: Queue) -> None:
+    seen: list[object] = []
+    bus = make_bus(queue)
+    bus.publish(Placed())
+    bus.subscribe(Placed, seen.append)
+    assert bus._reception is not None
+    hands = Hands(bus._reception)
+    (lane,) = hands.take(queue, queue.receive())
+
+    hands.halt()
+    hands.run(lane)
+    hands.give_back()
+
+    assert (seen, queue.stats().visible) == ([], 1)
 
 
 def test_a_closed_bus_does_not_come_back_to_life(backend: Backend) -> None:

@@ -14,7 +14,7 @@ from tests.bus.proxies import Around
 from tests.bus.vocabulary import QUICK, Placed, Shipped, eventually
 
 from postroad import Backend, Delivery, OutgoingMessage, Queue, SendResult
-from postroad.bus import RemoteEventBus, current_context
+from postroad.bus import RemoteEventBus, current_context, lane
 from postroad.bus.remote import Outlet
 from postroad.errors import Unavailable
 from postroad.queues import QueueTraits
@@ -133,6 +133,32 @@ def test_one_send_is_in_flight_at_a_time(queue: Queue, longest: float | None) ->
 
     assert max(most) == 1
     assert queue.stats().visible == 160
+
+
+def test_what_waits_behind_a_long_send_does_not_overtake_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane, "_IDLE_SECONDS", 0.01)
+    began, proceed = threading.Event(), threading.Event()
+    sent: list[int] = []
+
+    def send(messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        sent.append(len(messages))
+        if not began.is_set():
+            began.set()
+            proceed.wait(10)
+        return queue.send(messages)
+
+    with RemoteEventBus(outlet=Outlet(name="work", send=send, longest=1.0), inlet=None, config=QUICK) as bus:
+        first, second = (threading.Thread(target=bus.publish, args=[Placed(number)]) for number in (1, 2))
+        first.start()
+        began.wait(5)
+        second.start()
+        time.sleep(0.1)
+        meanwhile = list(sent)
+        proceed.set()
+        first.join(10)
+        second.join(10)
+
+    assert (meanwhile, queue.stats().visible) == ([1], 2)
 
 
 def test_which_handlers_succeeded_is_forgotten_after_the_window(

@@ -236,6 +236,21 @@ def test_an_event_that_is_done_is_acked_when_it_comes_again(make_bus: MakeBus, q
     assert (len(seen), held(queue), receiver.health().duplicates) == (2, 0, 1)
 
 
+def test_a_copy_of_what_is_done_is_acked_though_nobody_handles_it_any_more(make_bus: MakeBus, queue: Queue) -> None:
+    seen: list[object] = []
+    sender, receiver = make_bus(queue), make_bus(queue)
+    receiver.subscribe(Identified, seen.append)
+    event = Identified()
+    sender.publish(event)
+    receiver.receive_once()
+    receiver.unsubscribe(Identified, seen.append)
+
+    sender.publish(event)
+    receiver.receive_once()
+
+    assert (held(queue), receiver.health().duplicates, receiver.health().unhandled) == (0, 1, 0)
+
+
 def test_without_deduplication_every_copy_is_handled(make_bus: MakeBus, queue: Queue) -> None:
     seen: list[object] = []
     sender, receiver = make_bus(queue), make_bus(queue, replace(QUICK, enable_deduplication=False))

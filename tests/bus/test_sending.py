@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.bus.conftest import MakeBus, failing
 from tests.bus.proxies import Failing
-from tests.bus.vocabulary import QUICK, Placed, Stepped, eventually
+from tests.bus.vocabulary import QUICK, Asked, Placed, Shipped, Stepped, eventually
 
 from postroad import OutgoingMessage, Queue, SendResult, codec
 from postroad.bus import (
@@ -193,3 +193,27 @@ def test_polls_that_fail_open_the_receive_breaker(make_bus: MakeBus, queue: Queu
 
     eventually(lambda: bus.health().receive_breaker == "open")
     assert bus.health().publish_breaker == "closed"
+
+
+def test_a_chain_of_events_keeps_the_correlation_of_its_first(make_bus: MakeBus, queue: Queue) -> None:
+    bus = make_bus(queue)
+    bus.subscribe(Placed, lambda _: bus.publish(Shipped()))
+    bus.subscribe(Shipped, lambda _: bus.publish(Asked()))
+
+    first = bus.publish(Placed())
+
+    third, second, _ = (codec.decode(message.body) for message in queue.peek())
+    assert third.correlation_id == second.correlation_id == str(first.event_id)
+    assert third.causation_id == str(second.event_id)
+
+
+def test_an_event_published_in_a_handler_belongs_to_the_handled_ones_trace(make_bus: MakeBus, queue: Queue) -> None:
+    bus, trace = make_bus(queue), "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    bus.subscribe(Placed, lambda _: bus.publish(Shipped()))
+    queue.send([OutgoingMessage(codec.encode(codec.wrap(Placed(), publisher_id="elsewhere", traceparent=trace)))])
+
+    bus.receive_once()
+
+    (caused,) = queue.peek()
+    assert codec.decode(caused.body).traceparent == trace
+    assert caused.attributes["TraceParent"] == trace

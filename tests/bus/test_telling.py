@@ -119,6 +119,23 @@ def test_publishing_and_handling_are_spans_of_one_trace(
     assert f"{published.context.trace_id:032x}" in attributes["TraceParent"]
 
 
+def test_tracing_that_is_set_up_after_the_first_publish_is_told_of_the_next(
+    make_bus: MakeBus, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing._tracer.cache_clear()
+    bus = make_bus(queue)
+    bus.publish(Placed(1))
+
+    # What trace.set_tracer_provider does, which a process may do only once.
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    bus.publish(Placed(2))
+
+    tracing._tracer.cache_clear()
+    assert [span.name for span in exporter.get_finished_spans()] == ["publish work"]
+
+
 def test_without_a_tracer_nothing_is_sent_along(make_bus: MakeBus, queue: Queue) -> None:
     make_bus(queue).publish(Placed())
 
