@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.topology.shop import shop
 
+from postroad.errors import TopologyError
 from postroad.queues import QueueSpec
 from postroad.topology import (
     BucketDecl,
@@ -25,6 +26,7 @@ from postroad.topology import (
     task_topology,
     transfers_topology,
 )
+from postroad.topology.forms import forms
 
 CFN_LINT = Path(sys.executable).parent / "cfn-lint"
 KMS = "arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-555555555555"
@@ -69,7 +71,7 @@ def test_resources_have_their_declared_names(topology: Topology) -> None:
     assert named("AWS::SQS::Queue", "QueueName") == {each.name for each in topology.of("queue")}
     assert named("AWS::SNS::Topic", "TopicName") == {each.name for each in topology.of("topic")}
     assert named("AWS::DynamoDB::Table", "TableName") == {each.name for each in topology.of("table")}
-    assert named("AWS::IAM::Role", "RoleName") == {component.name for component in topology.components}
+    assert named("AWS::IAM::Role", "RoleName") == {component.role_name for component in topology.components}
     assert named("AWS::Lambda::Function", "FunctionName") == {each.name for each in topology.of("function")}
 
 
@@ -171,3 +173,23 @@ def test_tables_come_before_functions_and_functions_before_rules() -> None:
     assert "EventsDevTable" in template["DevSaveEventToDynamoFunction"]["DependsOn"]
     assert "DevSaveEventToDynamoFunction" in template["DevSaveEventToDynamoRule"]["DependsOn"]
     assert list(template).index("EventsDevTable") < list(template).index("DevSaveEventToDynamoFunction")
+
+
+def test_a_role_may_be_named_otherwise_than_its_component_and_keeps_its_name_on_paper() -> None:
+    topology = Topology.from_json(agents_topology("eu-").to_json())
+
+    roles = resources(render_cloudformation(topology), "AWS::IAM::Role")
+    functions = {form.name: form.settings["role"] for form in forms(topology) if form.kind == "function"}
+
+    assert {role["RoleName"] for role in roles.values()} == {"eu-aggregator", "eu-publisher", "eu-sweeper", "eu-api"}
+    assert functions["eu-sweeper"].endswith(":role/eu-sweeper")
+
+
+def test_a_role_that_aws_refuses_or_that_two_components_share_is_an_error() -> None:
+    spaces = Topology("shop", (), (Component("api", role="a b"),))
+    shared = Topology("shop", (), (Component("api", role="x"), Component("x")))
+
+    with pytest.raises(TopologyError, match="name-invalid: 'a b' is not the name of a role"):
+        render_cloudformation(spaces)
+    with pytest.raises(TopologyError, match="name-clash"):
+        render_cloudformation(shared)

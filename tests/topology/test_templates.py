@@ -311,3 +311,40 @@ def test_a_stage_that_makes_no_queue_name_is_refused(stage: str) -> None:
         task_topology(stage)
 
     assert refused.value.codes == ("name-invalid",)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (chat_topology("rtchat", "prod"), chat_topology("rtchat", "dev")),
+        (chat_topology("rtchat", "prod"), chat_topology("other", "prod")),
+        (chat_topology("x" * 55, "prod"), chat_topology("x" * 55, "test")),
+        (transfers_topology(), transfers_topology("eu-")),
+        (transfers_topology("us-"), transfers_topology("eu-")),
+        (task_topology("dev"), task_topology("prod")),
+        (agents_topology(), agents_topology("eu-")),
+        (bus_topology(), bus_topology("eu-")),
+        (agents_topology(), transfers_topology()),
+    ],
+    ids=lambda topology: topology.name[:12],
+)
+def test_copies_of_a_template_stand_side_by_side_in_one_account(one: Topology, other: Topology) -> None:
+    def names(topology: Topology) -> set[tuple[str, str]]:
+        roles = {("role", component.role_name) for component in topology.components}
+        return roles | {(each.kind, each.name) for each in topology.resources}
+
+    assert not names(one) & names(other)
+    assert all(len(name) <= 64 for kind, name in names(one) | names(other) if kind == "role")
+
+
+def test_the_role_of_a_chat_component_is_named_after_project_and_environment() -> None:
+    topology = chat_topology("rtchat", "prod")
+
+    roles = {component.name: component.role_name for component in topology.components}
+
+    assert roles == {
+        "realtime": "rtchat-prod-realtime",
+        "workers": "rtchat-prod-workers",
+        "operator": "rtchat-prod-operator",
+        "dashboard": "rtchat-prod-dashboard",
+    }

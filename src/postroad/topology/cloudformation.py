@@ -188,8 +188,8 @@ class _Template:
         policy = form.settings["policy"]
         inline = [{"PolicyName": POLICY, "PolicyDocument": policy}] if policy["Statement"] else None
         properties = {
-            "RoleName": form.name, "AssumeRolePolicyDocument": form.settings["trust"], "Policies": inline,
-            "Tags": pairs(form.settings["tags"]),
+            "RoleName": form.settings["role_name"], "AssumeRolePolicyDocument": form.settings["trust"],
+            "Policies": inline, "Tags": pairs(form.settings["tags"]),
         }  # fmt: skip
         yield "", _resource("AWS::IAM::Role", properties)
 

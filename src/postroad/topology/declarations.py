@@ -169,7 +169,8 @@ class Component:
     """A program and what it needs, by the names of the resources: its role.
 
     `creates` are patterns of queues that the program makes by itself, such as `agents-*.fifo`; what sends to or
-    consumes from them names the pattern. `measures` is the namespace under which it puts metrics."""
+    consumes from them names the pattern. `measures` is the namespace under which it puts metrics. `role` is the name
+    of the role where the component's own name would not be the only one of its kind in an account."""
 
     name: str
     sends: tuple[str, ...] = ()
@@ -183,6 +184,13 @@ class Component:
     trust: str = "ecs-tasks.amazonaws.com"
     creates: tuple[str, ...] = ()
     measures: str | None = None
+    # Two components that need the same are equal, whatever their roles are called.
+    role: str | None = field(default=None, compare=False)
+
+    @property
+    def role_name(self) -> str:
+        """The name of the component's role, among all roles of an account."""
+        return self.name if self.role is None else self.role
 
 
 Resource = (

@@ -68,7 +68,10 @@ def role_form(topology: Topology, component: Component, place: Place = SOMEWHERE
     found = (resolve(topology, mention) for mention in component_mentions(component))
     required = tuple(dict.fromkeys((each.kind, each.name) for each in found if each is not None))
     policy = policy_of(topology, component, place)
-    settings = {"trust": trust_policy(component.trust), "policy": policy, "tags": _tags(topology, {})}
+    settings = {
+        "role_name": component.role_name, "trust": trust_policy(component.trust), "policy": policy,
+        "tags": _tags(topology, {}),
+    }  # fmt: skip
     return Form("role", component.name, settings, required)
 
 
@@ -167,9 +170,11 @@ def _rule(topology: Topology, rule: RuleDecl, place: Place) -> dict[str, Any]:
 
 def _function(topology: Topology, function: FunctionDecl, place: Place) -> dict[str, Any]:
     calling = [each for each in topology.resources if isinstance(each, RuleDecl) and each.target == function.name]
+    [role] = [each.role_name for each in topology.components if each.name == function.component]
     return {
         "handler": function.handler,
-        "role": place.arn("role", function.component),
+        "role": place.arn("role", role),
+        "role_name": role,
         "component": function.component,
         "timeout": function.timeout,
         "memory": function.memory,

@@ -39,6 +39,8 @@ def check(topology: Topology) -> None:
 def _names(topology: Topology) -> Iterator[Finding]:
     named = [("topology", topology.name), *((each.kind, each.name) for each in topology.resources)]
     named += [("component", component.name) for component in topology.components]
+    if any(component.role is not None for component in topology.components):
+        named += [("role", component.role_name) for component in topology.components]
     same: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for kind, name in named:
         if (finding := name_finding(kind, name)) is not None:

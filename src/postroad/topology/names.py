@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 from postroad.topology.findings import Finding, refuse
 
 ACCOUNT = "${AWS::AccountId}"
 _FIFO = ".fifo"
+_MARK = 8
 _DIGITS = "000000000000"
 _LONGEST = {
     "queue": 80, "topic": 256, "stream": 128, "table": 255, "bucket": 63, "bus": 256, "rule": 64, "function": 64,
-    "alarm": 255, "component": 64, "topology": 64,
+    "alarm": 255, "component": 64, "role": 64, "topology": 64,
 }  # fmt: skip
 _SHORTEST = {"table": 3, "bucket": 3}
 _FORMS = {
@@ -25,6 +27,7 @@ _FORMS = {
     "function": r"[A-Za-z0-9_-]+",
     "alarm": r"[ -~]+",
     "component": r"[A-Za-z0-9_+=,.@-]+",
+    "role": r"[A-Za-z0-9_+=,.@-]+",
     "topology": r"[A-Za-z0-9_.-]+",
 }
 _REMEDIES = {
@@ -39,6 +42,15 @@ def aws_name(dotted: str, *, fifo: bool = False) -> str:
     if (finding := name_finding("queue", name)) is not None:
         raise refuse([finding])
     return name
+
+
+def role_name(*parts: str) -> str:
+    """The name of a role out of its parts; one that is too long for AWS ends in a hash instead of its tail."""
+    name = "-".join(parts)
+    if len(name) <= _LONGEST["role"]:
+        return name
+    mark = hashlib.sha256(name.encode()).hexdigest()[:_MARK]
+    return f"{name[: _LONGEST['role'] - _MARK - 1]}-{mark}"
 
 
 def name_finding(kind: str, name: object) -> Finding | None:

@@ -254,8 +254,8 @@ class TopologyComponent(pulumi.ComponentResource):
     def _role(self, form: Form) -> Any:
         settings = form.settings
         role = aws.iam.Role(
-            form.name, name=form.name, assume_role_policy=json.dumps(settings["trust"]), tags=settings["tags"],
-            opts=self._options(form),
+            form.name, name=settings["role_name"], assume_role_policy=json.dumps(settings["trust"]),
+            tags=settings["tags"], opts=self._options(form),
         )  # fmt: skip
         if settings["policy"]["Statement"]:
             aws.iam.RolePolicy(

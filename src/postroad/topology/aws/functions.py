@@ -135,7 +135,7 @@ class Functions:
         }
 
     def _make_role(self, form: Form) -> None:
-        name = form.settings["component"]
+        name = form.settings["role_name"]
         what = f"role {name!r}"
         trust, policy = json.dumps(form.settings["rights"]["trust"]), json.dumps(form.settings["rights"]["policy"])
         made = ask(
@@ -149,7 +149,7 @@ class Functions:
             self._iam.get_waiter("role_exists").wait(RoleName=name, WaiterConfig=_WAIT)
 
     def _rights(self, form: Form) -> dict[str, Any] | None:
-        name = form.settings["component"]
+        name = form.settings["role_name"]
         role = ask(f"role {name!r}", self._iam.get_role, "NoSuchEntity", RoleName=name)
         policy = ask(
             f"role {name!r}", self._iam.get_role_policy, "NoSuchEntity", RoleName=name, PolicyName=POLICY

@@ -31,7 +31,7 @@ from postroad.topology.topology import Topology
 _DEFAULTS = {"queue": queues.DEFAULTS, "topic": topics.DEFAULTS}
 _NO_CODE = "no code given"
 # What the form holds for the templates and AWS has no setting for.
-_NOT_COMPARED = {"rule": ("target_kind", "target_name"), "function": ("component",)}
+_NOT_COMPARED = {"rule": ("target_kind", "target_name"), "function": ("component", "role_name")}
 _VISIBLE = "ApproximateNumberOfMessagesVisible"
 
 
@@ -133,7 +133,7 @@ class AwsSite:
         if isinstance(resource, FunctionDecl):
             [component] = [each for each in topology.components if each.name == resource.component]
             rights = dict(role_form(topology, component, self._place).settings)
-            del rights["tags"]
+            del rights["tags"], rights["role_name"]
             return replace(form, settings={**form.settings, "code": code, "rights": rights})
         if isinstance(resource, RuleDecl) and code is None and topology.find("function", resource.target):
             return replace(form, settings={**form.settings, "target": None, "skipped": resource.target_id})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from postroad.topology.declarations import AlarmDecl, Component, QueueDecl, TopicDecl
 from postroad.topology.findings import Finding, refuse
+from postroad.topology.names import role_name
 from postroad.topology.templates.queues import FOUR_DAYS, dead_letters, queue
 from postroad.topology.topology import Topology
 
@@ -26,7 +29,7 @@ def chat_topology(project: str, env: str) -> Topology:
             *_alarms(base, "push"),
             *_alarms(base, "offline"),
         ),
-        components=_components(push, offline),
+        components=_components(base),
         tags=tags,
     )
 
@@ -74,11 +77,15 @@ def _alarms(base: str, which: str) -> tuple[AlarmDecl, AlarmDecl]:
     )
 
 
-def _components(push: str, offline: str) -> tuple[Component, ...]:
-    queues, dlqs = (f"{push}-queue", f"{offline}-queue"), (f"{push}-dlq", f"{offline}-dlq")
+def _components(base: str) -> tuple[Component, ...]:
+    queues, dlqs = (f"{base}-push-queue", f"{base}-offline-queue"), (f"{base}-push-dlq", f"{base}-offline-dlq")
+
+    def component(name: str, **needs: Any) -> Component:
+        return Component(name, role=role_name(base, name), **needs)
+
     return (
-        Component("realtime", sends=queues[1:]),
-        Component("workers", consumes=queues, sends=queues[:1]),
-        Component("operator", operates=dlqs),
-        Component("dashboard", observes=(*queues, *dlqs)),
+        component("realtime", sends=queues[1:]),
+        component("workers", consumes=queues, sends=queues[:1]),
+        component("operator", operates=dlqs),
+        component("dashboard", observes=(*queues, *dlqs)),
     )
