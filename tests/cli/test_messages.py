@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from tests.aws.endpoint import Answer, endpoint
 from tests.cli.terminal import Postroad
 
 from postroad.queues import OutgoingMessage
@@ -136,3 +139,37 @@ def test_without_an_audit_nothing_is_sent_and_no_look_is_forced(
     assert outcome.code == 2
     assert "POSTROAD_AUDIT_LOG" in outcome.err
     assert postroad("queue", "peek", "orders", "--json").document["items"] == []
+
+
+def test_on_sqs_a_queue_with_dead_letters_is_looked_at_by_force_only(
+    postroad: Postroad, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+    policy = {"deadLetterTargetArn": "arn:aws:sqs:us-east-1:123456789012:orders-dlq", "maxReceiveCount": 3}
+    message = {"MessageId": "m", "ReceiptHandle": "r", "Body": "x"}
+    with endpoint() as sqs:
+        sqs.on("GetQueueUrl", lambda call: Answer({"QueueUrl": f"{sqs.url}/123456789012/{call['QueueName']}"}))
+        sqs.on(
+            "GetQueueAttributes",
+            lambda call: Answer(
+                {"Attributes": {} if call["QueueUrl"].endswith("dlq") else {"RedrivePolicy": json.dumps(policy)}}
+            ),
+        )
+        sqs.on("ReceiveMessage", Answer({"Messages": [message]}))
+        url = f"aws://us-east-1?endpoint_url={sqs.url}"
+
+        refused = postroad("queue", "peek", "orders", "--url", url)
+        unseen = sqs.calls("ReceiveMessage")
+        forced = postroad("queue", "peek", "orders", "--force", "--json", "--url", url)
+        letters = postroad("queue", "peek", "orders-dlq", "--json", "--url", url)
+
+        looks = {call["VisibilityTimeout"] for call in sqs.calls("ReceiveMessage")}
+    assert (refused.code, unseen) == (2, [])
+    assert "--force" in refused.err
+    assert (forced.code, len(forced.document["items"])) == (0, 1)
+    assert (letters.code, len(letters.document["items"])) == (0, 1)
+    assert "sample" in letters.err
+    assert looks == {0}
+    actions = [item["action"] for item in postroad("audit", "list", "--json").document["items"]]
+    assert actions == ["queue.peek.start", "queue.peek.end"]
