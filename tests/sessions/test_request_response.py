@@ -77,7 +77,10 @@ def test_workers_share_the_requests_and_clients_get_their_own_answers(backend: B
     assert sum(len(worker.calls) for worker in workers) == 20
 
 
-def test_no_client_hears_the_answers_of_another(backend: Backend) -> None:
+def test_no_client_hears_the_answers_of_another_though_the_environment_gives_both_one_name(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROAD_SQS_PUBLISHER_ID", "one-host")
     with serve(backend, Reviewer()), MainLoopClient.connect(backend) as one, MainLoopClient.connect(backend) as other:
         heard_there = heard(other._response_bus, MainLoopCompleted)
         heard_here = heard(one._response_bus, MainLoopCompleted)
