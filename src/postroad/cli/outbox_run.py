@@ -116,7 +116,7 @@ def _where(url: str, topic: str) -> str:
 def _dispatch(dispatcher: OutboxDispatcher, stop: threading.Event, *, once: bool, drain: bool) -> DispatchReport:
     if once:
         return dispatcher.run_once()
-    return dispatcher.drain(_DRAIN_SECONDS) if drain else dispatcher.run(stop)
+    return dispatcher.drain(_DRAIN_SECONDS, stop=stop) if drain else dispatcher.run(stop)
 
 
 @contextmanager

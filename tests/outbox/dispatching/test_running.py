@@ -14,9 +14,10 @@ from tests.bus.vocabulary import eventually
 from tests.outbox.dispatching.conftest import QUICK, MakeDispatcher
 from tests.outbox.dispatching.publishers import Recorder, failing
 from tests.outbox.grounds import Ground, an_event
+from tests.pooler import pooler
 
 from postroad import OutgoingMessage, SendResult
-from postroad.errors import ConfigurationError, SchemaMismatch
+from postroad.errors import ConfigurationError, SchemaMismatch, TargetUnavailable
 from postroad.outbox import DispatcherConfig, Outbox
 from postroad.outbox.dispatching import listening
 
@@ -73,6 +74,50 @@ def test_behind_a_pooler_that_swallows_notifications_it_warns_once_and_polls(
 
     eventually(lambda: len(recorder.published) == 1)
     assert caplog.text.count("outbox_listen_unavailable") == 1
+
+
+def test_behind_a_pooler_that_shares_its_connections_everything_is_published_in_order(
+    on_postgres: Ground,
+    recorder: Recorder,
+    dispatcher_of: MakeDispatcher,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(listening, "_TEST_SECONDS", 0.1)
+    for n in range(12):
+        on_postgres.add(key={"transferId": f"tr_{n % 3}"}, payload={"n": n})
+    with pooler(on_postgres.dsn, size=2) as dsn:
+        pooled = Outbox.postgres(dsn)
+        dispatchers = [dispatcher_of(pooled, recorder) for _ in range(2)]
+        for dispatcher in dispatchers:
+            dispatcher.start()
+
+        eventually(lambda: pooled.status().sent == 12)
+
+        for dispatcher in dispatchers:
+            dispatcher.stop()
+        pooled.close()
+    for lane in range(3):
+        assert recorder.numbers(f"tr_{lane}") == list(range(lane, 12, 3))
+    assert "outbox_listen_unavailable" in caplog.text
+
+
+def test_a_stop_event_ends_a_drain_whose_target_refuses_everything(
+    ground: Ground, dispatcher_of: MakeDispatcher
+) -> None:
+    ground.add()
+    down = Recorder(fail=lambda _: TargetUnavailable("no such topic"))
+    dispatcher = dispatcher_of(ground.outbox, down, replace(QUICK, target_pause=60))
+    stop = threading.Event()
+    draining = threading.Thread(target=dispatcher.drain, args=(3_600,), kwargs={"stop": stop})
+
+    draining.start()
+    eventually(lambda: ground.outbox.status().target_error is not None)
+    stop.set()
+    draining.join(20)
+
+    assert not draining.is_alive()
+    assert ground.run("SELECT state, attempts, lease_owner FROM outbox") == [("PENDING", 0, None)]
 
 
 def test_stopping_lets_calls_end_and_gives_back_the_rest(ground: Ground, dispatcher_of: MakeDispatcher) -> None:

@@ -76,13 +76,15 @@ class OutboxDispatcher:
             self._finish(_STOP_SECONDS)
             return self._pump.take_report()
 
-    def drain(self, timeout: float = 30.0) -> DispatchReport:
-        """Pass after pass, until nothing is due or the time is over."""
+    def drain(self, timeout: float = 30.0, *, stop: threading.Event | None = None) -> DispatchReport:
+        """Pass after pass, until nothing is due, the time is over or it is told to stop."""
         deadline = time.monotonic() + timeout
         with self._at_work():
             self._pump.look()
             self._pump.work(looking=True)
             while not self._pump.drained and (left := deadline - time.monotonic()) > 0:
+                if stop is not None and stop.is_set():
+                    break
                 self._pump.wait(min(left, _LONGEST_WAIT), looking=True)
                 self._pump.work(looking=True)
             self._pump.give_back()
