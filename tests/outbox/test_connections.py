@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy
+from psycopg.rows import args_row
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from tests.outbox.grounds import Ground, an_event
@@ -179,6 +180,23 @@ def test_an_async_connection_of_psycopg_is_spoken_to_in_its_transaction(on_postg
     run(work)
 
     assert on_postgres.count() == 2
+
+
+def test_rows_of_another_shape_are_no_obstacle(on_postgres: Ground) -> None:
+    async def work() -> None:
+        shaped = args_row(_nothing)
+        async with await psycopg.AsyncConnection.connect(on_postgres.dsn, row_factory=shaped) as connection:
+            await on_postgres.outbox.add_async(connection, an_event())
+
+    with psycopg.connect(on_postgres.dsn, row_factory=args_row(_nothing)) as connection:
+        on_postgres.outbox.add(connection, an_event())
+    run(work)
+
+    assert on_postgres.count() == 2
+
+
+def _nothing(*_: object) -> None:
+    raise AssertionError("this row is not the application's")
 
 
 def test_async_connections_and_sessions_of_sqlalchemy_are_spoken_to_in_their_transaction(ground: Ground) -> None:

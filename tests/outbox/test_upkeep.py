@@ -116,6 +116,14 @@ def test_handled_events_that_were_pruned_are_not_unknown(ground: Ground, inbox: 
     assert ground.outbox.reconcile(inbox, consumer="ledger").unknown == []
 
 
+def test_a_handled_event_from_beyond_the_calendar_is_unknown(ground: Ground, inbox: Inbox) -> None:
+    ground.add()
+    far = UUID("ffffffff-ffff-7000-8000-000000000001")
+    handle(inbox, far)
+
+    assert ground.outbox.reconcile(inbox, consumer="ledger").unknown == [far]
+
+
 def test_more_rows_than_a_page_are_compared(ground: Ground, inbox: Inbox) -> None:
     with ground.connection() as connection:
         ids = ground.outbox.add_many(connection, [an_event(key={"k": str(n)}) for n in range(2_500)])

@@ -36,7 +36,8 @@ async def _on_psycopg(recording: Recording, connection: Any, draft: Callable[[],
     if connection.autocommit and connection.info.transaction_status == _IDLE:
         raise NotInTransaction("AsyncConnection commits every statement by itself")
     row = draft()
-    async with connection.cursor() as cursor:
+    # The caller's own row factory may give anything.
+    async with connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row) as cursor:
         with telling_of_missing_tables():
             await cursor.execute(recording.on_psycopg, values(row))
         if await cursor.fetchone() is None:

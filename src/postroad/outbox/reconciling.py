@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -78,8 +77,8 @@ def _was_pruned(event_id: UUID, oldest: object) -> bool:
     """Whether the event is older than anything left here, as the time in a UUIDv7 tells; others are taken as newer."""
     if event_id.version != 7:
         return False
-    made = datetime.fromtimestamp((event_id.int >> 80) / 1000, UTC)
-    return oldest is None or made < moment(oldest)
+    made_ms = event_id.int >> 80
+    return oldest is None or made_ms < moment(oldest).timestamp() * 1_000
 
 
 def _is_of(event_type: str, types: Collection[str] | None) -> bool:
