@@ -221,6 +221,26 @@ def speak_out_of_turn(input: Input, ctx: TaskContext) -> Any:
     os._exit(0)
 
 
+@task("speak-nonsense")
+def speak_nonsense(input: Input, ctx: TaskContext) -> Any:
+    """Say what is no activity, announce four gigabytes, and end."""
+    os.write(3, b"\x00\x00\x00\x05Anope" + b'\x00\x00\x00\x0eA{"type": true}')
+    os.write(3, b"\xff\xff\xff\xf0" + b"x" * 1_000 if input["then"] == "announce" else b"")
+    if input["then"] == "segfault":
+        ctypes.string_at(0)
+    return "said"
+
+
+@task("chatter")
+def chatter(input: Input, ctx: TaskContext) -> Any:
+    """Never stop talking until somebody makes the file."""
+    note(input["notes"], str(os.getpid()))
+    while not Path(input["until"]).exists():
+        for _ in range(100):
+            ctx.activity("step_running", "x" * 1_000)
+    return "said"
+
+
 @task("tell-activity")
 def tell_activity(input: Input, ctx: TaskContext) -> Any:
     ctx.activity("sdk_query", "fonts")

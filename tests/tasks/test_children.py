@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.tasks.benches import CHORES, Bench, eventually, is_alive, lines, ours, parent_of
+from tests.tasks.benches import CHORES, Bench, eventually, is_alive, lines, ours, parent_of, working
 
+from postroad import Backend
 from postroad.tasks.children.seats import Nursery, Seat, SeatLost
 from postroad.tasks.children.wire import RESULT, Active, Order, Ready, Report
 from postroad.tasks.environment import for_children
@@ -225,6 +226,14 @@ def test_a_last_word_that_cannot_be_read_is_a_crash(seat: Seat) -> None:
     assert crash(verdict(seat, "speak-out-of-turn"))["cause"] == "no-result"
 
 
+@pytest.mark.parametrize(("then", "cause"), [("segfault", "segv"), ("announce", "no-result")])
+def test_what_is_no_word_of_a_child_is_dropped(then: str, cause: str, seat: Seat) -> None:
+    found = crash(verdict(seat, "speak-nonsense", {"then": then}))
+
+    assert found["cause"] == cause
+    assert "lastActivity" not in found
+
+
 def test_a_flood_of_binary_output_and_closed_pipes_block_nobody(seat: Seat) -> None:
     found = run(seat, "flood")
 
@@ -345,6 +354,36 @@ def test_nothing_is_left_of_a_closed_nursery(tmp_path: Path, monkeypatch: pytest
 
     eventually(lambda: not any(is_alive(pid) for pid in processes), seconds=2)
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_a_zygote_that_dies_under_a_running_task_costs_no_attempt(on_sqlite: Backend, tmp_path: Path) -> None:
+    notes, go, bench = tmp_path / "notes", tmp_path / "go", Bench(on_sqlite)
+    before = set(ours(os.getpid()))
+    with working(bench, concurrency=1):
+        running = bench.producer.submit("wait-for-file", {"notes": str(notes), "until": str(go)})
+        eventually(lambda: lines(notes))
+        (zygote,) = [pid for pid in set(ours(os.getpid())) - before if parent_of(pid) == os.getpid()]
+
+        os.kill(zygote, 9)
+        eventually(lambda: not is_alive(zygote))
+        go.touch()
+        following = bench.ended("echo", {"n": 1})
+
+    assert (bench.state(running.request_id).state, bench.state(running.request_id).attempt) == ("completed", 1)
+    assert (following.output, following.attempt) == ({"n": 1}, 1)
+    eventually(lambda: not set(ours(os.getpid())) - before, seconds=2)
+
+
+def test_a_machine_that_starts_no_processes_does_not_use_up_the_receives(on_sqlite: Backend) -> None:
+    bench = Bench(on_sqlite)
+    handle = bench.producer.submit("never-born")
+    queue = on_sqlite.queue("tasks")
+
+    with working(bench, imports=("tests.tasks.barren",)):
+        eventually(lambda: queue.stats().delayed == 1)
+
+    assert queue.peek()[0].receive_count == 1
+    assert bench.types(handle.request_id) == ["Task Pending"]
 
 
 def test_siblings_are_not_troubled_by_a_child_that_crashes(bench: Bench, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from postroad.tasks.shop import Shop
 from postroad.tasks.telling import tell
 
 _HAND_BACK_SECONDS = 1.0
+_NO_CHILD_SECONDS = 30.0
 _STOPPING_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 # How long after its children the worker may hear of its own stop.
 _STOP_SECONDS = 0.5
@@ -77,7 +78,8 @@ class Lane:
                 case Take():
                     pid = self._child()
                     if pid is None:
-                        shop.release(delivery)
+                        # A machine that cannot start processes now must not use up the receives of its messages.
+                        shop.release(delivery, after=0.0 if shop.stopping.is_set() else _NO_CHILD_SECONDS)
                         return
                     if attempt.take(held, pid):
                         self._run(attempt)
@@ -129,6 +131,10 @@ class Lane:
         except SeatLost:
             self._lose_seat()
             verdict = crash_of_keeper()
+        except BaseException:
+            # Nobody watches the child any more, so it must not go on.
+            self._lose_seat()
+            raise
         finally:
             with self._lock:
                 self._running, self._pid = False, None
@@ -156,7 +162,8 @@ class Lane:
                 return None if next_beat == inf else heard
             if isinstance(heard, Active):
                 attempt.activity = heard.activity
-            elif heard is None:
+            # A child that never stops talking does not keep its lease from being refreshed.
+            if time.monotonic() >= next_beat:
                 next_beat = time.monotonic() + interval
                 if not attempt.beat():
                     next_beat = inf

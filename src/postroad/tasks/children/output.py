@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Annotated
 
 import msgspec
 
@@ -10,6 +11,7 @@ TAIL_BYTES = 65_536
 TAIL_LINES = 20
 _LINE_CHARACTERS = 500
 _ACTIVITY = b'"lastActivity"'
+_LAST_SECOND = 99_999_999_999
 
 
 class Tail:
@@ -84,18 +86,30 @@ class Lines:
 class _Activity(msgspec.Struct):
     type: str
     stepName: str
-    timestamp: int
+    timestamp: Annotated[int, msgspec.Meta(ge=0, le=_LAST_SECOND)]
 
 
 class _Saying(msgspec.Struct):
     lastActivity: _Activity
 
 
+def checked_activity(told: bytes) -> bytes | None:
+    """An activity as a heartbeat can carry it; None for anything else."""
+    try:
+        return _cut(msgspec.json.decode(told, type=_Activity))
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+
+
 def _activity(line: bytes) -> bytes | None:
     try:
-        return msgspec.json.encode(msgspec.json.decode(line, type=_Saying).lastActivity)
-    except (msgspec.DecodeError, ValueError):
+        return _cut(msgspec.json.decode(line, type=_Saying).lastActivity)
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
+
+
+def _cut(told: _Activity) -> bytes:
+    return msgspec.json.encode(_Activity(told.type[:100], told.stepName[:200], told.timestamp))
 
 
 def _clean(line: str) -> str:

@@ -13,11 +13,15 @@ from postroad.tasks.children import kernel
 from postroad.tasks.children.birth import Child, Deaths, some
 from postroad.tasks.children.child import Life
 from postroad.tasks.children.line import Line, WorkerGone
-from postroad.tasks.children.output import Lines, Tail
-from postroad.tasks.children.wire import ACTIVITY, RESULT, Active, Halt, Order, Report, encode, frame
+from postroad.tasks.children.output import Lines, Tail, checked_activity
+from postroad.tasks.children.wire import ACTIVITY, RESULT, Active, FrameTooLong, Halt, Order, Report, encode, frame
 
 _BURIAL_SECONDS = 5.0
 _LONGEST_POLL = 60.0
+# What surrounds the largest result in its frame, or the longest error.
+_FRAME_BYTES = 1_048_576
+# How often the worker hears of activities at the most, however often a child speaks of them.
+_TELL_SECONDS = 0.1
 
 
 class Watch:
@@ -31,10 +35,13 @@ class Watch:
         self._task = life.tasks.get(order.name)
         self._lasts = child.served + 1 < life.child_reuse and self._task.command is None and not self._task.fresh
         self._to_feed = memoryview(_food(order, directory, self._task.command is not None, self._task.fresh, life))
+        child.frames.limit = life.max_output_bytes + _FRAME_BYTES
         self._tail = Tail()
         self._streams = {child.out: Lines(life.max_output_bytes), child.err: Lines(life.max_output_bytes)}
         self._said = b""
         self._activity: bytes | None = None
+        self._untold: bytes | None = None
+        self._tell_at = 0.0
         self._began = time.monotonic()
         self._end_at = self._began + order.timeout
         self._kill_at = inf
@@ -90,7 +97,11 @@ class Watch:
         """Take in what the child says or prints; False at the end of it."""
         data = some(descriptor)
         if data and descriptor == self._child.words:
-            self._listen(data)
+            try:
+                self._listen(data)
+            except FrameTooLong:
+                self._said = b""
+                return False
         elif data:
             self._tail.feed(data)
             if self._task.command is not None:
@@ -102,17 +113,18 @@ class Watch:
     def _listen(self, data: bytes) -> None:
         for word in self._child.frames.feed(data):
             if word[:1] == ACTIVITY:
-                self._tell_of([word[1:]])
+                # The pipe is the child's to write: what is no activity is dropped.
+                self._tell_of([told for told in (checked_activity(word[1:]),) if told is not None])
             else:
                 self._said = word
 
     def _tell_of(self, activities: list[bytes]) -> None:
         for activity in activities[-1:]:
-            self._activity = activity
-            self._line.tell(Active(activity))
+            self._activity = self._untold = activity
 
     def _patience_ms(self) -> float:
-        left = min(self._end_at, self._kill_at) - time.monotonic()
+        tell_at = inf if self._untold is None else self._tell_at
+        left = min(self._end_at, self._kill_at, tell_at) - time.monotonic()
         return max(0.0, min(left, _LONGEST_POLL)) * 1_000 + 1
 
     def _keep_time(self) -> None:
@@ -122,6 +134,9 @@ class Watch:
             self._halt(self._grace)
         if now >= self._kill_at:
             self._halt(0.0)
+        if self._untold is not None and now >= self._tell_at and not self.ended:
+            self._line.tell(Active(self._untold))
+            self._untold, self._tell_at = None, now + _TELL_SECONDS
 
     def _halt(self, grace: float) -> None:
         self._end_at = inf

@@ -134,11 +134,16 @@ def message(value: Any) -> bytes:
     return frame(encode(value))
 
 
-class Frames:
-    """Frames out of bytes as they come."""
+class FrameTooLong(Exception):
+    """A frame above the limit is announced: whatever writes there is not one of ours."""
 
-    def __init__(self) -> None:
+
+class Frames:
+    """Frames out of bytes as they come; `limit` bounds what a frame may hold, None: it comes from our own side."""
+
+    def __init__(self, limit: int | None = None) -> None:
         self._bytes = bytearray()
+        self.limit = limit
 
     def feed(self, data: bytes) -> list[bytes]:
         """The frames that are complete now."""
@@ -146,6 +151,9 @@ class Frames:
         found = []
         while len(self._bytes) >= _LENGTH.size:
             end = _LENGTH.size + _LENGTH.unpack_from(self._bytes)[0]
+            if self.limit is not None and end > self.limit:
+                self._bytes.clear()
+                raise FrameTooLong
             if len(self._bytes) < end:
                 break
             found.append(bytes(self._bytes[_LENGTH.size : end]))
