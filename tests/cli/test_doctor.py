@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from tests.cli.terminal import Postroad
 
 from postroad import QueueSpec
 from postroad.wiring import connect
+
+
+@pytest.fixture(autouse=True)
+def _room_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = SimpleNamespace(free=500_000_000, total=1_000_000_000)
+    monkeypatch.setattr("postroad.operations.live_files.disk_usage", lambda _: usage)
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +49,18 @@ def test_an_error_is_exit_1(postroad: Postroad) -> None:
     first, second = found.out.splitlines()
     assert first.split()[:2] == ["error", "inbox-window"]
     assert second.strip().startswith("Give the inbox a retention of")
+
+
+@pytest.mark.parametrize(("length", "found"), [(31, ["token-weak"]), (32, [])])
+def test_a_token_that_can_be_guessed_is_found(
+    postroad: Postroad, monkeypatch: pytest.MonkeyPatch, length: int, found: list[str]
+) -> None:
+    monkeypatch.setenv("POSTROAD_TOKEN", "t" * length)
+
+    outcome = postroad("doctor", "--json")
+
+    assert [each["code"] for each in outcome.document["findings"]] == found
+    assert "t" * length not in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,17 @@ DAY = 86_400
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
+
+
+@pytest.fixture(autouse=True)
+def _room_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    _give_room(monkeypatch, free=500, total=1_000)
+
+
+def _give_room(monkeypatch: pytest.MonkeyPatch, *, free: int, total: int) -> None:
+    """A disk with so many megabytes."""
+    usage = SimpleNamespace(free=free * 1_000_000, total=total * 1_000_000)
+    monkeypatch.setattr("postroad.operations.live_files.disk_usage", lambda _: usage)
 
 
 @pytest.fixture(params=["sqlite", "memory"])
@@ -264,3 +276,60 @@ def test_a_pooler_that_shares_its_connections_is_found(postgres_dsn: str, clock:
 def test_a_server_that_cannot_be_reached_is_told(clock: FakeClock) -> None:
     with connect("memory://", clock=clock) as backend, pytest.raises(Unavailable):
         doctor(backend, dsn="postgresql://nobody@127.0.0.1:1/none")
+
+
+@pytest.fixture
+def file(tmp_path: Path, clock: FakeClock) -> Iterator[Backend]:
+    """A backend in a file, with everything that lies beside it."""
+    with connect(f"sqlite:///{tmp_path / 'postroad.db'}", clock=clock) as opened:
+        opened.create_queue(DEAD)
+        opened.create_queue(ORDERS)
+        opened.queue("orders").send([OutgoingMessage("x" * 2_000_000)])
+        log = opened.audit_log()
+        assert log is not None
+        log.append("purge", "orders", {})
+        yield opened
+
+
+@pytest.mark.parametrize("name", ["postroad.db", "postroad.db-wal", "postroad.db.blobs", "postroad-audit.jsonl"])
+def test_a_file_that_others_may_read_is_an_error(file: Backend, tmp_path: Path, name: str) -> None:
+    assert doctor(file) == ()
+
+    (tmp_path / name).chmod(0o750)
+
+    assert codes(doctor(file)) == [("file-mode", "error", str(tmp_path / name))]
+
+
+@pytest.mark.parametrize("name", ["postroad.db.token", "postroad.db.tokens.json", "postroad.db.secret"])
+def test_a_token_that_others_may_read_is_an_error(file: Backend, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch(mode=0o644)
+
+    assert codes(doctor(file)) == [("file-mode", "error", str(tmp_path / name))]
+
+
+@pytest.mark.parametrize(("free", "total", "found"), [(199, 1_000, 1), (200, 4_001, 1), (200, 4_000, 0)])
+def test_a_disk_that_is_almost_full_is_found(
+    file: Backend, monkeypatch: pytest.MonkeyPatch, free: int, total: int, found: int
+) -> None:
+    _give_room(monkeypatch, free=free, total=total)
+
+    assert [code for code, *_ in codes(doctor(file))] == ["disk-space"] * found
+
+
+def test_a_log_that_does_not_start_anew_is_found(
+    file: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroad.operations.live_files.MOST_LOG_BYTES", 0)
+
+    assert codes(doctor(file)) == [("wal-size", "warning", str(tmp_path / "postroad.db-wal"))]
+
+
+def test_a_clock_behind_the_stored_times_is_an_error(file: Backend, clock: FakeClock, tmp_path: Path) -> None:
+    clock.set(datetime(2021, 1, 1, tzinfo=UTC))
+    behind = {each for each in codes(doctor(file)) if each[0] == "clock"}
+
+    clock.set(datetime(2019, 12, 31, tzinfo=UTC))
+
+    assert ("clock", "error", str(tmp_path / "postroad.db")) in behind
+    assert ("clock", "error", "clock") not in behind
+    assert ("clock", "error", "clock") in codes(doctor(file))

@@ -16,6 +16,7 @@ from postroad.errors import InvalidInput
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:
+    from postroad.settings import Settings
     from postroad.topology import Finding
 
 
@@ -44,10 +45,11 @@ def doctor(
     from postroad.operations import doctor as examine
 
     with call.backend() as backend:
-        findings = examine(
+        found = examine(
             backend, handler_p99=_seconds(p99 or []), dsn=dsn, outbox_horizon=outbox_horizon,
             inbox_retention=inbox_retention,
         )  # fmt: skip
+    findings = (*found, *_weak_tokens(call.settings()))
     ok = not any(strict or finding.severity == "error" for finding in findings)
     document = {"ok": ok, "findings": [asdict(finding) for finding in findings]}
     call.show(document, *(_lines(findings) if findings else ["nothing found"]))
@@ -63,6 +65,18 @@ def _seconds(pairs: list[str]) -> dict[str, float]:
             raise InvalidInput(f'p99: "{pair}" is not QUEUE=SECONDS', field="p99")
         found[name] = duration(text)
     return found
+
+
+def _weak_tokens(settings: Settings) -> Iterator[Finding]:
+    """The admin token, where the operator set one that can be guessed."""
+    from postroad.service.exposure import STRONG_TOKEN, token_of
+    from postroad.topology import Finding
+
+    token = token_of(settings)
+    if token is not None and len(token) < STRONG_TOKEN:
+        message = f"token: the admin token has {len(token)} characters and can be guessed"
+        remedy = f"Set one of {STRONG_TOKEN} characters or more, or leave it out to have one made."
+        yield Finding("token-weak", "warning", "token", message, remedy)
 
 
 def _lines(findings: tuple[Finding, ...]) -> Iterator[str]:

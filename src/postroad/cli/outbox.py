@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN = "unknown"
 _WEEK = timedelta(days=7)
+_LAST_SEQ = 2**63 - 1
 
 
 def add_to(app: typer.Typer) -> None:
@@ -154,7 +155,7 @@ def audit(call: Call, limit: Limit = 100, dsn: Dsn = None, table: Table = "outbo
 def _position(cursor: str) -> int:
     if not cursor.isdecimal():
         raise InvalidInput(f"after: {cursor!r} is no cursor", field="after", remedy="Give the next_cursor of a list.")
-    return int(cursor)
+    return min(int(cursor), _LAST_SEQ)
 
 
 def _gauges(found: OutboxStatus, service: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Protocol
 from postroad.errors import QueueNotFound
 from postroad.operations.audit import AuditLog
 from postroad.operations.live_databases import dsn_findings, engine_findings
+from postroad.operations.live_files import file_findings
 from postroad.operations.live_queues import QueueStore, dead_letter_findings, live_specs, setting_findings
 from postroad.operations.window_algebra import Seconds, seconds, window_findings
 from postroad.settings import nearest
@@ -38,6 +39,7 @@ def doctor(
         *window_findings(specs, outbox_horizon=outbox_horizon, inbox_retention=inbox_retention),
         *dead_letter_findings(backend, specs),
         *engine_findings(backend.url),
+        *file_findings(backend.url, backend.clock.now()),
         *_audit_findings(backend.audit_log()),
         *(() if dsn is None else dsn_findings(dsn)),
     ]

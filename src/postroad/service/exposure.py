@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+from pathlib import Path
 
 from postroad.errors import ConfigurationError
+from postroad.http.private import read_secret
 from postroad.settings import Settings
 
 STRONG_TOKEN = 32
@@ -36,3 +38,10 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def token_of(settings: Settings) -> str | None:
+    """The admin token that the operator set; None when one is made here."""
+    if settings.token is not None:
+        return settings.token
+    return None if settings.token_file is None else read_secret(Path(settings.token_file))

@@ -9,13 +9,12 @@ import socket
 import time
 import webbrowser
 from contextlib import ExitStack
-from pathlib import Path
 
 from postroad.errors import ConfigurationError, Unavailable
-from postroad.http.private import kept_secret, read_secret
+from postroad.http.private import kept_secret
 from postroad.http.tokens import PREFIX
 from postroad.service.children import Child
-from postroad.service.exposure import check_exposure
+from postroad.service.exposure import check_exposure, token_of
 from postroad.service.lock import UpFile
 from postroad.service.parts import RUNNER_PARTS
 from postroad.service.speaking import Voice
@@ -32,7 +31,7 @@ _CHILDREN = (("server", ("server",)), ("runners", tuple(part.name for part in RU
 def run_up(settings: Settings, *, json_output: bool = False, open_browser: bool = False) -> int:
     """Run everything until SIGTERM or Ctrl-C and return the exit code; what cannot start raises why."""
     configure_logs(settings.log_level, settings.log_format, color=not no_color())
-    token = _operator_token(settings)
+    token = token_of(settings)
     check_exposure(settings, operator_token=token)
     _check_installed()
     _check_backend(settings.url)
@@ -75,13 +74,6 @@ def _child(name: str, parts: tuple[str, ...], job: Job, listener: socket.socket,
         listener=listener if name == "server" else None,
         changed=supervisor.announce,
     )
-
-
-def _operator_token(settings: Settings) -> str | None:
-    """The admin token that the operator set; None when one is made here."""
-    if settings.token is not None:
-        return settings.token
-    return None if settings.token_file is None else read_secret(Path(settings.token_file))
 
 
 def _check_installed() -> None:
