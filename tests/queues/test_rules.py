@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import postroad.queues
 from postroad.errors import ConfigurationError, InvalidInput, InvalidMessage, InvalidName, MessageTooLarge
 from postroad.queues import Match, OutgoingMessage, PeekedMessage, QueueSpec, fingerprint
-from postroad.queues.markers import mark_dead, mark_redriven, read_dead, redriven_by, redrives
+from postroad.queues.markers import legible, mark_dead, mark_redriven, read_dead, redriven_by, redrives
 from postroad.queues.rules import check_message, check_messages, check_receive, dedup_id
 from postroad.queues.spec import check_source_allowed
 
@@ -267,3 +267,14 @@ def test_a_match_that_makes_no_sense_is_refused(field: str, fields: dict[str, An
         Match(**fields)
 
     assert refused.value.field == field
+
+
+def test_a_long_error_keeps_the_place_where_it_was_raised_and_no_secret() -> None:
+    error = f"ValueError: password=hunter2 {'x' * 10_000} [orders.py:place]"
+
+    kept = legible(error)
+
+    assert kept.startswith("ValueError: password=*** xxx")
+    assert kept.endswith("x [orders.py:place]")
+    assert len(kept) == 500
+    assert fingerprint(kept) == fingerprint("ValueError: 1 [orders.py:place]")

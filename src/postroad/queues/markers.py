@@ -9,10 +9,14 @@ from datetime import datetime
 import msgspec
 
 from postroad.queues.rules import MAX_ATTRIBUTES
+from postroad.telemetry.redacting import redact
 
 DEAD_LETTER = "DeadLetter"
 REDRIVE = "Redrive"
 MAX_ERROR = 500
+_MOST_READ = 4_000
+_LONGEST_PLACE = 200
+_PLACE = re.compile(r" \[[^\[\]]+:[^\[\]:]+\]\Z")
 _REDRIVE = re.compile(r"(\d{1,9}):([A-Za-z0-9-]{1,64})")
 
 
@@ -88,9 +92,21 @@ def _redrive(attributes: Mapping[str, str]) -> re.Match[str] | None:
 
 
 def legible(text: str) -> str:
-    """At most 500 characters of it, control characters replaced, so that any attribute can carry it."""
-    clean = "".join(c if c.isprintable() else " " for c in text[:MAX_ERROR])
+    """At most 500 characters of it, secrets hidden and control characters replaced: any attribute can carry it.
+
+    Of a long error the place where it was raised is kept, since that is what tells failures apart.
+    """
+    clean = "".join(c if c.isprintable() else " " for c in redact(text[:_MOST_READ] + _place(text[_MOST_READ:])))
+    if len(clean) > MAX_ERROR:
+        place = _place(clean)
+        clean = clean[: MAX_ERROR - len(place)] + place
     return clean.encode("utf-8", "replace").decode()
+
+
+def _place(text: str) -> str:
+    """` [file:function]` at the end, if it is there."""
+    found = _PLACE.search(text, max(0, len(text) - _LONGEST_PLACE))
+    return "" if found is None else found[0]
 
 
 def _with(attributes: Mapping[str, str], name: str, value: str, *, instead_of: str | None = None) -> dict[str, str]:
