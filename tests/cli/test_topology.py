@@ -153,6 +153,7 @@ def test_the_stage_of_tasks_is_that_of_the_settings(postroad: Postroad, monkeypa
         "render transfers --format iam --account 123456789012",
         "render transfers --format iam --region eu-west-1 --account 12",
         "render transfers --format yaml",
+        "plan tasks --stage=",
     ],
 )
 def test_what_names_no_topology_is_exit_2(postroad: Postroad, args: str) -> None:

@@ -190,6 +190,14 @@ def test_another_partition_is_in_every_arn() -> None:
     assert [arn for arn, _ in resources(document)] == [f"arn:aws-cn:sns:cn-north-1:{ACCOUNT}:events-transfers.fifo"]
 
 
+@pytest.mark.parametrize("partition", ["*", "", "aws:", "azure"])
+def test_a_wild_partition_is_refused(partition: str) -> None:
+    with pytest.raises(TopologyError) as refused:
+        iam_policy(chat_topology("rtchat", "prod"), "workers", region=REGION, account=ACCOUNT, partition=partition)
+
+    assert refused.value.field == "partition"
+
+
 @pytest.mark.parametrize(
     ("component", "region", "account", "field"),
     [
@@ -198,9 +206,10 @@ def test_another_partition_is_in_every_arn() -> None:
         ("workers", "", ACCOUNT, "region"),
         ("workers", REGION, "*", "account"),
         ("workers", REGION, "12345", "account"),
+        ("workers", REGION, 123456789012, "account"),
     ],
 )
-def test_what_would_widen_or_miss_the_policy_is_refused(component: str, region: str, account: str, field: str) -> None:
+def test_what_would_widen_or_miss_the_policy_is_refused(component: str, region: str, account: Any, field: str) -> None:
     with pytest.raises(TopologyError) as refused:
         iam_policy(chat_topology("rtchat", "prod"), component, region=region, account=account)
 

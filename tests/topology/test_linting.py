@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from postroad.errors import TopologyError
+from postroad.errors import InvalidInput, TopologyError
 from postroad.queues import QueueSpec
 from postroad.topology import (
     AlarmDecl,
+    BucketDecl,
     BusDecl,
     Component,
     FunctionDecl,
+    IndexDecl,
     QueueDecl,
     Resource,
     RuleDecl,
+    StreamDecl,
     SubscriptionDecl,
+    TableDecl,
     TopicDecl,
     Topology,
+    TriggerDecl,
     aws_name,
     chat_topology,
     lint,
@@ -168,3 +175,66 @@ def test_a_name_that_no_mapping_can_save_is_refused(dotted: str) -> None:
         aws_name(dotted)
 
     assert refused.value.codes == ("name-invalid",)
+
+
+def stream(**settings: Any) -> Topology:
+    return Topology("t", (StreamDecl("events", **settings),))
+
+
+def rule(**settings: Any) -> Topology:
+    resources = (
+        BusDecl("bus"),
+        QueueDecl(QueueSpec("orders")),
+        RuleDecl("r", target="orders", target_id="o", **settings),
+    )
+    return Topology("t", resources)
+
+
+@pytest.mark.parametrize(
+    ("topology", "field"),
+    [
+        (stream(shards=0), "shards"),
+        (stream(shards=1.5), "shards"),
+        (stream(shards=True), "shards"),
+        (stream(retention_hours=0), "retention_hours"),
+        (stream(retention_hours=8_761), "retention_hours"),
+        (rule(bus="bus"), "pattern"),
+        (rule(bus="bus", pattern={}), "pattern"),
+        (rule(bus="default", pattern={"a": ["b"]}, schedule="rate(1 minute)"), "pattern"),
+        (rule(bus="bus", schedule="rate(1 minute)"), "schedule"),
+        (rule(bus="bus", pattern={"a": ["b"]}, max_attempts=186), "max_attempts"),
+        (rule(bus="bus", pattern={"a": ["b"]}, max_event_age=59), "max_event_age"),
+        (Topology("t", (TableDecl("things", ""),)), "hash_key"),
+        (Topology("t", (TableDecl("things", "id", "id"),)), "range_key"),
+        (Topology("t", (TableDecl("things", "id", indexes=(IndexDecl("i", ""),)),)), "hash_key"),
+        (Topology("t", (BucketDecl("blobs", expire_days=0),)), "expire_days"),
+        (Topology("t", (FunctionDecl("f", "m.h", "c", timeout=901),), (Component("c"),)), "timeout"),
+        (Topology("t", (FunctionDecl("f", "m.h", "c", memory=64),), (Component("c"),)), "memory"),
+        (
+            Topology(
+                "t",
+                (QueueDecl(QueueSpec("orders")), FunctionDecl("f", "m.h", "c", triggers=(TriggerDecl("orders", 0),))),
+                (Component("c"),),
+            ),
+            "batch_size",
+        ),
+        (Topology("t", (QueueDecl(QueueSpec("o")), AlarmDecl("a", "m", "o", float("nan")))), "threshold"),
+        (Topology("t", (QueueDecl(QueueSpec("o")), AlarmDecl("a", "m", "o", 1, periods=0))), "periods"),
+        (Topology("t", (QueueDecl(QueueSpec("o")),), (Component("c", sends="o"),)), "sends"),  # type: ignore[arg-type]  # what a slip gives
+    ],
+)
+def test_a_setting_that_no_store_accepts_is_refused_by_its_name(topology: Topology, field: str) -> None:
+    with pytest.raises(TopologyError, match=rf"{field}: ") as refused:
+        render_cloudformation(topology)
+
+    assert refused.value.field == field
+
+
+def test_what_is_no_declaration_is_refused_by_its_place() -> None:
+    with pytest.raises(TopologyError, match=r"resources\[1\]: is str"):
+        Topology("t", (StreamDecl("a"), "b"))  # type: ignore[arg-type]  # what a slip gives
+
+
+def test_a_p99_that_is_no_number_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="handler_p99"):
+        lint(Topology("t", (QueueDecl(QueueSpec("orders")),)), handler_p99={"orders": "5s"})  # type: ignore[dict-item]  # what a slip gives

@@ -81,6 +81,8 @@ def test_a_resource_that_is_not_there_is_a_key_error() -> None:
         ("[" * 10_000 + "]" * 10_000, "$", None),
         ('{"a":' * 10_000 + "1" + "}" * 10_000, "$", None),
         ('{"name": "\ud800"}', "$", None),
+        ('{"name": "test", "name": "other", "resources": []}', "name", None),
+        ('{"name": "test", "resources": [{"kind": "bus", "name": "a", "name": "b"}]}', "name", None),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_path_and_the_nearest_name(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from postroad.agents import tables
@@ -22,6 +24,7 @@ from postroad.topology import (
     bus_topology,
     chat_topology,
     lint,
+    render_cloudformation,
     task_topology,
     transfers_topology,
 )
@@ -295,9 +298,11 @@ def test_no_template_is_wrong(topology: Topology) -> None:
         ("rt.chat", "prod", "rt.chat-prod-push-dlq"),
         ("p" * 80, "prod", "push-dlq"),
         ("rtchat", "", "rtchat--push-queue"),
+        (5, "prod", "5-prod-push-queue"),
+        ("rtchat", None, "rtchat-None-push-queue"),
     ],
 )
-def test_a_project_that_makes_no_queue_name_is_refused_naming_the_queue(project: str, env: str, named: str) -> None:
+def test_a_project_that_makes_no_queue_name_is_refused_naming_the_queue(project: Any, env: Any, named: str) -> None:
     with pytest.raises(TopologyError) as refused:
         chat_topology(project, env)
 
@@ -348,3 +353,19 @@ def test_the_role_of_a_chat_component_is_named_after_project_and_environment() -
         "operator": "rtchat-prod-operator",
         "dashboard": "rtchat-prod-dashboard",
     }
+
+
+def test_the_longest_name_that_a_queue_may_have_is_enough_for_everything_else() -> None:
+    topology = chat_topology("p" * 61, "prod")
+
+    template = render_cloudformation(topology)
+
+    assert max(len(each.name) for each in topology.of("queue")) == 80
+    assert template["Description"].startswith("Topology ppp")
+
+
+def test_a_stage_with_capitals_and_underscores_has_a_bucket_that_aws_accepts() -> None:
+    [bucket] = task_topology("My_Dev").of("bucket")
+
+    assert bucket.name == "events-my-dev-overflow-${AWS::AccountId}"
+    assert render_cloudformation(task_topology("My_Dev"))

@@ -185,7 +185,7 @@ def _topology(
     if file is not None:
         topology = _read(file)
     else:
-        topology = _made(str(template), project, env, prefix, stage or call.settings().stage)
+        topology = _made(str(template), project, env, prefix, call.settings().stage if stage is None else stage)
     for finding in lint(topology):
         if finding.severity == "warning":
             write(f"warning: {finding.code}: {finding.message}", sys.stderr)

@@ -9,7 +9,7 @@ from postroad.errors import TopologyError
 from postroad.settings import nearest
 from postroad.topology.declarations import Component, FunctionDecl, QueueDecl, TableDecl
 from postroad.topology.linting import check
-from postroad.topology.place import SOMEWHERE, Place, is_account, is_region
+from postroad.topology.place import SOMEWHERE, Place, is_account, is_partition, is_region
 from postroad.topology.references import Mention, resolve, sources_of
 from postroad.topology.topology import Topology
 
@@ -32,6 +32,10 @@ def iam_policy(
     check(topology)
     if not is_region(region):
         raise TopologyError(f"region: {region!r} is not a region", field="region", remedy="Name one, as eu-central-1.")
+    if not is_partition(partition):
+        raise TopologyError(
+            f"partition: {partition!r} is not a partition", field="partition", remedy="Name one, as aws or aws-cn."
+        )
     if not is_account(account):
         raise TopologyError(f"account: {account!r} is not an account", field="account", remedy="Give its 12 digits.")
     return policy_of(topology, _component(topology, component), Place(partition, region, account))

@@ -12,6 +12,7 @@ from postroad.topology.names import name_finding
 from postroad.topology.queue_linting import lint_queues, unencrypted
 from postroad.topology.references import Mention, component_mentions, mentions, resolve, sources_of
 from postroad.topology.topology import Topology
+from postroad.topology.values import check_values
 
 _FIFO_REMEDY = "Make both FIFO or both standard."
 
@@ -30,10 +31,11 @@ def lint(topology: Topology, *, handler_p99: Mapping[str, float] | None = None) 
 
 
 def check(topology: Topology) -> None:
-    """Raise `TopologyError` with all findings if one of them is an error."""
+    """Raise `TopologyError` with all findings if one of them is an error, or with a setting that no store accepts."""
     findings = lint(topology)
     if any(finding.severity == "error" for finding in findings):
         raise refuse(findings)
+    check_values(topology)
 
 
 def _names(topology: Topology) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ _MARK = 8
 _DIGITS = "000000000000"
 _LONGEST = {
     "queue": 80, "topic": 256, "stream": 128, "table": 255, "bucket": 63, "bus": 256, "rule": 64, "function": 64,
-    "alarm": 255, "component": 64, "role": 64, "topology": 64,
+    "alarm": 255, "component": 64, "role": 64, "topology": 128,
 }  # fmt: skip
 _SHORTEST = {"table": 3, "bucket": 3}
 _FORMS = {
@@ -38,10 +38,12 @@ _REMEDIES = {
 
 def aws_name(dotted: str, *, fifo: bool = False) -> str:
     """The name of a queue or topic for a dotted one: 'gateway.usdc' becomes 'gateway-usdc', with '.fifo' if FIFO."""
-    name = dotted.removesuffix(_FIFO).replace(".", "-") + (_FIFO if fifo else "")
+    name: object = dotted
+    if isinstance(name, str):
+        name = name.removesuffix(_FIFO).replace(".", "-") + (_FIFO if fifo else "")
     if (finding := name_finding("queue", name)) is not None:
         raise refuse([finding])
-    return name
+    return str(name)
 
 
 def role_name(*parts: str) -> str:

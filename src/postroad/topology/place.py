@@ -60,13 +60,19 @@ SOMEWHERE = Place()
 
 _REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-[0-9]+")
 _ACCOUNT = re.compile(r"[0-9]{12}")
+_PARTITION = re.compile(r"aws(-[a-z]+)*")
 
 
-def is_region(text: str) -> bool:
-    """Whether the text looks like the name of a region."""
-    return _REGION.fullmatch(text) is not None
+def is_region(text: object) -> bool:
+    """Whether it looks like the name of a region."""
+    return isinstance(text, str) and _REGION.fullmatch(text) is not None
 
 
-def is_account(text: str) -> bool:
-    """Whether the text is an account's number."""
-    return _ACCOUNT.fullmatch(text) is not None
+def is_account(text: object) -> bool:
+    """Whether it is an account's number."""
+    return isinstance(text, str) and _ACCOUNT.fullmatch(text) is not None
+
+
+def is_partition(text: object) -> bool:
+    """Whether it looks like the name of a partition, such as aws or aws-us-gov."""
+    return isinstance(text, str) and _PARTITION.fullmatch(text) is not None

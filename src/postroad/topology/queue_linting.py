@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 
+from postroad.errors import InvalidInput
 from postroad.queues import QueueSpec
 from postroad.topology.findings import Finding
 
@@ -34,7 +35,7 @@ def lint_queues(
 
 
 def _alone(spec: QueueSpec, handler_p99: Mapping[str, float], *, is_dead_letter: bool) -> Iterator[Finding]:
-    p99 = handler_p99.get(spec.name)
+    p99 = _seconds(handler_p99, spec.name)
     if p99 is not None and spec.visibility < _MARGIN * p99:
         yield _warn(
             "visibility-below-p99", spec, f"visibility {spec.visibility:g} s is below twice the p99 of {p99:g} s",
@@ -46,6 +47,15 @@ def _alone(spec: QueueSpec, handler_p99: Mapping[str, float], *, is_dead_letter:
         yield _warn("max-receives-low", spec, "one failed receive makes a dead letter", "Set max_receives to 3.")
     if spec.dead_letter is None and not is_dead_letter:
         yield _warn("no-dlq", spec, "what always fails is received until it expires", "Give it a dead-letter queue.")
+
+
+def _seconds(handler_p99: Mapping[str, object], queue: str) -> float | None:
+    seconds = handler_p99.get(queue)
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise InvalidInput(f"handler_p99: {seconds!r} of {queue!r} is not a number of seconds", field="handler_p99")
+    return seconds
 
 
 def _with_dead_letters(spec: QueueSpec, dead_letters: QueueSpec) -> Iterator[Finding]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, get_args, get_type_hints
 
@@ -36,9 +38,19 @@ def read_topology(text: str | bytes) -> dict[str, Any]:
 
 def _decode(text: str | bytes) -> Any:
     try:
-        return msgspec.json.decode(checked_bytes(text, _MAX_BYTES))
-    except (msgspec.DecodeError, InvalidMessage, RecursionError) as error:
+        data = checked_bytes(text, _MAX_BYTES)
+        found = msgspec.json.decode(data)
+        # msgspec checks everything but keys that are given twice.
+        json.loads(data, object_pairs_hook=_given_once)
+        return found
+    except (msgspec.DecodeError, InvalidMessage, RecursionError, ValueError) as error:
         raise TopologyError(f"$: the topology is not JSON: {error}", field="$") from error
+
+
+def _given_once(pairs: list[tuple[str, Any]]) -> None:
+    for key, count in Counter(key for key, _ in pairs).items():
+        if count > 1:
+            raise TopologyError(f"$: the key {key[:80]!r} is given twice", field=key[:80])
 
 
 def _each(document: Mapping[str, Any], key: str, read: Any) -> Iterator[Any]:

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from postroad.topology.declarations import Component, Resource
+from postroad.errors import TopologyError
+from postroad.topology.declarations import DECLARATIONS, Component, Resource
 from postroad.topology.reading import read_topology
 
 
@@ -25,6 +26,7 @@ class Topology:
     def __post_init__(self) -> None:
         object.__setattr__(self, "resources", tuple(self.resources))
         object.__setattr__(self, "components", tuple(self.components))
+        _check_types(self)
 
     def get(self, kind: str, name: str) -> Resource:
         """The resource of this kind and name, or KeyError."""
@@ -57,3 +59,11 @@ class Topology:
     @cached_property
     def _index(self) -> dict[tuple[str, str], Resource]:
         return {(resource.kind, resource.name): resource for resource in self.resources}
+
+
+def _check_types(topology: Topology) -> None:
+    for name, wanted in (("resources", DECLARATIONS), ("components", (Component,))):
+        for index, each in enumerate(getattr(topology, name)):
+            if not isinstance(each, wanted):
+                where = f"{name}[{index}]"
+                raise TopologyError(f"{where}: is {type(each).__name__}, not a declaration", field=where)

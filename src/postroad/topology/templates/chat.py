@@ -36,10 +36,13 @@ def chat_topology(project: str, env: str) -> Topology:
 
 def _base(project: str, env: str) -> str:
     base = f"{project}-{env}"
-    if not project or not env:
+    given: dict[str, object] = {"project": project, "env": env}
+    for part, value in given.items():
+        if isinstance(value, str) and value:
+            continue
         name = f"{base}-push-queue"
-        empty = "project" if not project else "env"
-        message = f"{name!r} is not the name of a queue of its own: {empty} is empty"
+        why = "is empty" if value == "" else f"is {type(value).__name__}, not a text"
+        message = f"{name!r} is not the name of a queue of its own: {part} {why}"
         raise refuse([Finding("name-invalid", "error", name, message, "Name the project and the environment.")])
     return base
 

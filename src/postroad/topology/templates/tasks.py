@@ -54,7 +54,8 @@ class _Names:
         self.stage = stage
         self.table = table_name(stage)
         self.bus = f"events-{stage}"
-        self.bucket = f"events-{stage}-overflow-{ACCOUNT}".lower().replace(ACCOUNT.lower(), ACCOUNT)
+        # Names of buckets know neither capitals nor underscores.
+        self.bucket = f"events-{stage.lower().replace('_', '-')}-overflow-{ACCOUNT}"
         self.failed = f"{stage}-eventbridge-target-dlq"
         self.archive = f"{stage}-eventbridge-archive"
         self.save = f"{stage}-save-event-to-dynamo"
