@@ -66,8 +66,13 @@ def test_a_task_is_submitted_run_and_shown(postroad: Postroad, tasks: Path) -> N
         "requestId": request_id, "state": "completed", "run": 1, "attempt": 1, "lastEventType": "Task Completed",
         "jobId": None, "taskId": None, "output": {"doubled": 42}, "error": None, "errorCategory": None,
     }  # fmt: skip
-    history = postroad("task", "history", request_id, "--json").document["items"]
-    assert [item["eventType"] for item in history] == ["Task Pending", "Task Processing Started", "Task Completed"]
+    history = postroad("task", "history", request_id, "--json").document
+    assert history["next_cursor"] is None
+    assert [item["eventType"] for item in history["items"]] == [
+        "Task Pending",
+        "Task Processing Started",
+        "Task Completed",
+    ]
     assert '{"doubled": 42}' in postroad("task", "status", request_id).out
     assert "Task Completed" in postroad("task", "history", request_id).out
 

@@ -172,6 +172,18 @@ def test_verbs_on_a_job_that_is_not_there_are_404(api: Api, verb: str) -> None:
     assert api.client.post(f"/jobs/nobody/{verb}", json={"tasks": TASKS} if verb == "tasks" else {}).status_code == 404
 
 
+def test_the_story_of_a_task_and_of_a_job_is_told(api: Api) -> None:
+    api.client.post("/jobs", json={"tasks": TASKS, "jobId": "j"})
+
+    job, task = api.client.get("/why/j"), api.client.get("/why/j.task-A")
+    missing = api.client.get("/why/nobody")
+
+    assert (job.status_code, job.json()["kind"], job.json()["verdict"]) == (200, "job", "waiting")
+    assert (task.status_code, task.json()["kind"], task.json()["verdict"]) == (200, "task", "waiting")
+    assert set(task.json()) == {"id", "kind", "verdict", "summary", "steps", "related", "next"}
+    assert (missing.status_code, missing.json()["type"]) == (404, "/errors/not-found")
+
+
 def test_a_repeated_submission_under_one_key_answers_the_same(api: Api) -> None:
     headers = {"Idempotency-Key": "k1"}
 

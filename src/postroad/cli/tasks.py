@@ -91,7 +91,7 @@ def history(call: Call, request_id: RequestId) -> None:
     if not events:
         raise NotFound(f'there is no task "{request_id}"')
     lines = (f"{_when(event.timestamp)}  {legible(event.event_type)}{_detail(event.properties)}" for event in events)
-    call.show({"items": [event.to_item() for event in events]}, *lines)
+    call.show({"items": [event.to_item() for event in events], "next_cursor": None}, *lines)
 
 
 def retry(call: Call, request_id: RequestId, queue: QueueOption = "tasks") -> None:

@@ -81,11 +81,10 @@ async def show_job(request: ApiRequest, job: JobId) -> Response[dict[str, Any]]:
 )
 async def add_job_tasks(request: ApiRequest, job: JobId, data: MoreTasksBody) -> Response[Any]:
     """Add tasks to a job that is not over."""
-    jobs = request.context.work
 
     def add() -> Answer:
-        _known(job, lambda: jobs.jobs.job_status(job))
-        return Answer(200, msgspec.to_builtins(jobs.jobs.add_tasks(job, data.tasks)))
+        added = _known(job, lambda: request.context.work.jobs.add_tasks(job, data.tasks))
+        return Answer(200, msgspec.to_builtins(added))
 
     return await perform(request, add)
 
