@@ -3,7 +3,7 @@
 from postroad import errors
 from postroad.blobs import BlobRef, Blobs
 from postroad.clock import Clock
-from postroad.errors import PostroadError
+from postroad.errors import PostroadError, RemoteError
 from postroad.events import Codec, Envelope, EventRegistry, codec, default_registry, event, upcast
 from postroad.items import ABSENT, ANY, Item, ItemPage, ItemResult, Items
 from postroad.queues import (
@@ -49,6 +49,7 @@ __all__ = [
     "QueueStats",
     "QueueTraits",
     "Record",
+    "RemoteError",
     "SendResult",
     "ShardLease",
     "Stream",

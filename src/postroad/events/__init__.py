@@ -1,5 +1,6 @@
 """Typed events: their names, their envelope and the one codec."""
 
+from postroad.errors import RemoteError
 from postroad.events.domain import DomainEvent
 from postroad.events.encoding import Codec, codec
 from postroad.events.envelope import Envelope
@@ -13,6 +14,7 @@ __all__ = [
     "DomainEvent",
     "Envelope",
     "EventRegistry",
+    "RemoteError",
     "UUID7Source",
     "codec",
     "default_registry",

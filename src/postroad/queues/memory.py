@@ -23,7 +23,7 @@ from postroad.queues.port import (
 )
 from postroad.queues.shelf import Kept, Shelf
 from postroad.queues.shelves import Shelves
-from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
+from postroad.queues.spec import MAX_VISIBILITY, QueueSpec, check_name
 
 # A waiting receiver looks again this often, since leases end without anybody telling it.
 _LOOK_AGAIN = 0.05
@@ -71,6 +71,7 @@ class MemoryQueues:
 
     def queue_spec(self, name: str) -> QueueSpec:
         """The settings of the queue."""
+        check_name(name)
         with self.shelves.lock:
             return self.shelves.get(name).spec
 

@@ -27,7 +27,7 @@ from postroad.errors import (
     Unavailable,
 )
 from postroad.queues.port import OutgoingMessage, SendResult
-from postroad.queues.rules import MAX_ATTRIBUTES, check_content, check_text
+from postroad.queues.rules import MAX_ATTRIBUTES, check_batch, check_content, check_text
 
 PREFIX = "overflow/"
 ATTRIBUTE = "PostroadBlob"
@@ -88,6 +88,7 @@ class References:
 
         With `by_content` a message without a dedup id is recognised by its own body, not by its reference.
         """
+        check_batch(messages)
         if all(_surely_fits(message, limit) for message in messages):
             return send(messages)
         places = [""] if len(messages) == 1 else [f"messages[{index}]." for index in range(len(messages))]
@@ -166,8 +167,8 @@ def _packed(message: OutgoingMessage, ref: BlobRef, body: bytes, *, by_content: 
 
 def _surely_fits(message: OutgoingMessage, limit: int) -> bool:
     """Whether the size needs no counting: four bytes a character, and a word for each attribute's type."""
-    attributes = message.attributes
     try:
+        attributes = message.attributes
         characters = len(message.body) + sum(map(len, attributes)) + sum(map(len, attributes.values()))
     except (AttributeError, TypeError):
         # The queue refuses it, naming the field.

@@ -21,6 +21,7 @@ _ATTRIBUTE_NAME = re.compile(r"(?!(?i:aws|amazon)\.)[A-Za-z0-9_-]+(\.[A-Za-z0-9_
 
 def check_messages(spec: QueueSpec, messages: Sequence[OutgoingMessage], *, limit: int | None = None) -> list[bytes]:
     """Return the bodies as bytes, or refuse the whole batch naming the entry and the field."""
+    check_batch(messages)
     try:
         return [check_message(spec, message, limit=limit) for message in messages]
     except InvalidMessage:
@@ -33,10 +34,20 @@ def check_messages(spec: QueueSpec, messages: Sequence[OutgoingMessage], *, limi
         ]
 
 
+def check_batch(messages: object) -> None:
+    """Refuse what is no list: the checks would use an iterator up, and nothing of it would be sent."""
+    if type(messages) is list or type(messages) is tuple:
+        return
+    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
+        raise _not_a_message(messages, "")
+
+
 def check_message(spec: QueueSpec, message: OutgoingMessage, *, where: str = "", limit: int | None = None) -> bytes:
     """Return the body as bytes, or refuse the message naming the field."""
+    if not isinstance(message, OutgoingMessage):
+        raise _not_a_message(message, where)
     body = check_content(message, where=where, limit=spec.max_message_bytes if limit is None else limit)
-    if message.delay:
+    if message.delay != 0:
         _check_delay(spec, message.delay, where)
     if spec.fifo:
         _check_fifo(spec, message, where)
@@ -45,11 +56,20 @@ def check_message(spec: QueueSpec, message: OutgoingMessage, *, where: str = "",
     return body
 
 
+def _not_a_message(value: object, where: str) -> InvalidMessage:
+    field = where.removesuffix(".") or "messages"
+    return InvalidMessage(
+        f"{field}: {type(value).__name__} is not an OutgoingMessage", field=field,
+        remedy="Send a list of OutgoingMessage(body, ...).",
+    )  # fmt: skip
+
+
 def check_content(message: OutgoingMessage, *, where: str = "", limit: int) -> bytes:
     """Return the body as bytes, or refuse body or attributes that SQS would refuse."""
     body = check_text(message.body, f"{where}body")
     size = len(body)
-    if message.attributes:
+    # No attributes are the usual case; what is empty and no mapping, such as None, is refused.
+    if message.attributes or type(message.attributes) is not dict:
         size += _check_attributes(message.attributes, f"{where}attributes")
     if size > limit:
         raise MessageTooLarge(

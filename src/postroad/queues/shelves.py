@@ -7,9 +7,8 @@ import threading
 from collections.abc import Collection
 
 from postroad.clock import Clock
-from postroad.errors import QueueExists, QueueNotFound
 from postroad.queues.shelf import Kept, Shelf
-from postroad.queues.spec import QueueSpec, check_source_allowed
+from postroad.queues.spec import QueueSpec, check_source_allowed, dead_letter_missing, queue_missing, settings_differ
 
 
 class Shelves:
@@ -54,7 +53,7 @@ class Shelves:
     def get(self, name: str) -> Shelf:
         """The shelf, without what has expired, or `QueueNotFound`."""
         if (shelf := self.find(name)) is None:
-            raise QueueNotFound(f"there is no queue {name!r}", field="name")
+            raise queue_missing(name)
         return shelf
 
     def find(self, name: str | None) -> Shelf | None:
@@ -103,7 +102,7 @@ class Shelves:
         if spec.dead_letter is None:
             return
         if (dead := self.find(spec.dead_letter)) is None:
-            raise QueueNotFound(f"dead_letter: there is no queue {spec.dead_letter!r}", field="dead_letter")
+            raise dead_letter_missing(spec.dead_letter)
         check_source_allowed(dead.spec, spec.name)
 
     def _delete_abandoned(self) -> None:
@@ -117,5 +116,4 @@ class Shelves:
 
 def _check_same(existing: QueueSpec, wanted: QueueSpec) -> None:
     if differences := existing.differences(wanted):
-        told = ", ".join(f"{name} is {mine!r}, not {theirs!r}" for name, (mine, theirs) in differences.items())
-        raise QueueExists(f"queue {wanted.name!r} exists with other settings: {told}", differences=differences)
+        raise settings_differ(wanted.name, differences)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from postroad.errors import ConfigurationError, InvalidName
+from postroad.errors import ConfigurationError, InvalidName, QueueExists, QueueNotFound
 
 MAX_MESSAGE_BYTES = 1_048_576
 MAX_VISIBILITY = 43_200.0
@@ -36,6 +36,7 @@ class QueueSpec:
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        self._check_flags()
         if self.fifo is not self.name.endswith(".fifo"):
             raise InvalidName(
                 f"queue name {self.name!r} and fifo={self.fifo} disagree", field="name",
@@ -52,6 +53,11 @@ class QueueSpec:
         self._check_dead_letter()
         self._check_deduplication()
         self._check_redrive_allow()
+
+    def _check_flags(self) -> None:
+        for name in ("fifo", "content_dedup"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigurationError(f"{name}: {getattr(self, name)!r} is neither true nor false", field=name)
 
     def _check_dead_letter(self) -> None:
         if self.dead_letter is None:
@@ -71,9 +77,6 @@ class QueueSpec:
             raise ConfigurationError(
                 f"dedup_scope: {self.dedup_scope!r} is neither 'queue' nor 'group'", field="dedup_scope"
             )
-        for name in ("content_dedup", "fifo"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigurationError(f"{name}: {getattr(self, name)!r} is neither true nor false", field=name)
         if not self.fifo and (self.content_dedup or self.dedup_scope != "queue"):
             field = "content_dedup" if self.content_dedup else "dedup_scope"
             raise ConfigurationError(f"{field}: only FIFO queues deduplicate", field=field)
@@ -101,6 +104,25 @@ def check_name(name: object, *, field: str = "name") -> str:
     if not isinstance(name, str) or not 1 <= len(name) <= 80 or _NAME.fullmatch(name) is None:
         raise InvalidName(f"{field}: {name!r} is not a queue name", field=field)
     return name
+
+
+def queue_missing(name: str) -> QueueNotFound:
+    """The error for a queue that is not there."""
+    return QueueNotFound(f'queue "{name}" does not exist', field="name")
+
+
+def dead_letter_missing(name: str) -> ConfigurationError:
+    """The error for dead letters that have no queue to go to."""
+    return ConfigurationError(
+        f'dead_letter: queue "{name}" does not exist', field="dead_letter",
+        remedy="Create the dead-letter queue first.",
+    )  # fmt: skip
+
+
+def settings_differ(name: str, differences: dict[str, tuple[Any, Any]]) -> QueueExists:
+    """The error for a queue that is there with other settings."""
+    told = ", ".join(f"{field} is {there!r}, not {wanted!r}" for field, (there, wanted) in differences.items())
+    return QueueExists(f'queue "{name}" exists with other settings: {told}', differences=differences)
 
 
 def check_source_allowed(dead_letter: QueueSpec, source: str) -> None:

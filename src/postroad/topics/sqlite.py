@@ -11,10 +11,9 @@ from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one
 from postroad.connections.schema import Schema
 from postroad.connections.transaction import Transaction
-from postroad.errors import QueueNotFound
 from postroad.queues import OutgoingMessage, Queue, SendResult
 from postroad.queues.rules import check_messages, dedup_id
-from postroad.queues.spec import MAX_MESSAGE_BYTES
+from postroad.queues.spec import MAX_MESSAGE_BYTES, queue_missing
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.topics import rules
 from postroad.topics.port import Filter, Subscription, TopicTraits
@@ -123,7 +122,7 @@ class SQLiteTopic:
         rules.check_subscriber(self.name, fifo=self._fifo, queue=queue.name)
         text = None if values is None else msgspec.json.encode(values).decode()
         if self._engine.write(lambda tx: one(tx.connection, _SUBSCRIBE, (self._id, text, queue.name))) is None:
-            raise QueueNotFound(f'queue "{queue.name}" does not exist')
+            raise queue_missing(queue.name)
 
     def unsubscribe(self, queue: Queue) -> bool:
         removed = self._engine.write(lambda tx: one(tx.connection, _UNSUBSCRIBE, (self._id, queue.name)))

@@ -122,7 +122,7 @@ class Backend:
         """The names of all queues, sorted."""
         return self._ground.queues()
 
-    def topic(self, name: str, *, fifo: bool = False, overflow: Overflow | None = None) -> Topic:
+    def topic(self, name: str, fifo: bool = False, *, overflow: Overflow | None = None) -> Topic:
         """The topic of this name, made when missing. An ARN is taken as it is and no call is made."""
         topic = self._ground.topic(name, fifo=fifo)
         blobs = self._blobs_for(overflow)
@@ -132,7 +132,7 @@ class Backend:
         """The names of all topics, sorted."""
         return self._ground.topics()
 
-    def stream(self, name: str, *, shards: int = 4, retention: float = 86_400) -> Stream:
+    def stream(self, name: str, shards: int = 4, retention: float = 86_400) -> Stream:
         """The stream of this name, made when missing."""
         return self._ground.stream(name, shards=shards, retention=retention)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -14,6 +15,7 @@ _OPTIONS = {
     "memory": frozenset[str](),
     "aws": frozenset(("endpoint_url", "stage", "bucket", "table")),
 }
+_REGION = re.compile(r"[a-z0-9-]+")
 _FORMS = "sqlite:///path, memory:// or aws://region[?endpoint_url=…&stage=…&bucket=…&table=…]"
 
 
@@ -35,6 +37,8 @@ def parse(url: str) -> Address:
     """Take an address apart, or refuse it naming the remedy."""
     if not isinstance(url, str):
         raise _refused(repr(url), "is not text")
+    if not url.isprintable():
+        raise _refused(repr(url), "holds a character that cannot be printed")
     parts = urlsplit(url)
     if parts.scheme not in _OPTIONS:
         raise _refused(url, f"has an unknown scheme {parts.scheme!r}")
@@ -45,13 +49,20 @@ def parse(url: str) -> Address:
     for name in options:
         if name not in _OPTIONS[parts.scheme]:
             raise _refused(url, f"has an unknown option {name!r}")
+    if not options.get("endpoint_url", "https://").startswith(("http://", "https://")):
+        raise _refused(url, "has an endpoint_url that is neither http:// nor https://")
     return Address(scheme=parts.scheme, place=_PLACES[parts.scheme](url, parts.netloc, parts.path), options=options)
 
 
 def _sqlite_place(url: str, host: str, path: str) -> str:
     if host or not path.startswith("/") or len(path) < 2:
         raise _refused(url, "names no file: three slashes stand before the path")
-    return unquote(path[1:])
+    place = unquote(path[1:])
+    if not place.isprintable():
+        raise _refused(url, "holds a character that cannot be printed")
+    if place.startswith(":memory:"):
+        raise _refused(url, "would be lost with this process; memory:// says so")
+    return place
 
 
 def _memory_place(url: str, host: str, path: str) -> str:
@@ -63,6 +74,8 @@ def _memory_place(url: str, host: str, path: str) -> str:
 def _aws_place(url: str, host: str, path: str) -> str:
     if path.strip("/"):
         raise _refused(url, "has a path; only the region stands before the options")
+    if host and _REGION.fullmatch(host) is None:
+        raise _refused(url, f"names {host!r}, which is no region")
     return host
 
 

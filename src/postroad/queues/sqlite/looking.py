@@ -71,14 +71,14 @@ def next_due_us(connection: apsw.Connection, *, queue_id: int, fifo: bool) -> in
     return 0 if fresh else returned
 
 
-def find_position(connection: apsw.Connection, ids: MessageIds, queue_id: int, after: str | None) -> int:
+def find_position(connection: apsw.Connection, ids: MessageIds, queue_id: int, after: object) -> int:
     """The row behind which to go on: a message id, or the sequence of a message that may be gone."""
     low, high = id_range(queue_id)
     if after is None:
         return low
-    if after.isdecimal() and len(after) <= 19:
+    if isinstance(after, str) and after.isdecimal() and len(after) <= 19:
         return max(low, min(int(after), MAX_ID))
-    first_id = ids.row_id(after)
+    first_id = ids.row_id(after) if isinstance(after, str) else None
     if first_id is None:
         raise InvalidInput(f"after: {after!r} is not a message id of this backend", field="after")
     # A message that was redriven stands where it came to last, not where it was sent first.

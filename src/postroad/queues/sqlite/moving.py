@@ -9,8 +9,8 @@ from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one
 from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
-from postroad.errors import QueueNotFound
 from postroad.queues.moving import Decide, Move, MoveStep
+from postroad.queues.spec import queue_missing
 from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.claiming import id_range
 from postroad.queues.sqlite.groups import regroup
@@ -86,7 +86,7 @@ class Mover:
     def _target(self, tx: Transaction, name: str) -> QueueState:
         found = one(tx.connection, _QUEUE_ID, (name,))
         if found is None:
-            raise QueueNotFound(f"queue {name!r} does not exist")
+            raise queue_missing(name)
         target = self._states.for_sending(tx, found[0])
         target.last_us = max(target.last_us, self._engine.now_us())
         tx.touch(channel(target.id))

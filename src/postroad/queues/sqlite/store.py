@@ -7,9 +7,15 @@ from typing import Final
 from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one
 from postroad.connections.transaction import Transaction
-from postroad.errors import ConfigurationError, QueueExists, QueueNotFound
 from postroad.queues.port import Delivery
-from postroad.queues.spec import QueueSpec, check_name, check_source_allowed
+from postroad.queues.spec import (
+    QueueSpec,
+    check_name,
+    check_source_allowed,
+    dead_letter_missing,
+    queue_missing,
+    settings_differ,
+)
 from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.claiming import Claimer
 from postroad.queues.sqlite.ids import MessageIds, channel
@@ -63,7 +69,7 @@ class SQLiteQueues:
             if found is None:
                 return self._add(tx, spec)
             if differences := read_spec(found[1]).differences(spec):
-                raise QueueExists(_differ(spec.name, differences), differences=differences)
+                raise settings_differ(spec.name, differences)
             return int(found[0])
 
         return SQLiteQueue(self, self.engine.write(work), spec)
@@ -104,7 +110,7 @@ class SQLiteQueues:
         check_name(name)
         found = self.engine.read(lambda connection: one(connection, _FIND, (name,)))
         if found is None:
-            raise _not_found(name)
+            raise queue_missing(name)
         return read_spec(found[1])
 
     def queues(self) -> list[str]:
@@ -150,16 +156,13 @@ class SQLiteQueues:
             return
         found = one(tx.connection, _FIND, (spec.dead_letter,))
         if found is None:
-            raise ConfigurationError(
-                f"dead_letter: queue {spec.dead_letter!r} does not exist", field="dead_letter",
-                remedy="Create the dead-letter queue first.",
-            )  # fmt: skip
+            raise dead_letter_missing(spec.dead_letter)
         check_source_allowed(read_spec(found[1]), spec.name)
 
     def _find(self, tx: Transaction, name: str) -> tuple[int, QueueSpec]:
         found = one(tx.connection, _FIND, (name,))
         if found is None:
-            raise _not_found(name)
+            raise queue_missing(name)
         return int(found[0]), read_spec(found[1])
 
     def _after_reboot(self, tx: Transaction) -> None:
@@ -168,12 +171,3 @@ class SQLiteQueues:
 
 def _lives_us(spec: QueueSpec) -> int | None:
     return None if spec.auto_delete_after is None else int(spec.auto_delete_after * 1_000_000)
-
-
-def _not_found(name: str) -> QueueNotFound:
-    return QueueNotFound(f'queue "{name}" does not exist')
-
-
-def _differ(name: str, differences: dict[str, tuple[object, object]]) -> str:
-    told = ", ".join(f"{field} is {theirs!r}, not {mine!r}" for field, (theirs, mine) in differences.items())
-    return f'queue "{name}" exists with other settings: {told}'

@@ -16,10 +16,10 @@ from postroad.errors import (
     OutcomeUnknown,
     PostroadError,
     PurgeRunning,
-    QueueNotFound,
     StaleReceipt,
     Unavailable,
 )
+from postroad.queues.spec import queue_missing
 
 Outcome = Mapping[str, Any] | Again | PostroadError
 
@@ -112,7 +112,7 @@ def sibling(url: str, name: str) -> str:
 
 def _known(queue: str) -> dict[str, Any]:
     def missing(_: str) -> PostroadError:
-        return QueueNotFound(f"there is no queue {queue!r}")
+        return queue_missing(queue)
 
     def stale(words: str) -> PostroadError:
         return StaleReceipt(f"queue {queue!r}: {words}")

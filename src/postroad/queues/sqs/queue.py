@@ -108,6 +108,7 @@ class SQSQueue:
 
         No call carries two messages of one group, since SQS may take the second and refuse the first.
         """
+        rules.check_batch(messages)
         if not messages:
             return []
         bodies = rules.check_messages(self.spec, messages)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.aws import AwsConnection
 from postroad.connections.batches import ATTEMPTS
-from postroad.errors import ConfigurationError, PostroadError, QueueExists, QueueNotFound
-from postroad.queues.spec import QueueSpec, check_name, check_source_allowed
+from postroad.errors import ConfigurationError, PostroadError, QueueNotFound
+from postroad.queues.spec import QueueSpec, check_name, check_source_allowed, dead_letter_missing, settings_differ
 from postroad.queues.sqs import settings
 from postroad.queues.sqs.calls import SQSCalls, SQSClient, name_in
 from postroad.queues.sqs.queue import SQSQueue
@@ -110,7 +110,7 @@ class SQSQueues:
         try:
             dead_letters = self.queue(spec.dead_letter)
         except QueueNotFound as error:
-            raise QueueNotFound(f"dead_letter: there is no queue {spec.dead_letter!r}", field="dead_letter") from error
+            raise dead_letter_missing(spec.dead_letter) from error
         check_source_allowed(dead_letters.spec, spec.name)
         return dead_letters.arn
 
@@ -123,6 +123,5 @@ class SQSQueues:
 
 def _same(queue: SQSQueue, wanted: QueueSpec) -> SQSQueue:
     if differences := queue.spec.differences(wanted):
-        told = ", ".join(f"{name} is {mine!r}, not {theirs!r}" for name, (mine, theirs) in differences.items())
-        raise QueueExists(f"queue {wanted.name!r} exists with other settings: {told}", differences=differences)
+        raise settings_differ(wanted.name, differences)
     return queue

@@ -26,12 +26,14 @@ BAD_MESSAGES: Cases = {
     "an empty attribute": ("attributes.k", {"attributes": {"k": ""}}),
     "an attribute that is no text": ("attributes.k", {"attributes": {"k": 1}}),
     "an attribute with a NUL": ("attributes.k", {"attributes": {"k": "\x00"}}),
+    "attributes that are no mapping": ("attributes", {"attributes": None}),
     "a nameless attribute": ("attributes", {"attributes": {"": "v"}}),
     "an attribute name with a space": ("attributes", {"attributes": {"a b": "v"}}),
     "an attribute name of Amazon's": ("attributes", {"attributes": {"AWS.k": "v"}}),
     "an attribute name that is too long": ("attributes", {"attributes": {"k" * 257: "v"}}),
     "a negative delay": ("delay", {"delay": -1}),
     "a delay above fifteen minutes": ("delay", {"delay": 901}),
+    "a delay that is nothing": ("delay", {"delay": None}),
     "a delay that is no number": ("delay", {"delay": float("nan")}),
     "an empty group": ("group", {"group": ""}),
     "a group that is too long": ("group", {"group": "g" * 129}),
@@ -90,6 +92,17 @@ class LimitRules(QueueRules):
             queue.send(texts("good", "good", "", "good"))
 
         assert refused.value.field == "messages[2].body"
+        assert queue.receive() == []
+
+    @pytest.mark.parametrize(
+        "messages", [[7], None, "text", iter(texts("one"))], ids=["a number", "nothing", "text", "an iterator"]
+    )
+    def test_what_is_no_list_of_messages_is_refused(self, ground: QueueGround, messages: Any) -> None:
+        queue = ground.create()
+
+        with pytest.raises(InvalidMessage, match="is not an OutgoingMessage"):
+            queue.send(messages)
+
         assert queue.receive() == []
 
     def test_a_body_of_the_limit_fits_and_one_byte_more_does_not(self, ground: QueueGround) -> None:
@@ -161,7 +174,7 @@ class LimitRules(QueueRules):
             ("visibility", -1), ("visibility", 43_201), ("retention", 59), ("retention", 1_209_601), ("delay", 901),
             ("receive_wait", 21), ("max_message_bytes", 1_023), ("max_message_bytes", MIB + 1), ("max_receives", 0),
             ("max_receives", 1_001), ("content_dedup", True), ("dedup_scope", "group"), ("dedup_scope", "other"),
-            ("redrive_allow", ()), ("redrive_allow", ("q",) * 11), ("dead_letter", "dead.fifo"),
+            ("fifo", "yes"), ("redrive_allow", ()), ("redrive_allow", ("q",) * 11), ("dead_letter", "dead.fifo"),
             ("auto_delete_after", 0),
         ],
     )  # fmt: skip

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from postroad.errors import NotSupported, QueueExists, QueueNotFound
+from postroad.errors import ConfigurationError, NotSupported, QueueExists, QueueNotFound
 from postroad.testing.queues.ground import LEASE_OVER, QueueGround, QueueRules, bodies, take_one, texts
 
 
@@ -82,6 +82,15 @@ class SettingRules(QueueRules):
         changed.reject([take_one(changed)], reason="bad")
 
         assert bodies([take_one(dead)]) == ["poison"]
+
+    def test_a_dead_letter_queue_that_is_not_there_is_refused(self, ground: QueueGround) -> None:
+        spec = ground.spec(dead_letter="nowhere")
+
+        with pytest.raises(ConfigurationError) as refused:
+            ground.queues.create_queue(spec)
+
+        assert refused.value.field == "dead_letter"
+        assert spec.name not in ground.queues.queues()
 
     def test_a_deleted_queue_is_gone_with_what_it_held(self, ground: QueueGround) -> None:
         queue = ground.create()
