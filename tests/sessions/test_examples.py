@@ -24,7 +24,7 @@ def test_an_example_is_short_and_shows_what_it_promises(name: str, says: list[st
     example = EXAMPLES / name
 
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=10
+        [sys.executable, "-W", "error", str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
 
     assert done.returncode == 0, done.stderr
