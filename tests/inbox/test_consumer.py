@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -272,8 +272,57 @@ def test_a_transaction_of_the_application_s_own_is_used(ground: Ground, queue: Q
     consumer = Consumer(queue, posting(ground), name="ledger", inbox=without_dsn, transaction=own)
 
     assert consumer.run_once().handled == 1
-    assert len(used) == 1
+    assert used
     assert ground.times("tr_1") == 1
+
+
+def test_a_transaction_that_does_not_commit_acks_nothing(ground: Ground, queue: Queue) -> None:
+    send(queue, event("tr_1"))
+
+    @contextmanager
+    def forgetful() -> Iterator[Any]:
+        with closing(ground.connect()) as connection:
+            yield connection
+
+    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox, transaction=forgetful)
+    report = consumer.run_once()
+
+    assert report == ConsumeReport(received=1, failed=1)
+    assert held(queue) == 1
+
+
+def test_a_transaction_that_swallows_errors_acks_nothing(ground: Ground, queue: Queue) -> None:
+    send(queue, event("tr_1"))
+
+    @contextmanager
+    def silent() -> Iterator[Any]:
+        with suppress(ZeroDivisionError), ground.inbox.transaction() as connection:
+            yield connection
+
+    def handler(event: DomainEvent, connection: Any) -> None:
+        raise ZeroDivisionError
+
+    report = Consumer(queue, handler, name="ledger", inbox=ground.inbox, transaction=silent).run_once()
+
+    assert report == ConsumeReport(received=1, failed=1)
+    assert held(queue) == 1
+
+
+@pytest.mark.parametrize("effects", ["database", "external"])
+@pytest.mark.parametrize("unstarted", ["coroutine", "generator", "asynchronous generator"])
+def test_work_that_a_handler_returns_instead_of_doing_it_is_its_failure(
+    ground: Ground, queue: Queue, unstarted: str, effects: Any
+) -> None:
+    send(queue, event("tr_1"))
+    returned = {"coroutine": _coroutine, "generator": _generator, "asynchronous generator": _asynchronous_generator}
+
+    def handler(event: DomainEvent, given: Any) -> Any:
+        return returned[unstarted](event, given)
+
+    report = Consumer(queue, handler, name="ledger", inbox=ground.inbox, effects=effects).run_once()
+
+    assert report == ConsumeReport(received=1, failed=1)
+    assert held(queue) == 1
 
 
 def test_a_consumer_whose_database_has_no_tables_refuses_to_start(queue: Queue, tmp_path: Any) -> None:
@@ -305,6 +354,14 @@ def test_windows_add_up() -> None:
 async def _coroutine(event: DomainEvent, connection: Any) -> None: ...
 
 
+def _generator(event: DomainEvent, connection: Any) -> Iterator[None]:
+    yield
+
+
+async def _asynchronous_generator(event: DomainEvent, connection: Any) -> AsyncIterator[None]:
+    yield
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -319,9 +376,10 @@ def test_what_cannot_work_is_refused_at_construction(queue: Queue, field: str, v
         Consumer(queue, lambda event, connection: None, **given)
 
 
-def test_a_coroutine_is_no_handler(queue: Queue) -> None:
-    with pytest.raises(ConfigurationError, match="handler"):
-        Consumer(queue, _coroutine, name="ledger", inbox=Inbox.sqlite("app.db"))
+def test_a_function_that_does_its_work_later_is_no_handler(queue: Queue) -> None:
+    for handler in (_coroutine, _generator, _asynchronous_generator):
+        with pytest.raises(ConfigurationError, match="handler"):
+            Consumer(queue, handler, name="ledger", inbox=Inbox.sqlite("app.db"))
 
 
 def test_an_inbox_without_connections_needs_a_transaction(queue: Queue) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from postroad import failpoints
 from postroad.connections.callers import in_transaction
-from postroad.errors import PostroadError, Unavailable
+from postroad.errors import NotInTransaction, PostroadError, Unavailable
 from postroad.events import DomainEvent
 from postroad.inbox.effects import Effect, EffectNotDone
 from postroad.inbox.inbox import Inbox, refuse_ended
@@ -70,9 +71,11 @@ class InDatabase:
     inbox: Inbox
     handler: Handler
     transaction: Transaction
+    proven: threading.Event = field(default_factory=threading.Event)
+    """Set once a transaction was seen to keep what was done in it."""
 
     def apply(self, event: DomainEvent, fingerprint: str) -> Verdict:
-        begun = False
+        begun = ended = False
         try:
             with self.transaction() as connection:
                 if not self.inbox.first_time(connection, self.name, event.event_id, fingerprint=fingerprint):
@@ -81,17 +84,34 @@ class InDatabase:
                 self.handler(event, connection)
                 failpoints.hit("consumer.after_effect")
                 refuse_ended(caller)
+                ended = True
         except Exception as error:
             if begun or isinstance(error, PostroadError):
                 raise
             # Before the handler began, only the database can be at fault, whatever its driver raises.
             raise Unavailable(f"the inbox cannot be written: {describe(error)}") from error
+        self._prove(event, ended=ended)
         failpoints.hit("consumer.after_commit")
         return Ack("handled")
 
     def check(self) -> None:
         with self.transaction() as connection:
             self.inbox.try_to_write(connection)
+
+    def _prove(self, event: DomainEvent, *, ended: bool) -> None:
+        """Raise when the application's transaction swallows errors or does not commit: an ack would lose the event."""
+        if not ended:
+            raise NotInTransaction(
+                "transaction: swallowed an error", remedy="Let `transaction` roll back and raise the error again."
+            )
+        if not self.proven.is_set():
+            with self.transaction() as connection:
+                if self.inbox.first_time(connection, self.name, event.event_id):
+                    raise NotInTransaction(
+                        "transaction: what was done in it is not kept",
+                        remedy="Let it commit at its end, as SQLAlchemy's begin() does and connect() does not.",
+                    )
+            self.proven.set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

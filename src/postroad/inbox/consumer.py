@@ -33,6 +33,7 @@ from postroad.queues.holding import Holdings
 from postroad.queues.housekeeping import Housekeeper
 
 _BATCH = 10
+_OTHER_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 _LONGEST_NAME = 200
 _MOST_THREADS = 1_000
 _LONGEST_COVER = 43_200.0
@@ -82,7 +83,7 @@ class Consumer:
         acker.wake = self._holdings.wake = renewals.wake = keeper.wake
         timed = Timed(handler, self._timing, self._teller)
         self._application: Application = (
-            InDatabase(name=name, inbox=inbox, handler=timed, transaction=transaction or inbox.transaction)
+            _in_database(name, inbox, timed, transaction)
             if effects == "database"
             else Outside(name=name, inbox=inbox, handler=timed, on_unknown=on_unknown, renewals=renewals)
         )
@@ -172,10 +173,19 @@ class Consumer:
                 self._inbox.check()
 
 
+def _in_database(
+    name: str, inbox: Inbox, handler: Timed, transaction: Callable[[], AbstractContextManager[Any]] | None
+) -> InDatabase:
+    made = InDatabase(name=name, inbox=inbox, handler=handler, transaction=transaction or inbox.transaction)
+    if transaction is None:
+        made.proven.set()
+    return made
+
+
 def _check(*, name: object, handler: object, concurrency: object, effects: object, on_unknown: object) -> None:
     if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable():
         raise _refused("name", name, f"1 to {_LONGEST_NAME} printable characters")
-    if not callable(handler) or inspect.iscoroutinefunction(handler):
+    if not callable(handler) or any(is_another(handler) for is_another in _OTHER_FUNCTIONS):
         raise _refused("handler", handler, "a plain function of the event and the connection or effect")
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_THREADS:
         raise _refused("concurrency", concurrency, f"a whole number from 1 to {_MOST_THREADS}")

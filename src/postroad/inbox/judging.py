@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import time
+from collections.abc import Coroutine, Generator
 from dataclasses import dataclass
 
 from postroad.clock import Clock
@@ -33,7 +35,7 @@ class Timed:
         started = time.perf_counter()
         try:
             with tracing.handling_by(self.handler, event.traceparent):
-                self.handler(event, given)
+                _refuse_unstarted(self.handler(event, given))
         finally:
             self._took(time.perf_counter() - started)
 
@@ -65,6 +67,14 @@ class Judge:
             return self.application.apply(event, fingerprint_of(event)), event
         except Exception as error:
             return Again(outcome="failed", error=describe(error), database=isinstance(error, _THE_DATABASE)), event
+
+
+def _refuse_unstarted(returned: object) -> None:
+    """Nobody awaits or iterates what a handler returns: its work was not done."""
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        if isinstance(returned, Coroutine | Generator):
+            returned.close()
+        raise TypeError(f"handler: returned a {type(returned).__name__}; give a plain function that does its work")
 
 
 def fingerprint_of(event: DomainEvent) -> str:
