@@ -208,6 +208,7 @@ def test_ten_attributes_leave_no_room_for_a_marker_and_a_run_still_knows_its_own
 @pytest.mark.parametrize(
     ("field", "options"),
     [("rate", {"rate": 0}), ("rate", {"rate": -1}), ("rate", {"rate": float("nan")}), ("limit", {"limit": 0}),
+     ("stop_after", {"stop_after": None}),
      ("canary", {"canary": -1}), ("canary", {"canary": True}), ("canary_wait", {"canary_wait": -1}),
      ("canary_wait", {"canary_wait": float("inf")}), ("stop_after", {"stop_after": -1}),
      ("max_redrives", {"max_redrives": 0})],

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from postroad import failpoints
 from postroad.connections.engine import Engine
@@ -411,6 +414,22 @@ def test_a_run_that_was_killed_left_every_message_in_exactly_one_queue(tmp_path:
     assert killed.returncode == -signal.SIGKILL
     assert halves == [500, 200]
     assert after == texts
+
+
+def test_a_redrive_is_one_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("postroad.telemetry.tracing._tracer", lambda: provider.get_tracer("test"))
+    store = MemoryQueues()
+    store.create_queue(QueueSpec("dead"))
+    jobs = store.create_queue(QueueSpec("jobs", dead_letter="dead"))
+    bury(jobs, "a")
+
+    redrive(store, "dead")
+
+    [span] = exporter.get_finished_spans()
+    assert span.name == "redrive dead"
+    assert dict(span.attributes or {}) == {"messaging.system": "postroad", "messaging.destination.name": "dead"}
 
 
 def test_progress_tells_what_has_moved_so_far(store: QueueStore, dead: Queue, jobs: Queue) -> None:

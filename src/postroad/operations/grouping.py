@@ -44,7 +44,8 @@ def failure_groups(backend: QueueDirectory, queue: str, *, limit: int | None = N
 
     On SQS it is a sample.
     """
-    check_whole(limit, "limit", 1)
+    if limit is not None:
+        check_whole(limit, "limit", 1)
     source = backend.queue(queue)
     groups: dict[str, _Group] = {}
     scanned = 0

@@ -18,7 +18,7 @@ from postroad.queues.pace import Pace, check_rate
 from postroad.queues.report import Progress, RedriveReport
 from postroad.queues.run import Run
 from postroad.queues.walks import Meeting, Plan, Walk
-from postroad.telemetry import get_logger
+from postroad.telemetry import get_logger, tracing
 
 __all__ = ["RedriveReport", "redrive"]
 
@@ -79,7 +79,8 @@ def redrive(
     if begin is not None:
         begin()
     run = Run(source, chosen, walk, pace, watched=watched, stop_after=stop_after, progress=progress)
-    report = run.finish(first)
+    with tracing.redriving(dead_letter_queue):
+        report = run.finish(first)
     _check_not_nobodys(chosen, destinations)
     get_logger("queues").info(
         "queue_redriven", queue=dead_letter_queue, run_id=report.run_id, status=report.status, moved=report.moved,
@@ -92,7 +93,8 @@ def check_options(
     *, limit: int | None, rate: float | None, canary: int, canary_wait: float, stop_after: int, max_redrives: int
 ) -> None:
     """Refuse a number that is out of range, naming it."""
-    check_whole(limit, "limit", 1)
+    if limit is not None:
+        check_whole(limit, "limit", 1)
     check_whole(canary, "canary", 0)
     check_whole(stop_after, "stop_after", 0)
     check_whole(max_redrives, "max_redrives", 1)
@@ -114,9 +116,7 @@ def _checked_run(run_id: str | None) -> str:
 
 
 def check_whole(value: object, field: str, low: int) -> None:
-    """Refuse what is neither None nor a whole number from `low` on."""
-    if value is None:
-        return
+    """Refuse what is not a whole number from `low` on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise InvalidInput(f"{field}: {value!r} is not a whole number from {low} on", field=field)
 

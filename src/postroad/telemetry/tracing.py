@@ -33,6 +33,15 @@ def handling_by(handler: object, traceparent: str | None) -> AbstractContextMana
     return tracer.start_as_current_span(f"handle {name}", context=parent, kind=_api().SpanKind.CONSUMER)
 
 
+def redriving(name: str) -> AbstractContextManager[object]:
+    """A span around sending this queue's dead letters back."""
+    tracer = _tracer()
+    if _records_nothing(tracer):
+        return _NOTHING
+    attributes = {"messaging.system": "postroad", "messaging.destination.name": name}
+    return tracer.start_as_current_span(f"redrive {name}", attributes=attributes)
+
+
 def traceparent() -> str | None:
     """The current span as the header that joins traces; None when there is none."""
     if not _api().get_current_span().get_span_context().is_valid:
