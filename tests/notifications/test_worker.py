@@ -283,7 +283,7 @@ def test_a_running_worker_moves_messages_until_it_is_stopped(backend: Backend, s
     fcm = Provider()
     stop = threading.Event()
     worker = worker_for(backend, store, fcm=fcm)
-    running = threading.Thread(target=worker.run, args=(stop,))
+    running = threading.Thread(target=worker.run, args=(stop,), daemon=True)
     running.start()
     send(backend, "offline-queue", *(missed(f"m{n}").to_json() for n in range(5)))
 
@@ -311,7 +311,7 @@ def test_a_stop_gives_back_what_is_not_finished_in_time(
     stop = threading.Event()
     worker = worker_for(backend, store, fcm=fcm, concurrency=1)
     send(backend, "push-queue", *(push_to(f"t{n}").to_json() for n in range(3)))
-    running = threading.Thread(target=worker.run, args=(stop,))
+    running = threading.Thread(target=worker.run, args=(stop,), daemon=True)
     running.start()
     eventually(lambda: len(fcm.asked) == 1)
 

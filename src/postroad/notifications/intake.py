@@ -51,6 +51,8 @@ class Intake:
         self._changed = threading.Condition()
         self._waiting: deque[Held] = deque()
         self._in_hand: dict[int, Held] = {}
+        self._takers = 0
+        """Threads that will look for another message before they end."""
         self._threads = 0
         self._stopping = False
         self.database_failed = False
@@ -67,7 +69,8 @@ class Intake:
         with self._changed:
             late = helds if self._stopping else []
             self._waiting.extend(() if late else helds)
-            for _ in range(min(self._concurrency - self._threads, len(self._waiting))):
+            for _ in range(min(self._concurrency - self._takers, len(self._waiting))):
+                self._takers += 1
                 self._threads += 1
                 threading.Thread(target=self._work, name="postroad-notifications", daemon=True).start()
         self._give_back(late)
@@ -101,21 +104,26 @@ class Intake:
 
     def _work(self) -> None:
         while (held := self._begin()) is not None:
-            self._holdings.begin(held)
-            verdict = self._judged(held.delivery)
-            if self._end(held):
-                self._holdings.let_go([held])
-                self._settle(held.delivery, verdict)
+            self._handle(held)
         self._acker.flush()
         with self._changed:
             self._threads -= 1
             self._changed.notify_all()
 
+    def _handle(self, held: Held) -> None:
+        self._holdings.begin(held)
+        # A message whose lease was lost while it waited is somebody else's by now.
+        verdict = None if held.lost else self._judged(held.delivery)
+        if self._end(held):
+            self._holdings.let_go([held])
+            if verdict is not None:
+                self._settle(held.delivery, verdict)
+
     def _begin(self) -> Held | None:
         with self._changed:
-            while self._waiting and self._waiting[0].lost:
-                self._waiting.popleft()
             if not self._waiting:
+                # Said in the same breath: who receives next must not count on this thread any more.
+                self._takers -= 1
                 return None
             held = self._waiting.popleft()
             self._in_hand[id(held)] = held
@@ -145,7 +153,7 @@ class Intake:
                     self._defer(delivery, after)
                 case Bury(reason, error):
                     self._bury(delivery, reason, error)
-        except PostroadError as error:
+        except Exception as error:
             # Unsettled, it comes back by itself when its visibility ends.
             self._teller.settle_failed(delivery, error)
 
