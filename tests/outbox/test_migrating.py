@@ -14,6 +14,7 @@ from tests.outbox.grounds import Ground, an_event, postgres_ground
 
 from postroad import QueueSpec, connect
 from postroad.errors import ConfigurationError, SchemaMismatch, Unavailable
+from postroad.inbox import Inbox
 from postroad.outbox import Outbox
 
 SEED_TABLE = """
@@ -294,3 +295,12 @@ def test_times_that_plain_sql_writes_in_another_form_are_kept_in_their_order(on_
 
     assert [name for (name,) in found] == ["later", "never", "now"]
     assert on_sqlite.run("SELECT count(*) FROM outbox WHERE next_attempt LIKE '%T%.___Z'") == [(2,)]
+
+
+def test_a_schema_that_is_not_there_is_told(postgres_dsn: str) -> None:
+    for made in (Outbox.postgres(postgres_dsn, schema="shop"), Inbox.postgres(postgres_dsn, schema="shop")):
+        with pytest.raises(ConfigurationError, match=r'schema: .*"shop"') as refused:
+            made.init()
+
+        assert refused.value.field == "schema"
+        made.close()

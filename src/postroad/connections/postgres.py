@@ -40,7 +40,7 @@ _KEPT: Final = 4
 _BEGIN: Final = "BEGIN"
 _BEGIN_READING: Final = "BEGIN READ ONLY"
 _SHOWN: Final = 300
-_NO_TABLES = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction, pg.InvalidSchemaName)
+_NO_TABLES = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction)
 
 
 class PostgresSession:
@@ -102,6 +102,8 @@ class PostgresDatabase:
         """The Postroad error that says what happened and what to do."""
         if isinstance(error, _NO_TABLES):
             return SchemaMismatch(f"the tables are missing: {_text(error)}", remedy=self._schema_remedy)
+        if isinstance(error, pg.InvalidSchemaName):
+            return ConfigurationError(f"schema: {_text(error)}", field="schema", remedy="Create it, or name another.")
         if isinstance(error, pg.ReadOnlySqlTransaction):
             return ConfigurationError(
                 "dsn: the server is read-only", field="dsn", remedy="Name the primary server, not a replica."
