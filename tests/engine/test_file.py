@@ -12,7 +12,7 @@ import pytest
 import postroad
 from postroad import OutgoingMessage, QueueSpec
 from postroad.connections.engine import Engine
-from postroad.errors import ConfigurationError, SchemaMismatch, StorageDamaged, StorageFull
+from postroad.errors import ConfigurationError, SchemaMismatch, StorageFull
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing.clock import FakeClock
 
@@ -147,19 +147,6 @@ def test_a_step_of_the_wall_clock_neither_ends_a_lease_nor_repeats_a_sequence(tm
     assert second.sequence is not None
     assert second.sequence > first.sequence
     assert all(delivery.sent_at >= held.sent_at for delivery in after)
-
-
-def test_a_changed_body_is_never_given_out(tmp_path: Path) -> None:
-    engine, queues = _open(tmp_path / "postroad.db", FakeClock())
-    queue = queues.create_queue(QueueSpec("jobs"))
-    queue.send([OutgoingMessage("the truth")])
-    engine.write(lambda tx: tx.connection.execute("UPDATE message SET body = CAST('a lie' AS BLOB)"))
-
-    with pytest.raises(StorageDamaged):
-        queue.receive()
-    with pytest.raises(StorageDamaged):
-        queue.peek()
-    engine.close()
 
 
 def test_a_full_disk_refuses_the_send_keeps_what_was_there_and_goes_on(tmp_path: Path) -> None:

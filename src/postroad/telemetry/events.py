@@ -40,6 +40,7 @@ LOG_EVENTS = (
     "job_dispatch_failed",
     "job_wake_failed",
     "journal_event_refused",
+    "message_damaged",
     "notification_chore_failed",
     "notification_conflict",
     "notification_consumer_disabled",

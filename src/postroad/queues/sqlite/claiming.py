@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from postroad.connections.engine import Engine
@@ -13,9 +14,10 @@ from postroad.queues.port import Delivery
 from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.groups import regroup
 from postroad.queues.sqlite.ids import MessageIds, receipt
-from postroad.queues.sqlite.rows import COLUMNS, Row, check, moment, read_attributes
+from postroad.queues.sqlite.rows import COLUMNS, DAMAGED, Row, is_damaged, moment, read_attributes
 from postroad.queues.sqlite.state import QueueState
 from postroad.queues.sqlite.tables import ID_BITS
+from postroad.telemetry import get_logger
 
 _RETURNED: Final = f"""
 SELECT {COLUMNS}, lease.receives, lease.first_us, lease.error FROM lease JOIN message AS m ON m.id = lease.id
@@ -148,6 +150,9 @@ class Claimer:
         if row.sent_us + state.spec.retention * 1_000_000 <= now_us:
             self._undertaker.expire(tx, state, row, now_us=now_us)
             return False
+        if is_damaged(row):
+            self._take_out(tx, state, row, now_us)
+            return False
         if row.receives >= state.spec.max_receives:
             dead_letters = self._undertaker.dead_letters(tx, state)
             if dead_letters is not None:
@@ -155,11 +160,21 @@ class Claimer:
                 return False
         return True
 
-    def _delivery(self, row: Row, receives: int, first_us: int) -> Delivery:
+    def _take_out(self, tx: Transaction, state: QueueState, row: Row, now_us: int) -> None:
+        """Move a damaged message to the dead letters, or aside where there are none: its neighbours go on."""
         message_id = self._ids.text(row.first_id)
-        check(row, message_id)
+        error = f"StorageDamaged: message {message_id}: {DAMAGED}"
+        dead_letters = self._undertaker.dead_letters(tx, state)
+        if dead_letters is None:
+            self._undertaker.set_aside(tx, state, row, error=error, now_us=now_us)
+        else:
+            damaged = row._replace(error=error)
+            self._undertaker.bury(tx, state, dead_letters, damaged, now_us=now_us, reason=DAMAGED)
+        tx.after_commit(partial(_tell, state.name, message_id))
+
+    def _delivery(self, row: Row, receives: int, first_us: int) -> Delivery:
         return Delivery(
-            message_id,
+            self._ids.text(row.first_id),
             row.body,
             read_attributes(row.attributes),
             row.group_name,
@@ -169,6 +184,10 @@ class Claimer:
             moment(first_us),
             row.id,
         )
+
+
+def _tell(queue: str, message_id: str) -> None:
+    get_logger("queues").error("message_damaged", queue=queue, message_id=message_id, error=DAMAGED)
 
 
 def id_range(queue_id: int) -> tuple[int, int]:

@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import Final
 
 import apsw
-import msgspec
 
 from postroad.connections.fetching import every, one
 from postroad.errors import InvalidInput, QueueNotFound
@@ -15,7 +14,7 @@ from postroad.queues.port import MessageState, PeekedMessage, QueueStats
 from postroad.queues.spec import QueueSpec
 from postroad.queues.sqlite.claiming import id_range
 from postroad.queues.sqlite.ids import MAX_ID, MessageIds
-from postroad.queues.sqlite.rows import COLUMNS, Row, check, moment, read_attributes
+from postroad.queues.sqlite.rows import COLUMNS, DAMAGED, Row, is_damaged, moment, salvaged_attributes
 
 _PEEKED: Final = f"""
 SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, lease.error,
@@ -104,7 +103,7 @@ def walk(
     found = every(connection, _WALK, (position, id_range(queue_id)[1], limit + 1))
     seen = tuple(
         PeekedMessage(
-            ids.text(row_id if origin is None else origin), b"", read_attributes(attributes), group, receives,
+            ids.text(row_id if origin is None else origin), b"", salvaged_attributes(attributes), group, receives,
             moment(sent_us), row_id, _state(visible_us, held, now),
         )
         for row_id, sent_us, origin, group, attributes, receives, visible_us, held in found[:limit]
@@ -117,7 +116,7 @@ def held_below(
 ) -> list[PeekedMessage]:
     """The first messages with sequences below the given one, as they are stored; `now` is the monotonic clock's."""
     found = every(connection, PEEK, (id_range(queue_id)[0], below, 0, limit))
-    return [salvaged(ids, Row(*columns), visible_us, held, now) for *columns, visible_us, held in found]
+    return [peeked(ids, Row(*columns), visible_us, held, now) for *columns, visible_us, held in found]
 
 
 def whereabouts(connection: apsw.Connection, ids: MessageIds, wanted: Collection[str]) -> dict[str, str]:
@@ -127,23 +126,10 @@ def whereabouts(connection: apsw.Connection, ids: MessageIds, wanted: Collection
 
 
 def peeked(ids: MessageIds, row: Row, visible_us: int, held: int, now: int) -> PeekedMessage:
-    """A row as `peek` shows it."""
-    check(row, ids.text(row.first_id))
-    return _shown(ids, row, read_attributes(row.attributes), visible_us, held, now)
-
-
-def salvaged(ids: MessageIds, row: Row, visible_us: int, held: int, now: int) -> PeekedMessage:
-    """A row as it is stored, damaged or not."""
-    try:
-        attributes = read_attributes(row.attributes)
-    except msgspec.DecodeError:
-        attributes = {"Damaged": str(row.attributes)}
-    return _shown(ids, row, attributes, visible_us, held, now)
-
-
-def _shown(
-    ids: MessageIds, row: Row, attributes: dict[str, str], visible_us: int, held: int, now: int
-) -> PeekedMessage:
+    """A row as `peek` shows it; one that is not as it was sent says so in an attribute."""
+    attributes = salvaged_attributes(row.attributes)
+    if is_damaged(row):
+        attributes.setdefault("Damaged", DAMAGED)
     return PeekedMessage(
         ids.text(row.first_id),
         row.body,

@@ -16,7 +16,7 @@ from postroad.queues.sqlite.claiming import id_range
 from postroad.queues.sqlite.groups import regroup
 from postroad.queues.sqlite.ids import MessageIds, channel
 from postroad.queues.sqlite.looking import PEEK, PEEK_THESE, find_position, peeked
-from postroad.queues.sqlite.rows import Row, write_attributes
+from postroad.queues.sqlite.rows import Row, is_damaged, write_attributes
 from postroad.queues.sqlite.sending import Sender
 from postroad.queues.sqlite.state import QueueState, States
 
@@ -63,7 +63,7 @@ class Mover:
         in_flight = 0
         for *columns, visible_us, held in found[:limit]:
             row = Row(*columns)
-            if visible_us > now and held:
+            if (visible_us > now and held) or is_damaged(row):
                 in_flight += 1
                 continue
             message = peeked(self._ids, row, visible_us, held, now)

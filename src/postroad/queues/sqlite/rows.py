@@ -10,10 +10,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from postroad.errors import StorageDamaged
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _attributes = msgspec.json.Decoder(dict[str, str])
+DAMAGED: Final = "what is stored is not what was sent"
 
 COLUMNS: Final = "m.id, m.sent_us, m.grp, m.origin, m.group_name, m.body, m.attributes, m.checksum"
 
@@ -61,7 +60,14 @@ def checksum(body: bytes, attributes: str | None) -> int:
     return total if attributes is None else zlib.crc32(attributes.encode(), total)
 
 
-def check(row: Row, message_id: str) -> None:
-    """Refuse a body that is not the one that was sent."""
-    if checksum(row.body, row.attributes) != row.checksum:
-        raise StorageDamaged(f"message {message_id}: its stored body is not the one that was sent")
+def is_damaged(row: Row) -> bool:
+    """Whether body or attributes are not those that were sent."""
+    return checksum(row.body, row.attributes) != row.checksum
+
+
+def salvaged_attributes(text: str | None) -> dict[str, str]:
+    """Attributes as they were sent, or what is left of them under one name."""
+    try:
+        return read_attributes(text)
+    except msgspec.DecodeError:
+        return {"Damaged": str(text)}

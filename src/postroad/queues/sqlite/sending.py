@@ -95,14 +95,19 @@ class Sender:
         *,
         due_us: int | None = None,
         origin: int | None = None,
+        damaged: bool = False,
     ) -> int:
-        """Store one message, given its time, group, body and attributes, at the end of the queue."""
+        """Store one message, given its time, group, body and attributes, at the end of the queue.
+
+        What is damaged stays known as such.
+        """
         sent_us, group_name, body, attributes = content
         grp = None
         if state.spec.fifo and group_name is not None:
             grp = self._group(tx, state.id, group_name, due_us or self._engine.monotonic_us())
         row_id = state.next
-        row = (row_id, sent_us, grp, due_us, origin, group_name, body, attributes, checksum(body, attributes))
+        proof = checksum(body, attributes) ^ damaged
+        row = (row_id, sent_us, grp, due_us, origin, group_name, body, attributes, proof)
         state.unwritten.append(row)
         state.next = row_id + 1
         state.size += 1
