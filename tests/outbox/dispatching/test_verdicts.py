@@ -60,6 +60,12 @@ def test_an_error_is_described_in_one_short_line() -> None:
     assert len(told) == 500
 
 
+def test_secrets_in_an_error_are_hidden() -> None:
+    told = described(ConnectionError("postgresql://app:s3cret@db/app refused Authorization: Bearer abcdef123456"))
+
+    assert told == "ConnectionError: postgresql://***@db/app refused Authorization: Bearer ***"
+
+
 def test_a_pause_doubles_up_to_a_minute_and_ends_with_the_first_answer() -> None:
     pause = TargetPause(5.0)
 

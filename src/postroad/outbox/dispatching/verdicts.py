@@ -20,8 +20,10 @@ from postroad.errors import (
     Throttled,
     TopicNotFound,
 )
+from postroad.telemetry.redacting import redact
 
 _MOST_CHARACTERS = 500
+_MOST_READ = 4_000
 _OF_THE_TARGET = (
     TargetUnavailable, TopicNotFound, QueueNotFound, StreamNotFound, NotPermitted, Throttled, RateLimited,
     CircuitOpenError, ConfigurationError, StorageFull,
@@ -79,6 +81,6 @@ def judge(error: BaseException) -> Verdict:
 
 
 def described(error: BaseException, label: str | None = None) -> str:
-    """The error in one line of at most 500 characters, beginning with its class or with the label given."""
-    text = f"{label or type(error).__name__}: {error}"
+    """The error in one line of at most 500 characters, without secrets, that begins with its class or the label."""
+    text = redact(f"{label or type(error).__name__}: {error}"[:_MOST_READ])
     return "".join(character for character in text if character.isprintable())[:_MOST_CHARACTERS]
