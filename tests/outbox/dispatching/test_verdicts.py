@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from postroad.errors import (
@@ -58,6 +60,17 @@ def test_an_error_is_described_in_one_short_line() -> None:
 
     assert told.startswith("ValueError: abcd")
     assert len(told) == 500
+
+
+@pytest.mark.parametrize(
+    ("asked", "pause"),
+    [(2, 2.0), (0.5, 0.5), (0, None), (-1, None), (float("nan"), None), (float("inf"), None), ("5", None)],
+)
+def test_a_target_may_ask_for_a_pause_that_is_a_time(asked: Any, pause: float | None) -> None:
+    verdict = judge(TargetUnavailable("busy", retry_after=asked))
+
+    assert isinstance(verdict, TargetDown)
+    assert verdict.retry_after == pause
 
 
 def test_secrets_in_an_error_are_hidden() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from postroad.errors import (
@@ -72,7 +73,7 @@ def judge(error: BaseException) -> Verdict:
     if isinstance(error, HeldBack):
         return UNTRIED
     if isinstance(error, _OF_THE_TARGET):
-        return TargetDown(described(error), getattr(error, "retry_after", None))
+        return TargetDown(described(error), _pause(getattr(error, "retry_after", None)))
     if isinstance(error, MessageTooLarge):
         return Rejected(described(error, "too-large"))
     if isinstance(error, RowRejected | InvalidInput):
@@ -84,3 +85,9 @@ def described(error: BaseException, label: str | None = None) -> str:
     """The error in one line of at most 500 characters, without secrets, that begins with its class or the label."""
     text = redact(f"{label or type(error).__name__}: {error}"[:_MOST_READ])
     return "".join(character for character in text if character.isprintable())[:_MOST_CHARACTERS]
+
+
+def _pause(asked: object) -> float | None:
+    """The pause that a target asks for, where that is a time: a publisher of anybody's may say anything."""
+    seconds = asked if isinstance(asked, int | float) else 0.0
+    return seconds if 0 < seconds < math.inf else None
