@@ -33,7 +33,7 @@ from postroad.outbox.dispatching.verdicts import Rejected, TargetDown, Tried, Un
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 def test_what_is_the_targets_fault_is_not_the_rows(error: Exception) -> None:
-    assert judge(error) == TargetDown(f"{type(error).__name__}: x", getattr(error, "retry_after", None))
+    assert judge(error) == TargetDown(f"{type(error).__name__}: x", getattr(error, "retry_after", None) or None)
 
 
 @pytest.mark.parametrize(
