@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -257,6 +258,27 @@ def test_a_lost_event_that_cannot_be_kept_stays(
     assert answer == {"batchItemFailures": [{"itemIdentifier": lost[0]["messageId"]}]}
 
 
+def test_a_wake_up_waits_for_an_output_that_is_still_on_the_bus(
+    stage: str, aws: AwsConnection, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = Bus(aws, f"events-{stage}")
+    bus.rule("save", {"detail-type": ["log-event"]})
+    monkeypatch.setenv("EVENT_BUS_NAME", bus.name)
+    with postroad.connect("aws://us-east-1") as through_the_bus:
+        floor = Floor(through_the_bus)
+        floor.jobs.submit_job(SEED, job_id="j")
+        save_event.handler({"Records": bus.records("save")})
+        floor.sent()
+        floor.end("j", "task-A", output="late")
+
+        assert floor.dispatcher.run_once() == 1
+        assert floor.started() == []
+        save_event.handler({"Records": bus.records("save")})
+        eventually(floor.dispatcher.run_once)
+
+        assert [message["dependencyOutputs"] for message in floor.sent()] == [{"task-A": "late"}] * 2
+
+
 @pytest.mark.slow
 def test_a_whole_job_runs_through_the_bus_and_its_functions(
     stage: str, aws: AwsConnection, backend: Backend, monkeypatch: pytest.MonkeyPatch
@@ -267,19 +289,28 @@ def test_a_whole_job_runs_through_the_bus_and_its_functions(
     bus.rule("dispatch", {"detail-type": ["log-event"], "detail": {"eventType": endings}})
     monkeypatch.setenv("EVENT_BUS_NAME", bus.name)
 
+    held: dict[str, list[dict[str, Any]]] = {"save": [], "dispatch": []}
+
     def deliver() -> bool:
-        for name, function in (("save", save_event), ("dispatch", dispatcher)):
-            assert function.handler({"Records": bus.records(name)}) == {"batchItemFailures": []}
+        """Hand what is there to the functions; what they answer comes again, as SQS would have it."""
+        for name, function in (("dispatch", dispatcher), ("save", save_event)):
+            records = [*held[name], *bus.records(name)]
+            answered = function.handler({"Records": records})["batchItemFailures"]
+            again = {failure["itemIdentifier"] for failure in answered}
+            held[name] = [record for record in records if record["messageId"] in again]
         return True
 
     with postroad.connect("aws://us-east-1") as through_the_bus:
         floor = Floor(through_the_bus)
         floor.jobs.submit_job(SEED, job_id="job-456")
         worker = TaskWorker(through_the_bus, imports=("tests.jobs.store_tasks",), tenant_id=TENANT, app=APP, wait=1.0)
-        for _ in range(3):
-            deliver()
-            worker.run(until_idle=True)
-        eventually(lambda: deliver() and "Job Completed" in floor.types("job-456"))
+        with ThreadPoolExecutor(1) as thread:
+            running = thread.submit(worker.run)
+            try:
+                eventually(lambda: deliver() and "Job Completed" in floor.types("job-456"), seconds=60)
+            finally:
+                worker.stop()
+                running.result()
 
         assert floor.status("job-456")["progress"]["completed"] == 5
         assert floor.types("job-456") == ["Job Created", "Job Completed"]

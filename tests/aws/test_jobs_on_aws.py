@@ -48,6 +48,7 @@ def floor(backend: Backend, unique: Callable[[str], str]) -> Floor:
 
 class TestJobsOnAws(JobRules):
     races = 2
+    crowd = 8
 
 
 class TestDispatchersOnAws(DispatcherRules):
@@ -76,9 +77,11 @@ def test_the_whole_job_of_the_seed_is_run_by_workers_and_dispatchers(
         worker = TaskWorker(backend, imports=("tests.jobs.store_tasks",), tenant_id=TENANT, app=APP, wait=1.0)
         with Rounds(duties(backend, tenant_id=TENANT, app=APP)), ThreadPoolExecutor(1) as thread:
             running = thread.submit(worker.run)
-            eventually(lambda: "Job Completed" in floor.types("job-456"), seconds=60)
-            worker.stop()
-            running.result()
+            try:
+                eventually(lambda: "Job Completed" in floor.types("job-456"), seconds=60)
+            finally:
+                worker.stop()
+                running.result()
 
         assert floor.status("job-456")["progress"]["completed"] == 5
         assert floor.types("job-456") == ["Job Created", "Job Completed"]

@@ -28,6 +28,8 @@ class JobRules:
 
     races = 10
     """How often two things happen at once."""
+    crowd = 24
+    """How many do the same at once."""
 
     def test_the_job_of_the_seed_runs_in_the_order_of_its_graph(self, floor: Floor) -> None:
         created = floor.jobs.submit_job(SEED, job_id="job-456", request_id="req-789")
@@ -85,7 +87,7 @@ class JobRules:
 
     def test_a_job_submitted_by_many_at_once_is_made_once(self, floor: Floor) -> None:
         with ThreadPoolExecutor(8) as threads:
-            results = list(threads.map(lambda _: floor.jobs.submit_job(SEED, job_id="j"), range(24)))
+            results = list(threads.map(lambda _: floor.jobs.submit_job(SEED, job_id="j"), range(self.crowd)))
 
         assert sum(result.created for result in results) == 1
         assert floor.types("j") == ["Job Created"]

@@ -16,7 +16,8 @@ from postroad.tasks.queues import open_dispatch_queue
 from postroad.tasks.telling import tell
 from postroad.tasks.waking import WakeUp
 
-_AGAIN_SECONDS = 1.0
+# After so many a look at all open jobs has long done what a wake-up asks for.
+_MOST_WAKINGS = 6
 
 
 class JobDispatcher:
@@ -80,9 +81,10 @@ class JobDispatcher:
             self._mover(wake_up.tenant_id).advance(wake_up.job_id, wake_up.task_id, state=wake_up.state)
         except PostroadError as error:
             tell("job_dispatch_failed", job_id=wake_up.job_id, error=str(error))
-            with suppress(PostroadError):
-                self._queue.release([delivery], after=_AGAIN_SECONDS, error=str(error))
-            return
+            if delivery.receive_count < _MOST_WAKINGS:
+                with suppress(PostroadError):
+                    self._queue.release([delivery], after=2.0 ** (delivery.receive_count - 1), error=str(error))
+                return
         self._queue.ack([delivery])
 
     @cached_property

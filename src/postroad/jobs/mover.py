@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from postroad.errors import PostroadError
+from postroad.errors import PostroadError, Unavailable
 from postroad.jobs.board import Board
 from postroad.jobs.boards import Boards
 from postroad.jobs.books import HeldJob, Job, JobBooks
@@ -67,14 +67,21 @@ class Mover:
     def advance(
         self, job_id: str, task_id: str, *, state: str, output: Mapping[str, Any] | None = None
     ) -> DispatchResult:
-        """A task of the job ended: do what hangs on it. `output` holds what it returned, where that is known."""
+        """A task of the job ended: do what hangs on it. `output` holds what it returned, where that is known.
+
+        `Unavailable` when the journal does not show yet what is needed for it: whoever woke us wakes us again.
+        """
         held, board = self._open(job_id)
-        if held is None or board is None or held.job.is_over:
+        if held is None or held.job.is_over:
             return DispatchResult()
+        if board is None:
+            raise _not_visible(job_id)
         if state == "completed":
             board.note_completed(task_id)
-            ready = board.graph.dependents.get(task_id, [])
-            begun = self._begin_ready(job_id, board, ready, known={} if output is None else {task_id: output})
+            known = {} if output is None else {task_id: output}
+            begun, hidden = self._begin_ready(job_id, board, board.graph.dependents.get(task_id, []), known=known)
+            if hidden:
+                raise _not_visible(job_id)
             return DispatchResult(begun, self._finish(job_id))
         failed = self._tell_failure(job_id) if state in FAILED else None
         return DispatchResult(failed_task=failed)
@@ -84,7 +91,7 @@ class Mover:
         held, board = self._open(job_id)
         if held is None or board is None or held.job.is_over:
             return DispatchResult()
-        return DispatchResult(self._begin_ready(job_id, board, task_ids))
+        return DispatchResult(self._begin_ready(job_id, board, task_ids)[0])
 
     def dispatch(self, job_id: str) -> DispatchResult:
         """Look at the whole job and bring it forward as far as it goes."""
@@ -98,7 +105,7 @@ class Mover:
         if held.job.is_over:
             self.jobs.close(job_id)
             return DispatchResult()
-        begun = [*self._begin_again(job_id, held, board), *self._begin_ready(job_id, board, board.graph.tasks)]
+        begun = [*self._begin_again(job_id, held, board), *self._begin_ready(job_id, board, board.graph.tasks)[0]]
         if self._finish(job_id):
             return DispatchResult(begun, completed=True)
         states = self.states(job_id, board.graph)
@@ -159,20 +166,21 @@ class Mover:
 
     def _begin_ready(
         self, job_id: str, board: Board, tasks: Iterable[str], *, known: Mapping[str, Any] | None = None
-    ) -> list[str]:
-        """Begin those of the tasks that were never begun and wait for nothing any more; which ones."""
-        is_completed = self._is_completed(job_id)
-        return [
-            task_id
-            for task_id in tasks
-            if board.is_ready(task_id, is_completed)
-            and self.lease(job_id, task_id) is None
-            and self._begin(job_id, board, task_id, known or {})
-        ]
+    ) -> tuple[list[str], bool]:
+        """Begin those of the tasks that were never begun and wait for nothing any more; which ones.
 
-    def _begin(self, job_id: str, board: Board, task_id: str, known: Mapping[str, Any]) -> bool:
-        submission = self._submission(job_id, board, task_id, run=1, known=known)
-        return submission is not None and self._submissions.begin(submission).created
+        The second tells whether there was one whose needs ended before the journal shows what they returned.
+        """
+        begun, hidden, is_completed = list[str](), False, self._is_completed(job_id)
+        for task_id in tasks:
+            if not board.is_ready(task_id, is_completed) or self.lease(job_id, task_id) is not None:
+                continue
+            submission = self._submission(job_id, board, task_id, run=1, known=known or {})
+            if submission is None:
+                hidden = True
+            elif self._submissions.begin(submission).created:
+                begun.append(task_id)
+        return begun, hidden
 
     def _begin_again(self, job_id: str, held: HeldJob, board: Board) -> list[str]:
         """Begin the next run of tasks that a resume named; which ones."""
@@ -257,6 +265,10 @@ def quietly(move: Callable[[], DispatchResult], job_id: str) -> DispatchResult:
     except PostroadError as error:
         tell("job_dispatch_failed", job_id=job_id, error=str(error))
         return DispatchResult()
+
+
+def _not_visible(job_id: str) -> Unavailable:
+    return Unavailable(f"job {job_id!r}: the journal does not show all of its events yet")
 
 
 def _rests(states: Mapping[str, str | None]) -> bool:
