@@ -7,8 +7,10 @@ import uuid
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -71,12 +73,27 @@ class Aws:
         session: Any = boto3.session.Session(region_name="us-east-1")
         return session.client(service, endpoint_url=self.url)
 
+    @contextmanager
+    def refusing(self, service: str, operation: str, code: str) -> Iterator[None]:
+        """Let this operation fail with this code for a while."""
+        answer = SimpleNamespace(status_code=400), {"Error": {"Code": code, "Message": "refused"}}
+        events = self._connection._client(service).meta.events
+        refuse = {"handler": lambda **_: answer, "unique_id": f"refuse-{uuid.uuid4().hex}"}
+        events.register(f"before-call.{service}.{operation}", **refuse)
+        try:
+            yield
+        finally:
+            events.unregister(f"before-call.{service}.{operation}", **refuse)
+
+    @property
+    def _connection(self) -> Any:
+        return self.backend._ground._connection  # type: ignore[attr-defined]  # the AWS ground has one
+
     def calls(self) -> Calls:
         """Count the calls that the backend makes from now on."""
         counted = Calls()
-        connection: Any = self.backend._ground._connection  # type: ignore[attr-defined]  # the AWS ground has one
         for service in ("sqs", "sns", "kinesis", "dynamodb", "s3", "events", "cloudwatch", "lambda", "iam", "sts"):
-            client = connection._client(service)
+            client = self._connection._client(service)
             client.meta.events.register("before-call", counted.note, unique_id=f"count-{uuid.uuid4().hex}")
         return counted
 

@@ -242,6 +242,46 @@ def test_prune_keeps_a_queue_with_messages(backend: Backend) -> None:
     assert backend.queue("orders").stats().visible == 1
 
 
+def test_prune_keeps_the_dead_letters_of_queues_that_stay(backend: Backend) -> None:
+    ours = (
+        QueueDecl(QueueSpec("last")),
+        QueueDecl(QueueSpec("dead", dead_letter="last")),
+        QueueDecl(QueueSpec("orders", dead_letter="dead")),
+        QueueDecl(QueueSpec("free")),
+    )
+    apply(Topology("shop", ours), backend)
+    backend.queue("orders").send([OutgoingMessage("one")])
+
+    done = apply(Topology("shop", ()), backend, prune=True)
+
+    assert told(done.applied) == [("delete", "queue", "free")]
+    assert {action.name: action.reason for action in done.skipped} == {
+        "last": "queue 'dead' has its dead letters there",
+        "dead": "queue 'orders' has its dead letters there",
+        "orders": "it holds messages",
+    }
+
+
+def test_prune_keeps_the_dead_letters_of_a_queue_that_somebody_else_made(backend: Backend) -> None:
+    apply(Topology("shop", (QueueDecl(QueueSpec("dead")),)), backend)
+    backend.create_queue(QueueSpec("somebody-elses", dead_letter="dead"))
+
+    done = apply(Topology("shop", ()), backend, prune=True)
+
+    assert (done.applied, [action.name for action in done.skipped]) == ((), ["dead"])
+
+
+def test_a_filter_in_another_order_is_the_same_filter(backend: Backend) -> None:
+    def filtered(*values: str) -> Topology:
+        parts = (TopicDecl("news"), QueueDecl(QueueSpec("orders")))
+        return Topology("shop", (*parts, SubscriptionDecl("news", "orders", filter={"EventType": values})))
+
+    apply(filtered("a", "b"), backend)
+
+    assert plan(filtered("b", "a"), backend).empty
+    assert not plan(filtered("b", "c"), backend).empty
+
+
 def test_prune_removes_a_queue_that_was_adopted(backend: Backend) -> None:
     backend.create_queue(QueueSpec("orders"))
     apply(Topology("shop", (QueueDecl(QueueSpec("orders")),)), backend)

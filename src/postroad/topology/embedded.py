@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from postroad.errors import QueueNotFound, TopologyConflict
@@ -15,6 +16,7 @@ from postroad.streams import Stream
 from postroad.topics import Topic
 from postroad.topology.declarations import AlarmDecl, QueueDecl, Resource, StreamDecl, SubscriptionDecl, TopicDecl
 from postroad.topology.measuring import dead_letter_queues, measured
+from postroad.topology.pruning import keep_dead_letters
 from postroad.topology.references import Key
 from postroad.topology.site import Look, Stray
 from postroad.topology.topology import Topology
@@ -39,6 +41,7 @@ class QueueStore(Protocol):
     def delete_queue(self, name: str) -> None: ...
     def queue(self, name: str) -> Queue: ...
     def queue_spec(self, name: str) -> QueueSpec: ...
+    def queues(self) -> list[str]: ...
 
 
 class TopicStore(Protocol):
@@ -93,7 +96,7 @@ class EmbeddedSite:
         strays = [key for key in owned if topology.find(*key) is None and self._exists(key)]
         # What hangs between two things goes before them.
         strays.sort(key=lambda key: key[0] != "subscription")
-        return [Stray(key, self._keep(key)) for key in strays]
+        return keep_dead_letters([Stray(key, self._keep(key)) for key in strays], self._sources)
 
     def holds_items(self, resource: Resource) -> bool:
         """Nothing is ever replaced here."""
@@ -135,6 +138,17 @@ class EmbeddedSite:
     def stores_in_clear(self, queue: str) -> bool:
         """Nothing is encrypted here that could be turned on: the file belongs to its owner alone."""
         return False
+
+    def _sources(self, dead_letter: str) -> list[str]:
+        return self._by_dead_letter.get(dead_letter, [])
+
+    @cached_property
+    def _by_dead_letter(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name in self._stores.queues.queues():
+            if (dead_letter := self._stores.queues.queue_spec(name).dead_letter) is not None:
+                found.setdefault(dead_letter, []).append(name)
+        return found
 
     def _stats(self, name: str) -> QueueStats | None:
         try:
@@ -239,7 +253,8 @@ def _settings(spec: QueueSpec) -> dict[str, Any]:
 
 
 def _filter(filter: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
-    return {name: list(values) for name, values in filter.items()}
+    """The filter with the values of each name in one order, which means nothing."""
+    return {name: sorted(values) for name, values in filter.items()}
 
 
 def _owners(items: Items) -> Iterator[tuple[Key, str]]:

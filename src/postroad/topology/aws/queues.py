@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs.client import SQSClient
 
 _MISSING = ("QueueDoesNotExist", "NonExistentQueue")
+# What an emulator says that does not know which queues have their dead letters in another.
+_NOT_TOLD = ("InvalidAction",)
 _FIELDS = {
     "VisibilityTimeout": ("visibility",),
     "MessageRetentionPeriod": ("retention",),
@@ -50,10 +52,6 @@ _HELD = (
 
 class Queues:
     """The queues of one account and region."""
-
-    doubtful: Mapping[str, Any] = {
-        "redrive_allow": "all", "policy": None, "encryption": "none", "dedup_scope": "queue", "content_dedup": False,
-    }  # fmt: skip
 
     def __init__(self, connection: AwsConnection, place: Place) -> None:
         self._connection = connection
@@ -102,6 +100,21 @@ class Queues:
         """Why the queue must not be removed; empty when it may."""
         counts = self.counts(name)
         return "it holds messages" if counts is not None and any(counts) else ""
+
+    def sources(self, name: str) -> list[str]:
+        """The queues that have their dead letters in this one."""
+        url, found = self.url(name), list[str]()
+        token: dict[str, str] = {}
+        while url is not None:
+            page = ask(
+                f"sources of queue {name!r}", self._sqs.list_dead_letter_source_queues, *_MISSING, *_NOT_TOLD,
+                QueueUrl=url, **token,
+            )  # fmt: skip
+            found += [each.rpartition("/")[2] for each in (page or {}).get("queueUrls") or ()]
+            if not (page or {}).get("NextToken"):
+                break
+            token = {"NextToken": page["NextToken"]}
+        return found
 
     def counts(self, name: str) -> tuple[int, ...] | None:
         """How many messages are visible, in flight and delayed, as far as SQS knows."""

@@ -24,6 +24,7 @@ from postroad.topology.declarations import AlarmDecl, FunctionDecl, Resource, Ru
 from postroad.topology.forms import OWNER_TAG, Form, form_of, role_form
 from postroad.topology.measuring import dead_letter_queues
 from postroad.topology.place import Place
+from postroad.topology.pruning import keep_dead_letters
 from postroad.topology.references import Key
 from postroad.topology.site import Look, Stray
 from postroad.topology.topology import Topology
@@ -57,7 +58,7 @@ class AwsSite:
     def strays(self, topology: Topology) -> Sequence[Stray]:
         """What carries this topology's tag and is not declared by it."""
         found = [key for key in owned(self._connection, topology.name) if not _declares(topology, key)]
-        return [Stray(key, self._keep(key)) for key in found]
+        return keep_dead_letters([Stray(key, self._keep(key)) for key in found], self._queues.sources)
 
     def holds_items(self, resource: Resource) -> bool:
         """Only tables are ever replaced."""

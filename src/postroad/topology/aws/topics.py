@@ -23,8 +23,6 @@ _MISSING = ("NotFound", "NotFoundException", "ResourceNotFound", "ResourceNotFou
 class Topics:
     """The topics of one account and region."""
 
-    doubtful: Mapping[str, Any] = {"content_dedup": False}
-
     def __init__(self, connection: AwsConnection, place: Place) -> None:
         self._connection = connection
         self._place = place
@@ -85,7 +83,7 @@ class Subscriptions:
         attributes: dict[str, str] = answer["Attributes"]
         policy = json.loads(attributes.get("FilterPolicy") or "{}")
         raw = attributes.get("RawMessageDelivery", "false").lower() == "true"
-        return {**_places(form), "filter": policy, "raw": raw}
+        return {**_places(form), "filter": _in_order(policy, form.settings["filter"]), "raw": raw}
 
     def create(self, form: Form) -> None:
         attributes = {"RawMessageDelivery": "true" if form.settings["raw"] else "false"}
@@ -133,6 +131,17 @@ class Subscriptions:
     @property
     def _sns(self) -> SNSClient:
         return self._connection.sns
+
+
+def _in_order(policy: dict[str, Any], wanted: dict[str, list[str]]) -> dict[str, Any]:
+    """The filter as it is, its values in the order in which they are wanted: the order means nothing to SNS."""
+    same = {name for name, values in policy.items() if name in wanted and _alike(values, wanted[name])}
+    return {name: wanted[name] if name in same else values for name, values in policy.items()}
+
+
+def _alike(values: Any, wanted: list[str]) -> bool:
+    texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
+    return texts and sorted(values) == sorted(wanted)
 
 
 def _places(form: Form) -> dict[str, Any]:
