@@ -36,6 +36,7 @@ def test_commands_lists_every_leaf_and_marks_what_destroys(postroad: Postroad) -
         "queue purge",
         "queue redrive",
         "task cancel",
+        "token revoke",
         "topology apply",
     }
 

@@ -33,6 +33,7 @@ from postroad.cli import (
     queues,
     redriving,
     tasks,
+    tokens,
     topology,
     up,
     watching,
@@ -80,6 +81,7 @@ _NOUNS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
         (topology,),
     ),
     "plan": ("Reckon what a deployment needs and costs.", "postroad plan agents", (plan,)),
+    "token": ("Make, list and revoke tokens of the HTTP API.", "postroad token list", (tokens,)),
     "audit": ("See who changed what.", "postroad audit verify", (audit,)),
     "config": ("See and check the settings.", "postroad config show", (configuration,)),
 }

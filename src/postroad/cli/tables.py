@@ -117,6 +117,19 @@ def _group_cells(item: dict[str, Any]) -> list[Text]:
     ]
 
 
+def token_table(rows: list[dict[str, Any]]) -> Table | Text:
+    """One line per token."""
+    if not rows:
+        return Text("no tokens; make one with: postroad token create worker-1 --scope publish")
+    headings = ["TOKEN", "SCOPE", "CREATED", "EXPIRES"]
+    return table(headings, (_token_cells(row) for row in rows))
+
+
+def _token_cells(row: dict[str, Any]) -> list[Text]:
+    times = [(row[key] or "never")[:19].replace("T", " ") for key in ("created_at", "expires_at")]
+    return [Text(row["name"], "bold"), Text(row["scope"]), *map(Text, times)]
+
+
 def _number(value: int | None) -> Text:
     if value is None:
         return Text("-", "dim")

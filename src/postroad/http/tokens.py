@@ -68,7 +68,7 @@ class TokenFile:
 
     def create(self, name: str, scope: Scope, *, expires_in: float | None = None) -> tuple[Token, str]:
         """Make a token and return it with its secret, which is nowhere else."""
-        _check(name, scope, expires_in)
+        check_token(name, scope, expires_in)
         with locked(self.path.parent):
             tokens = self.tokens()
             if name == ADMIN or any(token.name == name for token in tokens):
@@ -78,7 +78,7 @@ class TokenFile:
     def renew(self, name: str) -> tuple[Token, str]:
         """Give the token a new secret; the former one opens nothing from now on."""
         with locked(self.path.parent):
-            former = self._named(name)
+            former = self.named(name)
             lifetime = None if former.expires_at is None else (former.expires_at - former.created_at).total_seconds()
             others = [token for token in self.tokens() if token.name != name]
             return self._add(others, name, former.scope, lifetime)
@@ -86,10 +86,11 @@ class TokenFile:
     def revoke(self, name: str) -> None:
         """Forget the token; running servers follow within a second."""
         with locked(self.path.parent):
-            self._named(name)
+            self.named(name)
             self._write([token for token in self.tokens() if token.name != name])
 
-    def _named(self, name: str) -> Token:
+    def named(self, name: str) -> Token:
+        """The token of this name, or `TokenNotFound`."""
         for token in self.tokens():
             if token.name == name:
                 return token
@@ -108,7 +109,8 @@ class TokenFile:
         write_private(self.path, msgspec.json.encode(contents))
 
 
-def _check(name: object, scope: object, expires_in: object) -> None:
+def check_token(name: object, scope: object, expires_in: object) -> None:
+    """Refuse what no token can be made of, naming the field."""
     if not isinstance(name, str) or re.fullmatch(NAME, name) is None:
         raise InvalidInput(f"name: {name!r} is not 1 to 64 letters, digits, '.', '_' or '-'", field="name")
     if scope not in SCOPES:
