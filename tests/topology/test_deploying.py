@@ -42,23 +42,13 @@ def deploy(aws: Aws, topology: Topology, parameters: Mapping[str, str] | None = 
     return {each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])}
 
 
-def with_own_roles(topology: Topology, mark: str) -> Topology:
-    """The topology with roles that no other test has made in the emulator's one account."""
-    text = topology.to_json()
-    for component in topology.components:
-        text = text.replace(f'"component": "{component.name}"', f'"component": "{mark}-{component.name}"')
-        text = text.replace(f'"name": "{component.name}"', f'"name": "{mark}-{component.name}"')
-    return Topology.from_json(text)
-
-
 def code_of(url: str) -> dict[str, str]:
     bucket, _, key = url.removeprefix("s3://").partition("/")
     return {"CodeBucket": bucket, "CodeKey": key}
 
 
 def test_a_message_sent_through_a_deployed_queue_arrives(aws: Aws, unique: Unique) -> None:
-    mark = unique("t")
-    topology = with_own_roles(chat_topology(mark, "prod"), mark)
+    topology = chat_topology(unique("t"), "prod")
 
     outputs = deploy(aws, topology)
 
@@ -70,6 +60,20 @@ def test_a_message_sent_through_a_deployed_queue_arrives(aws: Aws, unique: Uniqu
     assert [each.body for each in queue.receive(wait=5)] == [b"hello"]
     spec = aws.backend.queue_spec(name)
     assert (spec.visibility, spec.dead_letter, spec.max_receives) == (60, f"{topology.name}-push-dlq", 3)
+
+
+def test_two_environments_of_one_chat_stand_in_one_account(aws: Aws, unique: Unique) -> None:
+    project = unique("t")
+
+    for env in ("prod", "dev"):
+        deploy(aws, chat_topology(project, env))
+
+    iam = aws.client("iam")
+    policies = {
+        env: iam.get_role_policy(RoleName=f"{project}-{env}-realtime", PolicyName="postroad")["PolicyDocument"]
+        for env in ("prod", "dev")
+    }
+    assert all(f"{project}-{env}-offline-queue" in str(policy) for env, policy in policies.items())
 
 
 def test_apply_finds_deployed_queues_as_declared(aws: Aws, unique: Unique) -> None:
@@ -84,7 +88,7 @@ def test_apply_finds_deployed_queues_as_declared(aws: Aws, unique: Unique) -> No
 
 def test_a_published_transfer_reaches_its_queues(aws: Aws, unique: Unique) -> None:
     prefix = f"{unique('t')}-"
-    topology = with_own_roles(transfers_topology(prefix), prefix)
+    topology = transfers_topology(prefix)
     deploy(aws, topology)
     # moto's CloudFormation leaves out subscriptions; apply makes what is missing.
     apply(topology, aws.backend)
@@ -113,7 +117,7 @@ def test_every_kind_is_deployed(aws: Aws, unique: Unique) -> None:
 @pytest.mark.parametrize("template", ["tasks", "agents"])
 def test_functions_are_deployed_with_their_roles(aws: Aws, unique: Unique, code: str, template: str) -> None:
     mark = unique("t")
-    topology = task_topology(mark) if template == "tasks" else with_own_roles(agents_topology(f"{mark}-"), mark)
+    topology = task_topology(mark) if template == "tasks" else agents_topology(f"{mark}-")
 
     deploy(aws, topology, code_of(code))
 
