@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 import threading
@@ -10,6 +11,7 @@ import pytest
 from tests.agents.conftest import Post, body_of, n_of
 
 from postroad.agents import AgentEvent
+from postroad.agents.messages import dedup_id
 from postroad.agents.tables import REJECTED_QUEUE, TABLES
 from postroad.errors import ConfigurationError, NotSupported
 from postroad.streams import Record
@@ -355,3 +357,33 @@ def test_a_runner_that_runs_wakes_a_waiting_receiver(file_post: Post) -> None:
 
 def _size(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.iterdir() if path.name.endswith((".db", "-wal")))
+
+
+def test_the_dedup_id_of_a_message_is_a_hash_of_whom_it_is_for_from_whom_and_which() -> None:
+    first = hashlib.sha256(b"bob|ann|e1").hexdigest()
+    again = hashlib.sha256(b"bob|ann|e1|r1").hexdigest()
+
+    assert dedup_id("bob", "ann", "e1") == first
+    assert dedup_id("bob", "ann", "e1", "r1") == again
+
+
+def test_an_id_that_is_no_text_is_refused_like_any_other_bad_id(post: Post) -> None:
+    post.register("ann")
+
+    bad, good = post.agents.publish([AgentEvent(["ann"], "x", {}), AgentEvent("ann", "x", {})])  # type: ignore[arg-type]  # that is the point
+
+    assert (bad.ok, good.ok) == (False, True)
+    assert bad.error is not None
+    assert "agentId" in bad.error
+
+
+def test_what_waits_can_be_discarded_after_the_subscription_ended(post: Post) -> None:
+    post.register("ann", "bob", "cat")
+    post.agents.subscribe_many([("bob", "ann"), ("bob", "cat")])
+    post.publish("ann", 1)
+    post.publish("cat", 2)
+
+    ended = [post.agents.unsubscribe("bob", "ann"), post.agents.unsubscribe("bob", "ann", discard=True)]
+
+    assert ended == [True, False]
+    assert post.drain("bob") == [2]

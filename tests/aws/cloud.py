@@ -81,6 +81,33 @@ class Cloud:
             self.agents.queue(self.id(name)).ack(taken)
         return numbers
 
+    def by_producer(self, name: str) -> dict[str, list[int]]:
+        """The same as `drain`, told apart by group."""
+        found: dict[str, list[int]] = {}
+        while taken := self.take(name):
+            for delivery in taken:
+                found.setdefault(str(delivery.group), []).append(json.loads(delivery.body)["data"]["n"])
+            self.agents.queue(self.id(name)).ack(taken)
+        return found
+
+    def rejected(self, name: str) -> list[dict[str, Any]]:
+        """What was put aside of one agent; what there is of others goes."""
+        queue = self.backend.queue("agents-rejected")
+        found: list[dict[str, Any]] = []
+        while taken := queue.receive():
+            found += [json.loads(delivery.body) for delivery in taken]
+            queue.ack(taken)
+        return [body for body in found if body["partitionKey"] == self.id(name)]
+
+    def everyone(self) -> list[str]:
+        """The ids of all agents, read in small pages."""
+        page = self.agents.list(limit=2)
+        found = [agent.agent_id for agent in page.items]
+        while page.next_cursor is not None:
+            page = self.agents.list(limit=2, cursor=page.next_cursor)
+            found += [agent.agent_id for agent in page.items]
+        return found
+
     def state(self, listener: str, producer: str) -> str:
         [found] = [
             each for each in self.agents.subscriptions(self.id(listener)).items if each.producer_id == self.id(producer)

@@ -6,10 +6,13 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.aws.cloud import Cloud
 from tests.aws.emulators import ministack, moto
 from tests.aws.endpoint import Endpoint, endpoint
 
 from postroad.connections.aws import AwsConnection
+from postroad.items.dynamodb import DynamoItems
+from postroad.wiring import Backend, connect
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -74,3 +77,25 @@ def scripted_aws(scripted: Endpoint) -> Iterator[AwsConnection]:
     connection = AwsConnection("us-east-1", scripted.url, read_timeout=0.5, attempts=1)
     yield connection
     connection.close()
+
+
+@pytest.fixture(scope="module")
+def agents_region(aws: AwsConnection, ministack_url: str) -> Iterator[tuple[Backend, str]]:
+    """One set of agents' tables and one stream for all tests of a file."""
+    ending = uuid.uuid4().hex[:12]
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("AGENTS_TABLE", "SUBSCRIBERS_TABLE", "SUBSCRIBER_EVENTS_TABLE"):
+            patch.setenv(variable, f"{variable.lower()}-{ending}")
+        patch.setenv("EVENTS_STREAM", f"agent-events-{ending}")
+        patch.setenv("POSTROAD_URL", f"aws://us-east-1?endpoint_url={ministack_url}&table=items-{ending}")
+        DynamoItems(aws, f"items-{ending}").create_table()
+        with connect() as backend:
+            backend.agents().provision()
+            yield backend, f"agent-events-{ending}"
+
+
+@pytest.fixture
+def village(aws: AwsConnection, agents_region: tuple[Backend, str]) -> Cloud:
+    """Agents whose ids no other test uses."""
+    backend, stream = agents_region
+    return Cloud(backend, aws, stream, uuid.uuid4().hex[:12])

@@ -9,19 +9,15 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.aws.cloud import Cloud, dynamodb_event
 
 from postroad.agents.tables import DEAD_QUEUE
-from postroad.connections.aws import AwsConnection
 from postroad.errors import NotSupported
-from postroad.items.dynamodb import DynamoItems
 from postroad.lambdas import aggregator, publisher, sweeper
 from postroad.lambdas.agents import opened
-from postroad.wiring import Backend, connect
 
 pytestmark = pytest.mark.aws
 
@@ -32,29 +28,12 @@ print(json.dumps(handler(json.load(sys.stdin), None)))
 """
 
 
-@pytest.fixture(scope="module")
-def region(aws: AwsConnection, ministack_url: str) -> Iterator[tuple[Backend, str]]:
-    """One set of tables and one stream for all tests of this file."""
-    ending = uuid.uuid4().hex[:12]
-    with pytest.MonkeyPatch.context() as patch:
-        for variable in ("AGENTS_TABLE", "SUBSCRIBERS_TABLE", "SUBSCRIBER_EVENTS_TABLE"):
-            patch.setenv(variable, f"{variable.lower()}-{ending}")
-        patch.setenv("EVENTS_STREAM", f"agent-events-{ending}")
-        patch.setenv("POSTROAD_URL", f"aws://us-east-1?endpoint_url={ministack_url}&table=items-{ending}")
-        DynamoItems(aws, f"items-{ending}").create_table()
-        with connect() as backend:
-            backend.agents().provision()
-            yield backend, f"agent-events-{ending}"
-
-
 @pytest.fixture
-def cloud(aws: AwsConnection, region: tuple[Backend, str]) -> Cloud:
-    """Agents with ids of their own: `bob` listens to `ann`."""
-    backend, stream = region
-    cloud = Cloud(backend, aws, stream, uuid.uuid4().hex[:12])
-    cloud.register("ann", "bob")
-    cloud.subscribe("bob", "ann")
-    return cloud
+def cloud(village: Cloud) -> Cloud:
+    """`bob` listens to `ann`."""
+    village.register("ann", "bob")
+    village.subscribe("bob", "ann")
+    return village
 
 
 def _killed(name: str, event: dict[str, Any], told: str) -> int:
@@ -404,6 +383,20 @@ def test_more_held_back_while_the_sweeper_drains_stays_held(cloud: Cloud, monkey
 
     monkeypatch.setattr(store.release_store, "settle", hold_more_first)
     sweeper.handler({}, None)
+    sweeper.handler({}, None)
+
+    assert cloud.drain("bob") == [1, 2]
+
+
+def test_a_held_row_with_an_older_timestamp_is_found_again(cloud: Cloud) -> None:
+    pair = (cloud.id("bob"), cloud.id("ann"))
+    cloud.agents.pause(*pair)
+    for n, second in ((1, 10), (2, 3)):
+        cloud.publish("ann", n, timestamp=f"2025-07-01T12:00:{second:02d}Z")
+        cloud.aggregate()
+        cloud.release()
+
+    cloud.agents.resume(*pair)
     sweeper.handler({}, None)
 
     assert cloud.drain("bob") == [1, 2]

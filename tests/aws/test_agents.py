@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,27 +12,16 @@ from tests.aws.cloud import Cloud, dynamodb_event
 
 from postroad.agents import AgentEvent
 from postroad.agents.tables import SUBSCRIBERS
-from postroad.connections.aws import AwsConnection
-from postroad.errors import AgentDeleted, AgentExists, AgentNotFound, NotSupported
+from postroad.errors import AgentDeleted, AgentExists, AgentNotFound, ConsentRequired, NotSupported
 from postroad.lambdas import aggregator, sweeper
 from postroad.lambdas.agents import opened
-from postroad.wiring import connect
 
 pytestmark = pytest.mark.aws
 
 
 @pytest.fixture
-def cloud(
-    aws: AwsConnection, ministack_url: str, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Cloud]:
-    stream = unique("agent-events")
-    for variable in ("AGENTS_TABLE", "SUBSCRIBERS_TABLE", "SUBSCRIBER_EVENTS_TABLE"):
-        monkeypatch.setenv(variable, unique(variable.lower()))
-    monkeypatch.setenv("EVENTS_STREAM", stream)
-    monkeypatch.setenv("POSTROAD_URL", f"aws://us-east-1?endpoint_url={ministack_url}")
-    with connect() as backend:
-        backend.agents().provision()
-        yield Cloud(backend, aws, stream, stream.rpartition("-")[2])
+def cloud(village: Cloud) -> Cloud:
+    return village
 
 
 def test_an_event_goes_the_whole_way(cloud: Cloud) -> None:
@@ -104,19 +92,19 @@ def test_records_that_can_never_be_handled_go_to_the_rejects(cloud: Cloud) -> No
     cloud.register("ann")
     event = {
         "Records": [
-            {"eventID": f"shardId-0:{n}", "kinesis": {"partitionKey": "x", "sequenceNumber": str(n), "data": data,
-                                                      "approximateArrivalTimestamp": time.time()}}
+            {"eventID": f"shardId-0:{n}",
+             "kinesis": {"partitionKey": cloud.id("ann"), "sequenceNumber": str(n), "data": data,
+                         "approximateArrivalTimestamp": time.time()}}
             for n, data in enumerate(["no base64!", base64.b64encode(b"[1]").decode()], 1)
         ]
     }  # fmt: skip
 
     answer = aggregator.handler(event, None)
 
-    rejects = cloud.backend.queue("agents-rejected")
-    bodies = [json.loads(delivery.body) for delivery in rejects.receive(wait=1)]
-    bodies += [json.loads(delivery.body) for delivery in rejects.receive(wait=1)]
     assert answer == {"batchItemFailures": []}
-    assert {body["reason"].partition(":")[0] for body in bodies} >= {"data"}
+    rejected = cloud.rejected("ann")
+    assert [sorted(body) for body in rejected] == [["data", "partitionKey", "reason", "sequenceNumber", "shardId"]] * 2
+    assert {body["data"] for body in rejected} == {"no base64!", base64.b64encode(b"[1]").decode()}
 
 
 def test_rows_without_images_are_read_and_other_changes_ignored(cloud: Cloud) -> None:
@@ -143,8 +131,8 @@ def test_a_malformed_row_is_put_aside(cloud: Cloud) -> None:
     answer = cloud.release(dynamodb_event([broken]))
 
     assert answer == {"batchItemFailures": []}
-    [rejected] = cloud.backend.queue("agents-rejected").receive(wait=1)
-    assert "cannot be read" in json.loads(rejected.body)["reason"]
+    [rejected] = cloud.rejected("bob")
+    assert "cannot be read" in rejected["reason"]
 
 
 def test_a_row_of_an_agent_that_is_gone_is_dropped(cloud: Cloud) -> None:
@@ -270,7 +258,10 @@ def test_the_queue_of_an_agent_has_its_settings_and_its_policy(cloud: Cloud) -> 
     assert told["DeduplicationScope"] == "messageGroup"
     assert told["FifoThroughputLimit"] == "perMessageGroupId"
     assert told["MessageRetentionPeriod"] == "1209600"
-    assert json.loads(told["RedrivePolicy"])["maxReceiveCount"] in (5, "5")
+    redrive = json.loads(told["RedrivePolicy"])
+    assert redrive["maxReceiveCount"] in (5, "5")
+    assert redrive["deadLetterTargetArn"].endswith(":agents-dead.fifo")
+    assert told["FifoQueue"] == "true"
     [statement] = json.loads(told["Policy"])["Statement"]
     assert sorted(statement["Action"]) == [
         "sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:GetQueueUrl",
@@ -293,7 +284,8 @@ def test_the_registry_keeps_its_rules(cloud: Cloud) -> None:
 
     assert deleted.subscribers == 1
     assert cloud.agents.authenticate(token) is None
-    assert [agent.agent_id for agent in cloud.agents.list().items] == [cloud.id("bob")]
+    listed = cloud.everyone()
+    assert (cloud.id("ann") in listed, cloud.id("bob") in listed) == (False, True)
     with pytest.raises(AgentDeleted):
         cloud.register("ann")
     with pytest.raises(AgentNotFound):
@@ -337,6 +329,155 @@ def test_fan_out_to_many_costs_few_calls(cloud: Cloud) -> None:
     assert len(calls) <= 0.05 * 200
 
 
+def test_a_registration_that_was_cut_off_is_repaired_by_a_repeat(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(cloud.store._tables, "conditional", _die)
+        with pytest.raises(KeyboardInterrupt):
+            cloud.register("ann")
+    unknown = [result.error for result in cloud.agents.publish([AgentEvent(cloud.id("ann"), "x", {})])]
+
+    made = cloud.agents.register(cloud.id("ann"))
+
+    assert unknown == ["agent_not_found"]
+    assert cloud.agents.authenticate(made.token) == cloud.id("ann")
+    assert cloud.take("ann") == []
+
+
+def test_subscriptions_and_grants_keep_their_rules(cloud: Cloud) -> None:
+    cloud.register("ann", "bob", "cat")
+    pair = (cloud.id("bob"), cloud.id("ann"))
+
+    new = [cloud.agents.subscribe(*pair) for _ in range(2)]
+    first = cloud.agents.subscriptions(cloud.id("bob")).items
+    with pytest.raises(ConsentRequired):
+        cloud.agents.check_consent(cloud.id("cat"), cloud.id("ann"))
+    cloud.agents.grant(cloud.id("ann"), cloud.id("cat"))
+    cloud.agents.check_consent(cloud.id("cat"), cloud.id("ann"))
+    cloud.subscribe("cat", "ann")
+    heard = [each.subscriber_id for each in cloud.agents.subscribers(cloud.id("ann"), limit=1).items]
+    cloud.agents.revoke(cloud.id("ann"), cloud.id("cat"))
+
+    assert new == [True, False]
+    assert cloud.agents.subscriptions(cloud.id("bob")).items == first
+    assert heard == [cloud.id("bob")]
+    assert [each.subscriber_id for each in cloud.agents.subscribers(cloud.id("ann")).items] == [cloud.id("bob")]
+    with pytest.raises(ConsentRequired):
+        cloud.agents.check_consent(cloud.id("cat"), cloud.id("ann"))
+
+
+def test_nothing_that_arrived_more_than_five_seconds_before_the_subscription_is_delivered(cloud: Cloud) -> None:
+    cloud.register("ann", "bob")
+    cloud.publish("ann", 1, 2)
+    event = cloud.kinesis_event()
+    cloud.subscribe("bob", "ann")
+    for record, age in zip(event["Records"], (6.0, 4.0), strict=True):
+        record["kinesis"]["approximateArrivalTimestamp"] = time.time() - age
+
+    aggregator.handler(event, None)
+    cloud.release()
+
+    assert cloud.drain("bob") == [2]
+
+
+def test_an_event_published_again_is_delivered_once_and_the_first_payload_wins(cloud: Cloud) -> None:
+    cloud.register("ann", "bob")
+    cloud.subscribe("bob", "ann")
+    cloud.publish("ann", 1, event_id="same")
+    cloud.publish("ann", 2, event_id="same")
+
+    cloud.aggregate()
+    cloud.release()
+    [delivery] = cloud.take("bob")
+
+    assert len(cloud.rows()) == 2
+    assert json.loads(delivery.body)["data"] == {"n": 1}
+
+
+def test_what_dynamodb_did_not_process_is_written_again_and_given_up_after_three_attempts(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.register("ann", "bob", "cat")
+    cloud.subscribe("bob", "ann")
+    cloud.subscribe("cat", "ann")
+    cloud.publish("ann", 1, 2)
+    event = cloud.kinesis_event()
+    store = opened()
+    batch, sizes = store._tables.batch, list[int]()
+
+    def process_half(operation: str, requests: dict[str, Any]) -> Any:
+        [(table, writes)] = requests.items()
+        sizes.append(len(writes))
+        batch(operation, {table: writes[: len(writes) // 2]}) if len(writes) > 1 else None
+        return {"UnprocessedItems": {table: writes[len(writes) // 2 :]}}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._tables, "batch", process_half)
+        patch.setattr(store._fan, "_sleep", lambda _: None)
+        answer = aggregator.handler(event, None)
+    half = len(cloud.rows())
+    again = aggregator.handler(event, None)
+
+    lowest = min((record["kinesis"]["sequenceNumber"] for record in event["Records"]), key=int)
+    assert sizes == [2, 1, 1]
+    assert (answer, half) == ({"batchItemFailures": [{"itemIdentifier": lowest}]}, 1)
+    assert again == {"batchItemFailures": []}
+    assert len(cloud.rows()) == 4
+
+
+def test_one_call_carries_one_entry_of_a_group_and_a_refused_one_holds_back_its_own(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producers = [f"p{n}" for n in range(12)]
+    cloud.register("bob", *producers)
+    for name in producers:
+        cloud.subscribe("bob", name)
+        cloud.publish(name, 1, 2)
+    cloud.aggregate()
+    store = opened()
+    send, calls = store.lanes.send, list[list[str]]()
+
+    def refuse_one(recipient: Any, messages: Any) -> Any:
+        calls.append([message.group for message in messages])
+        kept = [message for message in messages if message.group != cloud.id("p3")]
+        results = iter(send(recipient, kept) if kept else [])
+        return [next(results) if message in kept else NotSupported("no") for message in messages]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.lanes, "send", refuse_one)
+        patch.setattr(store, "_sleep", lambda _: None)
+        answer = cloud.release()
+    before = cloud.by_producer("bob")
+    sweeper.handler({}, None)
+
+    assert answer == {"batchItemFailures": []}
+    assert max(len(groups) for groups in calls) == 10
+    assert all(len(groups) == len(set(groups)) for groups in calls)
+    assert before == {cloud.id(name): [1, 2] for name in producers if name != "p3"}
+    assert cloud.by_producer("bob") == {cloud.id("p3"): [1, 2]}
+
+
+def test_keys_that_dynamodb_did_not_process_are_asked_for_again(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud.register("ann", "bob")
+    cloud.subscribe("bob", "ann")
+    cloud.publish("ann", 1, 2)
+    cloud.aggregate()
+    event = dynamodb_event(cloud.rows(), images=False)
+    store = opened()
+    batch = store._tables.batch
+
+    def one_at_a_time(operation: str, requests: dict[str, Any]) -> Any:
+        [(table, wanted)] = requests.items()
+        first, rest = wanted["Keys"][:1], wanted["Keys"][1:]
+        answer = batch(operation, {table: {**wanted, "Keys": first}})
+        return {**answer, "UnprocessedKeys": {table: {**wanted, "Keys": rest}} if rest else {}}
+
+    monkeypatch.setattr(store._tables, "batch", one_at_a_time)
+    cloud.release(event)
+    monkeypatch.undo()
+
+    assert cloud.drain("bob") == [1, 2]
+
+
 def _by_key(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {row["timestamp"]["S"]: row for row in rows}
 
@@ -345,5 +486,5 @@ def _producer(item: dict[str, Any]) -> str:
     return str(item["producerId"]["S"])
 
 
-def _die(*_: object) -> None:
+def _die(*_: object, **__: object) -> None:
     raise KeyboardInterrupt

@@ -49,7 +49,7 @@ def publish(
         try:
             event_id, data = _checked(event, registered, stopped, clock, traceparent)
         except PostroadError as error:
-            stopped.add(event.agent_id)
+            stopped.add(str(event.agent_id))
             outcomes[index] = Published(event.event_id, error=error)
         else:
             records.append((index, event_id, Record(key=event.agent_id, data=data)))
@@ -61,7 +61,7 @@ def publish(
 def _checked(
     event: AgentEvent, registered: set[str], stopped: set[str], clock: Clock, traceparent: str | None
 ) -> tuple[str, bytes]:
-    if event.agent_id in stopped:
+    if str(event.agent_id) in stopped:
         raise HeldBack(f'an earlier event of agent "{event.agent_id}" failed')
     encoded = encode_event(event, now=clock.now(), traceparent=traceparent)
     if event.agent_id not in registered:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -53,20 +53,28 @@ class Polls:
         self, queue: Queue, *, max_messages: int, wait: float, visibility: float | None, gone: Gone
     ) -> list[Delivery]:
         """Lease messages, waiting up to `wait` seconds for the first; `CallerGone` when nobody waits."""
-        if self._open >= self._max_open:
-            raise TooManyPolls(f"{self._open} long polls are open, which is the limit")
         until = asyncio.get_running_loop().time() + wait
         waiter = _Waiter(max_messages=max_messages, visibility=visibility, until=until)
+        with self.counted():
+            try:
+                self._enqueue(queue, waiter)
+                if await _left(waiter, gone, wait):
+                    await self._take_back(queue, waiter)
+                    raise CallerGone
+                return waiter.leased.result() if waiter.leased.done() else []
+            finally:
+                self._leave(queue, waiter)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count somebody who waits, poll or stream; `TooManyPolls` when there are too many."""
+        if self._open >= self._max_open:
+            raise TooManyPolls(f"{self._open} long polls and streams are open, which is the limit")
         self._open += 1
         try:
-            self._enqueue(queue, waiter)
-            if await _left(waiter, gone, wait):
-                await self._take_back(queue, waiter)
-                raise CallerGone
-            return waiter.leased.result() if waiter.leased.done() else []
+            yield
         finally:
             self._open -= 1
-            self._leave(queue, waiter)
 
     async def stop(self) -> None:
         """Answer everyone with what there is: nothing."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from postroad.documents import agent_delivery
 from postroad.errors import PostroadError
 from postroad.http.agents import AgentDesk
-from postroad.http.polls import give_back
+from postroad.http.polls import Polls, give_back
 from postroad.queues import Delivery, Queue
 
 MAX_UNACKED: Final = 10
@@ -25,11 +24,12 @@ class LaneStream:
     """What one connection holds, and the text that it is sent."""
 
     def __init__(
-        self, desk: AgentDesk, queue: Queue, threads: ThreadPoolExecutor, *, agent_id: str, visibility: float
-    ) -> None:
+        self, desk: AgentDesk, queue: Queue, polls: Polls, *, agent_id: str, visibility: float
+    ) -> None:  # fmt: skip
         self._desk = desk
         self._queue = queue
-        self._threads = threads
+        self._polls = polls
+        self._threads = polls.threads
         self._agent_id = agent_id
         self._visibility = visibility
         self._held: dict[str, Delivery] = {}
@@ -39,7 +39,7 @@ class LaneStream:
         """The stream, until its caller hangs up or the server stops."""
         loop = asyncio.get_running_loop()
         spoke_at = self._extended_at = loop.time()
-        with self._desk.waiting(self._agent_id), self._desk.streaming() as bell:
+        with self._polls.counted(), self._desk.waiting(self._agent_id), self._desk.streaming() as bell:
             try:
                 yield b": connected\n\n"
                 while not self._desk.stopping:

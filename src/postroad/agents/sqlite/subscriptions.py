@@ -72,14 +72,12 @@ class SQLiteSubscriptions:
             if listener is None or producer is None:
                 return False
             row = one(tx.connection, _REMOVE, (producer, listener))
-            if row is None:
-                return False
             monotonic_us = self._engine.monotonic_us()
-            if row[0]:
+            if row is not None and row[0]:
                 groups.resume(tx, listener, producer, monotonic_us)
             if discard:
                 groups.discard(tx, listener, producer, monotonic_us)
-            return True
+            return row is not None
 
         return self._engine.write(work)
 

@@ -85,10 +85,10 @@ async def stream_events(request: ApiRequest, agent: AgentId, visibility: Visibil
     queue = await context.run(lambda: context.desk.agents.queue(agent))
     if request.is_head:
         return Response(b"", media_type="text/event-stream")
-    with context.desk.waiting(agent):
+    with context.polls.counted(), context.desk.waiting(agent):
         # Refused before the answer begins; the stream counts itself from then on.
         pass
-    stream = LaneStream(context.desk, queue, context.polls.threads, agent_id=agent, visibility=visibility)
+    stream = LaneStream(context.desk, queue, context.polls, agent_id=agent, visibility=visibility)
     return Stream(stream.events(), media_type="text/event-stream")
 
 
