@@ -13,6 +13,7 @@ from benchmarks import (
     inbox,
     jobs,
     journal,
+    notifications,
     operations,
     outbox_add,
     outbox_dispatch,
@@ -47,6 +48,7 @@ _MODULES = (
     jobs,
     agents,
     push,
+    notifications,
 )
 
 ROWS: tuple[Row, ...] = tuple(row for module in _MODULES for row in module.ROWS)
