@@ -22,16 +22,18 @@ def test_a_sweep_removes_queues_whose_sign_of_life_is_over(ministack_url: str, u
         port, tags = backend.topic(topic), backend.queue_tags()
         assert tags is not None
         dead, living, silent = (f"{topic}--p-{letter * 12}" for letter in "abc")
-        for name in (dead, living, silent):
+        group = f"{topic}--workers"
+        for name in (dead, living, silent, group):
             port.subscribe(backend.create_queue(QueueSpec(name)))
-        tags.renew(dead, seconds=60)
+        for name in (dead, group):
+            tags.renew(name, seconds=60)
         tags.renew(living, seconds=600)
         clock.advance(61)
 
         swept = sweep(backend, topic)
 
         assert swept == [dead]
-        assert {each.queue for each in port.subscriptions()} == {living, silent}
+        assert {each.queue for each in port.subscriptions()} == {living, silent, group}
         assert dead not in backend.queues()
 
 

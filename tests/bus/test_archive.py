@@ -417,13 +417,10 @@ def test_a_rate_holds_a_replay_back(tmp_path: Path) -> None:
             body = codec.encode(codec.wrap(Placed(number), publisher_id="shop"))
             backend.topic("orders").publish([OutgoingMessage(body)])
         archive.run_once()
-        times: list[float] = []
-
-        archive.replay(lambda _: times.append(backend.clock.monotonic()), rate=20)
         held_back: list[float] = []
+
         archive.replay(lambda _: held_back.append(backend.clock.monotonic()), rate=2)
 
-    assert times[-1] - times[0] < 1
     assert held_back[2] - held_back[0] >= 1
 
 

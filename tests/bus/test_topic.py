@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from tests.bus.vocabulary import QUICK, Anything, Placed, Shipped, Stepped, eventually
 
-from postroad import Backend, Blobs, OutgoingMessage, QueueSpec, codec
+from postroad import Backend, Blobs, OutgoingMessage, Queue, QueueSpec, codec
 from postroad.bus import RemoteEventBus, TopicEventBus, current_context
-from postroad.errors import ConfigurationError, InvalidInput, InvalidName, QueueNotFound
+from postroad.bus.naming import names_of
+from postroad.bus.topic_queues import OwnQueue
+from postroad.errors import ConfigurationError, InvalidInput, InvalidName, QueueNotFound, Unavailable
 from postroad.queues.markers import read_dead
 from postroad.queues.references import read_reference
 from postroad.testing import FakeClock
@@ -165,6 +167,30 @@ def test_closing_removes_the_own_queue_and_keeps_the_groups(backend: Backend) ->
     assert own_queues(backend) == []
     assert "orders--workers" in backend.queues()
     assert [each.queue for each in backend.topic("orders").subscriptions()] == ["orders--workers"]
+
+
+class Refusing:
+    """A topic that takes no subscriptions."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def subscribe(self, *_: Any, **__: Any) -> None:
+        raise self.error
+
+    def unsubscribe(self, _: Queue) -> None:
+        raise Unavailable("no network")
+
+
+@pytest.mark.parametrize("error", [Unavailable("no network"), KeyboardInterrupt()], ids=["refused", "interrupted"])
+def test_an_own_queue_whose_subscription_fails_is_not_left_behind(backend: Backend, error: BaseException) -> None:
+    topic: Any = Refusing(error)
+    own = OwnQueue(backend, topic, names_of("orders"), QUICK, None, 60.0, None)
+
+    with pytest.raises(type(error)):
+        own.open()
+
+    assert own_queues(backend) == []
 
 
 def test_an_orphaned_queue_is_removed_and_a_groups_is_not(slow_backend: Backend, clock: FakeClock) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.cli.terminal import PROGRAM, Postroad, program
 
-from postroad import Backend, QueueSpec, codec
+from postroad import Backend, QueueSpec, Record, codec
 from postroad.wiring import connect
 
 URL = "sqlite:///postroad.db"
@@ -232,8 +232,6 @@ def archived(postroad: Postroad) -> Callable[[], list[str]]:
 
 def _archive_again(backend: Backend) -> None:
     stream = backend.stream("orders-archive", retention=2_592_000)
-    from postroad import Record
-
     shard = next(shard for shard in stream.shards() if stream.read(shard, after="trim_horizon"))
     record = stream.read(shard, after="trim_horizon")[1]
     stream.put([Record(record.key, record.data)])
@@ -253,12 +251,35 @@ def test_replay_publishes_each_archived_event_once_under_its_id(
 @pytest.mark.usefixtures("archived")
 def test_replay_chooses_by_type_and_time(postroad: Postroad) -> None:
     later = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
+    earlier = (datetime.now(UTC) - timedelta(minutes=10)).isoformat()
 
     none = postroad("bus", "replay", "orders", "--to", "again", "--since", later, "--json")
+    nothing = postroad("bus", "replay", "orders", "--to", "again", "--until", earlier, "--json")
     some = postroad("bus", "replay", "orders", "--to", "again", "--type", "t0", "--until", later, "--json")
 
-    assert none.document["read"] == 0
+    assert none.document["read"] == nothing.document["read"] == 0
     assert some.document["replayed"] == 3
+
+
+@pytest.mark.usefixtures("archived")
+def test_a_replay_that_could_not_give_all_on_is_exit_1(postroad: Postroad) -> None:
+    with connect(URL) as backend:
+        backend.stream("orders-archive", retention=2_592_000).put([Record("k", b"no envelope")])
+
+    outcome = postroad("bus", "replay", "orders", "--to", "again", "--json")
+
+    assert (outcome.code, outcome.document["replayed"], outcome.document["failed"]) == (1, 5, 1)
+    assert len(kept()) == 5
+
+
+@pytest.mark.usefixtures("archived")
+def test_a_replay_keeps_to_its_rate(postroad: Postroad) -> None:
+    started = time.monotonic()
+
+    postroad("bus", "replay", "orders", "--to", "again", "--rate", "4")
+
+    # The fifth event waits until the first is a second old.
+    assert time.monotonic() - started >= 1.0
 
 
 @pytest.mark.usefixtures("archived")

@@ -117,18 +117,26 @@ class OwnQueue:
     def _make(self) -> None:
         name, dead = self._names.own(uuid.uuid4().hex[:12]), self._names.dead(None)
         ensure(self._store, _dead_spec(dead, self._names))
-        spec = replace(_spec(name, dead, self._names, self._config), auto_delete_after=self._orphan_after)
+        spec, queue = self._created(_spec(name, dead, self._names, self._config))
         try:
-            queue = self._store.create_queue(spec)
-        except NotSupported:
-            spec = replace(spec, auto_delete_after=None)
-            queue = self._store.create_queue(spec)
-            if self._tags is not None:
+            if spec.auto_delete_after is None and self._tags is not None:
                 self._tags.renew(name, seconds=self._orphan_after)
                 self._sweep(self._tags)
-        self._topic.subscribe(queue, filter=self._filter)
-        self._queue, self._spec = queue, spec
+            self._topic.subscribe(queue, filter=self._filter)
+            self._queue, self._spec = queue, spec
+        except BaseException:
+            # Refused or interrupted, it would stay behind: nobody knows of it yet.
+            self._remove(queue)
+            raise
         self._renewed_at = self._store.clock.monotonic()
+
+    def _created(self, spec: QueueSpec) -> tuple[QueueSpec, Queue]:
+        """The queue, which the store removes by itself where it can when its owner is gone."""
+        owned = replace(spec, auto_delete_after=self._orphan_after)
+        try:
+            return owned, self._store.create_queue(owned)
+        except NotSupported:
+            return spec, self._store.create_queue(spec)
 
     def _sweep(self, tags: QueueTags) -> None:
         """Remove the queues of this topic whose owners are gone."""
