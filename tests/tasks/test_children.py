@@ -15,6 +15,7 @@ import pytest
 from tests.tasks.benches import CHORES, Bench, eventually, is_alive, lines, ours, parent_of, working
 
 from postroad import Backend
+from postroad.tasks import lanes
 from postroad.tasks.children.seats import Nursery, Seat, SeatLost
 from postroad.tasks.children.wire import RESULT, Active, Order, Ready, Report
 from postroad.tasks.environment import for_children
@@ -372,6 +373,20 @@ def test_a_zygote_that_dies_under_a_running_task_costs_no_attempt(on_sqlite: Bac
     assert (bench.state(running.request_id).state, bench.state(running.request_id).attempt) == ("completed", 1)
     assert (following.output, following.attempt) == ({"n": 1}, 1)
     eventually(lambda: not set(ours(os.getpid())) - before, seconds=2)
+
+
+def test_a_keeper_that_hangs_is_killed_with_its_child(
+    on_sqlite: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "KEEPER_SECONDS", 0.3)
+    notes, bench = tmp_path / "notes", Bench(on_sqlite)
+
+    with working(bench, kill_grace=0.1):
+        state = bench.ended("stop-ones-keeper", {"notes": str(notes)}, timeout=0.3)
+
+    assert (state.state, state.attempt, state.output) == ("completed", 2, "alive")
+    assert bench.last(state.request_id, "Task Processing Failed").properties["errorCategory"] == "crash"
+    eventually(lambda: not any(is_alive(int(pid)) for pid in lines(notes)), seconds=2)
 
 
 def test_a_machine_that_starts_no_processes_does_not_use_up_the_receives(on_sqlite: Backend) -> None:

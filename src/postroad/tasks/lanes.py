@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from math import inf
@@ -11,6 +12,7 @@ from postroad.errors import InvalidMessage
 from postroad.journal.folding import ATTEMPT_FAILED, FAILED
 from postroad.queues import Delivery
 from postroad.tasks.attempts import QUARANTINED, Attempt
+from postroad.tasks.children import kernel
 from postroad.tasks.children.seats import Seat, SeatLost
 from postroad.tasks.children.wire import Active, Ready, Report
 from postroad.tasks.judging import Halted, Verdict, crash_of_keeper, judge, lost
@@ -26,6 +28,8 @@ _NO_CHILD_SECONDS = 30.0
 _STOPPING_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 # How long after its children the worker may hear of its own stop.
 _STOP_SECONDS = 0.5
+KEEPER_SECONDS = 15.0
+"""How long a keeper may take to bury a child and tell of it."""
 
 
 class Lane:
@@ -36,6 +40,9 @@ class Lane:
         self._lock = threading.Lock()
         self._seat: Seat | None = None
         self._pid: int | None = None
+        self._keeper = 0
+        self._due = inf
+        """Until when the keeper must have told how the child ended."""
         self._running = False
         self._halted = False
 
@@ -48,7 +55,11 @@ class Lane:
         with self._lock:
             self._halted = True
             if self._running and self._seat is not None:
-                self._seat.halt(grace)
+                self._halt_child(self._seat, grace)
+
+    def _halt_child(self, seat: Seat, grace: float) -> None:
+        self._due = min(self._due, time.monotonic() + grace + KEEPER_SECONDS)
+        seat.halt(grace)
 
     def close(self) -> None:
         """Give the seat back."""
@@ -103,7 +114,8 @@ class Lane:
                     self._seat = self._shop.nursery.seat()
                 while self._pid is None:
                     heard = self._seat.hear()
-                    self._pid = heard.pid if isinstance(heard, Ready) else None
+                    if isinstance(heard, Ready):
+                        self._pid, self._keeper = heard.pid, heard.keeper
             except SeatLost:
                 self._lose_seat()
             else:
@@ -153,11 +165,13 @@ class Lane:
         """How the child ended; None when it was killed because the task is no longer ours."""
         seat, interval = self._seat, self._shop.config.extension_interval
         assert seat is not None
+        self._due = time.monotonic() + attempt.timeout + self._shop.config.kill_grace + KEEPER_SECONDS
         seat.order(attempt.order())
         failpoints.hit("worker.after_spawn")
         next_beat = time.monotonic() + interval
         while True:
-            heard = seat.hear(None if next_beat == inf else next_beat - time.monotonic())
+            wake_at = min(next_beat, self._due)
+            heard = seat.hear(None if wake_at == inf else wake_at - time.monotonic())
             if isinstance(heard, Report):
                 return None if next_beat == inf else heard
             if isinstance(heard, Active):
@@ -167,7 +181,11 @@ class Lane:
                 next_beat = time.monotonic() + interval
                 if not attempt.beat():
                     next_beat = inf
-                    seat.halt(self._shop.config.kill_grace)
+                    self._halt_child(seat, self._shop.config.kill_grace)
+            if time.monotonic() >= self._due:
+                # Whoever should have ended the child hangs or was stopped. It dies, and all that it kept with it.
+                self._due = inf
+                kernel.kill(self._keeper, signal.SIGKILL)
 
     def _drop(self, delivery: Delivery, held: Held | None) -> None:
         """Ack a message that asks for nothing any more; what its run still owes the journal is recorded first."""

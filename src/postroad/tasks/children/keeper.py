@@ -49,7 +49,7 @@ class Keeper:
     def _serve_once(self) -> None:
         if self._child is None:
             self._child = bear(self._life)
-        self._line.tell(Ready(self._child.pid))
+        self._line.tell(Ready(self._child.pid, os.getpid()))
         order = self._await_order(self._child)
         if order is not None:
             self._run(self._child, order)

@@ -79,9 +79,10 @@ class Halt(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """A child waits for its order."""
+    """A child waits for its order, and its keeper with it."""
 
     pid: int
+    keeper: int
 
 
 class Active(msgspec.Struct, frozen=True, tag=True):
