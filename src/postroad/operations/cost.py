@@ -23,6 +23,7 @@ _CHUNK_BYTES: Final = 65_536
 _MOST_IN_BATCH: Final = 10
 _MOST_BYTES: Final = 1_048_576
 _MOST_WAIT: Final = 20
+_MOST: Final = 10**15
 _DAY_SECONDS: Final = 86_400
 
 
@@ -52,11 +53,11 @@ def estimate_cost(
     days: float = 30,
 ) -> CostEstimate:
     """Reckon what so many messages a day cost; `pollers` are receivers that wait on empty queues all day."""
-    _check_number("messages_per_day", messages_per_day, least=0)
-    _check_number("pollers", pollers, least=0)
-    _check_number("transfer_gb", transfer_gb, least=0)
+    _check_number("messages_per_day", messages_per_day, least=0, most=_MOST)
+    _check_number("pollers", pollers, least=0, most=_MOST)
+    _check_number("transfer_gb", transfer_gb, least=0, most=_MOST)
     _check_number("poll_wait", poll_wait, above=0, most=_MOST_WAIT)
-    _check_number("days", days, above=0)
+    _check_number("days", days, above=0, most=_MOST)
     _check_whole("body_bytes", body_bytes, _MOST_BYTES)
     for name, batch in (("send_batch", send_batch), ("receive_batch", receive_batch), ("delete_batch", delete_batch)):
         _check_whole(name, batch, _MOST_IN_BATCH)
@@ -81,14 +82,12 @@ def _carried(batch: int, body_bytes: int) -> Fraction:
     return Fraction(math.ceil(Fraction(batch * body_bytes, _CHUNK_BYTES)), batch)
 
 
-def _check_number(
-    name: str, value: object, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
-) -> None:
+def _check_number(name: str, value: object, *, least: float = -math.inf, above: float = -math.inf, most: float) -> None:
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    if not (above < number < math.inf and least <= number <= most):
+    if not (number > above and least <= number <= most):
         bound = f"of {least:g} or more" if above == -math.inf else f"above {above:g}"
-        told = bound if most == math.inf else f"{bound} and at most {most:g}"
-        raise InvalidInput(f"{name}: {value!r} is not a number {told}", field=name, remedy=f"Give a number {told}.")
+        told = f"a number {bound} and at most {most:g}"
+        raise InvalidInput(f"{name}: {value!r} is not {told}", field=name, remedy=f"Give {told}.")
 
 
 def _check_whole(name: str, value: object, most: int) -> None:
