@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -377,3 +378,16 @@ def _delivery(message: object) -> Delivery:
 
 def _opened(url: str, post: Post) -> Post:
     return Post(connect(url, clock=post.clock), post.clock)
+
+
+def test_a_lane_has_no_thread_and_no_file_of_its_own(file_post: Post, tmp_path: Path) -> None:
+    file_post.register("ann")
+    before = (threading.active_count(), sorted(path.name for path in tmp_path.iterdir()))
+
+    listeners = [made.agent_id for made in file_post.agents.register_many(300)]
+    file_post.agents.subscribe_many([(listener, "ann") for listener in listeners])
+    file_post.publish("ann", 1)
+    taken = [file_post.take(listener) for listener in listeners[:20]]
+
+    assert all(len(each) == 1 for each in taken)
+    assert (threading.active_count(), sorted(path.name for path in tmp_path.iterdir())) == before

@@ -76,6 +76,24 @@ def test_a_taken_id_is_a_conflict(village: Village) -> None:
     assert village.ann.get("/agents/ann").status_code == 200
 
 
+def test_a_repeated_rotation_voids_the_token_nobody_read_and_keeps_the_former_one(village: Village) -> None:
+    key = {"Idempotency-Key": "once"}
+
+    lost, answer = (village.ann.post("/agents/ann/token", headers=key) for _ in range(2))
+
+    opened = {}
+    for name, token in (
+        ("former", village.tokens["ann"]),
+        ("lost", lost.json()["token"]),
+        ("new", answer.json()["token"]),
+    ):
+        with village.api.as_caller(token) as caller:
+            opened[name] = caller.get("/agents/ann").status_code
+    assert answer.headers["Idempotency-Replayed"] == "true"
+    assert answer.json()["previousValidUntil"] == lost.json()["previousValidUntil"]
+    assert opened == {"former": 200, "lost": 401, "new": 200}
+
+
 def test_subscribing_twice_is_204_and_keeps_the_first_time(village: Village) -> None:
     path = "/agents/cat/subscriptions"
     village.agents.grant("ann", "cat")

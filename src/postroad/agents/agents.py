@@ -109,6 +109,13 @@ class Agents:
             raise rules.not_found(agent_id)
         return token
 
+    def renew_token(self, agent_id: str) -> str:
+        """Give the agent another token in the place of its newest, which nobody may have read; that one is void."""
+        token = tokens.new_token(_known_id(agent_id))
+        if not self._store.registry.replace_token(agent_id, tokens.digest(token)):
+            raise rules.not_found(agent_id)
+        return token
+
     def authenticate(self, token: str) -> str | None:
         """The agent whose token this is; None for one that opens nothing."""
         agent_id = tokens.claimed_id(token)

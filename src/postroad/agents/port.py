@@ -93,6 +93,10 @@ class Registry(Protocol):
         """Give the agent another token; the one before opens as well until then."""
         ...
 
+    def replace_token(self, agent_id: str, token_hash: str) -> bool:
+        """Give the agent another token in the place of its newest; the one before that stays as it is."""
+        ...
+
     def delete(self, agent_id: str) -> Deleted:
         """Remove the agent and leave a tombstone; repeated after a crash it goes on. Unknown: `AgentNotFound`."""
         ...

@@ -18,7 +18,9 @@ def opened() -> AwsAgentStore:
 @functools.lru_cache(maxsize=8)
 def _open(url: str, environment: tuple[str, ...]) -> AwsAgentStore:
     del environment
-    store = connect(url).agents().store
+    backend = connect(url)
+    store = backend.agents().store
     if not isinstance(store, AwsAgentStore):
+        backend.close()
         raise ConfigurationError(f"url: {url} is not AWS; its runner needs no functions", field="url")
     return store

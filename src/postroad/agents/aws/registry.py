@@ -62,14 +62,12 @@ class DynamoRegistry:
 
     def set_token(self, agent_id: str, token_hash: str, *, former_until: float) -> bool:
         """Give the agent another token."""
-        done = self._tables.conditional(
-            "update_item", AGENTS, Key={"agentId": text(agent_id)},
-            UpdateExpression="SET formerHash = tokenHash, formerUntil = :until, tokenHash = :hash",
-            ConditionExpression="#state = :active", ExpressionAttributeNames=_STATE,
-            ExpressionAttributeValues={":until": number(former_until), ":hash": text(token_hash),
-                                       ":active": text("active")},
-        )  # fmt: skip
-        return done is not None
+        update = "SET formerHash = tokenHash, formerUntil = :until, tokenHash = :hash"
+        return self._change_token(agent_id, update, {":until": number(former_until), ":hash": text(token_hash)})
+
+    def replace_token(self, agent_id: str, token_hash: str) -> bool:
+        """Give the agent another token in the place of its newest."""
+        return self._change_token(agent_id, "SET tokenHash = :hash", {":hash": text(token_hash)})
 
     def delete(self, agent_id: str) -> Deleted:
         """Token and publishing first, then subscriptions, the queue, and the item last; a repeat goes on."""
@@ -90,6 +88,14 @@ class DynamoRegistry:
             ExpressionAttributeNames=_STATE, ExpressionAttributeValues={":deleted": text("deleted")},
         )  # fmt: skip
         return Deleted(discarded, subscriptions, subscribers)
+
+    def _change_token(self, agent_id: str, update: str, values: dict[str, Any]) -> bool:
+        done = self._tables.conditional(
+            "update_item", AGENTS, Key={"agentId": text(agent_id)}, UpdateExpression=update,
+            ConditionExpression="#state = :active", ExpressionAttributeNames=_STATE,
+            ExpressionAttributeValues={**values, ":active": text("active")},
+        )  # fmt: skip
+        return done is not None
 
     def _add(self, agent: NewAgent) -> str:
         spec = QueueSpec(

@@ -29,6 +29,7 @@ _ROTATE: Final = """
 UPDATE agent SET former_hash = token_hash, former_until = ?3, token_hash = ?2
 WHERE id = ?1 AND state = 'active' RETURNING num
 """
+_REPLACE: Final = "UPDATE agent SET token_hash = ?2 WHERE id = ?1 AND state = 'active' RETURNING num"
 _LISTENS: Final = "DELETE FROM agent_pair WHERE subscriber = ? RETURNING producer"
 _IS_HEARD: Final = "DELETE FROM agent_pair WHERE producer = ? RETURNING subscriber"
 _FORGET: Final = (
@@ -88,6 +89,10 @@ class SQLiteRegistry:
         """Give the agent another token."""
         arguments = (agent_id, token_hash, former_until)
         return self._engine.write(lambda tx: one(tx.connection, _ROTATE, arguments)) is not None
+
+    def replace_token(self, agent_id: str, token_hash: str) -> bool:
+        """Give the agent another token in the place of its newest."""
+        return self._engine.write(lambda tx: one(tx.connection, _REPLACE, (agent_id, token_hash))) is not None
 
     def delete(self, agent_id: str) -> Deleted:
         """Remove the agent with its lane and its subscriptions in both directions, in one step."""

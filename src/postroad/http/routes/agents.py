@@ -42,7 +42,7 @@ async def create_agent(request: ApiRequest, data: NewAgentBody = _ANY) -> Respon
         return Answer(201, registered(made))
 
     def renew(document: dict[str, Any]) -> dict[str, Any]:
-        return {**document, "token": agents.rotate_token(document["agentId"], overlap=0)}
+        return {**document, "token": agents.renew_token(document["agentId"])}
 
     return await perform(request, make, revive=renew)
 
@@ -96,10 +96,14 @@ async def delete_agent(request: ApiRequest, agent: AgentId) -> Response[dict[str
 async def rotate_agent_token(request: ApiRequest, agent: AgentId) -> Response[Any]:
     """Give the agent another token; the former one opens for ten minutes more."""
     await request.no_body()
+    agents = request.context.desk.agents
 
-    def rotate(_: Any = None) -> dict[str, Any]:
-        token = request.context.desk.agents.rotate_token(agent, overlap=OVERLAP_SECONDS)
+    def rotate() -> Answer:
+        token = agents.rotate_token(agent, overlap=OVERLAP_SECONDS)
         until = request.context.clock.now() + timedelta(seconds=OVERLAP_SECONDS)
-        return {"token": token, "previousValidUntil": now_text(until)}
+        return Answer(201, {"token": token, "previousValidUntil": now_text(until)})
 
-    return await perform(request, lambda: Answer(201, rotate()), revive=rotate)
+    def renew(document: dict[str, Any]) -> dict[str, Any]:
+        return {**document, "token": agents.renew_token(agent)}
+
+    return await perform(request, rotate, revive=renew)

@@ -1,0 +1,35 @@
+"""What the functions of agents open: the store that the environment names, once for each environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroad.errors import ConfigurationError
+from postroad.lambdas.agents import opened
+
+
+def test_two_environments_in_one_process_never_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROAD_URL", "aws://us-east-1?endpoint_url=http://127.0.0.1:9")
+    first = opened()
+    monkeypatch.setenv("SUBSCRIBERS_TABLE", "others")
+    second = opened()
+    monkeypatch.setenv("POSTROAD_URL", "aws://eu-central-1?endpoint_url=http://127.0.0.1:9")
+    third = opened()
+    monkeypatch.setenv("POSTROAD_URL", "aws://us-east-1?endpoint_url=http://127.0.0.1:9")
+
+    assert opened() is second
+    assert len({id(each) for each in (first, second, third)}) == 3
+
+
+def test_without_a_url_the_functions_region_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POSTROAD_URL", raising=False)
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+
+    assert opened()._tables.client.meta.region_name == "eu-west-1"
+
+
+def test_a_function_on_something_else_than_aws_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROAD_URL", "memory://")
+
+    with pytest.raises(ConfigurationError, match="is not AWS"):
+        opened()
