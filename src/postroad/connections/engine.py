@@ -24,11 +24,12 @@ from postroad.connections.failures import translate
 from postroad.connections.file import open_file
 from postroad.connections.inheritance import guard, mark_inherited
 from postroad.connections.meta import begin_file, migrate, read_salt
+from postroad.connections.reserve import Reserve
 from postroad.connections.schema import Schema
 from postroad.connections.transaction import Transaction
 from postroad.connections.turns import Request, Turns
 from postroad.connections.waiting import Ear, Ears
-from postroad.errors import ConfigurationError, PostroadError
+from postroad.errors import ConfigurationError, PostroadError, StorageFull
 from postroad.telemetry import get_logger
 
 T = TypeVar("T")
@@ -60,6 +61,7 @@ class Engine:
         self.clock = clock
         self._turns = Turns()
         self._disk = Disk()
+        self._reserve = Reserve(path)
         self._current: Transaction | None = None
         self._writing_by: int | None = None
         self._joined: Transaction | None = None
@@ -74,7 +76,7 @@ class Engine:
         self._system_time = isinstance(clock, SystemClock)
         self._ears = Ears(path, self._data_version)
         guard(self)
-        self.write(lambda tx: begin_file(tx.connection))
+        self.write(lambda tx: begin_file(tx.connection), relieves=True)
         self.salt: int = self.read(read_salt)
 
     def prepare(self, schema: Schema, *, after_reboot: Callable[[Transaction], None] | None = None) -> None:
@@ -87,23 +89,24 @@ class Engine:
             if rebooted and after_reboot is not None:
                 after_reboot(tx)
 
-        self.write(work)
+        self.write(work, relieves=True)
         self._prepared.add(schema.part)
 
     def keep(self, book: Book) -> None:
         """Let the book write its numbers into every transaction before the commit."""
         self._books.append(book)
 
-    def write(self, work: Callable[[Transaction], T], *, durable: bool = True) -> T:
+    def write(self, work: Callable[[Transaction], T], *, durable: bool = True, relieves: bool | None = None) -> T:
         """Run the work in a transaction, shared with whatever else waits, and return once it is committed.
 
-        The work may run more than once, so it touches nothing but its transaction.
+        The work may run more than once, so it touches nothing but its transaction. Work that relieves the file, as
+        leases and acks do, may use the room that is kept for a full disk.
         """
         if self._unusable is not None:
             raise ConfigurationError(self._unusable)
         if self._joined is not None and self._joined_by == threading.get_ident():
             return self._join(self._joined, work)
-        request = Request(work, durable=durable)
+        request = Request(work, durable=durable, relieves=not durable if relieves is None else relieves)
         interruption: BaseException | None = None
         try:
             if self._turns.join(request):
@@ -154,6 +157,7 @@ class Engine:
             yield
             return
         with self._own_turn() as turn:
+            self._keep_room()
             tx = Transaction(self._writer)
             try:
                 self._begin(tx)
@@ -231,9 +235,11 @@ class Engine:
         self._wal_pages = 0
         self._drop_books()
         self._disk.open(self.path)
+        self._reserve.open()
 
     def _close_file(self) -> None:
         self._disk.close()
+        self._reserve.close()
         self._reader.close()
         self._writer.close()
 
@@ -298,14 +304,25 @@ class Engine:
             self._run_together(group)
         except Exception as error:
             if len(group) == 1:
-                group[0].error = error
-                group[0].finished = True
+                self._run_relieved(group, error)
                 return
             for request in tuple(group):
                 self._run([request])
 
+    def _run_relieved(self, group: list[Request], error: Exception) -> None:
+        """Run the one request again with the room that is kept for it, or let it fail with the error."""
+        (request,) = group
+        if request.relieves and isinstance(error, StorageFull) and self._reserve.give():
+            # A log that is copied starts again from its beginning, and then acks need no room at all.
+            self._checkpoint_at = 0
+            self._run(group)
+        else:
+            request.error, request.finished = error, True
+
     def _run_together(self, group: list[Request]) -> None:
         """Run the requests in one transaction, or raise with none of them done."""
+        if not all(request.relieves for request in group):
+            self._keep_room()
         tx = Transaction(self._writer, requests=group)
         try:
             self._begin(tx)
@@ -319,6 +336,16 @@ class Engine:
             raise self._undone(tx, error) from error
         self._resolve()
         self._ring(tx)
+
+    def _keep_room(self) -> None:
+        """Have room for acks before anything is added, or raise `StorageFull`."""
+        try:
+            self._reserve.keep()
+        except StorageFull:
+            # Acks may have left a long log that nobody needs: without it there may be room.
+            with contextlib.suppress(apsw.Error):
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self._reserve.keep()
 
     def _begin(self, tx: Transaction) -> None:
         self._current, self._writing_by = tx, threading.get_ident()

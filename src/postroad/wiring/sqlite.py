@@ -110,7 +110,7 @@ class SQLiteGround:
         return self._engine.transaction()
 
     def check(self) -> None:
-        self._engine.write(lambda tx: None, durable=False)
+        self._engine.write(lambda tx: None, durable=False, relieves=False)
 
     def close(self) -> None:
         self._engine.close()

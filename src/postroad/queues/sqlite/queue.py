@@ -109,7 +109,7 @@ class SQLiteQueue:
         return self._write(self._store.settler.release, deliveries, int(after * 1_000_000), text, durable=False)
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
-        return self._write(self._store.settler.reject, deliveries, reason, error)
+        return self._write(self._store.settler.reject, deliveries, reason, error, relieves=True)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
         check_count(limit, "limit", _LONGEST_PEEK)
@@ -160,13 +160,13 @@ class SQLiteQueue:
             keep(messages)
             failpoints.hit("queue.purge.mid")
             rows = [message.sequence for message in messages]
-            removed += self._write(self._store.mover.remove, rows)
+            removed += self._write(self._store.mover.remove, rows, relieves=True)
         return removed
 
     def purge(self) -> int:
         below = self._next_id()
         removed = 0
-        while step := self._write(self._store.mover.purge_step, below):
+        while step := self._write(self._store.mover.purge_step, below, relieves=True):
             removed += step
         return removed
 
@@ -178,14 +178,14 @@ class SQLiteQueue:
     def _next_id(self) -> int:
         return self._engine.write(lambda tx: self._store.states.get(tx, self._id).next, durable=False)
 
-    def _write(self, verb: Callable[..., T], *arguments: Any, durable: bool = True) -> T:
+    def _write(self, verb: Callable[..., T], *arguments: Any, durable: bool = True, relieves: bool | None = None) -> T:
         """Run `verb(tx, state, *arguments)` in the engine's next transaction."""
 
         def work(tx: Transaction) -> T:
             return verb(tx, self._store.states.get(tx, self._id), *arguments)
 
         try:
-            return self._engine.write(work, durable=durable)
+            return self._engine.write(work, durable=durable, relieves=relieves)
         except QueueNotFound as error:
             raise self._deleted() from error
 

@@ -92,7 +92,7 @@ class SQLiteQueues:
     def delete_queue(self, name: str) -> None:
         """Remove the queue; a crash in the middle leaves a queue that holds less."""
         self.queue(name).purge()
-        self.engine.write(lambda tx: self.sweeper.remove_queue(tx, self._find(tx, name)[0]))
+        self.engine.write(lambda tx: self.sweeper.remove_queue(tx, self._find(tx, name)[0]), relieves=True)
 
     def queue(self, name: str) -> SQLiteQueue:
         """The queue of this name."""

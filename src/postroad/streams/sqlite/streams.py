@@ -71,7 +71,7 @@ class SQLiteStreams:
 
     def delete_stream(self, name: str) -> None:
         """Remove the stream with its records; deleting twice changes nothing."""
-        self._engine.write(lambda tx: _delete(tx, name))
+        self._engine.write(lambda tx: _delete(tx, name), relieves=True)
 
 
 class SQLiteStream:
