@@ -30,9 +30,9 @@ def test_a_message_that_comes_while_a_thread_ends_is_handled(backend: Backend) -
             go_on.wait(10)
             return queue.ack(deliveries)
 
-    def judge(delivery: Delivery) -> Verdict:
-        judged.append(delivery.body)
-        return Ack("pushed")
+    def judge(deliveries: Sequence[Delivery]) -> list[Verdict]:
+        judged.extend(delivery.body for delivery in deliveries)
+        return [Ack("pushed")] * len(deliveries)
 
     slow: Any = SlowAcks()
     intake = Intake(

@@ -181,3 +181,19 @@ def test_an_event_that_is_no_push_is_left_in_the_outbox_with_the_reason(
     assert row is not None
     assert row.state == "FAILED"
     assert "no push" in str(row.last_error)
+
+
+def test_several_messages_are_stored_together_beside_one_whose_push_was_recorded_before(
+    each_store: NotificationStore, backend: Backend
+) -> None:
+    each_store.register_device("ann", "t1")
+    processor = OfflineProcessor(each_store)
+    processor.handle(missed("m1"))
+    with each_store.outbox.database.transaction() as session:
+        session.change("DELETE FROM offline_messages")
+
+    outcomes = processor.handle_all([missed("m0"), missed("m1"), missed("m2"), missed("m2")])
+
+    assert outcomes == ["stored", "stored", "stored", "duplicate"]
+    ids = {push.attributes["PushId"] for push in pushes(each_store, backend)}
+    assert ids == {offline_push_id("ann", name) for name in ("m0", "m1", "m2")}

@@ -355,3 +355,25 @@ def test_a_database_in_the_engines_own_file_is_refused(tmp_path: Path, store: No
 
         with pytest.raises(ConfigurationError, match=r"chat.db is the backend's own file .*link.db"):
             NotificationWorker(Elsewhere(), store, push_queue=None, offline_queue=None)
+
+
+def test_a_message_that_cannot_be_stored_does_not_fail_those_beside_it(
+    backend: Backend, store: NotificationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep = store.keep
+
+    def refuse_one(messages: Any, compose: Any) -> Any:
+        if any(message.messageId == "m3" for message in messages):
+            raise ValueError("no room for m3")
+        return keep(messages, compose)
+
+    monkeypatch.setattr(store, "keep", refuse_one)
+    worker = worker_for(backend, store)
+    send(backend, "offline-queue", *(missed(f"m{n}").to_json() for n in range(10)))
+
+    reports = [worker.run_once() for _ in range(3)]
+
+    assert [report.stored for report in reports] == [9, 0, 0]
+    assert [report.dead_lettered for report in reports] == [0, 0, 1]
+    ((_, marker),) = dead(backend, "offline-dlq")
+    assert (marker.reason, str(marker.error).partition(" [")[0]) == ("handler_failed", "ValueError: no room for m3")

@@ -49,13 +49,20 @@ class ApplicationFile:
         self.path = Path(path)
         self._schema_remedy = schema_remedy
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
         weakref.finalize(self, _close_all, self._idle)
 
     @contextmanager
     def transaction(self) -> Iterator[FileSession]:
-        with self._transaction(_BEGIN) as session:
-            yield session
+        # SQLite lets waiting writers sleep and look again, so that a busy thread starves the others of its process.
+        ours = self._writing.acquire(timeout=_BUSY_SECONDS)
+        try:
+            with self._transaction(_BEGIN) as session:
+                yield session
+        finally:
+            if ours:
+                self._writing.release()
 
     @contextmanager
     def reading(self) -> Iterator[FileSession]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -17,6 +18,7 @@ from postroad.notifications.verdicts import Ack, Again, Bury, Patience, Verdict,
 from postroad.queues import Delivery, Queue, QueueSpec
 from postroad.queues.burying import DeadLetters, GivenDeadLetters, OwnDeadLetters, describe
 
+_Received = tuple[Delivery, OfflineMessage]
 _OF_THE_DATABASE: Final = (TransportError, ConfigurationError, StorageFull)
 
 
@@ -43,18 +45,34 @@ class OfflineConsumer:
     patience: Patience
     tally: Tally
 
-    def __call__(self, delivery: Delivery) -> Verdict:
-        """Store the message with its push."""
+    def __call__(self, deliveries: Sequence[Delivery]) -> list[Verdict]:
+        """Store the messages with their pushes: together, or each by itself when that fails."""
+        read = [_read(delivery) for delivery in deliveries]
+        stored = iter(self._stored([each for each in read if not isinstance(each, Bury)]))
+        return [each if isinstance(each, Bury) else next(stored) for each in read]
+
+    def _stored(self, messages: Sequence[_Received]) -> list[Verdict]:
         try:
-            message = OfflineMessage.from_json(delivery.body)
-        except InvalidNotification as error:
-            return Bury("invalid", describe(error))
-        try:
-            outcome = self.processor.handle(message)
+            return self._told(self.processor.handle_all([message for _, message in messages]))
         except Exception as error:
-            return _failed(error, delivery, self.patience)
-        self.tally.add("stored" if outcome == "stored" else "duplicates")
-        return Ack(outcome)
+            if len(messages) == 1:
+                return [_failed(error, messages[0][0], self.patience)]
+        return self._one_by_one(messages)
+
+    def _one_by_one(self, messages: Sequence[_Received]) -> list[Verdict]:
+        verdicts: list[Verdict] = []
+        for index, each in enumerate(messages):
+            verdicts += self._stored([each])
+            last = verdicts[-1]
+            if isinstance(last, Again) and last.database:
+                # It will fail the others, too, and each would wait for it.
+                return verdicts + [last] * (len(messages) - index - 1)
+        return verdicts
+
+    def _told(self, outcomes: Sequence[str]) -> list[Verdict]:
+        for outcome in outcomes:
+            self.tally.add("stored" if outcome == "stored" else "duplicates")
+        return [Ack(outcome) for outcome in outcomes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +83,11 @@ class PushConsumer:
     patience: Patience
     tally: Tally
 
-    def __call__(self, delivery: Delivery) -> Verdict:
-        """Send the push to the devices that have not got it."""
+    def __call__(self, deliveries: Sequence[Delivery]) -> list[Verdict]:
+        """Send the pushes to the devices that have not got them."""
+        return [self._sent(delivery) for delivery in deliveries]
+
+    def _sent(self, delivery: Delivery) -> Verdict:
         try:
             push = PushNotification.from_json(delivery.body)
         except InvalidNotification as error:
@@ -81,6 +102,13 @@ class PushConsumer:
             attempt, self.patience, receive_count=delivery.receive_count, made_at=push.timestamp,
             now=SYSTEM_CLOCK.now(), chance=_chance(),
         )  # fmt: skip
+
+
+def _read(delivery: Delivery) -> _Received | Bury:
+    try:
+        return delivery, OfflineMessage.from_json(delivery.body)
+    except InvalidNotification as error:
+        return Bury("invalid", describe(error))
 
 
 def patience_for(backend: Queues, queue: Queue, delays: tuple[float, ...]) -> Patience:

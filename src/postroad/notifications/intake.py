@@ -1,4 +1,4 @@
-"""Takes messages from one queue, has each judged on one of a few threads, and settles each by itself."""
+"""Takes messages from one queue, has them judged on a few threads, and settles each by itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from postroad.queues.housekeeping import Housekeeper
 
 _LONGEST_COVER = 43_200.0
 _NOT_BURIED_SECONDS = 300.0
-Judge = Callable[[Delivery], Verdict]
+Judge = Callable[[Sequence[Delivery]], Sequence[Verdict]]
+"""Says of each message what becomes of it."""
 
 
 class Intake:
@@ -33,13 +34,14 @@ class Intake:
         *,
         batch: int,
         concurrency: int,
+        together: int = 1,
         visibility: float | None,
         dead_letters: DeadLetters,
         tally: Tally,
         teller: Teller,
     ) -> None:
         self.queue = queue
-        self._judge, self._batch, self._concurrency = judge, batch, concurrency
+        self._judge, self._batch, self._concurrency, self._together = judge, batch, concurrency, together
         self._visibility = queue.traits.visibility if visibility is None else visibility
         self._dead_letters, self._tally, self._teller = dead_letters, tally, teller
         self._acker = Acker(SYSTEM_CLOCK, teller.settle_failed)
@@ -69,7 +71,8 @@ class Intake:
         with self._changed:
             late = helds if self._stopping else []
             self._waiting.extend(() if late else helds)
-            for _ in range(min(self._concurrency - self._takers, len(self._waiting))):
+            portions = -(-len(self._waiting) // self._together)
+            for _ in range(min(self._concurrency - self._takers, portions)):
                 self._takers += 1
                 self._threads += 1
                 threading.Thread(target=self._work, name="postroad-notifications", daemon=True).start()
@@ -103,43 +106,45 @@ class Intake:
             self._give_back(late)
 
     def _work(self) -> None:
-        while (held := self._begin()) is not None:
-            self._handle(held)
+        while helds := self._begin():
+            self._handle(helds)
         self._acker.flush()
         with self._changed:
             self._threads -= 1
             self._changed.notify_all()
 
-    def _handle(self, held: Held) -> None:
-        self._holdings.begin(held)
+    def _handle(self, helds: Sequence[Held]) -> None:
+        for held in helds:
+            self._holdings.begin(held)
         # A message whose lease was lost while it waited is somebody else's by now.
-        verdict = None if held.lost else self._judged(held.delivery)
-        if self._end(held):
-            self._holdings.let_go([held])
-            if verdict is not None:
-                self._settle(held.delivery, verdict)
+        ours = [held for held in helds if not held.lost]
+        verdicts = dict(zip(map(id, ours), self._judged([held.delivery for held in ours]), strict=True))
+        ended = [held for held in helds if self._end(held)]
+        self._holdings.let_go(ended)
+        for held in ended:
+            if id(held) in verdicts:
+                self._settle(held.delivery, verdicts[id(held)])
 
-    def _begin(self) -> Held | None:
+    def _begin(self) -> list[Held]:
+        """The next messages for one thread, those that are judged together; none ends it."""
         with self._changed:
-            if not self._waiting:
-                # Said in the same breath: who receives next must not count on this thread any more.
-                self._takers -= 1
-                return None
-            held = self._waiting.popleft()
-            self._in_hand[id(held)] = held
+            helds = [self._waiting.popleft() for _ in range(min(self._together, len(self._waiting)))]
+            # Said in the same breath: who receives next must not count on this thread any more.
+            self._takers -= not helds
+            self._in_hand.update({id(held): held for held in helds})
             self._changed.notify_all()
-            return held
+            return helds
 
     def _end(self, held: Held) -> bool:
         """Whether the message is still ours to settle."""
         with self._changed:
             return self._in_hand.pop(id(held), None) is not None
 
-    def _judged(self, delivery: Delivery) -> Verdict:
+    def _judged(self, deliveries: Sequence[Delivery]) -> Sequence[Verdict]:
         try:
-            return self._judge(delivery)
+            return self._judge(deliveries) if deliveries else ()
         except Exception as error:
-            return Again(describe(error), _NOT_BURIED_SECONDS)
+            return [Again(describe(error), _NOT_BURIED_SECONDS)] * len(deliveries)
 
     def _settle(self, delivery: Delivery, verdict: Verdict) -> None:
         try:

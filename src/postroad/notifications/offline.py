@@ -10,6 +10,7 @@ from postroad.notifications.messages import OfflineMessage, PushNotification, Pu
 from postroad.notifications.store import NotificationStore
 from postroad.notifications.telling import tell_conflict, tell_nameless
 
+Stored = Literal["stored", "duplicate"]
 _TITLE = "New message"
 _MOST_CHARACTERS = 1_000
 # Both providers take 4,096 bytes in all; title, data and their own words need the rest.
@@ -30,12 +31,17 @@ class OfflineProcessor:
         self._display_name = display_name
         self._include_content = include_content
 
-    def handle(self, message: OfflineMessage) -> Literal["stored", "duplicate"]:
+    def handle(self, message: OfflineMessage) -> Stored:
         """Store the message and record its push in one transaction; a message that is there already stays as it is."""
-        kept = self._store.keep(message, self._push)
-        if kept == "conflict":
-            tell_conflict(message.userId, message.messageId)
-        return "stored" if kept == "stored" else "duplicate"
+        return self.handle_all([message])[0]
+
+    def handle_all(self, messages: Sequence[OfflineMessage]) -> list[Stored]:
+        """Store several messages in one transaction; what fails one of them fails all."""
+        kept = self._store.keep(messages, self._push)
+        for message, outcome in zip(messages, kept, strict=True):
+            if outcome == "conflict":
+                tell_conflict(message.userId, message.messageId)
+        return ["stored" if outcome == "stored" else "duplicate" for outcome in kept]
 
     def _push(self, message: OfflineMessage, tokens: Sequence[str]) -> PushNotification:
         payload = PushPayload(_TITLE, self._body(message), {"conversationId": message.conversationId})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
@@ -102,16 +103,14 @@ class NotificationStore:
         with self.outbox.database.reading() as session:
             return [_result(row) for row in session.rows(self._sql.results, (push_id,))]
 
-    def keep(self, message: OfflineMessage, compose: Compose) -> Kept:
-        """Store the message and record its push, both or neither; "conflict" when another content is stored."""
+    def keep(self, messages: Sequence[OfflineMessage], compose: Compose) -> list[Kept]:
+        """Store the messages and record their pushes, all or nothing; "conflict" when another content is stored."""
         with self.outbox.database.transaction() as session:
-            if not session.rows(self._sql.keep, self._values(message)):
-                return self._compared(session, message)
+            kept = [self._kept(session, message) for message in messages]
             failpoints.hit("notifications.offline.mid")
-            rows = session.rows(self._sql.devices, (message.userId, MAX_DEVICES))
-            if rows:
-                self._record_push(session, message, compose(message, [row[0] for row in rows]))
-        return "stored"
+            new = [message for message, outcome in zip(messages, kept, strict=True) if outcome == "stored"]
+            self._record_pushes(session, [event for each in new for event in self._events(session, each, compose)])
+        return kept
 
     def known(self, tokens: Iterable[str]) -> dict[str, KnownDevice]:
         """The devices among these tokens that were ever registered."""
@@ -143,24 +142,41 @@ class NotificationStore:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
+    def _kept(self, session: Session, message: OfflineMessage) -> Kept:
+        if session.rows(self._sql.keep, self._values(message)):
+            return "stored"
+        return self._compared(session, message)
+
     def _compared(self, session: Session, message: OfflineMessage) -> Kept:
         (row,) = session.rows(self._sql.kept, (message.userId, message.messageId))
         same = (message.conversationId, message.senderId, message.content) == row[:3]
         return "duplicate" if same and moment(row[3]) == message.timestamp else "conflict"
 
-    def _record_push(self, session: Session, message: OfflineMessage, push: PushNotification) -> None:
-        event = DomainEvent(
-            type=push.type,
-            key={"userId": push.userId},
-            payload=msgspec.json.decode(push.to_json()),
-            event_id=event_id_of(message.userId, message.messageId),
-            occurred_at=push.timestamp,
-        )
-        try:
-            self.outbox.add(session.connection, event)
-        except DuplicateEvent:
-            # The message was removed since by somebody else; its push was recorded before, and is sent once.
+    def _events(self, session: Session, message: OfflineMessage, compose: Compose) -> list[DomainEvent]:
+        """The push for the user's devices as the outbox takes it; none where there is no device."""
+        rows = session.rows(self._sql.devices, (message.userId, MAX_DEVICES))
+        if not rows:
+            return []
+        push = compose(message, [row[0] for row in rows])
+        return [
+            DomainEvent(
+                type=push.type,
+                key={"userId": push.userId},
+                payload=msgspec.json.decode(push.to_json()),
+                event_id=event_id_of(message.userId, message.messageId),
+                occurred_at=push.timestamp,
+            )
+        ]
+
+    def _record_pushes(self, session: Session, events: Sequence[DomainEvent]) -> None:
+        with suppress(DuplicateEvent):
+            # All together, so that concurrent stores take the locks of their keys in one order.
+            self.outbox.add_many(session.connection, events)
             return
+        for event in events:
+            # A message that somebody removed since had its push before; that is sent once.
+            with suppress(DuplicateEvent):
+                self.outbox.add(session.connection, event)
 
     def _drop(self, session: Session, result: TokenResult, asked_at: datetime) -> int:
         # A device that registered again after its token died, or while we asked, is alive.

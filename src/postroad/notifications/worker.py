@@ -176,8 +176,8 @@ class NotificationWorker:
             return None
         patience = patience_for(self._backend, self.offline_queue, self._delays)
         consumer = OfflineConsumer(processor=processor, patience=patience, tally=self._tally)
-        # One at a time: they all write to one database, and wait for nothing else.
-        return self._loop(self.offline_queue, consumer, letters, concurrency=1)
+        # On one thread and in one transaction: they all write to one database, and wait for nothing else.
+        return self._loop(self.offline_queue, consumer, letters, concurrency=1, together=self._batch)
 
     def _push_loop(self, concurrency: int, letters: Queue | None) -> Loop | None:
         if self.push_queue is None:
@@ -196,11 +196,12 @@ class NotificationWorker:
         letters: Queue | None,
         *,
         concurrency: int,
+        together: int = 1,
         most: Callable[[], int | None] = lambda: None,
     ) -> Loop:
         teller = Teller(queue.name)
         intake = Intake(
-            queue, judge, batch=self._batch, concurrency=concurrency, visibility=self._visibility,
+            queue, judge, batch=self._batch, concurrency=concurrency, together=together, visibility=self._visibility,
             dead_letters=dead_letters_for(queue, letters), tally=self._tally, teller=teller,
         )  # fmt: skip
         return Loop(

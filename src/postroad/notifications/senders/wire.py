@@ -99,21 +99,21 @@ class _Line:
             async with asyncio.timeout(self._timeout):
                 return await _exchange(client, path, headers, content)
         except TimeoutError:
-            self._give_up(client)
+            # The connection may be dead; what else is under way on it has its own time.
+            self._give_up(client, after=self._timeout)
             return _unheard("Timeout")
         except Exception as error:
-            # Also what is no error of httpx: its parts raise their own on bytes that are no HTTP.
+            if not isinstance(error, httpx.HTTPError) or isinstance(error, httpx.LocalProtocolError):
+                # The provider sent what is no HTTP. Nobody else hears anything on this connection any more.
+                self._give_up(client, after=0.0)
             return _unheard(type(error).__name__)
 
-    def _give_up(self, client: httpx.AsyncClient) -> None:
-        """Use another connection from now on: an answer is overdue, so this one may be dead.
-
-        What is under way on it has its own time, and then it is closed.
-        """
+    def _give_up(self, client: httpx.AsyncClient, *, after: float) -> None:
+        """Use another connection from now on, and close this one after so many seconds."""
         if client is self._client:
             self._client = self._opened()
             self._given_up.add(client)
-            self._loop.call_later(self._timeout, self._forget, client)
+            self._loop.call_later(after, self._forget, client)
 
     def _forget(self, client: httpx.AsyncClient) -> None:
         task = self._loop.create_task(client.aclose())
