@@ -264,3 +264,15 @@ def _returned(scripted: Endpoint) -> Answer:
     marked = sent["Entries"][0]["MessageAttributes"]
     raw = {"MessageId": "m-again", "ReceiptHandle": "r-again", "Body": "a", "MessageAttributes": marked}
     return Answer({"Messages": [raw]})
+
+
+def test_a_limit_is_looked_for_in_handfuls_and_never_exceeded(scripted: Endpoint, account: Account) -> None:
+    scripted.on("ReceiveMessage", letters(*"abcdefghij"), letters("k"), Answer({"Messages": []}))
+    scripted.on("SendMessageBatch", all_sent)
+    scripted.on("DeleteMessageBatch", done)
+    scripted.on("ChangeMessageVisibilityBatch", done)
+
+    report = redrive(account, "jobs-dlq", limit=2)
+
+    assert scripted.calls("ReceiveMessage")[0]["MaxNumberOfMessages"] == 10
+    assert (report.status, report.moved, report.matched) == ("limit", 2, 10)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.cli.terminal import PROGRAM, program
 
+from postroad.operations import AuditLog
 from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.wiring import connect
 
@@ -94,7 +95,8 @@ def test_an_output_that_is_full_is_told() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_interrupted_redrive_is_exit_130_and_loses_nothing() -> None:
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_redrive_is_exit_130_and_loses_nothing(stop: signal.Signals) -> None:
     with connect(URL) as backend:
         backend.create_queue(QueueSpec("orders-dlq"))
         backend.create_queue(QueueSpec("orders", dead_letter="orders-dlq"))
@@ -104,10 +106,13 @@ def test_an_interrupted_redrive_is_exit_130_and_loses_nothing() -> None:
             assert redrive.poll() is None
             time.sleep(0.02)
 
-        redrive.send_signal(signal.SIGINT)
+        redrive.send_signal(stop)
 
         assert redrive.wait(timeout=60) == 130
         assert sum(backend.queue(name).stats().visible for name in ("orders", "orders-dlq")) == 20
+        start, end = AuditLog(Path("postroad-audit.jsonl")).read()
+        assert (start.action, end.action) == ("queue.redrive.start", "queue.redrive.end")
+        assert end.detail["moved"] <= backend.queue("orders").stats().visible
 
 
 def test_characters_the_output_cannot_hold_are_replaced() -> None:

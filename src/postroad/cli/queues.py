@@ -11,6 +11,7 @@ from postroad.cli.call import Call
 from postroad.cli.completion import queue_names
 from postroad.cli.confirming import confirm_name
 from postroad.cli.durations import duration
+from postroad.cli.stopping import interrupted_by_sigterm
 from postroad.cli.verbs import add_verb
 from postroad.errors import InvalidInput
 
@@ -112,7 +113,8 @@ def purge(
         raise InvalidInput("reason: is empty", field="reason", remedy="Say why with --reason; nothing was changed.")
     with call.backend() as backend:
         confirm_name(name, confirm, f'removes {_held(queue_row(backend, name))} from queue "{name}"')
-        purged = remove_all(backend, name, confirm=name, reason=reason, archive=archive)
+        with interrupted_by_sigterm():
+            purged = remove_all(backend, name, confirm=name, reason=reason, archive=archive)
     call.show({"purged": purged}, f"purged {purged:,} from {name}")
 
 

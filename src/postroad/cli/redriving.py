@@ -16,6 +16,7 @@ from postroad.cli.confirming import confirm_yes
 from postroad.cli.durations import duration
 from postroad.cli.errors import ANSWER_IS_NO
 from postroad.cli.messages import attributes
+from postroad.cli.stopping import interrupted_by_sigterm
 from postroad.cli.verbs import add_verb
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def redrive(
             report = move(backend, name, dry_run=True, **options)
         else:
             confirm_yes(yes, f'redriving "{name}"', lambda: _effect(backend, name, options))
-            with _progress(call) as progress:
+            with _progress(call) as progress, interrupted_by_sigterm():
                 report = move(backend, name, reason=reason, progress=progress, **options)
     call.show(redrive_report(report), *_summary(report))
     if report.status in _STOPPED or report.skipped.get("failed"):

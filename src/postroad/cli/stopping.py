@@ -25,3 +25,16 @@ def stopped_by_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM interrupt as Ctrl-C does, so that what is held is handed back and the end is recorded."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

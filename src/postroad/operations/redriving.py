@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
@@ -92,6 +92,7 @@ class _Record:
         self._progress = progress
         self._stack = ExitStack()
         self._done: dict[str, Any] = {}
+        self._so_far: Callable[[], RedriveReport] | None = None
         self.run_id = run_id
         self.detail: dict[str, Any] = {}
 
@@ -101,9 +102,10 @@ class _Record:
         with self._stack:
             yield
 
-    def begin(self) -> None:
-        """Write the start, once; without it nothing may move."""
+    def begin(self, so_far: Callable[[], RedriveReport] | None = None) -> None:
+        """Write the start, once; without it nothing may move. `so_far` is asked when the run fails."""
         if self._done:
+            self._so_far = so_far
             return
         detail = {"run_id": self.run_id, **{name: value for name, value in self.detail.items() if value is not None}}
         log = self._backend.audit_log()
@@ -111,16 +113,26 @@ class _Record:
             recorded(log, "queue.redrive", self._queue, detail, actor=self._actor)
         )  # fmt: skip
         self._done["run_id"] = self.run_id
+        self._so_far = so_far
+        self._stack.push(self._count_failed)
+
+    def _count_failed(self, failure: type[BaseException] | None, *_: object) -> None:
+        if failure is not None and self._so_far is not None:
+            self._note(self._so_far())
 
     def tell(self, report: RedriveReport) -> None:
-        """Remember how far it is, and pass it on while it runs."""
+        """Pass on how far it is while it runs, and remember the end."""
+        if report.status != "running":
+            self._note(report)
+        elif self._progress is not None:
+            self._progress(report)
+
+    def _note(self, report: RedriveReport) -> None:
         self._done |= {
             "status": report.status, "matched": report.matched, "moved": report.moved, "returned": report.returned,
             "skipped": dict(report.skipped), "destinations": dict(report.destinations),
             "task_handle": report.task_handle,
         }  # fmt: skip
-        if self._progress is not None and report.status == "running":
-            self._progress(report)
 
 
 def _move_natively(

@@ -40,7 +40,7 @@ def redrive(
     run_id: str | None = None,
     dry_run: bool = False,
     reason: str = "",
-    begin: Callable[[], None] | None = None,
+    begin: Callable[[Callable[[], RedriveReport]], None] | None = None,
     progress: Progress | None = None,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -49,7 +49,7 @@ def redrive(
 
     A message that comes back during the run is not sent a second time, and `stop_after` of them stop the run. A
     `canary` goes first, and the others only follow when it was handled. `begin` is called before the first message can
-    move, when nothing is left that could be refused.
+    move, when nothing is left that could be refused, with what tells how far the run is at any time.
     """
     check_options(
         limit=limit, rate=rate, canary=canary, canary_wait=canary_wait, stop_after=stop_after,
@@ -77,7 +77,7 @@ def redrive(
     else:
         walk = Meeting(source, chosen, destinations)
     if begin is not None:
-        begin()
+        begin(lambda: chosen.report("running"))
     run = Run(source, chosen, walk, pace, watched=watched, stop_after=stop_after, progress=progress)
     with tracing.redriving(dead_letter_queue):
         report = run.finish(first)

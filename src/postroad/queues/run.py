@@ -64,7 +64,7 @@ class Run:
     def _go(self, is_enough: Callable[[], bool], moved: list[str] | None = None) -> bool:
         """Step to the end, or until it is enough; whether too many came back."""
         while not is_enough():
-            step = self._walk.step(self._step_limit())
+            step = self._step()
             self._count(step)
             if moved is not None:
                 moved += [message_id for message_id, _ in step.moved]
@@ -76,9 +76,10 @@ class Run:
             failpoints.hit("queue.redrive.mid")
         return False
 
-    def _step_limit(self) -> int:
+    def _step(self) -> MoveStep:
+        """One step, as large as the rate allows; when nothing more may go, only looks are left."""
         left = self._chosen.left
-        return STEP if left == 0 else min(self._pace.allowance(), STEP if left is None else left)
+        return self._walk.step(STEP if left == 0 else self._pace.allowance(), left)
 
     def _count(self, step: MoveStep) -> None:
         self._pace.spend(len(step.moved))

@@ -14,12 +14,14 @@ from postroad.queues.pace import STEP
 from postroad.queues.port import PeekedMessage
 from postroad.queues.report import RedriveReport
 
+_FEW = 10
+
 
 class Walk(Protocol):
     """A way through the queue, step by step."""
 
-    def step(self, limit: int) -> MoveStep:
-        """Move up to `limit` messages that were chosen; no cursor at the end."""
+    def step(self, allowed: int, left: int | None) -> MoveStep:
+        """Move up to `allowed` messages, and no more than are `left` to move; no cursor at the end."""
         ...
 
     def go_on(self) -> None:
@@ -48,8 +50,9 @@ class Plan:
         """What a run would do."""
         return self._chosen.report("dry_run", self._found)
 
-    def step(self, limit: int) -> MoveStep:
-        only = self._sequences[self._begun : self._begun + limit]
+    def step(self, allowed: int, left: int | None) -> MoveStep:
+        count = allowed if left is None else min(allowed, left)
+        only = self._sequences[self._begun : self._begun + count]
         self._begun += len(only)
         step = self._source.move(self._decide, only=only)
         more = self._begun < len(self._sequences)
@@ -93,7 +96,9 @@ class Meeting:
         self._destinations = destinations
         self._cursor: str | None = None
 
-    def step(self, limit: int) -> MoveStep:
+    def step(self, allowed: int, left: int | None) -> MoveStep:
+        # What is looked at in vain is held back: when few are left to move, few are looked at.
+        limit = allowed if not left else min(allowed, max(_FEW, left))
         step = self._source.move(_once(self._decide), cursor=self._cursor, limit=limit)
         self._cursor = step.cursor
         self._chosen.looked_at += step.looked_at + step.in_flight
