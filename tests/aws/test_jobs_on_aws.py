@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.jobs.dispatcher_rules import DispatcherRules
 from tests.jobs.fault_rules import DispatcherFaultRules
-from tests.jobs.floor import APP, SEED, TENANT, Floor
+from tests.jobs.floor import Floor
 from tests.jobs.rules import JobRules
-from tests.jobs.store_tasks import PAGE
-from tests.tasks.benches import eventually
+from tests.jobs.whole import run_the_example
 
 import postroad
 from postroad import Backend
 from postroad.connections.aws import AwsConnection
-from postroad.jobs.roles import duties
-from postroad.tasks import TaskWorker, ensure_queues
-from postroad.tasks.roles import Rounds
+from postroad.tasks import ensure_queues
 
 pytestmark = pytest.mark.aws
 
@@ -61,7 +57,7 @@ class TestDispatchersThatDieOnAws(DispatcherFaultRules):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("emulator", ["ministack", "moto"])
-def test_the_whole_job_of_the_seed_is_run_by_workers_and_dispatchers(
+def test_the_example_job_is_run_by_workers_and_dispatchers(
     request: pytest.FixtureRequest, emulator: str, unique: Callable[[str], str]
 ) -> None:
     endpoint, bucket = request.getfixturevalue(f"{emulator}_url"), unique("overflow")
@@ -71,25 +67,4 @@ def test_the_whole_job_of_the_seed_is_run_by_workers_and_dispatchers(
     with postroad.connect(place) as backend:
         backend.journal().init()
         ensure_queues(backend)
-        floor = Floor(backend)
-        floor.jobs.submit_job(SEED, job_id="job-456", request_id="req-789")
-
-        worker = TaskWorker(backend, imports=("tests.jobs.store_tasks",), tenant_id=TENANT, app=APP, wait=1.0)
-        with Rounds(duties(backend, tenant_id=TENANT, app=APP)), ThreadPoolExecutor(1) as thread:
-            running = thread.submit(worker.run)
-            try:
-                eventually(lambda: "Job Completed" in floor.types("job-456"), seconds=60)
-            finally:
-                worker.stop()
-                running.result()
-
-        assert floor.status("job-456")["progress"]["completed"] == 5
-        assert floor.types("job-456") == ["Job Created", "Job Completed"]
-        for task in SEED:
-            events = floor.of_task("job-456", task["taskId"])
-            assert [event.event_type for event in events] == [
-                "Task Pending", "Task Processing Started", "Task Completed",
-            ]  # fmt: skip
-        assert floor.of_task("job-456", "task-E")[-1].properties["output"] == {
-            "task-C": {"style": "modern", "of": "store-123", "read": len(PAGE)}, "task-D": {"of": "store-123"},
-        }  # fmt: skip
+        run_the_example(backend, wait=1.0)

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from tests.jobs.floor import TENANT, Floor
+from tests.jobs.whole import run_the_example
 
 import postroad
+from postroad import Backend
 from postroad.journal.states import every_event
-from postroad.tasks import TaskWorker
 
 
 @pytest.fixture
@@ -73,17 +74,5 @@ def test_a_job_of_hundreds_of_tasks_is_run_once_by_several_dispatchers(on_file: 
     assert len(on_file.events("j", "Job Completed")) == 1
 
 
-def test_a_job_of_real_children_runs_to_its_end(floor: Floor) -> None:
-    tasks = [
-        {"taskId": "a", "name": "echo", "input": {"n": 1}},
-        {"taskId": "b", "name": "echo", "input": {"n": 2}, "dependsOn": ["a"]},
-    ]
-    floor.jobs.submit_job(tasks, job_id="j")
-    worker = TaskWorker(floor.backend, imports=("tests.tasks.chores",), tenant_id=TENANT, app="shop")
-
-    while floor.status("j")["status"] == "processing":
-        worker.run(until_idle=True)
-        floor.wake()
-
-    assert floor.status("j")["status"] == "completed"
-    assert floor.status("j")["progress"]["completed"] == 2
+def test_the_example_job_is_run_by_workers_and_dispatchers(backend: Backend) -> None:
+    run_the_example(backend, wait=0.05)

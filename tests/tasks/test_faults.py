@@ -209,9 +209,9 @@ def test_a_worker_killed_right_after_the_order_is_made_good(bench: Bench, notes:
 
 
 def test_many_workers_that_keep_dying_end_every_task_once(bench: Bench, notes: Path) -> None:
-    handles = [bench.producer.submit("note", {"notes": str(notes), "n": n}) for n in range(40)]
+    handles = [bench.producer.submit("note", {"notes": str(notes), "n": n}) for n in range(24)]
     patient = {**SHORT, "max_attempts": 10}
-    for number in (7, 9, 4):
+    for number in (7, 4):
         failpoints = f"worker.before_result=kill9#{number}"
         with worker(bench.backend.url, failpoints=failpoints, **patient) as one:
             with worker(bench.backend.url, failpoints=failpoints, **patient) as other:
@@ -233,13 +233,13 @@ def test_many_workers_that_keep_dying_end_every_task_once(bench: Bench, notes: P
 
 def test_a_restarted_worker_costs_no_attempt_however_often(bench: Bench, notes: Path) -> None:
     handle = bench.producer.submit("sleep", {"notes": str(notes), "seconds": 60})
-    for restart in range(1, 5):
+    for restart in (1, 2):
         with worker(bench.backend.url, drain_timeout=0, max_attempts=1) as running:
             wait_for_lines(notes, restart)
             running.send_signal(signal.SIGTERM)
             assert running.wait(20) == 0
 
-    assert bench.types(handle.request_id).count("Task Interrupted") == 4
+    assert bench.types(handle.request_id).count("Task Interrupted") == 2
     assert bench.state(handle.request_id).state == "pending"
     assert Reconciler(bench.backend, tenant_id=TENANT, app=APP, stale_after=0).run_once() == 0
 

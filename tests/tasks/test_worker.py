@@ -64,7 +64,8 @@ def test_what_a_task_used_is_recorded(steady: Bench) -> None:
     assert usage == {"inputTokens": 7, "outputTokens": 1}
 
 
-def test_a_task_of_a_registry_of_ones_own_is_found_by_children(bench: Bench) -> None:
+def test_a_task_of_a_registry_of_ones_own_is_found_by_children(on_sqlite: Backend) -> None:
+    bench = Bench(on_sqlite)
     handle = bench.producer.submit("defined-here")
 
     TaskWorker(bench.backend, registry=here, tenant_id=TENANT, app=APP).run(until_idle=True)
@@ -135,7 +136,8 @@ def test_after_the_last_attempt_a_task_is_moved_to_the_dead_letters_and_fails_th
     assert bench.backend.queue("tasks-dlq").stats().visible == 0
 
 
-def test_a_tasks_own_limit_of_attempts_counts_before_the_workers(bench: Bench) -> None:
+def test_a_tasks_own_limit_of_attempts_counts_before_the_workers(on_sqlite: Backend) -> None:
+    bench = Bench(on_sqlite)
     registry = TaskRegistry()
     registry.command("flaky", ["sh", "-c", "exit 75"], max_attempts=4)
     handle = bench.producer.submit("flaky")
@@ -154,7 +156,8 @@ def test_a_result_that_json_cannot_hold_fails_the_task_after_one_attempt(steady:
     assert all("result" in str(state.error) for state in states)
 
 
-def test_a_result_above_the_limit_fails_the_task_after_one_attempt(bench: Bench) -> None:
+def test_a_result_above_the_limit_fails_the_task_after_one_attempt(on_sqlite: Backend) -> None:
+    bench = Bench(on_sqlite)
     state = bench.run_one("return-megabytes", {"size": 2_000}, max_output_bytes=1_000)
 
     assert (state.state, state.attempt, state.error_category) == ("failed", 1, "validation")
@@ -358,7 +361,8 @@ def test_a_large_result_survives_a_journal_that_is_down(bench: Bench) -> None:
     assert bench.state(handle.request_id).output == "x" * 400_000
 
 
-def test_events_of_two_workers_tell_them_apart(bench: Bench) -> None:
+def test_events_of_two_workers_tell_them_apart(on_sqlite: Backend) -> None:
+    bench = Bench(on_sqlite)
     handle = bench.producer.submit("echo")
 
     bench.work(worker_id="worker-7")
