@@ -276,3 +276,15 @@ def test_a_limit_is_looked_for_in_handfuls_and_never_exceeded(scripted: Endpoint
 
     assert scripted.calls("ReceiveMessage")[0]["MaxNumberOfMessages"] == 10
     assert (report.status, report.moved, report.matched) == ("limit", 2, 10)
+
+
+def test_a_throttled_send_is_tried_again_and_what_is_left_is_told(scripted: Endpoint, account: Account) -> None:
+    throttled = {"Code": "ThrottlingException", "SenderFault": False, "Message": "slow down"}
+    scripted.on("ReceiveMessage", letters("a", "b"), Answer({"Messages": []}))
+    scripted.on("SendMessageBatch", lambda call: sent_but(call, b=throttled), all_sent)
+    scripted.on("DeleteMessageBatch", done)
+
+    report = redrive(account, "jobs-dlq", native=False)
+
+    assert (report.status, report.moved, report.skipped) == ("done", 2, {})
+    assert [len(call["Entries"]) for call in scripted.calls("SendMessageBatch")] == [2, 1]
