@@ -11,6 +11,7 @@ import pytest
 from tests.aws.cloud import Cloud, dynamodb_event
 
 from postroad.agents import AgentEvent
+from postroad.agents.aws.rows import row_of
 from postroad.agents.tables import SUBSCRIBERS
 from postroad.errors import AgentDeleted, AgentExists, AgentNotFound, ConsentRequired, NotSupported
 from postroad.lambdas import aggregator, sweeper
@@ -142,9 +143,11 @@ def test_a_row_of_an_agent_that_is_gone_is_dropped(cloud: Cloud) -> None:
     cloud.aggregate()
     rows = cloud.rows()
 
-    cloud.agents.delete(cloud.id("bob"))
+    deleted = cloud.agents.delete(cloud.id("bob"))
 
+    assert (deleted.subscriptions, deleted.discarded) == (1, 0)
     assert cloud.release(dynamodb_event(rows)) == {"batchItemFailures": []}
+    assert cloud.store.release([row_of(row) for row in rows]).dropped == 1
 
 
 def test_a_throttled_producer_fails_from_there_on_and_others_go_on(

@@ -58,7 +58,8 @@ class DynamoRegistry:
 
     def known(self, agent_ids: Collection[str]) -> set[str]:
         """Which of these are registered."""
-        return {agent_id for agent_id in agent_ids if self.get(agent_id) is not None}
+        found = self._tables.read(AGENTS, [{"agentId": text(agent_id)} for agent_id in agent_ids])
+        return {item["agentId"]["S"] for item in found if item["state"]["S"] == "active"}
 
     def set_token(self, agent_id: str, token_hash: str, *, former_until: float) -> bool:
         """Give the agent another token."""

@@ -13,7 +13,7 @@ from postroad.agents.aws.tables import Tables
 from postroad.agents.aws.values import number, text
 from postroad.agents.outgoing import Held, Marker, Pair, Recipient, Replay, Row
 from postroad.agents.rules import time_text
-from postroad.agents.tables import AGENTS, BY_SUBSCRIBER, SUBSCRIBER_EVENTS, SUBSCRIBERS, Table
+from postroad.agents.tables import AGENTS, BY_SUBSCRIBER, SUBSCRIBER_EVENTS, SUBSCRIBERS
 from postroad.errors import Unavailable
 
 _STATE: Final = {"#state": "state"}
@@ -24,7 +24,6 @@ _RUNNING: Final = f"{_UNHELD} AND #state <> :paused"
 _COUNT: Final = "heldFrom.#notes = heldFrom.#notes + :one"
 _AS_SEEN: Final = "heldFrom.#key = :key AND heldFrom.#notes = :notes"
 _WAITING: Final = "#state = :draining OR (#state = :active AND attribute_exists(replay))"
-_MOST_KEYS: Final = 100
 _TRIES: Final = 10
 
 
@@ -36,7 +35,7 @@ class DynamoRelease:
 
     def recipients(self, agent_ids: Sequence[str]) -> Mapping[str, Recipient]:
         """Those of the agents that are there."""
-        items = self._read(AGENTS, [{"agentId": text(agent_id)} for agent_id in agent_ids])
+        items = self._tables.read(AGENTS, [{"agentId": text(agent_id)} for agent_id in agent_ids])
         return {item["agentId"]["S"]: _recipient(item) for item in items if item["state"]["S"] == "active"}
 
     def pairs(self, subscriber_id: str, producer_ids: Collection[str]) -> Mapping[str, Pair]:
@@ -49,7 +48,7 @@ class DynamoRelease:
         # The index may lag behind: it tells where else to look, and each pair is then read as it is.
         wanted = sorted({item["producerId"]["S"] for item in held} | set(producer_ids))
         keys = [pair_key(subscriber_id, producer_id) for producer_id in wanted]
-        return {item["producerId"]["S"]: _pair(item) for item in self._read(SUBSCRIBERS, keys)}
+        return {item["producerId"]["S"]: _pair(item) for item in self._tables.read(SUBSCRIBERS, keys)}
 
     def hold(self, row: Row) -> bool:
         """Note from where on nothing was sent; an earlier note stays, a lower key counts. False without a pair."""
@@ -64,7 +63,7 @@ class DynamoRelease:
                 or self._note(row, f"SET {_COUNT}", "attribute_exists(heldFrom)", {":one": number(1)})
             ):  # fmt: skip
                 return True
-            if not list(self._read(SUBSCRIBERS, [pair_key(row.subscriber_id, row.producer_id)])):
+            if not list(self._tables.read(SUBSCRIBERS, [pair_key(row.subscriber_id, row.producer_id)])):
                 return False
         raise Unavailable(f"the subscription of {row.subscriber_id} to {row.producer_id} changes all the time")
 
@@ -143,17 +142,7 @@ class DynamoRelease:
 
     def read(self, keys: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Rows by their keys."""
-        return list(self._read(SUBSCRIBER_EVENTS, keys))
-
-    def _read(self, table: Table, keys: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-        """Items by their keys, as the last writes left them; what was not processed is asked for again."""
-        name = self._tables.name(table)
-        for start in range(0, len(keys), _MOST_KEYS):
-            wanted: Any = list(keys[start : start + _MOST_KEYS])
-            while wanted:
-                answer = self._tables.batch("batch_get_item", {name: {"Keys": wanted, "ConsistentRead": True}})
-                yield from answer["Responses"].get(name, [])
-                wanted = answer.get("UnprocessedKeys", {}).get(name, {}).get("Keys", [])
+        return list(self._tables.read(SUBSCRIBER_EVENTS, keys))
 
     def _rows(self, subscriber_id: str, producer_id: str, from_key: str) -> Iterable[Row]:
         items = self._tables.pages(

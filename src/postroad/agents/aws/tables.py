@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from postroad.agents.tables import TABLES, Table
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import Make, translated
-from postroad.errors import ConfigurationError, PostroadError
+from postroad.errors import ConfigurationError, PostroadError, Throttled
 from postroad.settings.agents import table_name
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
+
+MOST_KEYS: Final = 100
+_PAUSES: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 class Tables:
@@ -60,6 +65,21 @@ class Tables:
         """Call DynamoDB on several items; what it did not process is in the answer."""
         with translated(f"DynamoDB {operation}", self._known):
             return getattr(self.client, operation)(RequestItems=requests)
+
+    def read(self, table: Table, keys: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """Items by their keys, as the last writes left them; what was not processed is asked for again."""
+        name = self.name(table)
+        for start in range(0, len(keys), MOST_KEYS):
+            wanted: Any = list(keys[start : start + MOST_KEYS])
+            for pause in _PAUSES:
+                answer = self.batch("batch_get_item", {name: {"Keys": wanted, "ConsistentRead": True}})
+                yield from answer["Responses"].get(name, [])
+                wanted = answer.get("UnprocessedKeys", {}).get(name, {}).get("Keys", [])
+                if not wanted:
+                    break
+                time.sleep(pause)
+            else:
+                raise Throttled(f"DynamoDB table {name!r} gives less than it is asked for", remedy="Try again.")
 
     def pages(self, operation: str, table: Table, **parameters: Any) -> Any:
         """All items of a query or scan."""
