@@ -23,7 +23,7 @@ from postroad.queues import OutgoingMessage, QueueSpec, redrive
 from postroad.queues.markers import read_dead
 from postroad.wiring import Backend
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 MESSAGES = int(os.environ.get("POSTROAD_TEST_CHAT_MESSAGES", "120"))
 USERS = 10
@@ -78,7 +78,7 @@ class Workers:
         running = [worker for worker in self._running if worker.poll() is None]
         for worker in running:
             worker.send_signal(signal.SIGTERM)
-        return [worker.wait(20) for worker in running]
+        return [worker.wait(30) for worker in running]
 
     def clear(self) -> None:
         for worker in self._running:
@@ -177,7 +177,7 @@ def test_workers_that_die_at_every_step_leave_one_row_and_one_alert_for_each_mes
 
     for failpoint in STEPS:
         offline.send([OutgoingMessage(missed(failpoint, user="kim").to_json())])
-        assert workers.start(f"{failpoint}=kill9").wait(30) == -signal.SIGKILL
+        assert workers.start(f"{failpoint}=kill9").wait(100) == -signal.SIGKILL
     workers.start()
     eventually(lambda: is_idle(backend, store) and len(apple.shown("kim")) == len(STEPS))
 

@@ -106,7 +106,7 @@ class NotificationStore:
     def keep(self, messages: Sequence[OfflineMessage], compose: Compose) -> list[Kept]:
         """Store the messages and record their pushes, all or nothing; "conflict" when another content is stored."""
         with self.outbox.database.transaction() as session:
-            kept = [self._kept(session, message) for message in messages]
+            kept: list[Kept] = [self._kept(session, message) for message in messages]
             failpoints.hit("notifications.offline.mid")
             new = [message for message, outcome in zip(messages, kept, strict=True) if outcome == "stored"]
             self._record_pushes(session, [event for each in new for event in self._events(session, each, compose)])

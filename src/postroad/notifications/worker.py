@@ -66,7 +66,7 @@ class NotificationWorker:
         self._batch, self.wait, self._pause, self._visibility = batch, wait, pause, visibility
         self._delays = tuple(float(delay) for delay in retry_delays)
         senders: dict[Platform, PushSender | None] = {"apns": apns, "fcm": fcm}
-        self.breakers = {
+        self.breakers: dict[Platform, ProviderBreaker] = {
             platform: ProviderBreaker(failures=breaker_failures, seconds=breaker_seconds)
             for platform, sender in senders.items()
             if sender is not None
