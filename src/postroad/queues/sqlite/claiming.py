@@ -29,7 +29,8 @@ WHERE m.id >= ? AND m.id < ? ORDER BY m.id LIMIT ?
 """  # noqa: S608 - COLUMNS is a constant
 _FREE_GROUPS: Final = "SELECT id FROM grp WHERE queue = ? AND visible_us <= ? ORDER BY visible_us LIMIT ?"
 _OF_GROUP: Final = f"""
-SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, lease.error, m.due_us
+SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, lease.error,
+    max(coalesce(m.due_us, 0), coalesce(lease.visible_us, 0))
 FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.grp = ? ORDER BY m.id LIMIT ?
 """  # noqa: S608 - COLUMNS is a constant
 _LEASE: Final = """
@@ -139,7 +140,7 @@ class Claimer:
         self, tx: Transaction, state: QueueState, group: int, limit: int, now_us: int, monotonic_us: int
     ) -> Iterator[Row]:
         for *columns, due_us in every(tx.connection, _OF_GROUP, (group, limit)):
-            if due_us is not None and due_us > monotonic_us:
+            if due_us > monotonic_us:
                 return
             row = Row(*columns)
             if self._is_alive(tx, state, row, now_us):

@@ -9,8 +9,11 @@ from postroad.connections.transaction import Transaction
 from postroad.queues.sqlite.ids import channel
 from postroad.queues.sqlite.state import QueueState
 
-_LOCKED_UNTIL: Final = "SELECT max(visible_us) FROM lease WHERE grp = ?"
-_HEAD: Final = "SELECT due_us FROM message WHERE grp = ? ORDER BY id LIMIT 1"
+_LOCKED_UNTIL: Final = "SELECT max(visible_us) FROM lease WHERE grp = ? AND held = 1"
+_HEAD: Final = """
+SELECT max(coalesce(m.due_us, 0), coalesce(lease.visible_us, 0))
+FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.grp = ? ORDER BY m.id LIMIT 1
+"""
 _SET: Final = "UPDATE grp SET visible_us = ? WHERE id = ?"
 _DELETE: Final = "DELETE FROM grp WHERE id = ?"
 
@@ -23,6 +26,6 @@ def regroup(tx: Transaction, state: QueueState, group: int, monotonic_us: int) -
         return
     locked_until = one(tx.connection, _LOCKED_UNTIL, (group,))[0] or 0
     # A group that becomes free goes behind those that are free already, so that none starves.
-    tx.connection.execute(_SET, (max(locked_until, head[0] or 0, monotonic_us), group))
+    tx.connection.execute(_SET, (max(locked_until, head[0], monotonic_us), group))
     if locked_until <= monotonic_us:
         tx.touch(channel(state.id))
