@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import mmap
 import multiprocessing
 import os
 import resource
@@ -150,6 +151,12 @@ def stop_ones_keeper(input: Input, ctx: TaskContext) -> Any:
 @task("eat-memory", memory_limit=600_000_000)
 def eat_memory(input: Input, ctx: TaskContext) -> Any:
     return len(bytearray(900_000_000))
+
+
+@task("hold-memory")
+def hold_memory(input: Input, ctx: TaskContext) -> Any:
+    hold_memory.__dict__["held"] = mmap.mmap(-1, 700_000_000)
+    return os.getpid()
 
 
 @task("exit-silently")

@@ -177,6 +177,18 @@ def test_a_child_may_be_kept_for_several_successful_tasks() -> None:
     assert after["count"] == 1
 
 
+def test_a_child_that_outgrew_the_limit_of_another_task_is_not_kept() -> None:
+    with nursery(child_reuse=5) as made:
+        seat = made.seat()
+        grown = output(run(seat, "hold-memory"))
+        after = output(run(seat, "count-up"))
+        kept = output(run(seat, "count-up"))
+        seat.close()
+
+    assert grown != after["pid"] == kept["pid"]
+    assert not is_alive(grown)
+
+
 def test_the_result_of_a_lasting_childs_last_task_counts_only_with_a_clean_exit() -> None:
     with nursery(child_reuse=2) as made:
         seat = made.seat()

@@ -10,6 +10,7 @@ import os
 import select
 import shutil
 import signal
+from math import inf
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,6 +35,7 @@ class Keeper:
         self._zygote = zygote
         self._deaths = Deaths()
         self._child: Child | None = None
+        self._widest = min((task.memory_limit or inf for task in life.tasks.definitions()), default=inf)
 
     def serve(self) -> NoReturn:
         """Run orders one after the other; ends with the process."""
@@ -88,6 +90,9 @@ class Keeper:
         if watch.ended:
             self._child = None
             child.close()
+        elif self._widest != inf and kernel.address_space_bytes(child.pid) > self._widest:
+            # The next task may have a limit that this child has outgrown without it.
+            self._bury(child)
         self._line.tell(report)
 
     def _bury(self, child: Child) -> None:

@@ -89,8 +89,17 @@ def kill_group(leader: int, number: int) -> None:
 
 def resident_bytes(pid: int) -> int:
     """How much memory the process holds now; 0 when that cannot be told."""
+    return _pages(pid, 1) * resource.getpagesize()
+
+
+def address_space_bytes(pid: int) -> int:
+    """How much memory the process has asked for, held or not; 0 when that cannot be told."""
+    return _pages(pid, 0) * resource.getpagesize()
+
+
+def _pages(pid: int, field: int) -> int:
     try:
-        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * resource.getpagesize()
+        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[field])
     except (OSError, IndexError, ValueError):
         return 0
 
