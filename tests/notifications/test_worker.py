@@ -22,7 +22,7 @@ from postroad.notifications import (
     WorkerReport,
 )
 from postroad.notifications.identity import offline_push_id
-from postroad.queues import OutgoingMessage, PeekedMessage, redrive
+from postroad.queues import OutgoingMessage, PeekedMessage, QueueSpec, redrive
 from postroad.queues.markers import DeadLetter, read_dead
 from postroad.wiring import Backend
 
@@ -377,3 +377,35 @@ def test_a_message_that_cannot_be_stored_does_not_fail_those_beside_it(
     assert [report.dead_lettered for report in reports] == [0, 0, 1]
     ((_, marker),) = dead(backend, "offline-dlq")
     assert (marker.reason, str(marker.error).partition(" [")[0]) == ("handler_failed", "ValueError: no room for m3")
+
+
+def test_dead_letters_go_where_they_were_told_when_the_queue_names_none(
+    backend: Backend, store: NotificationStore
+) -> None:
+    backend.create_queue(QueueSpec("bare-queue"))
+    send(backend, "bare-queue", "nonsense")
+
+    report = worker_for(backend, store, push_queue="bare-queue", push_dlq="push-dlq", fcm=Provider()).run_once()
+
+    ((_, marker),) = dead(backend, "push-dlq")
+    assert report.dead_lettered == 1
+    assert (marker.source, marker.reason) == ("bare-queue", "invalid")
+
+
+def test_without_dead_letters_what_cannot_be_read_stays_in_the_queue(
+    backend: Backend, store: NotificationStore
+) -> None:
+    backend.create_queue(QueueSpec("bare-queue"))
+    send(backend, "bare-queue", "nonsense")
+
+    report = worker_for(backend, store, push_queue="bare-queue", fcm=Provider()).run_once()
+
+    assert report == WorkerReport(retried=1)
+    assert held(backend, "bare-queue") == 1
+
+
+def test_a_fifo_queue_is_refused(backend: Backend, store: NotificationStore) -> None:
+    backend.create_queue(QueueSpec("push.fifo", fifo=True))
+
+    with pytest.raises(ConfigurationError, match=r"push_queue: 'push\.fifo' is FIFO"):
+        worker_for(backend, store, push_queue="push.fifo")

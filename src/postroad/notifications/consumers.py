@@ -16,7 +16,7 @@ from postroad.notifications.push import PushProcessor
 from postroad.notifications.report import Tally
 from postroad.notifications.verdicts import Ack, Again, Bury, Patience, Verdict, judge_push
 from postroad.queues import Delivery, Queue, QueueSpec
-from postroad.queues.burying import DeadLetters, GivenDeadLetters, OwnDeadLetters, describe
+from postroad.queues.burying import describe
 
 _Received = tuple[Delivery, OfflineMessage]
 _OF_THE_DATABASE: Final = (TransportError, ConfigurationError, StorageFull)
@@ -115,13 +115,6 @@ def patience_for(backend: Queues, queue: Queue, delays: tuple[float, ...]) -> Pa
     """How patient a consumer of this queue is."""
     retention = backend.queue_spec(queue.name).retention
     return Patience(delays=delays, max_receives=queue.traits.max_receives, retention=retention)
-
-
-def dead_letters_for(queue: Queue, given: Queue | None) -> DeadLetters:
-    """The queue's own dead letters; where it has none, those that were named."""
-    if queue.traits.max_receives is not None or given is None:
-        return OwnDeadLetters()
-    return GivenDeadLetters(given, SYSTEM_CLOCK)
 
 
 def _failed(error: Exception, delivery: Delivery, patience: Patience) -> Verdict:

@@ -8,15 +8,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError
 from postroad.notifications.breaker import ProviderBreaker
-from postroad.notifications.consumers import (
-    OfflineConsumer,
-    PushConsumer,
-    Queues,
-    dead_letters_for,
-    patience_for,
-)
+from postroad.notifications.consumers import OfflineConsumer, PushConsumer, Queues, patience_for
 from postroad.notifications.intake import Intake, Judge
 from postroad.notifications.loops import Loop
 from postroad.notifications.offline import OfflineProcessor
@@ -29,6 +24,7 @@ from postroad.notifications.results import PushSender
 from postroad.notifications.store import NotificationStore
 from postroad.notifications.telling import Teller, tell_disabled
 from postroad.queues import Queue
+from postroad.queues.burying import DeadLetters, GivenDeadLetters, OwnDeadLetters
 
 STOP_SECONDS: Final = 5.0
 _SLICE_SECONDS: Final = 0.25
@@ -77,9 +73,9 @@ class NotificationWorker:
         self._relay = None if self.push_queue is None else relay(store, self.push_queue)
         self._loops = {
             "offline": self._offline_loop(
-                offline or OfflineProcessor(store), self._letters(offline_dlq, "offline_dlq")
+                offline or OfflineProcessor(store), self._letters(self.offline_queue, offline_dlq, "offline_dlq")
             ),
-            "push": self._push_loop(concurrency, self._letters(push_dlq, "push_dlq")),
+            "push": self._push_loop(concurrency, self._letters(self.push_queue, push_dlq, "push_dlq")),
         }
 
     @property
@@ -143,9 +139,10 @@ class NotificationWorker:
 
     def _receive(self, name: str, wait: float) -> int:
         loop = self._loops[name]
-        if loop is None or (name == "push" and self._most_pushes() == 0):
+        most = self._most_pushes() if name == "push" else None
+        if loop is None or most == 0:
             return 0
-        received = loop.intake.receive(max(0.0, wait))
+        received = loop.intake.receive(max(0.0, wait), most=most)
         loop.intake.wait_until_idle()
         return received
 
@@ -168,10 +165,14 @@ class NotificationWorker:
             )  # fmt: skip
         return queue
 
-    def _letters(self, given: str | None, field: str) -> Queue | None:
-        return None if given is None else self._backend.queue(queue_name(given, field=field))
+    def _letters(self, queue: Queue | None, given: str | None, field: str) -> DeadLetters:
+        """The queue's own dead letters; where it has none, those that were named."""
+        name = None if given is None else queue_name(given, field=field)
+        if name is None or queue is None or queue.traits.max_receives is not None:
+            return OwnDeadLetters()
+        return GivenDeadLetters(self._backend.queue(name), SYSTEM_CLOCK)
 
-    def _offline_loop(self, processor: OfflineProcessor, letters: Queue | None) -> Loop | None:
+    def _offline_loop(self, processor: OfflineProcessor, letters: DeadLetters) -> Loop | None:
         if self.offline_queue is None:
             return None
         patience = patience_for(self._backend, self.offline_queue, self._delays)
@@ -179,7 +180,7 @@ class NotificationWorker:
         # On one thread and in one transaction: they all write to one database, and wait for nothing else.
         return self._loop(self.offline_queue, consumer, letters, concurrency=1, together=self._batch)
 
-    def _push_loop(self, concurrency: int, letters: Queue | None) -> Loop | None:
+    def _push_loop(self, concurrency: int, letters: DeadLetters) -> Loop | None:
         if self.push_queue is None:
             return None
         if not self.breakers:
@@ -193,7 +194,7 @@ class NotificationWorker:
         self,
         queue: Queue,
         judge: Judge,
-        letters: Queue | None,
+        letters: DeadLetters,
         *,
         concurrency: int,
         together: int = 1,
@@ -202,7 +203,7 @@ class NotificationWorker:
         teller = Teller(queue.name)
         intake = Intake(
             queue, judge, batch=self._batch, concurrency=concurrency, together=together, visibility=self._visibility,
-            dead_letters=dead_letters_for(queue, letters), tally=self._tally, teller=teller,
+            dead_letters=letters, tally=self._tally, teller=teller,
         )  # fmt: skip
         return Loop(
             intake, teller, wait=self.wait, pause=self._pause, check_database=self._store.check, most=most

@@ -66,6 +66,7 @@ class _Line:
         self._timeout = timeout
         self._loop = asyncio.new_event_loop()
         self._client = self._opened()
+        self._under_way: set[asyncio.Task[Answer]] = set()
         self._given_up: set[httpx.AsyncClient] = set()
         self._stopped = False
         self._guard = threading.Lock()
@@ -94,26 +95,34 @@ class _Line:
             self._thread.join()
 
     async def _post(self, path: str, headers: Mapping[str, str], content: bytes) -> Answer:
-        client = self._client
+        client, under_way = self._client, self._under_way
+        exchange = self._loop.create_task(_exchange(client, path, headers, content))
+        under_way.add(exchange)
         try:
             async with asyncio.timeout(self._timeout):
-                return await _exchange(client, path, headers, content)
+                return await exchange
         except TimeoutError:
             # The connection may be dead; what else is under way on it has its own time.
-            self._give_up(client, after=self._timeout)
+            self._give_up(client)
             return _unheard("Timeout")
+        except asyncio.CancelledError:
+            return _unheard("Closed" if self._stopped else "ConnectionLost")
         except Exception as error:
             if not isinstance(error, httpx.HTTPError) or isinstance(error, httpx.LocalProtocolError):
-                # The provider sent what is no HTTP. Nobody else hears anything on this connection any more.
-                self._give_up(client, after=0.0)
+                # The provider sent what is no HTTP: nobody hears anything on this connection any more.
+                self._give_up(client)
+                for other in under_way:
+                    other.cancel()
             return _unheard(type(error).__name__)
+        finally:
+            under_way.discard(exchange)
 
-    def _give_up(self, client: httpx.AsyncClient, *, after: float) -> None:
-        """Use another connection from now on, and close this one after so many seconds."""
+    def _give_up(self, client: httpx.AsyncClient) -> None:
+        """Use another connection from now on, and close this one when nothing can be under way on it any more."""
         if client is self._client:
-            self._client = self._opened()
+            self._client, self._under_way = self._opened(), set()
             self._given_up.add(client)
-            self._loop.call_later(after, self._forget, client)
+            self._loop.call_later(self._timeout, self._forget, client)
 
     def _forget(self, client: httpx.AsyncClient) -> None:
         task = self._loop.create_task(client.aclose())
