@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,14 @@ from tests.tasks.processes import worker
 import postroad
 from postroad import Backend
 from postroad.connections.aws import AwsConnection
-from postroad.errors import Conflict, QueueNotFound
+from postroad.errors import ConfigurationError, Conflict, QueueNotFound, Unavailable
+from postroad.journal import AppendResult, JournalEvent
 from postroad.journal.folding import TERMINAL
 from postroad.lambdas import dlq_processor
 from postroad.tasks import Reconciler, TaskProducer, ensure_queues
+from postroad.tasks.books import Books
+from postroad.tasks.leases import Lease
+from postroad.tasks.recording import Scribe, TaskId
 
 pytestmark = pytest.mark.aws
 
@@ -125,6 +129,30 @@ def test_without_a_bucket_a_large_result_fails_its_task_and_does_not_run_again(u
 
     state = bench.state(handle.request_id)
     assert (state.state, state.attempt, state.error_category) == ("failed", 1, "validation")
+
+
+class Down:
+    """A journal that takes nothing."""
+
+    def append(self, events: Sequence[JournalEvent]) -> list[AppendResult]:
+        raise Unavailable("no journal at the moment")
+
+
+def test_what_a_lease_owes_in_a_blob_is_not_taken_for_recorded_without_the_bucket(url: str, bench: Bench) -> None:
+    scribe = Scribe(app=APP, environment="dev", origin="sqs-worker", clock=bench.backend.clock)
+    task = TaskId(tenant_id=TENANT, request_id="r1", run=1)
+    event = scribe.event("Task Completed", task, output="x" * 300_000, durationMs=1, exitCode=0)
+    Books(bench.backend, Down()).write(TENANT, "r1", Lease().settled(event), [event], expect=None)
+
+    held = Books(bench.backend).read(TENANT, "r1")
+    assert held is not None
+    with postroad.connect(url.partition("&bucket=")[0]) as bare:
+        with pytest.raises(ConfigurationError, match="bucket"):
+            Books(bare).record_owed(held)
+
+    assert bench.types("r1") == []
+    assert Books(bench.backend).record_owed(held) is True
+    assert bench.state("r1").output == "x" * 300_000
 
 
 @pytest.mark.slow
