@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.jobs.floor import TENANT, Floor
+from tests.jobs.floor import APP, SEED, TENANT, Floor
+from tests.jobs.store_tasks import PAGE
 from tests.jobs.whole import run_the_example
 
 import postroad
 from postroad import Backend
+from postroad.errors import OverflowMismatch
 from postroad.journal.states import every_event
+from postroad.operations.why import why
+from postroad.tasks.health import HealthCheck
 
 
 @pytest.fixture
@@ -72,6 +76,22 @@ def test_a_job_of_hundreds_of_tasks_is_run_once_by_several_dispatchers(on_file: 
     assert set(_pendings(on_file).values()) == {1}
     assert len(_pendings(on_file)) == 200
     assert len(on_file.events("j", "Job Completed")) == 1
+
+
+def test_a_blob_that_is_gone_hides_no_state(on_file: Floor, tmp_path: Path) -> None:
+    on_file.jobs.submit_job(SEED, job_id="j")
+    on_file.end("j", "task-A", output=PAGE)
+    blobs = [path for path in tmp_path.rglob("*-payload.json*") if path.is_file()]
+
+    for path in blobs:
+        path.unlink()
+
+    assert len(blobs) == 1
+    assert on_file.states("j")["task-A"] == "completed"
+    assert HealthCheck(on_file.backend, tenant_id=TENANT, app=APP).check().summary["totalProcessing"] == 0
+    assert why(on_file.backend, "j.task-A", tenant=TENANT, app=APP).verdict == "completed"
+    with pytest.raises(OverflowMismatch):
+        on_file.of_task("j", "task-A")
 
 
 def test_the_example_job_is_run_by_workers_and_dispatchers(backend: Backend) -> None:
