@@ -135,10 +135,15 @@ def test_an_alert_is_sent_once_for_the_same_tasks_within_a_quarter_of_an_hour(ba
     assert len(ears.heard) > 3
 
 
-def test_an_alert_that_fails_does_not_fail_the_check(backend: Backend) -> None:
+def test_an_alert_that_fails_does_not_fail_the_check_and_is_sent_again_by_the_next(backend: Backend) -> None:
     _record(backend, "lost", "Task Processing Started", -30)
+    deaf, ears = Ears(ok=False), Ears()
 
-    assert _check(backend, alerts=Ears(ok=False)).check(now=_at(0)).summary["critical"] == 1
+    assert _check(backend, alerts=deaf).check(now=_at(0)).summary["critical"] == 1
+    _check(backend, alerts=ears).check(now=_at(5))
+    _check(backend, alerts=ears).check(now=_at(10))
+
+    assert (len(deaf.heard), len(ears.heard)) == (1, 1)
 
 
 def test_one_task_is_looked_at_by_its_id(backend: Backend) -> None:

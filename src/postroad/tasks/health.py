@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from postroad.errors import PostroadError
 from postroad.items import ABSENT
 from postroad.journal import Journal, JournalEvent
 from postroad.journal.folding import HEARTBEAT, STARTED, TaskState, fold
@@ -151,10 +153,13 @@ class HealthCheck:
         result = self._alerts.send("\n".join(_lines(kind, tasks, self._app)))
         if not result.ok:
             tell("task_alert_failed", kind=kind, status=result.status, reason=result.reason)
+            # Nobody has heard of it, so the next check tells again.
+            with suppress(PostroadError):
+                self._items.delete(self._alerted(kind))
 
     def _is_news(self, kind: str, tasks: Sequence[dict[str, Any]], moment: int) -> bool:
         """Whether this set was not told of within a quarter of an hour; whoever asks first tells."""
-        key = f"{self._tenant}/{_ALERTED_KEY}{self._app}#{kind}"
+        key = self._alerted(kind)
         ids = sorted(task["requestId"] for task in tasks)
         item = self._items.get(key)
         if item is not None:
@@ -163,6 +168,9 @@ class HealthCheck:
                 return False
         value = msgspec.json.encode((moment, ids))
         return self._items.put(key, value, expect=ABSENT if item is None else item.version).ok
+
+    def _alerted(self, kind: str) -> str:
+        return f"{self._tenant}/{_ALERTED_KEY}{self._app}#{kind}"
 
     def _milliseconds(self, now: datetime | None) -> int:
         return int((self._backend.clock.now() if now is None else now).timestamp() * 1_000)
