@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import Make, translated, was_unsure
 from postroad.errors import ConfigurationError, OutcomeUnknown
-from postroad.items.port import ABSENT, ANY, Expect, Item, ItemPage, ItemResult, ItemsTraits
+from postroad.items.port import ABSENT, ANY, Expect, Expected, Item, ItemPage, ItemResult, ItemsTraits
 from postroad.items.rules import (
     MAX_VALUE_BYTES,
     check_expect,
@@ -63,27 +63,27 @@ class DynamoItems:
         with translated(f"DynamoDB get of {key!r}", self._known):
             return _item(key, self._row(key))
 
-    def put(self, key: str, value: bytes, *, expect: int | Expect = ANY) -> ItemResult:
+    def put(self, key: str, value: bytes, *, expect: Expected = ANY) -> ItemResult:
         """Write the value if the expected version, absence or anything is there."""
         check_key(key)
         check_value(value)
-        check_expect(expect)
+        wanted = check_expect(expect)
         write_id = uuid.uuid4().hex
         values = {":value": {"B": value}, ":one": _ONE, ":write": {"S": write_id}}
         update = "SET #value = :value, #write = :write ADD #version :one"
-        done, raw = self._write("update_item", key, expect, values, UpdateExpression=update, ReturnValues="ALL_NEW")
+        done, raw = self._write("update_item", key, wanted, values, UpdateExpression=update, ReturnValues="ALL_NEW")
         # An attempt whose answer was lost may be met by the next one: then it is this write that is there.
         met_itself = raw is not None and raw.get("write") == {"S": write_id}
         return ItemResult(ok=done or met_itself, item=_item(key, raw))
 
-    def delete(self, key: str, *, expect: int | Expect = ANY) -> ItemResult:
+    def delete(self, key: str, *, expect: Expected = ANY) -> ItemResult:
         """Remove the item if the expected version is there; ok with `ANY` also when there is none."""
         check_key(key)
-        check_expect(expect)
-        if expect is ABSENT:
+        wanted = check_expect(expect)
+        if wanted is ABSENT:
             current = self.get(key)
             return ItemResult(ok=current is None, item=current)
-        done, raw = self._write("delete_item", key, expect, {})
+        done, raw = self._write("delete_item", key, wanted, {})
         if not done and raw is None and was_unsure():
             raise OutcomeUnknown(f"DynamoDB delete of {key!r}: it is gone, by this call or by another")
         return ItemResult(ok=done, item=None if done else _item(key, raw))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import threading
 
-from postroad.items.port import ANY, Expect, Item, ItemPage, ItemResult, ItemsTraits
+from postroad.items.port import ANY, Expected, Item, ItemPage, ItemResult, ItemsTraits
 from postroad.items.rules import MAX_VALUE_BYTES, check_expect, check_key, check_scan, check_value, holds
 
 _TRAITS = ItemsTraits(durable=False, joins_writes=False, max_value_bytes=MAX_VALUE_BYTES)
@@ -29,14 +29,14 @@ class MemoryItems:
         with self._lock:
             return self._items.get(key)
 
-    def put(self, key: str, value: bytes, *, expect: int | Expect = ANY) -> ItemResult:
+    def put(self, key: str, value: bytes, *, expect: Expected = ANY) -> ItemResult:
         """Write the value if the expected version, absence or anything is there."""
         check_key(key)
         check_value(value)
-        check_expect(expect)
+        wanted = check_expect(expect)
         with self._lock:
             current = self._items.get(key)
-            if not holds(expect, None if current is None else current.version):
+            if not holds(wanted, None if current is None else current.version):
                 return ItemResult(ok=False, item=current)
             if current is None:
                 bisect.insort(self._keys, key)
@@ -44,13 +44,13 @@ class MemoryItems:
             self._items[key] = item
         return ItemResult(ok=True, item=item)
 
-    def delete(self, key: str, *, expect: int | Expect = ANY) -> ItemResult:
+    def delete(self, key: str, *, expect: Expected = ANY) -> ItemResult:
         """Remove the item if the expected version is there; ok with `ANY` also when there is none."""
         check_key(key)
-        check_expect(expect)
+        wanted = check_expect(expect)
         with self._lock:
             current = self._items.get(key)
-            if not holds(expect, None if current is None else current.version):
+            if not holds(wanted, None if current is None else current.version):
                 return ItemResult(ok=False, item=current)
             if current is not None:
                 del self._items[key]

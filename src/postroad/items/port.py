@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -21,6 +21,9 @@ class Expect(Enum):
 
 ABSENT: Final = Expect.ABSENT
 ANY: Final = Expect.ANY
+
+Expected = int | Expect | Literal["absent", "any"]
+"""A version, absence or anything; the last two as constants or as words."""
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -66,11 +69,11 @@ class Items(Protocol):
         """The item as the last write left it."""
         ...
 
-    def put(self, key: str, value: bytes, *, expect: int | Expect = ANY) -> ItemResult:
+    def put(self, key: str, value: bytes, *, expect: Expected = ANY) -> ItemResult:
         """Write the value if the expected version, absence or anything is there."""
         ...
 
-    def delete(self, key: str, *, expect: int | Expect = ANY) -> ItemResult:
+    def delete(self, key: str, *, expect: Expected = ANY) -> ItemResult:
         """Remove the item if the expected version is there; ok with `ANY` also when there is none."""
         ...
 

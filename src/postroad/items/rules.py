@@ -42,12 +42,13 @@ def check_value(value: object) -> None:
         )  # fmt: skip
 
 
-def check_expect(expect: object) -> None:
-    """Refuse what is neither a version nor `ABSENT` nor `ANY`."""
-    if isinstance(expect, Expect):
-        return
+def check_expect(expect: object) -> int | Expect:
+    """Return what is expected, or refuse what is neither a version nor `ABSENT` nor `ANY`."""
+    if isinstance(expect, Expect) or expect in ("absent", "any"):
+        return Expect(expect)
     if isinstance(expect, bool) or not isinstance(expect, int) or expect < 1:
         raise InvalidInput(f"expect: {expect!r} is neither a version from 1 on nor ABSENT nor ANY", field="expect")
+    return expect
 
 
 def check_scan(prefix: object, limit: object, cursor: object) -> None:

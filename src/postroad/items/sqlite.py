@@ -11,7 +11,7 @@ from postroad.connections.engine import Engine
 from postroad.connections.schema import Schema
 from postroad.connections.transaction import Transaction
 from postroad.errors import StorageDamaged
-from postroad.items.port import ANY, Expect, Item, ItemPage, ItemResult, ItemsTraits
+from postroad.items.port import ANY, Expected, Item, ItemPage, ItemResult, ItemsTraits
 from postroad.items.rules import MAX_VALUE_BYTES, check_expect, check_key, check_scan, check_value, holds
 
 _SCHEMA = Schema(
@@ -58,15 +58,15 @@ class SQLiteItems:
         check_key(key)
         return _item(self._engine.read(lambda connection: _row(connection, key)))
 
-    def put(self, key: str, value: bytes, *, expect: int | Expect = ANY) -> ItemResult:
+    def put(self, key: str, value: bytes, *, expect: Expected = ANY) -> ItemResult:
         """Write the value if the expected version, absence or anything is there."""
         check_key(key)
         check_value(value)
-        check_expect(expect)
+        wanted = check_expect(expect)
 
         def work(tx: Transaction) -> ItemResult:
             row = _row(tx.connection, key)
-            if not holds(expect, row and row[1]):
+            if not holds(wanted, row and row[1]):
                 return ItemResult(ok=False, item=_item(row))
             version = 1 if row is None else row[1] + 1
             tx.connection.execute(_PUT, (key, version, zlib.crc32(value), value))
@@ -74,14 +74,14 @@ class SQLiteItems:
 
         return self._engine.write(work)
 
-    def delete(self, key: str, *, expect: int | Expect = ANY) -> ItemResult:
+    def delete(self, key: str, *, expect: Expected = ANY) -> ItemResult:
         """Remove the item if the expected version is there; ok with `ANY` also when there is none."""
         check_key(key)
-        check_expect(expect)
+        wanted = check_expect(expect)
 
         def work(tx: Transaction) -> ItemResult:
             row = _row(tx.connection, key)
-            if not holds(expect, row and row[1]):
+            if not holds(wanted, row and row[1]):
                 return ItemResult(ok=False, item=_item(row))
             if row is not None:
                 tx.connection.execute(_DELETE, (key,))

@@ -52,6 +52,8 @@ def check_records(records: Sequence[Record]) -> None:
     """Refuse the whole batch naming the entry and the field at fault."""
     for index, record in enumerate(records):
         where = f"records[{index}]"
+        if not isinstance(record, Record):
+            raise InvalidInput(f"{where}: {type(record).__name__} is not a Record", field=where)
         if not 1 <= len(_text(record.key, f"{where}.key")) <= MAX_KEY_CHARACTERS:
             raise InvalidInput(f"{where}.key: is not 1 to {MAX_KEY_CHARACTERS} characters long", field=f"{where}.key")
         size = _size(record.data, f"{where}.data")

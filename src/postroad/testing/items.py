@@ -200,7 +200,15 @@ class ItemsConformance(Differences):
         assert refused.value.field == "value"
         assert items.get("acme/a") is None
 
-    @pytest.mark.parametrize("expect", [0, -1, True, "absent", None])
+    def test_absence_and_anything_may_be_said_in_words(self, items: Items) -> None:
+        first = items.put("acme/a", b"first", expect="absent")
+        second = items.put("acme/a", b"second", expect="absent")
+        deleted = items.delete("acme/a", expect="any")
+
+        assert (first.ok, second.ok, deleted.ok) == (True, False, True)
+        assert items.get("acme/a") is None
+
+    @pytest.mark.parametrize("expect", [0, -1, True, "present", None])
     def test_an_expectation_that_is_none_is_refused(self, items: Items, expect: int) -> None:
         with pytest.raises(InvalidInput) as refused:
             items.put("acme/a", b"", expect=expect)

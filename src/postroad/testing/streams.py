@@ -230,6 +230,7 @@ class StreamConformance(ShardLeaseRules, Differences):
             ("records[1].key", Record("k" * 257, b"x")),
             ("records[1].key", Record("\ud800", b"x")),
             ("records[1].data", Record("k", bytes(MEBIBYTE + 1))),
+            ("records[1]", b"x"),
             ("records[1].data", Record("k", "text")),  # type: ignore[arg-type]  # what a careless caller passes
         ],
     )

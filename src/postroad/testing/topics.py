@@ -235,6 +235,15 @@ class TopicConformance(Differences):
 
         assert sorted(bodies(take(queue, 2))) == ["1", "2"]
 
+    def test_the_name_of_a_queue_cannot_subscribe(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        name: Any = ground.queues.create().name
+
+        with pytest.raises(InvalidInput, match="is not a Queue"):
+            topic.subscribe(name)
+
+        assert topic.subscriptions() == []
+
     def test_a_fifo_queue_cannot_subscribe_to_a_standard_topic(self, ground: TopicGround) -> None:
         topic = ground.topic()
         queue = ground.queues.create(fifo=True)

@@ -119,7 +119,7 @@ class EventBridgeTopic:
     def subscribe(self, queue: Queue, *, filter: Filter | None = None) -> None:
         """Give the queue a copy from now on, by a rule of its own. Subscribing again replaces the filter."""
         values = rules.check_filter(filter)
-        rules.check_subscriber(self.name, fifo=False, queue=queue.name)
+        rules.check_subscriber(self.name, fifo=False, queue=queue)
         subscriber = self._queues.queue(queue.name)
         target_arn, bus, name = subscriber.arn, self.bus, _rule_name(queue.name)
         with self._translated("subscribing to"):

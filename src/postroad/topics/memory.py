@@ -124,7 +124,7 @@ class MemoryTopic:
     def subscribe(self, queue: Queue, *, filter: Filter | None = None) -> None:
         """Give the queue a copy from now on. Subscribing again replaces the filter."""
         values = rules.check_filter(filter)
-        rules.check_subscriber(self.name, fifo=self._state.fifo, queue=queue.name)
+        rules.check_subscriber(self.name, fifo=self._state.fifo, queue=queue)
         with self._lock:
             self._queues.queue(queue.name)
             self._state.filters[queue.name] = values

@@ -42,11 +42,16 @@ def check_published(messages: Sequence[OutgoingMessage], *, fifo: bool, limit: i
     return bodies
 
 
-def check_subscriber(topic: str, *, fifo: bool, queue: str) -> None:
+def check_subscriber(topic: str, *, fifo: bool, queue: object) -> None:
     """Refuse a queue whose order the topic could not keep."""
-    if queue.endswith(".fifo") and not fifo:
+    name = getattr(queue, "name", None)
+    if not isinstance(name, str):
+        raise InvalidInput(
+            f"queue: {type(queue).__name__} is not a Queue", field="queue", remedy="Pass backend.queue(name)."
+        )
+    if name.endswith(".fifo") and not fifo:
         raise ConfigurationError(
-            f"queue: {queue!r} is FIFO, but topic {topic!r} keeps no order",
+            f"queue: {name!r} is FIFO, but topic {topic!r} keeps no order",
             field="queue",
             remedy="Subscribe a standard queue, or publish to a FIFO topic.",
         )

@@ -97,7 +97,7 @@ class SNSTopic:
     def subscribe(self, queue: Queue, *, filter: Filter | None = None) -> None:
         """Give the queue a copy from now on, and SNS the right to send to it. Subscribing again replaces the filter."""
         values = rules.check_filter(filter)
-        rules.check_subscriber(self.name, fifo=self._fifo, queue=queue.name)
+        rules.check_subscriber(self.name, fifo=self._fifo, queue=queue)
         subscriber = self._queues.queue(queue.name)
         self._queues.change_policy(subscriber, lambda policy: self._allowed(policy, subscriber))
         known = self._find(subscriber)

@@ -119,7 +119,7 @@ class SQLiteTopic:
 
     def subscribe(self, queue: Queue, *, filter: Filter | None = None) -> None:
         values = rules.check_filter(filter)
-        rules.check_subscriber(self.name, fifo=self._fifo, queue=queue.name)
+        rules.check_subscriber(self.name, fifo=self._fifo, queue=queue)
         text = None if values is None else msgspec.json.encode(values).decode()
         if self._engine.write(lambda tx: one(tx.connection, _SUBSCRIBE, (self._id, text, queue.name))) is None:
             raise queue_missing(queue.name)
