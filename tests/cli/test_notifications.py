@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from tests.cli.terminal import Postroad
 
+from postroad.cli.call import Call
+from postroad.cli.notifications import _where
+from postroad.settings import notification_settings
+
 WORKING = {
     "SQS_PUSH_QUEUE_URL": "chat-push",
     "SQS_OFFLINE_QUEUE_URL": "http://localhost:9324/000000000000/chat-offline",
@@ -98,3 +102,25 @@ def test_a_queue_that_is_not_there_is_named(environment: None, postroad: Postroa
 
     assert answer.code == 2
     assert "chat-push" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("queues", "region", "url"),
+    [
+        ({"PUSH": "https://sqs.eu-central-1.amazonaws.com/123456789012/q"}, "", "aws://eu-central-1"),
+        ({"PUSH": "chat", "OFFLINE": "https://sqs.eu-central-1.amazonaws.com/1/q"}, "us-east-1", "aws://us-east-1"),
+        (
+            {"OFFLINE": "http://localhost:9324/1/q"},
+            "us-east-1",
+            "aws://us-east-1?endpoint_url=http%3A%2F%2Flocalhost%3A9324",
+        ),
+        ({"PUSH": "chat"}, "us-east-1", None),
+    ],
+)
+def test_a_queues_url_tells_where_it_is_unless_a_backend_is_named(
+    queues: dict[str, str], region: str, url: str | None
+) -> None:
+    told = notification_settings({"AWS_REGION": region} | {f"SQS_{name}_QUEUE_URL": at for name, at in queues.items()})
+
+    assert _where(Call(), told).url == url
+    assert _where(Call(url="sqlite:///bus.db"), told).url == "sqlite:///bus.db"

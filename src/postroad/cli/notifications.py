@@ -78,8 +78,8 @@ def _tasks(query: Mapping[str, str]) -> int:
 
 def _where(call: Call, told: NotificationSettings) -> Call:
     """A queue's URL tells where it is, unless a backend is named."""
-    url = told.push_queue or told.offline_queue or ""
-    if "://" not in url or call.settings().source("url") != "default":
+    url = next((each for each in (told.push_queue, told.offline_queue) if each is not None and "://" in each), None)
+    if url is None or call.settings().source("url") != "default":
         return call
     place = urlsplit(url)
     host = place.hostname or ""
