@@ -10,7 +10,7 @@ import pytest
 from tests.aws.endpoint import Answer, Endpoint, all_sent, error, sent_but
 
 from postroad.connections.aws import AwsConnection
-from postroad.errors import AmbiguousSource, InvalidInput, NotSupported, RedriveRunning
+from postroad.errors import AmbiguousSource, InvalidInput, NotSupported, QueueNotFound, RedriveRunning
 from postroad.operations import AuditLog, Match, redrive, redrive_tasks
 from postroad.queues import Queue, QueueSpec
 from postroad.queues.sqs import SQSQueues
@@ -202,6 +202,33 @@ def test_the_source_that_sqs_itself_tells_goes_before_the_only_one(scripted: End
     report = redrive(account, "jobs-dlq", native=False)
 
     assert report.destinations == {"other": 1, "jobs": 1}
+
+
+def test_a_message_without_a_destination_refuses_the_run_or_is_left_once_something_moved(
+    scripted: Endpoint, account: Account
+) -> None:
+    scripted.on(
+        "GetQueueUrl",
+        lambda call: (
+            error("QueueDoesNotExist")
+            if call["QueueName"] == "gone"
+            else Answer({"QueueUrl": f"{scripted.url}/123456789012/{call['QueueName']}"})
+        ),
+    )
+    lost, found = letters("lost", DeadLetterQueueSourceArn=f"{ARN}gone"), letters("found")
+    scripted.on("SendMessageBatch", all_sent)
+    scripted.on("DeleteMessageBatch", done)
+    scripted.on("ChangeMessageVisibilityBatch", done)
+
+    scripted.on("ReceiveMessage", lost)
+    with pytest.raises(QueueNotFound):
+        redrive(account, "jobs-dlq", native=False)
+    refused = len(scripted.calls("SendMessageBatch"))
+    scripted.on("ReceiveMessage", *([found] + [lost] * 2 + [Answer({"Messages": []})]))
+    report = redrive(account, "jobs-dlq", native=False)
+
+    assert refused == 0
+    assert (report.status, report.moved, report.skipped) == ("done", 1, {"no_destination": 1})
 
 
 def test_entries_that_the_destination_refused_stay_and_are_counted(scripted: Endpoint, account: Account) -> None:

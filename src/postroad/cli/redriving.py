@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _EXAMPLE = "postroad queue redrive orders-dlq --type orders.placed --rate 50 --dry-run"
 
 _STOPPED = ("returned", "canary_failed")
+# Why messages were left that should have gone.
+_LEFT = {"failed", "no_destination"}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -94,7 +96,7 @@ def redrive(
             with _progress(call) as progress, interrupted_by_sigterm():
                 report = move(backend, name, reason=reason, progress=progress, **options)
     call.show(redrive_report(report), *_summary(report))
-    if report.status in _STOPPED or report.skipped.get("failed"):
+    if report.status in _STOPPED or _LEFT & report.skipped.keys():
         raise typer.Exit(ANSWER_IS_NO)
 
 

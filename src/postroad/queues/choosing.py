@@ -75,6 +75,11 @@ class Chosen:
         self._going += 1
         return True
 
+    def stays(self, why: str) -> None:
+        """One that was to go is left, for a reason found later."""
+        self._going -= 1
+        self.skipped[why] += 1
+
     def count(self, step: MoveStep) -> None:
         """Remember what a step did; only what has moved counts against the limit."""
         self.moved.update(to for _, to in step.moved)

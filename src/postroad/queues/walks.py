@@ -6,15 +6,17 @@ from array import array
 from collections import Counter
 from typing import Protocol
 
+from postroad.errors import ConfigurationError, InvalidInput, QueueNotFound
 from postroad.queues.choosing import Chosen
 from postroad.queues.destinations import Destinations
 from postroad.queues.markers import REDRIVE, mark_redriven
-from postroad.queues.moving import Decide, Movable, Move, MoveStep
+from postroad.queues.moving import Movable, Move, MoveStep
 from postroad.queues.pace import STEP
 from postroad.queues.port import PeekedMessage
 from postroad.queues.report import RedriveReport
 
-_FEW = 10
+# What SQS gives out by one call.
+_AT_ONCE = 10
 
 
 class Walk(Protocol):
@@ -95,11 +97,10 @@ class Meeting:
         self._chosen = chosen
         self._destinations = destinations
         self._cursor: str | None = None
+        self._some_went = False
 
     def step(self, allowed: int, left: int | None) -> MoveStep:
-        # What is looked at in vain is held back: when few are left to move, few are looked at.
-        limit = allowed if not left else min(allowed, max(_FEW, left))
-        step = self._source.move(_once(self._decide), cursor=self._cursor, limit=limit)
+        step = self._source.move(self._decide, cursor=self._cursor, limit=min(allowed, _AT_ONCE))
         self._cursor = step.cursor
         self._chosen.looked_at += step.looked_at + step.in_flight
         return step
@@ -115,7 +116,16 @@ class Meeting:
     def _decide(self, message: PeekedMessage) -> Move | None:
         if not self._chosen.goes(message):
             return None
-        return _back(message, self._destinations.resolve(self._destinations.origin(message)), self._chosen)
+        try:
+            to = self._destinations.resolve(self._destinations.origin(message))
+        except (ConfigurationError, InvalidInput, QueueNotFound):
+            # Refused as a whole while nothing has moved; later it would be a refusal that changed something.
+            if not self._some_went:
+                raise
+            self._chosen.stays("no_destination")
+            return None
+        self._some_went = True
+        return _back(message, to, self._chosen)
 
 
 def _back(message: PeekedMessage, to: str, chosen: Chosen) -> Move:
@@ -123,15 +133,3 @@ def _back(message: PeekedMessage, to: str, chosen: Chosen) -> Move:
     if REDRIVE not in attributes:
         chosen.unmarked.add(message.message_id)
     return Move(to=to, attributes=attributes)
-
-
-def _once(decide: Decide) -> Decide:
-    """Decide on each message once, since a store may give it out again within one step."""
-    decided: dict[str, Move | None] = {}
-
-    def remembered(message: PeekedMessage) -> Move | None:
-        if message.message_id not in decided:
-            decided[message.message_id] = decide(message)
-        return decided[message.message_id]
-
-    return remembered
