@@ -127,7 +127,8 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for event in self._state.receive_data(data):
-                self._seen(event)
+                if not self.transport.is_closing():
+                    self._seen(event)
         except ProtocolError:
             self._flush()
             self.transport.close()
@@ -172,7 +173,8 @@ class _Connection(asyncio.Protocol):
             self.transport.close()
 
     def _flush(self) -> None:
-        self.transport.write(self._state.data_to_send())
+        if not self.transport.is_closing():
+            self.transport.write(self._state.data_to_send())
 
 
 @contextmanager

@@ -140,6 +140,25 @@ def test_what_apple_says_it_never_began_is_sent_again_at_once(apple: ApnsStandIn
     assert apple.connections == 2
 
 
+def test_whatever_happens_to_connections_every_push_has_a_result_and_shows_up_once(
+    apple: ApnsStandIn, apns: APNSSender
+) -> None:
+    tokens = [f"{number:064x}" for number in range(60)]
+    troubles: tuple[Any, ...] = ("reset", "goaway", "reset_stream", "goaway_before", "garbage")
+    for number, token in enumerate(tokens[::4]):
+        apple.fail(token, Fault(instead=troubles[number % len(troubles)]))
+    waiting, outcomes = tokens, set[str]()
+
+    with ThreadPoolExecutor(8) as pool:
+        while waiting:
+            results = list(pool.map(lambda token: apns.send(PUSH, token, push_id="offline:1"), waiting))
+            outcomes |= {result.outcome for result in results}
+            waiting = [result.token for result in results if result.outcome == "retry"]
+
+    assert outcomes == {"sent", "retry"}
+    assert {len(apple.shown(token)) for token in tokens} == {1}
+
+
 def test_an_answer_that_never_comes_is_a_retry_and_does_not_hold_up_others(apple: ApnsStandIn) -> None:
     apple.fail(TOKEN, Fault(instead="silence"))
 
