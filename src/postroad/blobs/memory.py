@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
 from postroad.blobs.keys import check_prefix
 from postroad.blobs.port import BlobRef
 from postroad.blobs.rules import check_age, check_data, check_reference, missing, reference
 from postroad.clock import SYSTEM_CLOCK, Clock
+from postroad.connections.own_memory import OwnMemory
 
 
 class MemoryBlobs:
@@ -17,7 +16,7 @@ class MemoryBlobs:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = OwnMemory()
         self._data: dict[str, bytes] = {}
         self._put_at: dict[str, float] = {}
 

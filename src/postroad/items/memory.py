@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import bisect
-import threading
 
+from postroad.connections.own_memory import OwnMemory
 from postroad.items.port import ANY, Expected, Item, ItemPage, ItemResult, ItemsTraits
 from postroad.items.rules import MAX_VALUE_BYTES, check_expect, check_key, check_scan, check_value, holds
 
@@ -15,7 +15,7 @@ class MemoryItems:
     """Items that end with the process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = OwnMemory()
         self._items: dict[str, Item] = {}
         self._keys: list[str] = []
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from postroad.connections.own_memory import OwnMemory
 from postroad.errors import PostroadError
 from postroad.journal.asking import Question
 from postroad.journal.event import JournalEvent
@@ -21,7 +21,7 @@ class MemoryRecords:
     """Entries that end with the process, in one sorted list for each thing that can be asked for."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = OwnMemory()
         self._rows: dict[tuple[str, bytes], tuple[bytes, int, int | None]] = {}
         self._places: defaultdict[Scope, list[bytes]] = defaultdict(list)
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Collection
 
 from postroad.clock import Clock
+from postroad.connections.own_memory import OwnMemory
 from postroad.queues.shelf import Kept, Shelf
 from postroad.queues.spec import QueueSpec, check_source_allowed, dead_letter_missing, queue_missing, settings_differ
 
@@ -16,7 +17,7 @@ class Shelves:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.lock = threading.RLock()
+        self.lock = OwnMemory()
         self.auto_deleted = 0
         self._shelves: dict[str, Shelf] = {}
         self._arrivals: dict[str, threading.Condition] = {}
@@ -80,7 +81,7 @@ class Shelves:
 
     def arrival(self, name: str) -> threading.Condition:
         """What a receiver of the queue waits on, under the one lock."""
-        return self._arrivals.setdefault(name, threading.Condition(self.lock))
+        return self._arrivals.setdefault(name, threading.Condition(self.lock.lock))
 
     def transfer(self, kept: Kept, source: Shelf, to: Shelf, attributes: dict[str, str], *, keep_age: bool) -> None:
         """Take the message from one shelf to the end of the other; it counts as never received there."""

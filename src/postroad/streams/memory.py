@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from postroad.clock import Clock
+from postroad.connections.own_memory import OwnMemory
 from postroad.errors import StreamNotFound
 from postroad.streams import rules
 from postroad.streams.leases import check_own, share
@@ -23,7 +23,7 @@ class MemoryStreams:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = OwnMemory()
         self._streams: dict[str, MemoryStream] = {}
 
     def stream(self, name: str, *, shards: int, retention: float) -> MemoryStream:
@@ -60,7 +60,7 @@ class MemoryStream:
         self.name = name
         self.retention = retention
         self._clock = clock
-        self._changed = threading.Condition()
+        self._changed = OwnMemory()
         self._shards = {rules.shard_name(n): _Shard(rules.shard_name(n), (n + 1) << 40) for n in range(shards)}
         self._order = list(self._shards.values())
         self._consumers: defaultdict[str, _Consumer] = defaultdict(_Consumer)
