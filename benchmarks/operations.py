@@ -167,8 +167,8 @@ def _look(backend: postroad.Backend) -> None:
         rows = [queue_row(backend, name) for name in backend.queues()]
         shown = queue_detail(backend, DEAD)
         peeked = backend.queue(DEAD).peek(limit=10)
-    if len(rows) != 2 or shown["sources"] != [HOME] or len(peeked) != 10:
-        raise WrongResult("the queues do not look as they should")
+        if len(rows) != 2 or shown["sources"] != [HOME] or len(peeked) != 10:
+            raise WrongResult("the queues do not look as they should")
 
 
 def _check(report: RedriveReport, wanted: int) -> None:
