@@ -9,7 +9,7 @@ import pytest
 from tests.bus.vocabulary import eventually
 from tests.outbox.dispatching.conftest import QUICK, MakeDispatcher
 from tests.outbox.dispatching.publishers import Recorder, Traits, failing, failing_times, number_of
-from tests.outbox.grounds import Ground
+from tests.outbox.grounds import Ground, an_event
 
 from postroad import OutgoingMessage
 from postroad.errors import InvalidMessage, RowRejected, Unavailable
@@ -108,6 +108,18 @@ def test_further_fields_of_a_stored_envelope_travel_on(
 
     assert list(msgspec.json.decode(recorder.published[0].body)) == ["envelope", "key", "payload"]
     assert msgspec.json.decode(recorder.published[0].body) == stored
+
+
+def test_a_row_that_plain_sql_gave_an_empty_lane_is_published(
+    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    event = an_event()
+    insert = "INSERT INTO outbox (id, eventtype, payload, event_id, lane) VALUES (?, ?, ?, ?, '')"
+    ground.run(insert, str(event.event_id), event.type, event.to_json().decode(), str(event.event_id))
+
+    dispatcher_of(ground.outbox, recorder).drain()
+
+    assert [message.group for message in recorder.published] == ["tr_1"]
 
 
 def test_a_failed_message_holds_back_its_key_and_no_other(ground: Ground, dispatcher_of: MakeDispatcher) -> None:

@@ -114,7 +114,10 @@ CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger LANGUAGE plpgsql SECURITY DE
 DECLARE
   found record;
 BEGIN
-  IF NEW.lane IS NULL OR NEW.event_id IS NULL THEN
+  IF NEW.lane IS NULL OR NEW.event_id IS NULL OR pg_catalog.int4eq(pg_catalog.octet_length(NEW.lane), 0) THEN
+    IF pg_catalog.int4eq(pg_catalog.octet_length(NEW.lane), 0) THEN
+      NEW.lane := NULL;
+    END IF;
     found := {read}(NEW.payload);
     NEW.event_id := coalesce(NEW.event_id, found.event_id, NEW.id::pg_catalog.text);
     NEW.tenant := coalesce(NEW.tenant, found.tenant);

@@ -93,7 +93,7 @@ CREATE TRIGGER {fill} AFTER INSERT ON {outbox} FOR EACH ROW BEGIN
     tenant = coalesce(NEW.tenant, (
       SELECT nullif(json_extract(NEW.payload, '$.envelope.tenantId'), '')
        WHERE json_valid(NEW.payload) AND json_type(NEW.payload, '$.envelope.tenantId') = 'text')),
-    lane = coalesce(NEW.lane, (
+    lane = coalesce(nullif(NEW.lane, ''), (
       SELECT nullif(CASE json_type(NEW.payload, '$.key.transferId')
         WHEN 'text' THEN json_extract(NEW.payload, '$.key.transferId')
       END, '') WHERE json_valid(NEW.payload)), (
