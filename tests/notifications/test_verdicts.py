@@ -75,10 +75,13 @@ def test_a_push_is_stale_an_hour_before_its_queue_would_forget_it(retention: flo
     assert isinstance(verdict, Bury if stale else Defer)
 
 
-def test_what_is_refused_for_good_outranks_what_may_still_come() -> None:
-    verdict = judged(failing("permanent", waits=(30.0,)))
+def test_a_push_that_one_device_refuses_for_good_waits_until_the_others_have_it() -> None:
+    stopped = failing("permanent")
+    stopped.untried = 1
 
-    assert verdict == Bury("permanent", "PushFailed: apns answered 503 (Busy), 2 tokens open")
+    assert judged(failing("permanent", waits=(30.0,))) == Defer(30.0)
+    assert judged(stopped) == Again("WorkerStopped: the worker stops")
+    assert judged(failing("permanent")) == Bury("permanent", "PushFailed: apns answered 503 (Busy), 1 token open")
 
 
 def test_an_old_push_whose_provider_answers_is_done() -> None:

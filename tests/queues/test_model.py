@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 from postroad.connections.engine import Engine
@@ -31,7 +32,7 @@ def sqlite(clock: FakeClock) -> Iterator[QueueStore]:
 
 
 # Each example drives every store beside its own model, through up to forty steps.
-TestQueuesAgreeWithTheRules = queue_machine(memory, sqlite).TestCase
+TestQueuesAgreeWithTheRules = pytest.mark.timeout(300)(queue_machine(memory, sqlite).TestCase)
 TestQueuesAgreeWithTheRules.settings = settings(
     max_examples=200, stateful_step_count=40, derandomize=True, deadline=None, database=None
 )

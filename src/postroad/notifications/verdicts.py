@@ -77,16 +77,17 @@ class Patience:
 def judge_push(
     attempt: Attempt, patience: Patience, *, receive_count: int, made_at: datetime, now: datetime, chance: float
 ) -> Verdict:
-    """Decide by what is still open: refused for good, waiting for a provider, or to be tried again."""
-    permanent = [each for each in attempt.failures if each[1].outcome == "permanent"]
-    if permanent:
-        return Bury("permanent", _said(permanent, attempt))
+    """Decide by what is still open: waiting for a provider, refused for good, or to be tried again."""
     if attempt.untried:
         return Again("WorkerStopped: the worker stops")
     if attempt.waits:
         if patience.is_stale(made_at, now):
             return Bury("stale", f"PushStale: waited for its provider too long, {_open(attempt)}")
         return Defer(min(max(*attempt.waits, _LEAST_DELAY), _MOST_DELAY))
+    # Not before: where one device is refused for good the others get their push first.
+    permanent = [each for each in attempt.failures if each[1].outcome == "permanent"]
+    if permanent:
+        return Bury("permanent", _said(permanent, attempt))
     if not attempt.failures:
         return Ack("pushed")
     if patience.is_last(receive_count):
