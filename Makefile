@@ -14,7 +14,7 @@ setup: ## install everything that development and all tests need
 	@tools/environment dev
 	@tools/environment ministack
 
-up: ## start Postroad here (ARGS="--demo --port 9000" passes flags on)
+up: ## start Postroad here (ARGS="--port 9000 --open" passes flags on)
 	@tools/environment run
 	@exec .venv/bin/postroad up $(ARGS)
 

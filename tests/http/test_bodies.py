@@ -48,6 +48,19 @@ def test_what_is_not_strict_json_of_the_right_form_is_400_and_sends_nothing(orde
     assert orders.backend.queue("orders").peek() == []
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"messages": [{"body": "\\ud800"}]}', "a lone surrogate is not text (byte 24)"),
+        (b'{"messages": [{"body": "x"}', "truncated (byte 27)"),
+    ],
+)
+def test_what_breaks_off_is_answered_with_the_position(orders: Api, body: bytes, said: str) -> None:
+    answer = orders.client.post(SEND, content=body, headers={"Content-Type": "application/json"})
+
+    assert said in answer.json()["detail"]
+
+
 def test_of_a_repeated_key_the_last_one_stands(orders: Api) -> None:
     body = b'{"messages": [], "messages": [{"body": "first", "body": "last"}]}'
 

@@ -8,7 +8,17 @@ from postroad.errors import InvalidMessage
 
 _SHOWN_REASON = 300
 _PLACE = re.compile(r" - at (?:`key` in )?`\$(?P<place>[^`]*)`")
+_LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
+
+
+def explained(error: Exception, data: bytes) -> str:
+    """What msgspec says of the JSON, with the position where it names none."""
+    text = str(error)
+    if not text.endswith("truncated"):
+        return text
+    lone = _LONE_SURROGATE.search(data)
+    return f"{text} (byte {len(data)})" if lone is None else f"a lone surrogate is not text (byte {lone.start()})"
 
 
 def refusal(error: Exception, *, root: str = "", size: int = 0) -> InvalidMessage:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from postroad.errors import InvalidInput
+from postroad.events.refusals import explained
 from postroad.events.strict import checked_bytes
 from postroad.http.tokens import MAX_SECONDS, NAME, Scope
 
@@ -107,7 +108,8 @@ def decode(body: bytes, form: type[Any]) -> Any:
     except msgspec.ValidationError as error:
         raise misfit(str(error)) from None
     except msgspec.DecodeError as error:
-        raise InvalidInput(f"body: {error}", remedy="Send one JSON object in UTF-8; nothing was changed.") from None
+        text = explained(error, data)
+        raise InvalidInput(f"body: {text}", remedy="Send one JSON object in UTF-8; nothing was changed.") from None
 
 
 def _decoded(data: bytes, form: type[Any]) -> Any:
