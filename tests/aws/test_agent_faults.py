@@ -243,8 +243,9 @@ def test_discarding_takes_out_what_waits_of_one_producer_alone(cloud: Cloud) -> 
 
     ended = cloud.agents.unsubscribe(cloud.id("bob"), cloud.id("ann"), discard=True)
     cloud.release(dynamodb_event(unsent))
+    sent = cloud.agents.stats(cloud.id("bob")).visible
 
-    assert ended is True
+    assert (ended, sent) == (True, 2)
     assert {row["producerId"]["S"] for row in cloud.rows()} == {cloud.id("cat")}
     assert cloud.drain("bob") == [2]
 
@@ -290,12 +291,16 @@ def test_a_queue_that_takes_some_and_refuses_the_rest_gets_the_rest_later_in_ord
         _refusing(patch, {cloud.id("bob")}, taken=1)
         swept = sweeper.handler({}, None)
     state = cloud.state("bob", "ann")
+    held = cloud.store.release_store.pairs(cloud.id("bob"), {cloud.id("ann")})[cloud.id("ann")].held
+    third = next(row["sequenceNumber"]["S"] for row in cloud.rows() if row["data"]["M"]["n"]["N"] == "3")
     cloud.publish("ann", 5)
     cloud.aggregate()
     cloud.release()
 
     assert first == {"batchItemFailures": []}
     assert (swept["sent"], state) == (1, "draining")
+    assert held is not None
+    assert held.sequence == str(int(third))
     assert cloud.drain("bob") == [1, 2, 3, 4, 5]
     assert cloud.state("bob", "ann") == "active"
 
