@@ -109,6 +109,39 @@ def test_purging_says_how_many_are_gone(api: Api) -> None:
     assert api.backend.queue("orders").stats().visible == 0
 
 
+def test_a_purge_is_recorded_with_its_token_and_its_reason(api: Api) -> None:
+    api.backend.create_queue(QueueSpec("orders")).send([OutgoingMessage("one")])
+
+    api.client.post("/queues/orders/purge", json={"confirm": "orders", "reason": "tidy"})
+
+    log = api.backend.audit_log()
+    assert log is not None
+    start, end = log.read()
+    assert (start.action, start.target, start.detail["reason"]) == ("queue.purge.start", "orders", "tidy")
+    assert (end.action, end.detail["purged"]) == ("queue.purge.end", 1)
+    assert start.actor == end.actor
+    assert start.actor.startswith("token:")
+
+
+def test_dead_letters_are_grouped_by_what_they_died_of(api: Api) -> None:
+    dead = api.backend.create_queue(QueueSpec("dead"))
+    orders = api.backend.create_queue(QueueSpec("orders", dead_letter="dead"))
+    ids = {sent.message_id for sent in orders.send([OutgoingMessage("one"), OutgoingMessage("two")])}
+    orders.reject(orders.receive(max_messages=2), reason="failed", error="ValueError: no 1")
+
+    answer = api.client.get("/queues/dead/groups")
+
+    (group,) = answer.json()["items"]
+    assert answer.status_code == 200
+    assert (answer.json()["scanned"], answer.json()["complete"]) == (2, True)
+    assert (group["error"], group["count"], set(group["sample_ids"])) == ("ValueError: no 1", 2, ids)
+    assert dead.stats().visible == 2
+
+
+def test_groups_of_an_unknown_queue_are_not_found(api: Api) -> None:
+    assert api.client.get("/queues/nowhere/groups").status_code == 404
+
+
 @pytest.mark.parametrize("name", ["..%2fetc", "a.b", "q" * 81, ".fifo", "", "%00", "a%20b"])
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 def test_a_name_that_no_queue_can_have_touches_nothing(api: Api, tmp_path: Path, method: str, name: str) -> None:

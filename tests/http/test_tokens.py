@@ -19,6 +19,7 @@ _ROUTES: list[tuple[str, str, Any, str]] = [
     ("GET", "/queues", None, "read"),
     ("GET", "/queues/orders", None, "read"),
     ("GET", "/queues/orders/messages", None, "read"),
+    ("GET", "/queues/orders/groups", None, "read"),
     ("GET", "/schema", None, "read"),
     ("GET", "/schema/openapi.json", None, "read"),
     ("POST", "/queues/orders/messages", {"messages": [{"body": "x"}]}, "publish"),

@@ -100,6 +100,26 @@ class QueuePage(msgspec.Struct):
     next_cursor: str | None
 
 
+class FailureGroupRow(msgspec.Struct):
+    """Dead letters of one cause."""
+
+    fingerprint: str
+    event_type: str | None
+    error: str | None
+    count: int
+    first_sent_at: str
+    last_sent_at: str
+    sample_ids: list[str]
+
+
+class FailureGroupPage(msgspec.Struct):
+    """Dead letters by what they died of; `complete` says whether all were looked at."""
+
+    items: list[FailureGroupRow]
+    scanned: int
+    complete: bool
+
+
 class PeekedRow(msgspec.Struct):
     """A message seen without touching it."""
 

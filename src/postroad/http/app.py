@@ -35,7 +35,14 @@ from postroad.http.routes.lanes import (
 )
 from postroad.http.routes.leases import ack_messages, extend_leases, lease_messages, release_messages
 from postroad.http.routes.messages import peek_messages, send_messages
-from postroad.http.routes.queues import delete_queue, list_queues, purge_queue, put_queue, show_queue
+from postroad.http.routes.queues import (
+    delete_queue,
+    list_failure_groups,
+    list_queues,
+    purge_queue,
+    put_queue,
+    show_queue,
+)
 from postroad.http.routes.schema import openapi, schema, style
 from postroad.http.routes.service import health, ready, root, status
 from postroad.http.routes.subscriptions import (
@@ -55,7 +62,7 @@ from postroad.http.routes.why import tell_why
 
 ROUTES: tuple[HTTPRouteHandler, ...] = (
     *(root, health, ready, status, explain_error, schema, openapi, style),
-    *(list_queues, show_queue, put_queue, delete_queue, purge_queue),
+    *(list_queues, show_queue, put_queue, delete_queue, purge_queue, list_failure_groups),
     *(send_messages, peek_messages),
     *(lease_messages, ack_messages, extend_leases, release_messages),
     *(create_token, list_tokens, revoke_token),

@@ -9,16 +9,17 @@ from litestar import Response, delete, get, post, put
 from litestar.openapi.spec import Example
 from litestar.params import Body
 
-from postroad.documents import open_queue, queue_detail, queue_not_found, queue_row
-from postroad.errors import InvalidInput, NotSupported, QueueNotFound
+from postroad.documents import failure_groups_document, open_queue, queue_detail, queue_not_found, queue_row
+from postroad.errors import InvalidInput, QueueNotFound
 from postroad.http import forms
-from postroad.http.answers import Purged, QueueDetail, QueuePage, answers
+from postroad.http.answers import FailureGroupPage, Purged, QueueDetail, QueuePage, answers
 from postroad.http.idempotency import Answer
 from postroad.http.paging import page
 from postroad.http.performing import perform
 from postroad.http.requests import ApiRequest
 from postroad.http.routes.parameters import Confirm, Cursor, Limit, QueueName, checked
-from postroad.queues import Movable, QueueSpec
+from postroad.operations import failure_groups, purge
+from postroad.queues import QueueSpec
 from postroad.wiring.backend import Backend
 
 SettingsBody = Annotated[
@@ -88,14 +89,29 @@ async def delete_queue(request: ApiRequest, queue: QueueName, confirm: Confirm =
 async def purge_queue(request: ApiRequest, queue: QueueName, data: PurgeBody) -> Response[Any]:
     """Remove everything the queue holds, leased messages included."""
     _check_confirm(queue, data.confirm)
-    return await perform(request, lambda: _purge(request.context.backend, checked(queue)))
+    backend = request.context.backend
+    actor = None if request.user is None else f"token:{request.user.name}"
+
+    def remove() -> Answer:
+        name = open_queue(backend, checked(queue)).name
+        return Answer(200, {"purged": purge(backend, name, confirm=name, reason=data.reason, actor=actor)})
+
+    return await perform(request, remove)
 
 
-def _purge(backend: Backend, name: str) -> Answer:
-    queue = open_queue(backend, name)
-    if not isinstance(queue, Movable):
-        raise NotSupported(f'queue "{name}" cannot be purged on this backend')
-    return Answer(200, {"purged": queue.purge()})
+@get(
+    "/queues/{queue:str}/groups",
+    opt={"scope": "read"},
+    responses=answers(FailureGroupPage, 400, 404, says="The dead letters by what they died of."),
+)
+async def list_failure_groups(request: ApiRequest, queue: QueueName) -> Response[dict[str, Any]]:
+    """Dead letters by what they died of, the largest group first."""
+    backend = request.context.backend
+
+    def look() -> dict[str, Any]:
+        return failure_groups_document(failure_groups(backend, open_queue(backend, checked(queue)).name))
+
+    return Response(await request.context.run(look))
 
 
 def _check_confirm(queue: str, confirm: str) -> None:
