@@ -21,11 +21,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def worker(
-    url: str, *, failpoints: str = "", until_idle: bool = False, **options: Any
-) -> Iterator[subprocess.Popen[bytes]]:
+def worker(url: str, *, failpoints: str = "", **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A worker; whatever the test did to it, it and all that stems from it are gone afterwards."""
-    command = [sys.executable, "-W", "error", "-m", __name__, url, json.dumps([until_idle, options])]
+    command = [sys.executable, "-W", "error", "-m", __name__, url, json.dumps(options)]
     environment = {**os.environ, **({"POSTROAD_FAILPOINTS": failpoints} if failpoints else {})}
     started = subprocess.Popen(command, cwd=ROOT, env=environment)
     try:
@@ -38,10 +36,9 @@ def worker(
 
 def main(url: str, told: str) -> None:
     """Work until stopped."""
-    until_idle, options = json.loads(told)
+    options = json.loads(told)
     with postroad.connect(url) as backend:
-        worker = TaskWorker(backend, imports=CHORES, tenant_id=TENANT, app=APP, **{**QUICK, **options})
-        worker.run(until_idle=until_idle)
+        TaskWorker(backend, imports=CHORES, tenant_id=TENANT, app=APP, **{**QUICK, **options}).run()
 
 
 if __name__ == "__main__":
