@@ -79,7 +79,7 @@ class SQLiteAgentStore:
         due = self._fan.next_due_seconds()
         if due is None or due > 0:
             return 0
-        return self._engine.write(self._fan.release_due, durable=False)
+        return self._engine.write(self._fan.release_due, durable=False, relieves=False)
 
     def next_due_seconds(self) -> float | None:
         """How long until something held is due; None when nothing is held."""
