@@ -27,7 +27,7 @@ from benchmarks import (
 )
 from benchmarks.frame import Row
 
-_MODULES = (
+MODULES = (
     codec,
     embedded,
     growth,
@@ -51,4 +51,4 @@ _MODULES = (
     notifications,
 )
 
-ROWS: tuple[Row, ...] = tuple(row for module in _MODULES for row in module.ROWS)
+ROWS: tuple[Row, ...] = tuple(row for module in MODULES for row in module.ROWS)

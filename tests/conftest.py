@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures: list[str] = getattr(item, "fixturenames", [])
         if any("postgres" in name for name in (*fixtures, item.name.partition("[")[2])):
             item.add_marker(pytest.mark.postgres)
+
+
+@pytest.fixture
+def logs_as_they_were() -> Iterator[None]:
+    """A command sends log lines to the stderr of its test, which is closed afterwards."""
+    root, own = logging.getLogger(), logging.getLogger("postroad")
+    before = root.handlers[:], root.level, own.level
+    yield
+    root.handlers[:], root.level = before[0], before[1]
+    own.setLevel(before[2])
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -195,6 +195,15 @@ def test_a_lone_publish_is_one_request(queue: SQSQueue, aws: AwsConnection, requ
     assert requests == ["SendMessageBatch"]
 
 
+@pytest.fixture
+def _far_away(aws: AwsConnection) -> Iterator[None]:
+    """Requests take as long as they do over a network: while one is under way, threads meet at the next."""
+    aws.sqs.meta.events.register("before-call.sqs", lambda **_: time.sleep(0.02), unique_id="test-distance")
+    yield
+    aws.sqs.meta.events.unregister("before-call.sqs", unique_id="test-distance")
+
+
+@pytest.mark.usefixtures("_far_away")
 def test_many_threads_share_requests(queue: SQSQueue, aws: AwsConnection, requests: list[str]) -> None:
     with SQSEventBus(queue_url=queue.url, client=aws.sqs, config=QUICK) as bus:
         bus.publish(Placed())

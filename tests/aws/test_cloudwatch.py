@@ -75,6 +75,7 @@ def test_a_report_that_is_refused_does_not_stop_what_it_reports_on(
     assert caplog.text.count("cloudwatch_failed") == 2
 
 
+@pytest.mark.usefixtures("logs_as_they_were")
 def test_a_dispatcher_reports_to_the_cloudwatch_of_its_backend(
     on_sqlite: Ground, moto_url: str, moto_aws: AwsConnection, unique: Callable[[str], str],
     capsys: pytest.CaptureFixture[str],

@@ -1,17 +1,22 @@
-"""Every row works at its smallest size: what comes out is right, whatever the figures."""
+"""A row of each kind works at its smallest size: what comes out is right, whatever the figures.
+
+`make bench` checks the results of all rows; `BENCHMARK_ROWS=all` tests them all here.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from benchmarks.frame import Row, measure, missing
-from benchmarks.rows import ROWS
+from benchmarks.rows import MODULES, ROWS
 
 pytestmark = pytest.mark.slow
+TESTED = ROWS if os.environ.get("BENCHMARK_ROWS") == "all" else tuple(module.ROWS[0] for module in MODULES)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", TESTED, ids=lambda row: row.name)
 def test_a_row_gives_checked_figures_for_both_sides(row: Row, tmp_path: Path) -> None:
     if (side := missing(row)) is not None:
         pytest.skip(f"absent: {side.label} is not installed; `make setup` installs it")

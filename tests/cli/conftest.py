@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,13 +25,8 @@ def _no_tasks_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _logs_as_they_were() -> Iterator[None]:
-    """A command sends log lines to the stderr of its test, which is closed afterwards."""
-    root, own = logging.getLogger(), logging.getLogger("postroad")
-    before = root.handlers[:], root.level, own.level
-    yield
-    root.handlers[:], root.level = before[0], before[1]
-    own.setLevel(before[2])
+def _logs_of_its_own(logs_as_they_were: None) -> None:
+    """A command sets up where its log lines go."""
 
 
 @pytest.fixture

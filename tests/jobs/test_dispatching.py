@@ -70,11 +70,11 @@ def test_doubled_and_shuffled_events_begin_each_task_once(on_file: Floor) -> Non
 
 
 @pytest.mark.slow
-def test_a_job_of_hundreds_of_tasks_is_run_once_by_several_dispatchers(on_file: Floor) -> None:
-    _run(on_file, _layers(4, 50), dispatchers=4)
+def test_a_job_of_a_thousand_tasks_is_run_once_by_several_dispatchers(on_file: Floor) -> None:
+    _run(on_file, _layers(20, 50), dispatchers=4)
 
     assert set(_pendings(on_file).values()) == {1}
-    assert len(_pendings(on_file)) == 200
+    assert len(_pendings(on_file)) == 1_000
     assert len(on_file.events("j", "Job Completed")) == 1
 
 

@@ -16,7 +16,7 @@ class Reserve:
     """A file beside the data that takes up room until the disk is full. All processes share it."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path.with_name(f"{path.name}.reserve")
+        self._path = Path(f"{path}.reserve")
         self._file: int | None = None
 
     def open(self) -> None:
