@@ -17,7 +17,7 @@ from tests.tasks.benches import CHORES, Bench, eventually, is_alive, lines, ours
 from postroad import Backend
 from postroad.tasks import lanes
 from postroad.tasks.children.seats import Nursery, Seat, SeatLost
-from postroad.tasks.children.wire import RESULT, Active, Order, Ready, Report
+from postroad.tasks.children.wire import RESULT, Active, Frames, FrameTooLong, Order, Ready, Report, frame
 from postroad.tasks.environment import for_children
 from postroad.tasks.judging import Completed, Failed, Halted, TimedOut, Verdict, judge
 from postroad.tasks.registry import TaskRegistry
@@ -245,6 +245,15 @@ def test_what_is_no_word_of_a_child_is_dropped(then: str, cause: str, seat: Seat
 
     assert found["cause"] == cause
     assert "lastActivity" not in found
+
+
+def test_nothing_behind_a_frame_that_is_too_long_is_a_frame() -> None:
+    frames = Frames(limit=100)
+
+    assert frames.feed(frame(b"one")) == [b"one"]
+    with pytest.raises(FrameTooLong):
+        frames.feed(b"\xff\xff\xff\xf0")
+    assert frames.feed(frame(b"two")) == []
 
 
 def test_a_flood_of_binary_output_and_closed_pipes_block_nobody(seat: Seat) -> None:

@@ -144,16 +144,20 @@ class Frames:
 
     def __init__(self, limit: int | None = None) -> None:
         self._bytes = bytearray()
+        self._lost = False
         self.limit = limit
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The frames that are complete now."""
+        """The frames that are complete now; none any more behind one that was too long."""
+        if self._lost:
+            return []
         self._bytes += data
         found = []
         while len(self._bytes) >= _LENGTH.size:
             end = _LENGTH.size + _LENGTH.unpack_from(self._bytes)[0]
             if self.limit is not None and end > self.limit:
-                self._bytes.clear()
+                # Nobody knows where the next one would begin.
+                self._lost = True
                 raise FrameTooLong
             if len(self._bytes) < end:
                 break
