@@ -168,13 +168,13 @@ def test_an_open_outcome_is_unknown(make_bus: MakeBus, queue: Queue) -> None:
 
 def test_a_retry_that_cannot_start_in_time_is_not_made(make_bus: MakeBus, queue: Queue) -> None:
     transport = Recording(Unavailable("busy"))
-    config = replace(QUICK, publish_timeout_seconds=0.2, publish_retry_delay_seconds=5)
+    config = replace(QUICK, publish_timeout_seconds=0.2, publish_retry_delay_seconds=60)
     bus = make_bus(queue, config, send=transport)
 
     started = time.monotonic()
     result = bus.publish(Placed())
 
-    assert time.monotonic() - started < 0.7
+    assert time.monotonic() - started < 30
     assert (len(transport.requests), result.remote) == (1, "failed")
 
 
@@ -182,7 +182,7 @@ def test_a_transport_that_hangs_costs_no_more_than_the_budget(make_bus: MakeBus,
     released = threading.Event()
 
     def hangs(messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-        released.wait(10)
+        released.wait(60)
         return queue.send(messages)
 
     bus = make_bus(queue, replace(QUICK, publish_timeout_seconds=0.2), send=hangs)
@@ -193,7 +193,7 @@ def test_a_transport_that_hangs_costs_no_more_than_the_budget(make_bus: MakeBus,
     took = time.monotonic() - started
     released.set()
 
-    assert took < 0.4 + 0.5
+    assert took < 30
     assert (first.remote, second.remote) == ("unknown", "failed")
     assert isinstance(second.errors[0].error, PublishFailed)
 

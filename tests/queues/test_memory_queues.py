@@ -27,11 +27,11 @@ def test_a_waiting_receiver_notices_that_the_clock_was_moved() -> None:
 
     mover.start()
     started = time.monotonic()
-    received = queue.receive(wait=10)
+    received = queue.receive(wait=20)
     mover.join()
 
     assert [delivery.receive_count for delivery in received] == [2]
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
 
 
 def test_changing_a_received_message_does_not_change_the_queue() -> None:

@@ -19,7 +19,7 @@ from postroad.inbox.inbox import Inbox
 from postroad.inbox.judging import Judge, Timed
 from postroad.inbox.patience import Patience
 from postroad.inbox.renewing import Renewals
-from postroad.inbox.report import ConsumeReport, Tally
+from postroad.inbox.report import ConsumeReport
 from postroad.inbox.settling import Settler
 from postroad.inbox.shift import Shift
 from postroad.inbox.telling import Teller
@@ -31,6 +31,7 @@ from postroad.queues.acking import Acker
 from postroad.queues.burying import GivenDeadLetters
 from postroad.queues.holding import Holdings
 from postroad.queues.housekeeping import Housekeeper
+from postroad.queues.tally import Tally
 
 _BATCH = 10
 _OTHER_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from dataclasses import dataclass
 
 
@@ -19,22 +17,3 @@ class ConsumeReport:
     """Given back unhandled: behind a failed one of their group, held by somebody else, or at a stop."""
     dead: int = 0
     ignored: int = 0
-
-
-class Tally:
-    """Counts of several threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
-
-    def add(self, name: str, count: int = 1) -> None:
-        """Count `count` more."""
-        with self._lock:
-            self._counts[name] += count
-
-    def report(self) -> ConsumeReport:
-        """What was counted since the last report."""
-        with self._lock:
-            counts, self._counts = self._counts, Counter()
-        return ConsumeReport(**counts)

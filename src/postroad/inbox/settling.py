@@ -9,12 +9,12 @@ from postroad.errors import PostroadError
 from postroad.events import DomainEvent
 from postroad.inbox.applying import Ack, Again, Bury, Verdict
 from postroad.inbox.patience import Patience
-from postroad.inbox.report import Tally
 from postroad.inbox.telling import Teller
 from postroad.queues import Queue
 from postroad.queues.acking import Acker
 from postroad.queues.burying import GivenDeadLetters
 from postroad.queues.holding import Held, Holdings
+from postroad.queues.tally import Tally
 
 # A first failure is often a passing one, so its retry comes at once; in every case before the visibility would end.
 _DELAYS = (0.0, 1.0, 5.0, 30.0, 120.0)

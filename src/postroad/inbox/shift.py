@@ -84,7 +84,7 @@ class Shift:
 
     def report(self) -> ConsumeReport:
         """What became of the messages so far."""
-        return self._settler.tally.report()
+        return ConsumeReport(**self._settler.tally.take())
 
     def _run(self, lane: Sequence[Held]) -> None:
         try:

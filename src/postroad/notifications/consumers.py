@@ -13,10 +13,10 @@ from postroad.notifications.identity import push_id_of
 from postroad.notifications.messages import OfflineMessage, PushNotification
 from postroad.notifications.offline import OfflineProcessor
 from postroad.notifications.push import PushProcessor
-from postroad.notifications.report import Tally
 from postroad.notifications.verdicts import Ack, Again, Bury, Patience, Verdict, judge_push
 from postroad.queues import Delivery, Queue, QueueSpec
 from postroad.queues.burying import describe
+from postroad.queues.tally import Tally
 
 _Received = tuple[Delivery, OfflineMessage]
 _OF_THE_DATABASE: Final = (TransportError, ConfigurationError, StorageFull)

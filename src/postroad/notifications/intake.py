@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import PostroadError, StaleReceipt
-from postroad.notifications.report import Tally
 from postroad.notifications.telling import Teller
 from postroad.notifications.verdicts import Ack, Again, Bury, Defer, Verdict
 from postroad.queues import AckResult, Delivery, OutgoingMessage, Queue
@@ -17,6 +16,7 @@ from postroad.queues.acking import Acker
 from postroad.queues.burying import DeadLetters, describe
 from postroad.queues.holding import Held, Holdings
 from postroad.queues.housekeeping import Housekeeper
+from postroad.queues.tally import Tally
 
 _LONGEST_COVER = 43_200.0
 _NOT_BURIED_SECONDS = 300.0

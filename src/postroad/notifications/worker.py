@@ -19,12 +19,13 @@ from postroad.notifications.places import queue_name, refuse_engine_file
 from postroad.notifications.platforms import Platform
 from postroad.notifications.push import PushProcessor
 from postroad.notifications.relaying import relay
-from postroad.notifications.report import Tally, WorkerReport
+from postroad.notifications.report import WorkerReport
 from postroad.notifications.results import PushSender
 from postroad.notifications.store import NotificationStore
 from postroad.notifications.telling import Teller, tell_disabled
 from postroad.queues import Queue
 from postroad.queues.burying import DeadLetters, GivenDeadLetters, OwnDeadLetters
+from postroad.queues.tally import Tally
 
 STOP_SECONDS: Final = 5.0
 _SLICE_SECONDS: Final = 0.25
@@ -93,7 +94,7 @@ class NotificationWorker:
             self._tally.add("relayed", relayed)
             received += self._receive("push", 0.0 if received else min(_SLICE_SECONDS, deadline - time.monotonic()))
             if received or relayed or time.monotonic() >= deadline:
-                return self._tally.take()
+                return WorkerReport(**self._tally.take())
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set; then finish what is in hand within five seconds and give back the rest."""
