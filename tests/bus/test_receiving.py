@@ -215,7 +215,7 @@ def test_a_delivery_that_fails_too_often_is_a_dead_letter_with_its_reason(
     assert (marker.source, marker.receives, marker.reason) == ("work", 3, "handler_failed")
     assert marker.type == "tests.bus.vocabulary:Placed"
     assert str(marker.error).startswith("ValueError: attempt 3 [")
-    assert str(marker.error).endswith("test_receiving:__call__]")
+    assert str(marker.error).endswith(" [test_receiving.py:__call__]")
 
 
 def test_an_event_that_is_done_is_acked_when_it_comes_again(make_bus: MakeBus, queue: Queue, clock: FakeClock) -> None:

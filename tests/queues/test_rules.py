@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import postroad.queues
 from postroad.errors import ConfigurationError, InvalidInput, InvalidMessage, InvalidName, MessageTooLarge
 from postroad.queues import Match, OutgoingMessage, PeekedMessage, QueueSpec, fingerprint
+from postroad.queues.burying import describe
 from postroad.queues.markers import legible, mark_dead, mark_redriven, read_dead, redriven_by, redrives
 from postroad.queues.rules import check_message, check_messages, check_receive, dedup_id
 from postroad.queues.spec import check_source_allowed
@@ -278,3 +279,14 @@ def test_a_long_error_keeps_the_place_where_it_was_raised_and_no_secret() -> Non
     assert kept.endswith("x [orders.py:place]")
     assert len(kept) == 500
     assert fingerprint(kept) == fingerprint("ValueError: 1 [orders.py:place]")
+
+
+def test_an_error_is_told_with_the_file_and_function_that_raised_it() -> None:
+    def place() -> None:
+        raise ValueError("no such order")
+
+    with pytest.raises(ValueError, match="order") as raised:
+        place()
+
+    assert describe(raised.value) == "ValueError: no such order [test_rules.py:place]"
+    assert describe(KeyError()) == "KeyError"

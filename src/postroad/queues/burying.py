@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from postroad.clock import Clock
@@ -60,10 +61,11 @@ class GivenDeadLetters:
 
 
 def describe(error: BaseException) -> str:
-    """The error in one line, with the place where it was raised: `ValueError: no such order [shop.orders:place]`."""
+    """The error in one line, with the place where it was raised: `ValueError: no such order [orders.py:place]`."""
     frames = list(traceback.walk_tb(error.__traceback__))
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if not frames:
         return text
-    frame = frames[-1][0]
-    return f"{text} [{frame.f_globals.get('__name__', '?')}:{frame.f_code.co_name}]"
+    code = frames[-1][0].f_code
+    # The name alone: the path differs from machine to machine, and the same failure would be two.
+    return f"{text} [{Path(code.co_filename).name}:{code.co_name}]"
