@@ -12,11 +12,11 @@ from postroad.agents.sqlite import names
 from postroad.agents.sqlite.rows import checksum
 from postroad.agents.sqlite.schema import HELD
 from postroad.agents.sqlite.times import microseconds
+from postroad.agents.sqlite.waking import wake_held, wake_listeners
 from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one
 from postroad.connections.transaction import Transaction
 
-_CHANNELS: Final = "SELECT 'a' || subscriber FROM agent_pair WHERE producer = ?"
 # Sequences of one shard are told apart by number; a pair that was made on another stream, by its time.
 _LISTENS: Final = "iif(after >> 40 = ?3 >> 40, after < ?3, created_us <= ?4)"
 _ROWS: Final = f"""
@@ -53,7 +53,7 @@ _NEWEST: Final = """
 INSERT INTO agent_lane (lane, newest_ms) SELECT lane, ?2 FROM agent_held_row WHERE place = ?1
 ON CONFLICT DO UPDATE SET newest_ms = max(newest_ms, excluded.newest_ms)
 """
-_UNHOLD: Final = "DELETE FROM agent_held_row WHERE place = ? RETURNING lane"
+_UNHOLD: Final = "DELETE FROM agent_held_row WHERE place = ?"
 _RENUMBER: Final = "UPDATE agent_event SET place = ?2 WHERE place = ?1"
 _STEP: Final = 1_000
 
@@ -88,7 +88,8 @@ class Fan:
                 written, place = written + count, place + 1
                 heard.add(producer)
         if not self._delay_us:
-            _wake(tx, heard)
+            for producer in heard:
+                wake_listeners(tx, producer)
         failpoints.hit("agents.fan_out.before_commit")
         return written
 
@@ -135,11 +136,11 @@ class Fan:
     def _release(self, tx: Transaction, event: _HeldEvent, place: int) -> int:
         tx.connection.execute(_RELEASE, (event.place, place, event.occurred_ms))
         tx.connection.execute(_NEWEST, (event.place, event.occurred_ms))
-        lanes = every(tx.connection, _UNHOLD, (event.place,))
+        wake_held(tx, event.place)
+        tx.connection.execute(_UNHOLD, (event.place,))
+        released = tx.connection.changes()
         tx.connection.execute(_RENUMBER, (event.place, place))
-        for (lane,) in lanes:
-            tx.touch(names.channel(lane))
-        return len(lanes)
+        return released
 
 
 class _HeldEvent:
@@ -151,8 +152,3 @@ class _HeldEvent:
         self.place = place
         self.producer_id = str(producer)
         self.occurred_ms = occurred_ms
-
-
-def _wake(tx: Transaction, producers: set[int]) -> None:
-    for producer in producers:
-        tx.channels.update(name for (name,) in every(tx.connection, _CHANNELS, (producer,)))

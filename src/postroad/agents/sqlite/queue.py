@@ -10,7 +10,7 @@ import apsw
 
 from postroad import failpoints
 from postroad.agents.sqlite import looking, waiting
-from postroad.agents.sqlite.names import channel
+from postroad.agents.sqlite.waking import channels_of
 from postroad.agents.tables import lane_name
 from postroad.clock import SystemClock
 from postroad.connections.transaction import Transaction
@@ -127,7 +127,7 @@ class Lane:
     def _receive_waiting(self, limit: int, wait: float, visibility_us: int) -> list[Delivery]:
         """Look, and wait for a bell before looking again; what was rung before counts."""
         deadline = time.monotonic() + wait
-        with self._engine.listen(channel(self._lane)) as ear:
+        with self._engine.listen(*channels_of(self._lane)) as ear:
             while True:
                 due_us = self._due_us()
                 now_us = self._engine.monotonic_us()

@@ -30,8 +30,8 @@ UPDATE agent SET former_hash = token_hash, former_until = ?3, token_hash = ?2
 WHERE id = ?1 AND state = 'active' RETURNING num
 """
 _REPLACE: Final = "UPDATE agent SET token_hash = ?2 WHERE id = ?1 AND state = 'active' RETURNING num"
-_LISTENS: Final = "DELETE FROM agent_pair WHERE subscriber = ? RETURNING producer"
-_IS_HEARD: Final = "DELETE FROM agent_pair WHERE producer = ? RETURNING subscriber"
+_LISTENS: Final = "DELETE FROM agent_pair WHERE subscriber = ?"
+_IS_HEARD: Final = "DELETE FROM agent_pair WHERE producer = ?"
 _FORGET: Final = (
     "DELETE FROM agent_grant WHERE producer = ?1 OR subscriber = ?1",
     "DELETE FROM agent_row WHERE lane = ?1",
@@ -100,14 +100,18 @@ class SQLiteRegistry:
         def work(tx: Transaction) -> Deleted:
             num = names.active(tx.connection, agent_id)
             discarded = waiting(tx.connection, num)
-            subscriptions = every(tx.connection, _LISTENS, (num,))
-            subscribers = every(tx.connection, _IS_HEARD, (num,))
+            subscriptions, subscribers = (_removed(tx.connection, each, num) for each in (_LISTENS, _IS_HEARD))
             for statement in _FORGET:
                 tx.connection.execute(statement, (num,))
             tx.touch(names.channel(num))
-            return Deleted(discarded, len(subscriptions), len(subscribers))
+            return Deleted(discarded, subscriptions, subscribers)
 
         return self._engine.write(work)
+
+
+def _removed(connection: apsw.Connection, statement: str, num: int) -> int:
+    connection.execute(statement, (num,))
+    return connection.changes()
 
 
 def _refuse_taken(connection: apsw.Connection, agent_id: str) -> None:

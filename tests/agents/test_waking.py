@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Collection
+
+import pytest
+from tests.agents.conftest import Post
+
+from postroad.agents import AgentEvent
+from postroad.agents.sqlite import waking
+from postroad.connections.waiting import Ears
+
+
+@pytest.fixture
+def rung(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The channels that each commit rings, which still ring."""
+    heard: list[set[str]] = []
+    ring = Ears.ring
+
+    def listening(ears: Ears, channels: Collection[str]) -> None:
+        heard.append(set(channels))
+        ring(ears, channels)
+
+    monkeypatch.setattr(Ears, "ring", listening)
+    return heard
+
+
+@pytest.mark.parametrize("delay", [0.0, 1.0])
+def test_a_few_listeners_are_woken_each_by_its_lane(file_post: Post, rung: list[set[str]], delay: float) -> None:
+    post = _crowd(file_post, 3, delay)
+    rung.clear()
+
+    _move(post, delay)
+
+    lanes = [channel for channels in rung for channel in channels if channel.startswith("a")]
+    assert len(lanes) == 3
+    assert set(lanes).isdisjoint(waking.channels_of(0))
+
+
+@pytest.mark.parametrize("delay", [0.0, 1.0])
+def test_very_many_listeners_are_woken_all_at_once(
+    file_post: Post, rung: list[set[str]], monkeypatch: pytest.MonkeyPatch, delay: float
+) -> None:
+    monkeypatch.setattr(waking, "MOST", 2)
+    post = _crowd(file_post, 3, delay)
+    rung.clear()
+
+    _move(post, delay)
+
+    lanes = {channel for channels in rung for channel in channels if channel.startswith("a")}
+    assert lanes <= set(waking.channels_of(0))
+    assert lanes
+
+
+def test_an_events_listeners_cost_no_memory_however_many_they_are(file_post: Post) -> None:
+    post = _crowd(file_post, 5_000, 0.0)
+
+    tracemalloc.start()
+    try:
+        written = post.runner.run_once().written
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert written == 5_000
+    assert peak < 400_000
+
+
+def _crowd(post: Post, count: int, delay: float) -> Post:
+    """So many listeners to one agent whose event is on the stream."""
+    post = post.configured(dispatch_delay=delay)
+    post.register("ann", "bob")
+    post.agents.subscribe("bob", "ann")
+    post.publish("ann", 0)
+    post.clock.advance(delay)
+    post.move()
+    listeners = [made.agent_id for made in post.agents.register_many(count - 1)]
+    post.agents.subscribe_many([(listener, "ann") for listener in listeners])
+    post.agents.publish([AgentEvent("ann", "counted", {"n": 1})])
+    return post
+
+
+def _move(post: Post, delay: float) -> None:
+    """Move the event into the lanes."""
+    post.move()
+    post.clock.advance(delay)
+    post.runner.run_once()
