@@ -75,3 +75,21 @@ def test_missed_messages_reach_devices_and_what_fails_rests_with_its_reason(
     assert {marker.reason for marker in markers if marker is not None} == {"invalid", "permanent"}
     assert backend.queue(f"{base}-offline-queue").stats().visible == 0
     assert max(fcm.shown.values()) == 1
+
+
+@pytest.mark.slow
+def test_a_stop_during_a_long_poll_takes_seconds_and_hides_nothing(
+    backend: Backend, base: str, store: NotificationStore
+) -> None:
+    worker = NotificationWorker(backend, store, push_queue=None, offline_queue=f"{base}-offline-queue")
+    queue, stop = backend.queue(f"{base}-offline-queue"), threading.Event()
+    running = threading.Thread(target=worker.run, args=(stop,), daemon=True)
+
+    running.start()
+    eventually(lambda: worker.loops["offline"].turned_at is not None)
+    stop.set()
+    running.join(15)
+    queue.send([OutgoingMessage(missed("m1").to_json())])
+
+    assert not running.is_alive()
+    assert len(queue.receive(wait=5.0)) == 1

@@ -28,6 +28,7 @@ from postroad.queues.burying import DeadLetters, GivenDeadLetters, OwnDeadLetter
 from postroad.queues.tally import Tally
 
 STOP_SECONDS: Final = 5.0
+_GRACE_SECONDS: Final = 2.0
 _SLICE_SECONDS: Final = 0.25
 _MOST_BATCH: Final = 10
 _MOST_THREADS: Final = 1_000
@@ -131,7 +132,7 @@ class NotificationWorker:
             self._relay.stop(max(0.1, deadline - time.monotonic()))
         # A receive under way cannot be called back; what it brings is given back at once.
         for thread in threads:
-            thread.join(self.wait + STOP_SECONDS)
+            thread.join(max(0.0, deadline + _GRACE_SECONDS - time.monotonic()))
 
     def _resume(self) -> None:
         self._processor.resume()
