@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from litestar import Litestar
 from litestar.datastructures import State
 from litestar.handlers import HTTPRouteHandler
@@ -79,9 +81,15 @@ ROUTES: tuple[HTTPRouteHandler, ...] = (
 
 def create_app(context: Context) -> ASGIApp:
     """The API over what the context holds."""
-    app = Litestar(
+    return Door(_routing(), context)
+
+
+@cache
+def _routing() -> ASGIApp:
+    """Finds the route of a request and runs it on the context that the door gave it; the same for every context."""
+    return Litestar(
         ROUTES,
-        state=State({"context": context, "openapi": Description(ROUTES)}),
+        state=State({"openapi": Description(ROUTES)}),
         request_class=ApiRequest,
         # Before the body is read. The framework's own guards do the same, but copy the route for every request.
         before_request=guard,
@@ -91,4 +99,3 @@ def create_app(context: Context) -> ASGIApp:
         # The limit is ours: it is checked before and while the body is read.
         request_max_body_size=None,
     )
-    return Door(app, host=context.settings.host, allowed_hosts=context.settings.allowed_hosts)

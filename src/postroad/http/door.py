@@ -6,7 +6,6 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Collection
 from urllib.parse import parse_qsl
 
 from litestar.enums import ScopeType
@@ -14,6 +13,7 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from postroad import failpoints
 from postroad.errors import HostNotAllowed, PostroadError, RouteNotFound, TokenInUrl
+from postroad.http.context import Context
 from postroad.http.problems import MEDIA_TYPE, encoded, headers_of
 from postroad.telemetry import get_logger
 
@@ -37,9 +37,10 @@ _logging = logging.getLogger("postroad.http")
 class Door:
     """Names every request, refuses foreign hosts and tokens in URLs, and adds the headers of every answer."""
 
-    def __init__(self, app: ASGIApp, *, host: str, allowed_hosts: Collection[str]) -> None:
-        self._app = app
-        self._hosts = _LOOPBACK | {_host_name(name) for name in (host, *allowed_hosts)}
+    def __init__(self, app: ASGIApp, context: Context) -> None:
+        self._app, self._context = app, context
+        settings = context.settings
+        self._hosts = _LOOPBACK | {_host_name(name) for name in (settings.host, *settings.allowed_hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
@@ -49,7 +50,9 @@ class Door:
         headers = dict(scope["headers"])
         answer = _Answer(send, _request_id(headers.get(b"x-request-id")), headless=scope["method"] == "HEAD")
         head = scope["method"] == "HEAD"
-        scope.setdefault("state", {}).update(request_id=answer.request_id, headers=headers, head=head)
+        scope.setdefault("state", {}).update(
+            context=self._context, request_id=answer.request_id, headers=headers, head=head
+        )
         method, path = scope["method"], scope["path"]
         if (refusal := self._refusal(scope, headers)) is not None:
             await _refuse(refusal, answer)

@@ -24,7 +24,7 @@ class ApiRequest(Request[Identity | None, Any, Any]):
     @property
     def context(self) -> Context:
         """What the routes work with."""
-        return cast(Context, self.app.state["context"])
+        return cast(Context, self.scope["state"]["context"])
 
     @property
     def request_id(self) -> str:
