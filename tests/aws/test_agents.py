@@ -11,9 +11,10 @@ import pytest
 from tests.aws.cloud import Cloud, dynamodb_event
 
 from postroad.agents import AgentEvent
+from postroad.agents.aws import subscriptions
 from postroad.agents.aws.rows import row_of
 from postroad.agents.tables import SUBSCRIBERS
-from postroad.errors import AgentDeleted, AgentExists, AgentNotFound, ConsentRequired, NotSupported
+from postroad.errors import AgentDeleted, AgentExists, AgentNotFound, ConsentRequired, NotSupported, Unavailable
 from postroad.lambdas import aggregator, sweeper
 from postroad.lambdas.agents import opened
 
@@ -368,6 +369,42 @@ def test_subscriptions_and_grants_keep_their_rules(cloud: Cloud) -> None:
         cloud.agents.check_consent(cloud.id("cat"), cloud.id("ann"))
 
 
+def test_many_subscriptions_are_made_all_or_none(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud.register("ann", "bob", "cat", "dan")
+    pairs = [(cloud.id(listener), cloud.id("ann")) for listener in ("bob", "cat", "dan", "bob")]
+    writes = cloud.store._tables.transact
+    cloud.subscribe("cat", "ann")
+    first = cloud.agents.subscribers(cloud.id("ann")).items
+
+    with pytest.raises(AgentNotFound):
+        cloud.agents.subscribe_many([*pairs, (cloud.id("bob"), cloud.id("nobody"))])
+    monkeypatch.setattr(subscriptions, "_PAUSES", (0.0,))
+    monkeypatch.setattr(cloud.store._tables, "transact", lambda told: writes([*told, _refused(told[0])]))
+    with pytest.raises(Unavailable):
+        cloud.agents.subscribe_many(pairs)
+    before = cloud.agents.subscribers(cloud.id("ann")).items
+    monkeypatch.undo()
+    new = cloud.agents.subscribe_many(pairs)
+
+    assert before == first
+    assert new == 2
+    assert cloud.agents.subscribe_many(pairs) == 0
+    assert first[0] in cloud.agents.subscribers(cloud.id("ann")).items
+
+
+def test_more_subscriptions_than_a_transaction_holds_are_made_a_hundred_at_a_time(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscriptions, "MOST_AT_ONCE", 2)
+    cloud.register("ann", "bob", "cat")
+    names = [cloud.id(name) for name in ("ann", "bob", "cat")]
+
+    new = cloud.agents.subscribe_many([(listener, producer) for listener in names for producer in names])
+
+    assert new == 9
+    assert len(cloud.agents.subscriptions(names[0]).items) == 3
+
+
 def test_nothing_that_arrived_more_than_five_seconds_before_the_subscription_is_delivered(cloud: Cloud) -> None:
     cloud.register("ann", "bob")
     cloud.publish("ann", 1, 2)
@@ -491,3 +528,10 @@ def _producer(item: dict[str, Any]) -> str:
 
 def _die(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
+
+
+def _refused(write: dict[str, Any]) -> dict[str, Any]:
+    """A write like this one under a condition that does not hold."""
+    put = write["Put"]
+    item = {**put["Item"], "subscriberId": {"S": "nobody"}}
+    return {"Put": {**put, "Item": item, "ConditionExpression": "attribute_exists(producerId)"}}

@@ -132,7 +132,7 @@ class Agents:
         return self.subscribe_many([(listener_id, producer_id)]) == 1
 
     def subscribe_many(self, pairs: Sequence[tuple[str, str]]) -> int:
-        """Subscribe each (listener, producer), all or none; how many are new."""
+        """Subscribe each (listener, producer), all or none (on AWS a hundred at a time); how many are new."""
         for listener_id, producer_id in pairs:
             _known_id(listener_id)
             _known_id(producer_id)

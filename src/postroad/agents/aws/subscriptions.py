@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from postroad.agents.aws.rows import marker_item
 from postroad.agents.aws.tables import Tables
@@ -14,7 +15,11 @@ from postroad.agents.port import Registry
 from postroad.agents.rules import not_found, now_text
 from postroad.agents.tables import AGENT_GRANTS, BY_SUBSCRIBER, SUBSCRIBER_EVENTS, SUBSCRIBERS
 from postroad.clock import Clock
+from postroad.errors import Unavailable
 
+MOST_AT_ONCE: Final = 100
+_NEW: Final = "attribute_not_exists(producerId)"
+_PAUSES: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 Key = dict[str, dict[str, str]]
 
 
@@ -35,12 +40,19 @@ class DynamoSubscriptions:
         self._discard = discard
 
     def add(self, pairs: Sequence[tuple[str, str]], *, validate: bool) -> int:
-        """Subscribe each (listener, producer); how many are new."""
+        """Subscribe each (listener, producer), a hundred at a time all or none; how many are new.
+
+        A transaction of DynamoDB holds no more. Everything is checked before the first, and a repeat finishes the rest.
+        """
         wanted = {listener for listener, _ in pairs} | ({producer for _, producer in pairs} if validate else set())
         for agent_id in sorted(wanted - self._registry.known(wanted)):
             raise not_found(agent_id)
         created_at = text(now_text(self._clock.now()))
-        return sum(self._add(pair_key(*pair), created_at) for pair in pairs)
+        keys = [pair_key(*pair) for pair in dict.fromkeys(pairs)]
+        if len(keys) == 1:
+            return self._add(keys[0], created_at)
+        chunks = [keys[start : start + MOST_AT_ONCE] for start in range(0, len(keys), MOST_AT_ONCE)]
+        return sum(self._add_together(chunk, created_at) for chunk in chunks)
 
     def remove(self, listener_id: str, producer_id: str, *, discard: bool) -> bool:
         """End a subscription; what was held back of it is sent, unless it is discarded with what else waits."""
@@ -79,9 +91,7 @@ class DynamoSubscriptions:
         for agent_id in sorted({producer_id, listener_id} - self._registry.known({producer_id, listener_id})):
             raise not_found(agent_id)
         item = {**pair_key(listener_id, producer_id), "createdAt": text(now_text(self._clock.now()))}
-        self._tables.conditional(
-            "put_item", AGENT_GRANTS, Item=item, ConditionExpression="attribute_not_exists(producerId)"
-        )
+        self._tables.conditional("put_item", AGENT_GRANTS, Item=item, ConditionExpression=_NEW)
 
     def revoke(self, producer_id: str, listener_id: str) -> None:
         """Take the grant back."""
@@ -119,11 +129,24 @@ class DynamoSubscriptions:
         return self._tables.transact([{"Delete": gone}, {"Put": put}])
 
     def _add(self, key: Key, created_at: dict[str, str]) -> int:
-        item = {**key, "createdAt": created_at, "state": text("active")}
-        made = self._tables.conditional(
-            "put_item", SUBSCRIBERS, Item=item, ConditionExpression="attribute_not_exists(producerId)"
-        )
+        made = self._tables.conditional("put_item", SUBSCRIBERS, **_new_item(key, created_at))
         return 0 if made is None else 1
+
+    def _add_together(self, keys: Sequence[Key], created_at: dict[str, str]) -> int:
+        """Add what is missing of these in one step; what somebody else adds meanwhile is looked at again."""
+        table = self._tables.name(SUBSCRIBERS)
+        for pause in _PAUSES:
+            time.sleep(pause)
+            there = [{name: item[name] for name in keys[0]} for item in self._tables.read(SUBSCRIBERS, keys)]
+            new = [_new_item(key, created_at) for key in keys if key not in there]
+            if not new or self._tables.transact([{"Put": {"TableName": table, **item}} for item in new]):
+                return len(new)
+        raise Unavailable("others change the same subscriptions all the time", remedy="Subscribe again.")
+
+
+def _new_item(key: Key, created_at: dict[str, str]) -> dict[str, Any]:
+    item = {**key, "createdAt": created_at, "state": text("active")}
+    return {"Item": item, "ConditionExpression": _NEW}
 
 
 def _subscription(item: Mapping[str, Any]) -> Subscription:
