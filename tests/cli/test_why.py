@@ -81,3 +81,25 @@ def test_an_id_that_names_nothing_is_exit_1_with_one_line_and_a_remedy(postroad:
 
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err.startswith("error: nothing is known of")
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        ("why", "nobody"),
+        ("task", "status", "nobody"),
+        ("task", "history", "nobody"),
+        ("task", "cancel", "nobody", "--confirm", "nobody"),
+        ("job", "status", "nobody"),
+        ("job", "graph", "nobody"),
+        ("job", "cancel", "nobody", "--confirm", "nobody"),
+        ("job", "list"),
+        ("health", "nobody"),
+    ],
+    ids=" ".join,
+)
+def test_looking_for_what_is_not_there_makes_no_queue(postroad: Postroad, look: tuple[str, ...]) -> None:
+    postroad(*look)
+
+    with connect(load().url) as backend:
+        assert backend.queues() == []

@@ -16,6 +16,7 @@ from postroad.errors import InvalidJob, NotFound
 
 if TYPE_CHECKING:
     from postroad.jobs import Jobs
+    from postroad.jobs.viewing import JobViews
     from postroad.wiring import Backend
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
@@ -65,7 +66,7 @@ def status(call: Call, job_id: JobId) -> None:
     from postroad.jobs.drawing import draw
 
     with call.backend() as backend:
-        found = _jobs(call, backend).job_status(job_id)
+        found = _views(call, backend).job_status(job_id)
     if found is None:
         raise NotFound(f'there is no job "{job_id}"')
     counts = ", ".join(f"{count} {state}" for state, count in found.progress.items() if count)
@@ -81,7 +82,7 @@ def graph(
 ) -> None:
     """Draw the graph of a job with the state of each task."""
     with call.backend() as backend:
-        drawn = _jobs(call, backend).graph(job_id, format)
+        drawn = _views(call, backend).graph(job_id, format)
     call.show({"jobId": job_id, "format": format, "graph": drawn}, drawn)
 
 
@@ -105,11 +106,10 @@ def cancel(
     import msgspec
 
     with call.backend() as backend:
-        jobs = _jobs(call, backend, queue)
-        if jobs.job_status(job_id) is None:
+        if _views(call, backend).job_status(job_id) is None:
             raise NotFound(f'there is no job "{job_id}"')
         confirm_name(job_id, confirm, f'cancels job "{job_id}"')
-        cancelled = jobs.cancel(job_id)
+        cancelled = _jobs(call, backend, queue).cancel(job_id)
     document = {**msgspec.to_builtins(cancelled), "status": "cancelled"}
     call.show(document, f"cancelled {len(cancelled.cancelled_tasks)} tasks")
     if not cancelled.cancelled_tasks:
@@ -124,7 +124,7 @@ def list_(
 ) -> None:
     """List jobs, newest first."""
     with call.backend() as backend:
-        page = _jobs(call, backend).list_jobs(limit, cursor, status)
+        page = _views(call, backend).list_jobs(limit, cursor, status)
     items = [job.to_dict() for job in page.items]
     lines = [f"{job.job_id}  {job.status}  {job.total_tasks} tasks" for job in page.items]
     call.show({"items": items, "next_cursor": page.cursor}, *(lines or ["no jobs"]))
@@ -135,6 +135,13 @@ def _jobs(call: Call, backend: Backend, queue: str = "tasks") -> Jobs:
 
     settings = call.settings()
     return Jobs(backend, queue=queue, tenant_id=settings.tenant, app=settings.app)
+
+
+def _views(call: Call, backend: Backend) -> JobViews:
+    from postroad.jobs.viewing import JobViews
+
+    settings = call.settings()
+    return JobViews.of(backend, tenant_id=settings.tenant, app=settings.app)
 
 
 def _body(file: str, known: set[str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from postroad.cli.verbs import add_verb
 from postroad.errors import InvalidTask, NotFound
 
 if TYPE_CHECKING:
+    from postroad.journal import TaskState
     from postroad.tasks import TaskProducer
     from postroad.wiring import Backend
 
@@ -75,19 +76,19 @@ def status(
     from postroad.documents import task_document
 
     with call.backend() as backend:
-        state = _producer(call, backend).status(request_id, at)
-    if state is None:
-        raise NotFound(f'there is no task "{request_id}"')
-    document = task_document(state)
+        document = task_document(_state(call, backend, request_id, at))
     call.show(document, *_lines(document))
 
 
 def history(call: Call, request_id: RequestId) -> None:
     """Print every event of a task, in order."""
+    from postroad.journal import task_history
+    from postroad.tasks.naming import check_request_id
     from postroad.telemetry import legible
 
+    check_request_id(request_id, of_a_job=True)
     with call.backend() as backend:
-        events = _producer(call, backend).history(request_id)
+        events = task_history(backend.journal(), call.settings().tenant, request_id)
     if not events:
         raise NotFound(f'there is no task "{request_id}"')
     lines = (f"{_when(event.timestamp)}  {legible(event.event_type)}{_detail(event.properties)}" for event in events)
@@ -110,14 +111,24 @@ def cancel(
 ) -> None:
     """Let a task not run, or be killed where it runs; exit 1 when it had ended already."""
     with call.backend() as backend:
-        producer = _producer(call, backend)
-        if producer.status(request_id) is None:
-            raise NotFound(f'there is no task "{request_id}"')
+        _state(call, backend, request_id)
         confirm_name(request_id, confirm, f'cancels task "{request_id}"')
-        cancelled = producer.cancel(request_id)
+        cancelled = _producer(call, backend).cancel(request_id)
     call.show({"requestId": request_id, "cancelled": cancelled}, "cancelled" if cancelled else "it had ended already")
     if not cancelled:
         raise typer.Exit(ANSWER_IS_NO)
+
+
+def _state(call: Call, backend: Backend, request_id: str, at: int | None = None) -> TaskState:
+    """How the task stands or stood. Looking makes no queue, so that it needs no producer."""
+    from postroad.journal import task_state
+    from postroad.tasks.naming import check_request_id
+
+    check_request_id(request_id, of_a_job=True)
+    state = task_state(backend.journal(), call.settings().tenant, request_id, at)
+    if state is None:
+        raise NotFound(f'there is no task "{request_id}"')
+    return state
 
 
 def _producer(call: Call, backend: Backend, queue: str = "tasks") -> TaskProducer:

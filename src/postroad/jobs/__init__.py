@@ -1,9 +1,10 @@
 """Jobs: graphs of tasks that always move forward."""
 
 from postroad.jobs.dispatcher import JobDispatcher
-from postroad.jobs.jobs import Cancelled, JobCreatedResult, JobPage, Jobs, Resumed, TasksAdded
+from postroad.jobs.jobs import Cancelled, JobCreatedResult, Jobs, Resumed, TasksAdded
 from postroad.jobs.mover import DispatchResult
 from postroad.jobs.status import JobStatus, JobSummary, JobTaskStatus
+from postroad.jobs.viewing import JobPage
 
 __all__ = [
     "Cancelled",

@@ -9,15 +9,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from postroad.errors import Conflict, InvalidInput, InvalidJob, NotFound
+from postroad.errors import Conflict, InvalidJob
 from postroad.jobs.boards import CREATED, TASKS_ADDED
-from postroad.jobs.books import STATUSES, HeldJob, Job
-from postroad.jobs.drawing import draw
+from postroad.jobs.books import HeldJob, Job
 from postroad.jobs.graph import Graph, GraphTask, check_job_id, read_tasks
 from postroad.jobs.mover import FAILED, Mover, quietly
-from postroad.jobs.status import JobStatus, JobSummary, status_of
+from postroad.jobs.status import JobStatus
+from postroad.jobs.viewing import JobPage, JobViews, not_found
 from postroad.journal import Appends
-from postroad.queues.rules import check_count
 from postroad.tasks.grounds import Ground, party
 from postroad.tasks.registry import TaskRegistry
 
@@ -59,13 +58,6 @@ class Cancelled(msgspec.Struct, frozen=True, rename="camel"):
     cancelled_tasks: list[str]
 
 
-class JobPage(msgspec.Struct, frozen=True):
-    """Jobs, newest first; `cursor` is None on the last page."""
-
-    items: list[JobSummary]
-    cursor: str | None
-
-
 class Jobs:
     """The jobs of one tenant whose tasks go to one queue."""
 
@@ -83,6 +75,8 @@ class Jobs:
         self._registry = registry
         self._queue_name = queue
         self._mover = Mover(backend, queue=queue, tenant=who.tenant_id, app=who.app, journal=journal)
+        self._mover.open_queue()
+        self._views = JobViews(self._mover)
 
     def submit_job(
         self, tasks: Sequence[Any], *, job_id: str | None = None, request_id: str | None = None
@@ -171,35 +165,15 @@ class Jobs:
 
     def job_status(self, job_id: str) -> JobStatus | None:
         """How the job and each of its tasks stand; None when there is no such job."""
-        check_job_id(job_id)
-        held = self._mover.jobs.read(job_id)
-        return None if held is None else status_of(self._mover, job_id, held.job)
+        return self._views.job_status(job_id)
 
     def list_jobs(self, limit: int = 20, cursor: str | None = None, status: str | None = None) -> JobPage:
         """Jobs, newest first, of one status if one is named."""
-        check_count(limit, "limit", 100)
-        if status is not None and status not in STATUSES:
-            raise InvalidInput(
-                f"status: {status!r} is none of {', '.join(STATUSES)}", field="status", remedy="Name one of them."
-            )
-        found: list[JobSummary] = []
-        while len(found) < limit:
-            page = self._mover.journal.query(
-                "GSI4", tenant=self._mover.tenant, event_type=CREATED, descending=True, limit=limit - len(found),
-                cursor=cursor, raw=True,
-            )  # fmt: skip
-            found += [each for event in page.events if (each := self._summary(event.entity_id, status)) is not None]
-            cursor = page.cursor
-            if cursor is None:
-                break
-        return JobPage(found, cursor)
+        return self._views.list_jobs(limit, cursor, status)
 
     def graph(self, job_id: str, format: Literal["text", "mermaid", "dot"] = "text") -> str:
         """The graph with the state of each task, to be read or drawn."""
-        found = self.job_status(job_id)
-        if found is None:
-            raise _not_found(job_id)
-        return draw(found, format)
+        return self._views.graph(job_id, format)
 
     def _read(self, tasks: object, known: Graph | None = None) -> list[GraphTask]:
         found = read_tasks(tasks, known)
@@ -211,7 +185,7 @@ class Jobs:
     def _known(self, job_id: str) -> HeldJob:
         held = self._mover.jobs.read(check_job_id(job_id))
         if held is None:
-            raise _not_found(job_id)
+            raise not_found(job_id)
         return held
 
     def _same(self, job_id: str, digest: str) -> HeldJob:
@@ -240,12 +214,6 @@ class Jobs:
             if held is not None and self._mover.state(job_id, task_id) in FAILED
         }
 
-    def _summary(self, job_id: str, status: str | None) -> JobSummary | None:
-        held = self._mover.jobs.read(job_id)
-        if held is None or status not in (None, held.job.status):
-            return None
-        return JobSummary(job_id, held.job.status, held.job.total, held.job.created_at)
-
 
 def _recorded(tasks: Any) -> list[dict[str, Any]]:
     return [
@@ -256,7 +224,3 @@ def _recorded(tasks: Any) -> list[dict[str, Any]]:
 
 def _digest(recorded: list[dict[str, Any]]) -> str:
     return hashlib.sha256(msgspec.json.encode(recorded, order="deterministic")).hexdigest()[:32]
-
-
-def _not_found(job_id: str) -> NotFound:
-    return NotFound(f"there is no job {job_id!r}")

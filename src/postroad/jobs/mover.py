@@ -24,7 +24,6 @@ from postroad.tasks.books import Books
 from postroad.tasks.grounds import Ground
 from postroad.tasks.leases import Held, Lease
 from postroad.tasks.messages import TaskMessage
-from postroad.tasks.queues import open_queue
 from postroad.tasks.recording import Scribe, TaskId
 from postroad.tasks.submitting import Submission, Submissions
 from postroad.tasks.telling import tell
@@ -53,7 +52,11 @@ class Mover:
         self.tasks = Books(backend, journal)
         self.boards = Boards(self.journal, tenant)
         self.scribe = Scribe(app=app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
-        self._submissions = Submissions(backend, self.tasks, open_queue(backend, queue), queue_name=queue)
+        self._submissions = Submissions(backend, self.tasks, queue_name=queue)
+
+    def open_queue(self) -> None:
+        """Open the queue of the tasks now; who only looks at jobs has no need of it."""
+        self._submissions.open_queue()
 
     def event(self, event_type: str, job_id: str, **properties: Any) -> JournalEvent:
         """An event of the job."""

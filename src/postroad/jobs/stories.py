@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from postroad.jobs.boards import JOB
-from postroad.jobs.jobs import Jobs
 from postroad.jobs.status import JobStatus
+from postroad.jobs.viewing import JobViews
 from postroad.journal import Journal
 from postroad.journal.states import every_event
 from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
@@ -12,7 +12,7 @@ from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
 _NAMED = 5
 
 
-def job_story(jobs: Jobs, journal: Journal, tenant: str, job_id: str) -> Story | None:
+def job_story(jobs: JobViews, journal: Journal, tenant: str, job_id: str) -> Story | None:
     """What happened to a job and what would move it on; None when there is no such job."""
     status = jobs.job_status(job_id)
     if status is None:

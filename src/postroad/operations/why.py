@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from postroad.errors import InvalidInput, NotFound
-from postroad.jobs import Jobs
 from postroad.jobs.stories import job_story
+from postroad.jobs.viewing import JobViews
 from postroad.journal.stories import Story
 from postroad.tasks.grounds import Ground
 from postroad.tasks.stories import task_story
@@ -16,7 +16,7 @@ def why(backend: Ground, name: str, *, tenant: str, app: str) -> Story:
     """What happened to the task or job of this id and what would move it on, or `NotFound`."""
     # What cannot be an id is not found either.
     with suppress(InvalidInput):
-        story = job_story(Jobs(backend, tenant_id=tenant, app=app), backend.journal(), tenant, name)
+        story = job_story(JobViews.of(backend, tenant_id=tenant, app=app), backend.journal(), tenant, name)
         if story is not None:
             return story
     with suppress(InvalidInput):

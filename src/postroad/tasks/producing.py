@@ -17,7 +17,6 @@ from postroad.tasks.grounds import Ground, party
 from postroad.tasks.leases import Held
 from postroad.tasks.messages import TaskMessage
 from postroad.tasks.naming import check_delay, check_input, check_name, check_request_id
-from postroad.tasks.queues import open_queue
 from postroad.tasks.recording import Scribe, TaskId
 from postroad.tasks.registry import TaskRegistry
 from postroad.tasks.submitting import Submission, Submissions, last_pending, message_of
@@ -49,7 +48,8 @@ class TaskProducer:
         self._registry = registry
         self._scribe = Scribe(app=who.app, environment=backend.stage, origin="producer", clock=backend.clock)
         self._books = Books(backend, journal)
-        self._submissions = Submissions(backend, self._books, open_queue(backend, queue), queue_name=queue)
+        self._submissions = Submissions(backend, self._books, queue_name=queue)
+        self._submissions.open_queue()
         self._journal: Journal = journal if isinstance(journal, Journal) else backend.journal()
 
     def submit(

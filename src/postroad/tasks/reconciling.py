@@ -15,7 +15,6 @@ from postroad.tasks.config import check_seconds
 from postroad.tasks.forgetting import Forgetting
 from postroad.tasks.grounds import Ground, party
 from postroad.tasks.leases import Held
-from postroad.tasks.queues import open_queue
 from postroad.tasks.submitting import Submission, Submissions, message_of
 from postroad.tasks.telling import tell
 
@@ -45,7 +44,8 @@ class Reconciler:
         self._journal: Journal = backend.journal()
         self._items: Items = backend.items()
         self._books = Books(backend)
-        self._submissions = Submissions(backend, self._books, open_queue(backend, queue), queue_name=queue)
+        self._submissions = Submissions(backend, self._books, queue_name=queue)
+        self._submissions.open_queue()
         self._forgetting = Forgetting(self._items, backend.blobs(), self._tenant)
         self._seen: set[tuple[str, int]] = set()
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import msgspec
@@ -24,6 +25,7 @@ from postroad.tasks.books import Books
 from postroad.tasks.grounds import Ground
 from postroad.tasks.leases import Held, Lease
 from postroad.tasks.messages import TaskMessage, outgoing
+from postroad.tasks.queues import open_queue
 from postroad.tasks.recording import Scribe, TaskId
 
 # How long somebody else's submission of the same request may take before it counts as dead.
@@ -103,11 +105,19 @@ class Submission:
 class Submissions:
     """Submits runs to one queue."""
 
-    def __init__(self, backend: Ground, books: Books, queue: Queue, *, queue_name: str) -> None:
+    def __init__(self, backend: Ground, books: Books, *, queue_name: str) -> None:
         self._backend = backend
         self._books = books
-        self._queue = queue
         self._queue_name = queue_name
+
+    @cached_property
+    def _queue(self) -> Queue:
+        # Opened when it is first needed: whoever only looks at tasks makes no queue.
+        return open_queue(self._backend, self._queue_name)
+
+    def open_queue(self) -> None:
+        """Open the queue now, and make it where that is ours to do; `QueueNotFound` where it is missing."""
+        _ = self._queue
 
     def begin(self, submission: Submission) -> Begun:
         """Begin the run, or find the one that this request has; `Conflict` when it is of another content."""
@@ -138,7 +148,7 @@ class Submissions:
         """Send the message of a run that is recorded and was not sent; False when somebody else is at it."""
         lease = submission.lease(self._queue_name) if held is None else held.lease
         sent = msgspec.structs.replace(lease, sent_at=submission.pending.timestamp)
-        self._send(submission)
+        _send(self._queue, submission)
         return self._books.write(submission.tenant, submission.request_id, sent, expect=held).ok
 
     def _is_begun(self, submission: Submission, held: Held) -> bool:
@@ -150,6 +160,8 @@ class Submissions:
 
     def _begin(self, submission: Submission, lease: Lease, *, expect: Held | None) -> bool:
         """Store the lease, record `Task Pending`, send; False when the lease is not as expected."""
+        # A queue that is missing is told before anything is stored.
+        queue = self._queue
         failed: PostroadError | None = None
         with self._together():
             written = self._books.put(submission.tenant, submission.request_id, lease, expect=expect)
@@ -160,7 +172,7 @@ class Submissions:
             try:
                 if submission.message.job_id is not None:
                     failpoints.hit("dispatcher.before_enqueue")
-                self._send(submission)
+                _send(queue, submission)
             except PostroadError as error:
                 # What is recorded stays: the Reconciler sends it.
                 failed = error
@@ -185,17 +197,18 @@ class Submissions:
                     self._books.remove(submission.tenant, submission.request_id, expect=held)
             raise
 
-    def _send(self, submission: Submission) -> None:
-        message = outgoing(submission.message, submission.tenant, delay=submission.delay)
-        (result,) = self._queue.send([message])
-        if result.error is not None:
-            raise result.error
-
     def _note_sent(self, submission: Submission, held: Held) -> None:
         # A worker that was quicker than we noted it itself; nothing is lost when this fails.
         sent = msgspec.structs.replace(held.lease, sent_at=submission.pending.timestamp)
         with contextlib.suppress(PostroadError):
             self._books.put(submission.tenant, submission.request_id, sent, expect=held)
+
+
+def _send(queue: Queue, submission: Submission) -> None:
+    message = outgoing(submission.message, submission.tenant, delay=submission.delay)
+    (result,) = queue.send([message])
+    if result.error is not None:
+        raise result.error
 
 
 def last_pending(journal: Journal, tenant: str, request_id: str, *, run: int | None = None) -> JournalEvent | None:
