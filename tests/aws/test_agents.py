@@ -335,7 +335,7 @@ def test_fan_out_to_many_costs_few_calls(cloud: Cloud) -> None:
 
 def test_a_registration_that_was_cut_off_is_repaired_by_a_repeat(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(cloud.store._tables, "conditional", _die)
+        patch.setattr(cloud.store._tables, "transact", _die)
         with pytest.raises(KeyboardInterrupt):
             cloud.register("ann")
     unknown = [result.error for result in cloud.agents.publish([AgentEvent(cloud.id("ann"), "x", {})])]
@@ -345,6 +345,29 @@ def test_a_registration_that_was_cut_off_is_repaired_by_a_repeat(cloud: Cloud, m
     assert unknown == ["agent_not_found"]
     assert cloud.agents.authenticate(made.token) == cloud.id("ann")
     assert cloud.take("ann") == []
+
+
+def test_many_agents_are_registered_in_few_writes(cloud: Cloud) -> None:
+    calls: list[str] = []
+    client = cloud.store._tables.client
+    client.meta.events.register("before-call.dynamodb", lambda model, **_: calls.append(model.name), unique_id="many")
+
+    made = cloud.agents.register_many(3, order="total", accept="all")
+    client.meta.events.unregister("before-call.dynamodb", unique_id="many")
+    found = [cloud.agents.get(each.agent_id) for each in made]
+
+    assert calls.count("TransactWriteItems") == len(set(calls)) - 1 == 1
+    assert {(agent.order, agent.accept) for agent in found} == {("total", "all")}
+    assert [cloud.agents.authenticate(each.token) for each in made] == [each.agent_id for each in made]
+
+
+def test_a_registration_whose_answer_was_lost_is_found_done(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = cloud.store._tables.transact
+    monkeypatch.setattr(cloud.store._tables, "transact", lambda told: writes(told) and False)
+
+    made = cloud.agents.register(cloud.id("ann"))
+
+    assert cloud.agents.authenticate(made.token) == cloud.id("ann")
 
 
 def test_subscriptions_and_grants_keep_their_rules(cloud: Cloud) -> None:
@@ -378,7 +401,7 @@ def test_many_subscriptions_are_made_all_or_none(cloud: Cloud, monkeypatch: pyte
 
     with pytest.raises(AgentNotFound):
         cloud.agents.subscribe_many([*pairs, (cloud.id("bob"), cloud.id("nobody"))])
-    monkeypatch.setattr(subscriptions, "_PAUSES", (0.0,))
+    monkeypatch.setattr(subscriptions, "PAUSES", (0.0,))
     monkeypatch.setattr(cloud.store._tables, "transact", lambda told: writes([*told, _refused(told[0])]))
     with pytest.raises(Unavailable):
         cloud.agents.subscribe_many(pairs)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from postroad.agents.aws.tables import Tables
+from postroad.agents.aws.tables import MOST_AT_ONCE, PAUSES, Tables
 from postroad.agents.aws.values import number, text
 from postroad.agents.model import Deleted
 from postroad.agents.port import AgentRecord, NewAgent
 from postroad.agents.rules import not_found
 from postroad.agents.tables import AGENT_GRANTS, AGENTS, BY_SUBSCRIBER, DEAD_QUEUE, SUBSCRIBERS, lane_name
-from postroad.errors import AgentDeleted, AgentExists, QueueNotFound
+from postroad.errors import AgentDeleted, AgentExists, QueueNotFound, Unavailable
 from postroad.queues import QueueSpec
 from postroad.queues.sqs import SQSQueues
 
@@ -35,10 +36,13 @@ class DynamoRegistry:
         self._max_receives = max_receives
 
     def add(self, agents: Sequence[NewAgent]) -> list[str | None]:
-        """Keep new agents: the queue first, the item last, so that a repeat repairs what a crash left."""
-        for agent in agents:
-            self._refuse_taken(agent.agent_id)
-        return [self._add(agent) for agent in agents]
+        """Keep new agents: queues first, items last, so that a repeat repairs what a crash left."""
+        self._missing(agents)
+        urls = [self._make_queue(agent) for agent in agents]
+        made = list(zip(agents, urls, strict=True))
+        for start in range(0, len(made), MOST_AT_ONCE):
+            self._put(made[start : start + MOST_AT_ONCE])
+        return list(urls)
 
     def get(self, agent_id: str) -> AgentRecord | None:
         """The agent, unless it is unknown, being deleted or deleted."""
@@ -98,7 +102,7 @@ class DynamoRegistry:
         )  # fmt: skip
         return done is not None
 
-    def _add(self, agent: NewAgent) -> str:
+    def _make_queue(self, agent: NewAgent) -> str:
         spec = QueueSpec(
             lane_name(agent.agent_id), fifo=True, visibility=self._visibility, retention=RETENTION_SECONDS,
             dead_letter=DEAD_QUEUE, max_receives=self._max_receives, dedup_scope="group",
@@ -107,25 +111,33 @@ class DynamoRegistry:
         principal = agent.principal_arn
         if principal is not None:
             self._queues.change_policy(queue, lambda _: _policy(queue.arn, principal))
-        item = {
-            "agentId": text(agent.agent_id), "createdAt": text(agent.created_at), "order": text(agent.order),
-            "accept": text(agent.accept), "tokenHash": text(agent.token_hash), "queueUrl": text(queue.url),
-            "state": text("active"),
-        }  # fmt: skip
-        made = self._tables.conditional(
-            "put_item", AGENTS, Item=item, ConditionExpression="attribute_not_exists(agentId)"
-        )  # fmt: skip
-        if made is None:
-            self._refuse_taken(agent.agent_id)
         return queue.url
 
-    def _refuse_taken(self, agent_id: str) -> None:
-        item = self._item(agent_id)
-        if item is None:
-            return
-        if item["state"]["S"] == "active":
-            raise AgentExists(f'agent "{agent_id}" exists', field="agentId")
-        raise AgentDeleted(f'agent "{agent_id}" was deleted; its id is never given again', field="agentId")
+    def _put(self, made: Sequence[tuple[NewAgent, str]]) -> None:
+        """Write the items in one step; what somebody else writes meanwhile is looked at again."""
+        urls = {agent.agent_id: url for agent, url in made}
+        for pause in PAUSES:
+            time.sleep(pause)
+            missing = self._missing([agent for agent, _ in made])
+            puts = [self._new_item(agent, urls[agent.agent_id]) for agent in missing]
+            if not puts or self._tables.transact(puts):
+                return
+        raise Unavailable("others register the same agents all the time", remedy="Register again.")
+
+    def _missing(self, agents: Sequence[NewAgent]) -> list[NewAgent]:
+        """Those of the agents that are not there yet. Taken by somebody else: `AgentExists` or `AgentDeleted`."""
+        keys = [{"agentId": text(agent.agent_id)} for agent in agents]
+        found = {item["agentId"]["S"]: item for item in self._tables.read(AGENTS, keys)}
+        return [agent for agent in agents if not _is_there(agent, found.get(agent.agent_id))]
+
+    def _new_item(self, agent: NewAgent, url: str) -> dict[str, Any]:
+        item = {
+            "agentId": text(agent.agent_id), "createdAt": text(agent.created_at), "order": text(agent.order),
+            "accept": text(agent.accept), "tokenHash": text(agent.token_hash), "queueUrl": text(url),
+            "state": text("active"),
+        }  # fmt: skip
+        condition = "attribute_not_exists(agentId)"
+        return {"Put": {"TableName": self._tables.name(AGENTS), "Item": item, "ConditionExpression": condition}}
 
     def _item(self, agent_id: str) -> Mapping[str, Any] | None:
         answer = self._tables.call("get_item", AGENTS, Key={"agentId": text(agent_id)}, ConsistentRead=True)
@@ -167,6 +179,17 @@ def _policy(arn: str, principal: str) -> str:
         "Sid": "agent", "Effect": "Allow", "Principal": {"AWS": principal}, "Action": list(_RIGHTS), "Resource": arn,
     }  # fmt: skip
     return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+
+
+def _is_there(agent: NewAgent, item: Mapping[str, Any] | None) -> bool:
+    """Whether this very agent is kept already: a write that timed out may have taken effect."""
+    if item is None:
+        return False
+    if item["state"]["S"] != "active":
+        raise AgentDeleted(f'agent "{agent.agent_id}" was deleted; its id is never given again', field="agentId")
+    if item.get("tokenHash") != text(agent.token_hash):
+        raise AgentExists(f'agent "{agent.agent_id}" exists', field="agentId")
+    return True
 
 
 def _record(item: Mapping[str, Any]) -> AgentRecord:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from postroad.agents.aws.rows import marker_item
-from postroad.agents.aws.tables import Tables
+from postroad.agents.aws.tables import MOST_AT_ONCE, PAUSES, Tables
 from postroad.agents.aws.values import text
 from postroad.agents.model import Subscription
 from postroad.agents.port import Registry
@@ -17,9 +17,7 @@ from postroad.agents.tables import AGENT_GRANTS, BY_SUBSCRIBER, SUBSCRIBER_EVENT
 from postroad.clock import Clock
 from postroad.errors import Unavailable
 
-MOST_AT_ONCE: Final = 100
 _NEW: Final = "attribute_not_exists(producerId)"
-_PAUSES: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 Key = dict[str, dict[str, str]]
 
 
@@ -135,7 +133,7 @@ class DynamoSubscriptions:
     def _add_together(self, keys: Sequence[Key], created_at: dict[str, str]) -> int:
         """Add what is missing of these in one step; what somebody else adds meanwhile is looked at again."""
         table = self._tables.name(SUBSCRIBERS)
-        for pause in _PAUSES:
+        for pause in PAUSES:
             time.sleep(pause)
             there = [{name: item[name] for name in keys[0]} for item in self._tables.read(SUBSCRIBERS, keys)]
             new = [_new_item(key, created_at) for key in keys if key not in there]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
 
 MOST_KEYS: Final = 100
-_PAUSES: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+MOST_AT_ONCE: Final = 100
+PAUSES: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 class Tables:
@@ -71,7 +72,7 @@ class Tables:
         name = self.name(table)
         for start in range(0, len(keys), MOST_KEYS):
             wanted: Any = list(keys[start : start + MOST_KEYS])
-            for pause in _PAUSES:
+            for pause in PAUSES:
                 answer = self.batch("batch_get_item", {name: {"Keys": wanted, "ConsistentRead": True}})
                 yield from answer["Responses"].get(name, [])
                 wanted = answer.get("UnprocessedKeys", {}).get(name, {}).get("Keys", [])
