@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -127,3 +130,18 @@ def test_a_commit_notifies_with_the_name_of_the_table(on_postgres: Ground) -> No
 
         told = [(notice.channel, notice.payload) for notice in listening.notifies(timeout=30, stop_after=1)]
     assert told == [("postroad_outbox", "outbox")]
+
+
+@pytest.mark.parametrize("make", [Outbox.postgres, Outbox.sqlite, Outbox.open])
+def test_every_way_to_make_an_outbox_names_its_options(make: Callable[..., Outbox]) -> None:
+    options = inspect.signature(make).parameters
+
+    assert {"table", "cipher", "max_bytes", "registry", "clock"} <= options.keys()
+    assert (options["table"].default, options["max_bytes"].default) == ("outbox", 262_144)
+
+
+def test_on_sqlite_a_schema_means_nothing(tmp_path: Path) -> None:
+    outbox = Outbox.open(f"sqlite:///{tmp_path / 'app.db'}", schema="shop")
+
+    assert outbox.init() == 1
+    outbox.close()

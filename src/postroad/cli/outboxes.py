@@ -36,10 +36,8 @@ def opened(
     from postroad.outbox import AesGcmCipher, Outbox
 
     address = chosen_dsn(dsn)
-    options: dict[str, Any] = {} if address.startswith("sqlite:") else {"schema": schema}
-    if keyfile is not None:
-        options["cipher"] = AesGcmCipher.from_file(keyfile)
-    outbox = Outbox.open(address, table=table, **options)
+    cipher = None if keyfile is None else AesGcmCipher.from_file(keyfile)
+    outbox = Outbox.open(address, table=table, schema=schema, cipher=cipher)
     try:
         if ready:
             outbox.require_schema()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from postroad.clock import SYSTEM_CLOCK, Clock
@@ -70,26 +70,36 @@ class Outbox:
 
     @classmethod
     def postgres(
-        cls, dsn: str | None = None, *, table: str = "outbox", schema: str = "public", **options: Any
-    ) -> Outbox:
+        cls, dsn: str | None = None, *, table: str = "outbox", schema: str = "public",
+        cipher: AesGcmCipher | None = None, max_bytes: int = MAX_BYTES, registry: EventRegistry = default_registry,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Outbox:  # fmt: skip
         """An outbox on PostgreSQL. Without a DSN it records on callers' connections and does nothing else."""
         names = Names(table, schema)
         database = None if dsn is None else postgres_database(dsn, schema_remedy=migrating.INIT_REMEDY)
-        return cls(names, "postgresql", database, **options)
+        return cls(names, "postgresql", database, cipher=cipher, max_bytes=max_bytes, registry=registry, clock=clock)
 
     @classmethod
-    def sqlite(cls, path: str | Path | None = None, *, table: str = "outbox", **options: Any) -> Outbox:
+    def sqlite(
+        cls, path: str | Path | None = None, *, table: str = "outbox", cipher: AesGcmCipher | None = None,
+        max_bytes: int = MAX_BYTES, registry: EventRegistry = default_registry, clock: Clock = SYSTEM_CLOCK,
+    ) -> Outbox:  # fmt: skip
         """An outbox in a SQLite file. Without a path it records on callers' connections and does nothing else."""
         names = Names(table, None)
         database = None if path is None else file_database(path, schema_remedy=migrating.INIT_REMEDY)
-        return cls(names, "sqlite", database, **options)
+        return cls(names, "sqlite", database, cipher=cipher, max_bytes=max_bytes, registry=registry, clock=clock)
 
     @classmethod
-    def open(cls, dsn: str, **options: Any) -> Outbox:
-        """The outbox at `postgresql://…` or `sqlite:///path`."""
+    def open(
+        cls, dsn: str, *, table: str = "outbox", schema: str = "public", cipher: AesGcmCipher | None = None,
+        max_bytes: int = MAX_BYTES, registry: EventRegistry = default_registry, clock: Clock = SYSTEM_CLOCK,
+    ) -> Outbox:  # fmt: skip
+        """The outbox at `postgresql://…` or `sqlite:///path`; SQLite has no schemas."""
         if dialect_of(dsn) == "postgresql":
-            return cls.postgres(dsn, **options)
-        return cls.sqlite(path_of(dsn), **options)
+            return cls.postgres(
+                dsn, table=table, schema=schema, cipher=cipher, max_bytes=max_bytes, registry=registry, clock=clock
+            )
+        return cls.sqlite(path_of(dsn), table=table, cipher=cipher, max_bytes=max_bytes, registry=registry, clock=clock)
 
     @property
     def database(self) -> Database:
