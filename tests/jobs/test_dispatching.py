@@ -19,6 +19,7 @@ from postroad import Backend
 from postroad.errors import OverflowMismatch
 from postroad.journal.states import every_event
 from postroad.operations.why import why
+from postroad.tasks import TaskWorker
 from postroad.tasks.health import HealthCheck
 
 
@@ -96,3 +97,14 @@ def test_a_blob_that_is_gone_hides_no_state(on_file: Floor, tmp_path: Path) -> N
 
 def test_the_example_job_is_run_by_workers_and_dispatchers(backend: Backend) -> None:
     run_the_example(backend, wait=0.05)
+
+
+def test_a_task_that_no_worker_knows_fails_as_a_task_of_its_job(floor: Floor) -> None:
+    floor.jobs.submit_job([{"taskId": "a", "name": "nobody-knows-it"}], job_id="j")
+
+    TaskWorker(floor.backend, imports=("tests.jobs.store_tasks",), tenant_id=TENANT, app=APP).run(until_idle=True)
+
+    failed = floor.of_task("j", "a")[-1]
+    assert (failed.event_type, failed.properties["errorCategory"]) == ("Task Failed", "validation")
+    assert (failed.properties["jobId"], failed.properties["taskId"], failed.properties["run"]) == ("j", "a", 1)
+    assert floor.dispatcher.handle(failed).failed_task == "a"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from dataclasses import replace
 from math import inf
 
 from postroad import failpoints
@@ -246,6 +247,8 @@ class Lane:
                 shop.release(delivery, after=seconds)
                 return True
         lease = Lease(run=task.run, queue=shop.queue_name) if held is None else held.lease
+        # The body may not be readable, and a dispatcher must still hear which job it was of.
+        task = replace(task, job_id=lease.job_id, task_id=lease.task_id)
         event = shop.scribe.event(
             FAILED, task, error=error[:500], errorCategory="validation", retryCount=lease.attempts, source="worker"
         )
