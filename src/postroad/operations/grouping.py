@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from postroad.queues import PeekedMessage, Queue, QueueDirectory
+from postroad.queues.bounds import check_whole
 from postroad.queues.markers import read_dead
 from postroad.queues.match import event_type, failure
 from postroad.queues.moving import as_movable
-from postroad.queues.redrive import check_whole
 
 _SAMPLES = 5
 _PAGE = 500

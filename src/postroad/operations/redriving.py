@@ -12,9 +12,9 @@ from postroad.errors import NotSupported
 from postroad.operations.recording import Auditor, recorded
 from postroad.queues import Match, MoveTask, QueueDirectory, RedriveReport
 from postroad.queues import redrive as move
+from postroad.queues.bounds import BoundOptions, Bounds
 from postroad.queues.destinations import Destinations
 from postroad.queues.moving import NativeMoves, as_movable
-from postroad.queues.redrive import check_options
 from postroad.queues.report import Progress
 from postroad.telemetry import get_logger
 
@@ -50,16 +50,16 @@ def redrive(
 
     Where the store can move by itself it moves a whole queue, unless `native` is False; what it moves is not marked.
     """
-    options: dict[str, Any] = {
+    bounds: BoundOptions = {
         "limit": limit, "rate": rate, "canary": canary, "canary_wait": canary_wait, "stop_after": stop_after,
         "max_redrives": max_redrives,
     }  # fmt: skip
-    check_options(**options)
+    Bounds(**bounds)
     if dry_run:
-        return move(backend, dead_letter_queue, to=to, match=match, dry_run=True, **options)
+        return move(backend, dead_letter_queue, to=to, match=match, dry_run=True, **bounds)
     run_id = uuid.uuid4().hex
     record = _Record(backend, dead_letter_queue, run_id, actor, progress)
-    record.detail = {"to": to, "match": _told(match), "reason": reason, **options}
+    record.detail = {"to": to, "match": _told(match), "reason": reason, **bounds}
     with record.kept():
         is_whole = match in (None, Match()) and limit is None and not canary
         report = _move_natively(backend, dead_letter_queue, to, rate, native, record) if is_whole else None
@@ -68,7 +68,7 @@ def redrive(
                 raise NotSupported(f"queue {dead_letter_queue!r}: the store cannot do this redrive by itself")
             report = move(
                 backend, dead_letter_queue, to=to, match=match, run_id=run_id, reason=reason, begin=record.begin,
-                progress=record.tell, **options,
+                progress=record.tell, **bounds,
             )  # fmt: skip
         record.tell(report)
     return report

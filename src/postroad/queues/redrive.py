@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 import uuid
 from collections.abc import Callable
+from typing import Unpack
 
 from postroad.errors import InvalidInput
+from postroad.queues.bounds import BoundOptions, Bounds
 from postroad.queues.canary import Canary
 from postroad.queues.choosing import Chosen
 from postroad.queues.destinations import Destinations, QueueDirectory
 from postroad.queues.match import Match
-from postroad.queues.moving import as_movable
-from postroad.queues.pace import Pace, check_rate
+from postroad.queues.moving import Movable, as_movable
+from postroad.queues.pace import Pace
 from postroad.queues.report import Progress, RedriveReport
 from postroad.queues.run import Run
 from postroad.queues.walks import Meeting, Plan, Walk
@@ -31,12 +32,6 @@ def redrive(
     *,
     to: str | None = None,
     match: Match | None = None,
-    limit: int | None = None,
-    rate: float | None = None,
-    canary: int = 0,
-    canary_wait: float = 60.0,
-    stop_after: int = 5,
-    max_redrives: int = 3,
     run_id: str | None = None,
     dry_run: bool = False,
     reason: str = "",
@@ -44,6 +39,7 @@ def redrive(
     progress: Progress | None = None,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    **bounds: Unpack[BoundOptions],
 ) -> RedriveReport:
     """Move matching dead letters back in order; running it again goes on where it ended.
 
@@ -51,55 +47,36 @@ def redrive(
     `canary` goes first, and the others only follow when it was handled. `begin` is called before the first message can
     move, when nothing is left that could be refused, with what tells how far the run is at any time.
     """
-    check_options(
-        limit=limit, rate=rate, canary=canary, canary_wait=canary_wait, stop_after=stop_after,
-        max_redrives=max_redrives,
-    )  # fmt: skip
-    pace = Pace(rate, monotonic=monotonic, sleep=sleep)
-    first = None
-    if canary:
-        first = Canary(
-            dead_letters=dead_letter_queue, size=canary, wait=canary_wait, monotonic=monotonic, sleep=sleep
-        )  # fmt: skip
+    within = Bounds(**bounds)
     queue = queues.queue(dead_letter_queue)
     source = as_movable(queue)
     destinations = Destinations(queues, dead_letter_queue, to)
-    chosen = Chosen(match or Match(), limit, max_redrives, _checked_run(run_id))
+    chosen = Chosen(match or Match(), within.limit, within.max_redrives, _checked_run(run_id))
     if dry_run:
-        plan = Plan(source, chosen, destinations, only_look=True)
-        _check_not_nobodys(chosen, destinations)
-        return plan.report()
+        return _planned(source, chosen, destinations, only_look=True).report()
     watched = source.end()
-    walk: Walk
-    if queue.traits.peeks_clean:
-        walk = Plan(source, chosen, destinations)
-        _check_not_nobodys(chosen, destinations)
-    else:
-        walk = Meeting(source, chosen, destinations)
+    clean = queue.traits.peeks_clean
+    walk: Walk = (_planned if clean else Meeting)(source, chosen, destinations)
     if begin is not None:
         begin(lambda: chosen.report("running"))
-    run = Run(source, chosen, walk, pace, watched=watched, stop_after=stop_after, progress=progress)
-    with tracing.redriving(dead_letter_queue):
-        report = run.finish(first)
-    _check_not_nobodys(chosen, destinations)
-    get_logger("queues").info(
-        "queue_redriven", queue=dead_letter_queue, run_id=report.run_id, status=report.status, moved=report.moved,
-        reason=reason,
+    run = Run(
+        source, chosen, walk, Pace(within.rate, monotonic=monotonic, sleep=sleep), watched=watched,
+        stop_after=within.stop_after, progress=progress,
     )  # fmt: skip
+    canary = Canary(
+        dead_letters=dead_letter_queue, size=within.canary, wait=within.canary_wait, monotonic=monotonic, sleep=sleep
+    )
+    with tracing.redriving(dead_letter_queue):
+        report = run.finish(canary if within.canary else None)
+    _check_not_nobodys(chosen, destinations)
+    _tell(dead_letter_queue, report, reason)
     return report
 
 
-def check_options(
-    *, limit: int | None, rate: float | None, canary: int, canary_wait: float, stop_after: int, max_redrives: int
-) -> None:
-    """Refuse a number that is out of range, naming it."""
-    if limit is not None:
-        check_whole(limit, "limit", 1)
-    check_whole(canary, "canary", 0)
-    check_whole(stop_after, "stop_after", 0)
-    check_whole(max_redrives, "max_redrives", 1)
-    _check_wait(canary_wait)
-    check_rate(rate)
+def _planned(source: Movable, chosen: Chosen, destinations: Destinations, *, only_look: bool = False) -> Plan:
+    plan = Plan(source, chosen, destinations, only_look=only_look)
+    _check_not_nobodys(chosen, destinations)
+    return plan
 
 
 def _check_not_nobodys(chosen: Chosen, destinations: Destinations) -> None:
@@ -115,12 +92,7 @@ def _checked_run(run_id: str | None) -> str:
     return run_id
 
 
-def check_whole(value: object, field: str, low: int) -> None:
-    """Refuse what is not a whole number from `low` on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise InvalidInput(f"{field}: {value!r} is not a whole number from {low} on", field=field)
-
-
-def _check_wait(seconds: object) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-        raise InvalidInput(f"canary_wait: {seconds!r} is not a number of seconds from 0 on", field="canary_wait")
+def _tell(queue: str, report: RedriveReport, reason: str) -> None:
+    get_logger("queues").info(
+        "queue_redriven", queue=queue, run_id=report.run_id, status=report.status, moved=report.moved, reason=reason
+    )
