@@ -60,6 +60,8 @@ def test_a_receiver_that_is_down_is_a_result(receiver: Receiver) -> None:
         "https://hooks.slack.com.evil.example/x",
         "http://127.0.0.1/x",
         "https://hooks.slack.com:x/",
+        "https://hooks.slack.com:0/",
+        "https://[hooks.slack.com/",
         "https://hooks.slack.com/a b",
         "",
     ],

@@ -30,11 +30,13 @@ def check_webhook(url: object, *, allowed_hosts: Collection[str], allow_loopback
     """Take the address apart, or refuse it without repeating it."""
     if not isinstance(url, str) or _PRINTABLE.fullmatch(url) is None:
         raise AlertRefused("webhook_url: is not an address", field="webhook_url")
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise AlertRefused("webhook_url: its port is no port", field="webhook_url") from None
+        raise AlertRefused("webhook_url: its host or port is none", field="webhook_url") from None
+    if port == 0:
+        raise AlertRefused("webhook_url: its port is no port", field="webhook_url")
     if parts.username is not None or parts.password is not None or "@" in parts.netloc:
         raise AlertRefused("webhook_url: names a user, which is how one host is dressed up as another")
     host = (parts.hostname or "").lower()
