@@ -157,6 +157,14 @@ def test_one_task_is_looked_at_by_its_id(backend: Backend) -> None:
     }  # fmt: skip
 
 
+def test_a_moment_may_be_told_in_milliseconds(backend: Backend) -> None:
+    _record(backend, "r", "Task Processing Started", -7)
+    moment = int(_at(0).timestamp() * 1_000)
+
+    assert _check(backend).check_single("r", now=moment) == _check(backend).check_single("r", now=_at(0))
+    assert _check(backend).check(now=moment).summary["warning"] == 1
+
+
 @pytest.mark.parametrize("name", ["heartbeat_max_age", "alert_threshold", "task_max_duration", "lookback"])
 def test_limits_that_are_no_seconds_are_refused(backend: Backend, name: str) -> None:
     with pytest.raises(ConfigurationError, match=name):

@@ -85,8 +85,8 @@ class HealthCheck:
         self._limits = Limits(warning, critical, overtime)
         self._alerts = alerts
 
-    def check(self, *, now: datetime | None = None) -> HealthReport:
-        """Look at every running task, record what was seen and tell of what is wrong."""
+    def check(self, *, now: datetime | int | None = None) -> HealthReport:
+        """Look at every running task, record what was seen and tell of what is wrong; a number is milliseconds."""
         moment = self._milliseconds(now)
         tasks = [entry for request_id in self._started(moment) if (entry := self._look(request_id, moment)) is not None]
         summary = {"totalProcessing": len(tasks)} | {
@@ -97,7 +97,7 @@ class HealthCheck:
         self._alert(WARNING, [task for task in tasks if task["health"] == WARNING], moment)
         return HealthReport(summary, tasks)
 
-    def check_single(self, request_id: str, *, now: datetime | None = None) -> dict[str, Any]:
+    def check_single(self, request_id: str, *, now: datetime | int | None = None) -> dict[str, Any]:
         """How one task is, whether it runs or not."""
         return self._told(request_id, self._milliseconds(now))
 
@@ -172,7 +172,9 @@ class HealthCheck:
     def _alerted(self, kind: str) -> str:
         return f"{self._tenant}/{_ALERTED_KEY}{self._app}#{kind}"
 
-    def _milliseconds(self, now: datetime | None) -> int:
+    def _milliseconds(self, now: datetime | int | None) -> int:
+        if isinstance(now, int):
+            return now
         return int((self._backend.clock.now() if now is None else now).timestamp() * 1_000)
 
 
