@@ -124,6 +124,7 @@ def test_an_input_that_is_no_json_object_is_refused(input: Any, bench: Bench) ->
         bench.producer.submit("echo", input)
 
     assert str(refused.value.field).startswith("input")
+    assert "None" not in str(refused.value)
     assert nothing_is_stored(bench)
 
 

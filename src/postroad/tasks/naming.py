@@ -63,5 +63,6 @@ def check_delay(delay: Any) -> float:
 
 
 def _unsendable(input: object, why: Exception | None) -> InvalidTask:
-    found: InvalidMessage = unsendable(input, path="input", levels=_LEVELS_OF_INPUT + 1, why=why)
+    reason = why or TypeError("a key is not text")
+    found: InvalidMessage = unsendable(input, path="input", levels=_LEVELS_OF_INPUT + 1, why=reason)
     return InvalidTask(found.message, field=found.field, remedy="Pass JSON values only; nothing was submitted.")
