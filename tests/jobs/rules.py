@@ -60,6 +60,7 @@ class JobRules:
             }
         ]
         assert floor.types("job-456") == ["Job Created", "Job Completed"]
+        assert [event.context["origin"] for event in floor.events("job-456")] == ["producer", "dispatcher"]
         assert floor.status("job-456")["status"] == "completed"
         assert floor.status("job-456")["progress"]["completed"] == 5
 

@@ -69,6 +69,14 @@ def test_a_job_id_that_cannot_be_one_is_refused(floor: Floor, job_id: Any) -> No
         floor.jobs.submit_job(SEED, job_id=job_id)
 
 
+@pytest.mark.parametrize("request_id", ["a b", "", "a" * 257, 7])
+def test_a_request_that_cannot_be_one_is_refused(floor: Floor, request_id: Any) -> None:
+    with pytest.raises(InvalidJob, match="requestId"):
+        floor.jobs.submit_job(SEED, job_id="j", request_id=request_id)
+
+    assert floor.jobs.job_status("j") is None
+
+
 def test_with_a_registry_an_unknown_task_is_refused(backend: Backend) -> None:
     with pytest.raises(UnknownTask):
         Jobs(backend, tenant_id=TENANT, app=APP, registry=TaskRegistry()).submit_job(SEED)

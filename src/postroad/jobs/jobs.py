@@ -16,7 +16,8 @@ from postroad.jobs.graph import Graph, GraphTask, check_job_id, read_tasks
 from postroad.jobs.mover import FAILED, Mover, quietly
 from postroad.jobs.status import JobStatus
 from postroad.jobs.viewing import JobPage, JobViews, not_found
-from postroad.journal import Appends
+from postroad.journal import Appends, JournalEvent
+from postroad.journal.checks import ID_REMEDY, is_id
 from postroad.tasks.grounds import Ground, party
 from postroad.tasks.registry import TaskRegistry
 
@@ -83,11 +84,12 @@ class Jobs:
     ) -> JobCreatedResult:
         """Have the graph of tasks run; the same job id with the same tasks is the same job."""
         job_id = check_job_id(f"job-{uuid.uuid4()}" if job_id is None else job_id)
+        _check_asker(request_id)
         graph = Graph(self._read(tasks))
         if not graph.roots:
             raise InvalidJob("tasks: none of them can start; at least one must depend on nothing", field="tasks")
         recorded = _recorded(graph.tasks.values())
-        event = self._mover.event(
+        event = self._event(
             CREATED, job_id, tasks=recorded, totalTasks=len(graph), requestId=request_id
         )  # fmt: skip
         job = Job(
@@ -112,7 +114,7 @@ class Jobs:
             graph = self._graph(job_id, held)
             new = self._read(tasks, graph)
             total = held.job.total + len(new)
-            event = self._mover.event(
+            event = self._event(
                 TASKS_ADDED, job_id, newTasks=_recorded(new), previousTotalTasks=held.job.total, totalTasksNow=total
             )
             job = msgspec.structs.replace(held.job, total=total)
@@ -133,7 +135,7 @@ class Jobs:
             if not runs:
                 raise Conflict(f"job {job_id!r} has no failed task; there is nothing to resume")
             number = held.job.resumes + 1
-            event = self._mover.event(JOB_RESUMED, job_id, resumedTasks=list(runs), resumeNumber=number)
+            event = self._event(JOB_RESUMED, job_id, resumedTasks=list(runs), resumeNumber=number)
             job = msgspec.structs.replace(
                 held.job, status="processing", resumes=number, failure_told=False, resuming=runs
             )  # fmt: skip
@@ -151,7 +153,7 @@ class Jobs:
             graph = self._graph(job_id, held)
             if held.job.status == "cancelled":
                 return Cancelled(job_id, self._mover.cancel_tasks(job_id, graph))
-            event = self._mover.event(
+            event = self._event(
                 JOB_CANCELLED, job_id, totalTasks=held.job.total, taskStatuses=self._mover.states(job_id, graph)
             )
             job = msgspec.structs.replace(
@@ -174,6 +176,9 @@ class Jobs:
     def graph(self, job_id: str, format: Literal["text", "mermaid", "dot"] = "text") -> str:
         """The graph with the state of each task, to be read or drawn."""
         return self._views.graph(job_id, format)
+
+    def _event(self, event_type: str, job_id: str, **properties: Any) -> JournalEvent:
+        return self._mover.event(event_type, job_id, origin="producer", **properties)
 
     def _read(self, tasks: object, known: Graph | None = None) -> list[GraphTask]:
         found = read_tasks(tasks, known)
@@ -213,6 +218,11 @@ class Jobs:
             for task_id, held in leases
             if held is not None and self._mover.state(job_id, task_id) in FAILED
         }
+
+
+def _check_asker(request_id: object) -> None:
+    if request_id is not None and not (isinstance(request_id, str) and is_id(request_id)):
+        raise InvalidJob(f"requestId: {str(request_id)[:100]!r} is not an id", field="requestId", remedy=ID_REMEDY)
 
 
 def _recorded(tasks: Any) -> list[dict[str, Any]]:

@@ -58,9 +58,9 @@ class Mover:
         """Open the queue of the tasks now; who only looks at jobs has no need of it."""
         self._submissions.open_queue()
 
-    def event(self, event_type: str, job_id: str, **properties: Any) -> JournalEvent:
-        """An event of the job."""
-        context = {"source": "system", "environment": self.scribe.environment, "origin": self.scribe.origin}
+    def event(self, event_type: str, job_id: str, *, origin: str = "dispatcher", **properties: Any) -> JournalEvent:
+        """An event of the job; `origin` is `producer` for what its owner asked for."""
+        context = {"source": "system", "environment": self.scribe.environment, "origin": origin}
         given = {name: value for name, value in {"jobId": job_id, **properties}.items() if value is not None}
         return JournalEvent.create(
             event_type, tenant_id=self.tenant, entity_id=job_id, app=self.scribe.app, context=context,
