@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from postroad.tasks import ErrorClass, NonRetryable, Retryable, classify_error
+from postroad.tasks.categories import CATEGORIES
 from postroad.tasks.classify import classify_exception
 
 RETRYABLE = {"rate-limit", "server-error", "network", "timeout"}
@@ -98,6 +99,19 @@ def test_the_status_counts_before_the_code_and_the_code_before_the_type() -> Non
     assert classify_error("ValueError", status=429, code="ENOENT", type_name="TypeError").category == "rate-limit"
     assert classify_error("ValueError", code="ENOENT", type_name="TypeError").category == "not-found"
     assert classify_error("HTTP 503", type_name="TypeError").category == "programming"
+
+
+def test_a_name_of_the_table_counts_as_code_and_as_type() -> None:
+    for category in CATEGORIES:
+        for name in (*category.codes, *category.types):
+            assert classify_error("something", code=name).category == category.name
+            assert classify_error("something", type_name=name).category == category.name
+
+
+def test_a_timeout_that_names_etimedout_is_the_networks() -> None:
+    assert classify_error("connect ETIMEDOUT 10.0.0.1:443", type_name="TimeoutError").category == "network"
+    assert classify_exception(TimeoutError("connect ETIMEDOUT")).category == "network"
+    assert classify_exception(TimeoutError("read timed out")).category == "timeout"
 
 
 class OwnTimeout(TimeoutError):

@@ -22,8 +22,10 @@ class ErrorClass(msgspec.Struct, frozen=True):
 
 UNKNOWN = ErrorClass("unknown", False)
 _STATUSES = {status: category for category in CATEGORIES for status in category.statuses}
-_CODES = {code.casefold(): category for category in CATEGORIES for code in category.codes}
-_TYPES = {name: category for category in CATEGORIES for name in category.types}
+# Programs in other languages put the name of an exception where Python puts a code, and the other way round.
+_TYPES = {name: category for category in CATEGORIES for name in (*category.types, *category.codes)}
+_CODES = {name.casefold(): category for name, category in _TYPES.items()}
+_ETIMEDOUT = re.compile(r"(?<!\w)ETIMEDOUT(?!\w)", re.IGNORECASE)
 
 
 def classify_error(
@@ -33,7 +35,7 @@ def classify_error(
     found = (
         (_STATUSES.get(status) if status is not None else None)
         or (_CODES.get(code.casefold()) if code is not None else None)
-        or (_TYPES.get(type_name) if type_name is not None else None)
+        or (_by_type(type_name, message) if type_name is not None else None)
         or _by_words(message)
     )
     return UNKNOWN if found is None else ErrorClass(found.name, found.retryable)
@@ -48,6 +50,12 @@ def classify_exception(error: BaseException) -> ErrorClass:
     if isinstance(error, Retryable | NonRetryable):
         return ErrorClass(error.category or found.category, isinstance(error, Retryable))
     return found
+
+
+def _by_type(type_name: str, message: str) -> Category | None:
+    # A timeout that names ETIMEDOUT is one of the network's.
+    named = "ETIMEDOUT" if type_name == "TimeoutError" and _ETIMEDOUT.search(message) else type_name
+    return _TYPES.get(named)
 
 
 def _by_words(message: str) -> Category | None:
