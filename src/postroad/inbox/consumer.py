@@ -25,12 +25,13 @@ from postroad.inbox.shift import Shift
 from postroad.inbox.telling import Teller
 from postroad.inbox.timing import Timing
 from postroad.inbox.windows import Windows, check_windows
-from postroad.inbox.working import Work, stopped_by_sigterm
+from postroad.inbox.working import Work
 from postroad.queues import Delivery, Queue
 from postroad.queues.acking import Acker
 from postroad.queues.burying import GivenDeadLetters
 from postroad.queues.holding import Holdings
 from postroad.queues.housekeeping import Housekeeper
+from postroad.queues.stopping import stopped_by_sigterm
 from postroad.queues.tally import Tally
 
 _BATCH = 10

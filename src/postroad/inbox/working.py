@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Protocol
 
 from postroad.inbox.shift import Shift
@@ -68,17 +66,3 @@ class Work:
         except Exception as error:
             self._teller.paused(error)
             self._stopping.wait(backoff.next(random.random()))  # noqa: S311  # spreads retries, guards nothing
-
-
-@contextmanager
-def stopped_by_sigterm(stopping: threading.Event) -> Iterator[None]:
-    """Let SIGTERM set the event inside the block, unless the program has a handler of its own for it."""
-    here = threading.current_thread() is threading.main_thread()
-    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import sys
 import threading
 import time
@@ -50,13 +49,11 @@ class FilePublisher:
 def main(dsn: str, path: str, config: str = "{}", failures: str = "0", seed: str = "0", poison: str = "0") -> None:
     failpoints.load(os.environ.get("POSTROAD_FAILPOINTS"))
     settings: dict[str, Any] = json.loads(config)
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     publisher = FilePublisher(Path(path), float(failures), int(seed), int(poison))
     outbox = Outbox.open(dsn)
     dispatcher = OutboxDispatcher(outbox, publisher, DispatcherConfig(**settings))
     threading.Thread(target=_say_when_ready, args=(dispatcher,), daemon=True).start()
-    report = dispatcher.run(stop)
+    report = dispatcher.run()
     outbox.close()
     print(json.dumps(asdict(report)), flush=True)
 

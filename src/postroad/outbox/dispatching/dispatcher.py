@@ -21,6 +21,7 @@ from postroad.outbox.dispatching.rendering import Render, Renderer
 from postroad.outbox.dispatching.report import DispatchReport
 from postroad.outbox.dispatching.telling import Teller
 from postroad.outbox.dispatching.verdicts import described
+from postroad.queues.stopping import stopped_by_sigterm
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -92,9 +93,10 @@ class OutboxDispatcher:
             return self._pump.take_report()
 
     def run(self, stop: threading.Event | None = None) -> DispatchReport:
-        """Publish until told to stop; then calls under way end, and everything else is given back."""
+        """Publish until told to stop or SIGTERM arrives; then calls under way end, and the rest is given back."""
         self._stopping.clear()
-        return self._run(stop)
+        with stopped_by_sigterm(self._stopping):
+            return self._run(stop)
 
     def start(self) -> None:
         """Run in a thread. What cannot work (no tables, a read-only server) is raised here."""
