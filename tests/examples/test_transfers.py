@@ -75,6 +75,13 @@ def test_a_few_transfers_settle_though_services_are_killed(dsn: str) -> None:
     assert code == 0
 
 
+def test_a_run_without_transfers_ends_when_its_routes_are_done(tmp_path: Path) -> None:
+    code, found = run(f"sqlite:///{tmp_path / 'services.db'}", "--transfers", "0", "--routes", "1")
+
+    assert code == 0
+    assert (found["states"], found["outbox"]["sent"]) == ({}, 1)
+
+
 def test_a_run_that_cannot_end_in_time_says_how_far_it_came(tmp_path: Path) -> None:
     code, found = run(f"sqlite:///{tmp_path / 'services.db'}", "--transfers", "5000", "--timeout", "3")
 
