@@ -191,6 +191,16 @@ def test_a_file_that_is_not_there_or_not_sqlites_is_told(tmp_path: Path) -> None
     assert not (tmp_path / "missing.db").exists()
 
 
+def test_in_a_file_that_is_not_there_the_tables_are_missing(tmp_path: Path) -> None:
+    outbox, inbox = Outbox.sqlite(tmp_path / "missing.db"), Inbox.sqlite(tmp_path / "missing.db")
+
+    for question, remedy in ((outbox.require_schema, "postroad outbox init"), (inbox.check, "postroad inbox init")):
+        with pytest.raises(SchemaMismatch) as refused:
+            question()
+        assert remedy in refused.value.remedy
+    assert not (tmp_path / "missing.db").exists()
+
+
 @pytest.mark.parametrize("dsn", ["", "mysql://x", "postgresql", "sqlite://", "sqlite:///", "memory://", None, 3])
 def test_a_dsn_that_names_no_database_is_refused(dsn: str) -> None:
     with pytest.raises(ConfigurationError) as refused:

@@ -86,6 +86,11 @@ class ApplicationFile:
         text = str(error)
         if "no such table" in text or "no such column" in text or "has no column" in text:
             return SchemaMismatch(f"{self.path}: the tables are missing: {text}", remedy=self._schema_remedy)
+        if "unable to open" in text and not self.path.exists():
+            return SchemaMismatch(
+                f"{self.path}: there is no such file, so the tables are missing",
+                remedy=self._schema_remedy or "Name a file that exists.",
+            )
         if "unable to open" in text or isinstance(error, OSError):
             return ConfigurationError(
                 f"{self.path}: cannot be opened ({text})", field="path", remedy="Name a file that exists."
