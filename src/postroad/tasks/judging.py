@@ -84,12 +84,12 @@ def judge(report: Report, *, is_command: bool) -> Verdict:
 
 def lost(*, attempts: int) -> Failed:
     """The verdict on an attempt whose worker died."""
-    return Failed(f"the worker of attempt {attempts} was lost", CRASH, True, {"cause": "worker-lost", "lastLines": []})
+    return Failed(f"the worker of attempt {attempts} was lost", CRASH, True, _forensics("worker-lost"))
 
 
 def crash_of_keeper() -> Failed:
     """The verdict on a child whose keeper died under it."""
-    return Failed("the process that watched the child died", CRASH, True, {"cause": "no-result", "lastLines": []})
+    return Failed("the process that watched the child died", CRASH, True, _forensics("no-result"))
 
 
 def _of_a_function(report: Report) -> Verdict:
@@ -145,12 +145,17 @@ def _cause(report: Report) -> str:
 
 
 def _crashed(report: Report, cause: str, error: str) -> Failed:
-    crash: dict[str, Any] = {
+    return Failed(error, CRASH, True, _forensics(cause, report))
+
+
+def _forensics(cause: str, report: Report | None = None) -> dict[str, Any]:
+    """What is known of a crash: always the same fields, None where nobody saw it."""
+    seen = report or Report(pid=0, elapsed_ms=0)
+    return {
         "cause": cause,
-        "signal": report.signal,
-        "exitCode": report.exit_code,
-        "peakRssBytes": report.peak_rss_bytes,
-        "lastLines": list(report.last_lines),
-        "lastActivity": None if report.last_activity is None else msgspec.json.decode(report.last_activity),
+        "signal": seen.signal,
+        "exitCode": seen.exit_code,
+        "peakRssBytes": None if report is None else seen.peak_rss_bytes,
+        "lastLines": list(seen.last_lines),
+        "lastActivity": None if seen.last_activity is None else msgspec.json.decode(seen.last_activity),
     }
-    return Failed(error, CRASH, True, {name: value for name, value in crash.items() if value is not None})
