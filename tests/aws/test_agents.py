@@ -13,7 +13,7 @@ from tests.aws.cloud import Cloud, dynamodb_event
 from postroad.agents import AgentEvent
 from postroad.agents.aws import subscriptions
 from postroad.agents.aws.rows import row_of
-from postroad.agents.tables import SUBSCRIBERS
+from postroad.agents.tables import SUBSCRIBER_EVENTS, SUBSCRIBERS
 from postroad.errors import AgentDeleted, AgentExists, AgentNotFound, ConsentRequired, NotSupported, Unavailable
 from postroad.lambdas import aggregator, sweeper
 from postroad.lambdas.agents import opened
@@ -30,7 +30,8 @@ def test_an_event_goes_the_whole_way(cloud: Cloud) -> None:
     cloud.register("ann", "bob")
     cloud.subscribe("bob", "ann")
 
-    cloud.publish("ann", 1, 2, timestamp="2025-07-01T12:00:00.5Z")
+    events = [AgentEvent(cloud.id("ann"), "counted", {"n": n}, "2025-07-01T12:00:00.5Z") for n in (1, 2)]
+    [told, _] = cloud.agents.publish(events)
     aggregated = cloud.aggregate()
     released = cloud.release()
     [first, *rest] = cloud.take("bob")
@@ -40,6 +41,7 @@ def test_an_event_goes_the_whole_way(cloud: Cloud) -> None:
     assert body["data"] == {"n": 1}
     assert body["timestamp"] == "2025-07-01T12:00:00.500Z"
     assert (body["agentId"], body["subscriberId"]) == (cloud.id("ann"), cloud.id("bob"))
+    assert (body["eventId"], body["sequenceNumber"]) == (told.event_id, told.sequence)
     assert first.group == cloud.id("ann")
     assert len(rest) <= 1
 
@@ -251,6 +253,19 @@ def test_a_replay_brings_rows_again_marked(cloud: Cloud) -> None:
     assert replayed == 2
     assert all(body["replay"] for body in again)
     assert again[0]["data"] == {"n": 1}
+
+
+def test_a_replay_keeps_to_the_retention_before_dynamodb_removes_what_expired(cloud: Cloud) -> None:
+    cloud.register("ann", "bob")
+    cloud.subscribe("bob", "ann")
+    cloud.publish("ann", 1, 2)
+    cloud.aggregate()
+    [old, _] = sorted(cloud.rows(), key=lambda row: int(row["sequenceNumber"]["S"]))
+    cloud.aws.dynamodb.put_item(
+        TableName=cloud.store._tables.name(SUBSCRIBER_EVENTS), Item={**old, "expiresAt": {"N": "1700000000"}}
+    )
+
+    assert cloud.agents.replay(cloud.id("bob"), cloud.id("ann")) == 1
 
 
 def test_the_queue_of_an_agent_has_its_settings_and_its_policy(cloud: Cloud) -> None:

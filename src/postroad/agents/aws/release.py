@@ -14,6 +14,7 @@ from postroad.agents.aws.values import number, text
 from postroad.agents.outgoing import Held, Marker, Pair, Recipient, Replay, Row
 from postroad.agents.rules import time_text
 from postroad.agents.tables import AGENTS, BY_SUBSCRIBER, SUBSCRIBER_EVENTS, SUBSCRIBERS
+from postroad.clock import Clock
 from postroad.errors import Unavailable
 
 _STATE: Final = {"#state": "state"}
@@ -30,8 +31,9 @@ _TRIES: Final = 10
 class DynamoRelease:
     """Pairs and what is held of them."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, clock: Clock) -> None:
         self._tables = tables
+        self._clock = clock
 
     def recipients(self, agent_ids: Sequence[str]) -> Mapping[str, Recipient]:
         """Those of the agents that are there."""
@@ -145,14 +147,19 @@ class DynamoRelease:
         return list(self._tables.read(SUBSCRIBER_EVENTS, keys))
 
     def _rows(self, subscriber_id: str, producer_id: str, from_key: str) -> Iterable[Row]:
+        # DynamoDB removes what has expired within days: until then it is there and no longer counts.
         items = self._tables.pages(
             "query", SUBSCRIBER_EVENTS, ConsistentRead=True,
             KeyConditionExpression="subscriberId = :id AND #key BETWEEN :from AND :end",
-            FilterExpression="producerId = :producer", ExpressionAttributeNames={"#key": "timestamp"},
+            FilterExpression="producerId = :producer AND expiresAt > :now",
+            ExpressionAttributeNames={"#key": "timestamp"},
             ExpressionAttributeValues={":id": text(subscriber_id), ":from": text(from_key), ":end": text("~"),
-                                       ":producer": text(producer_id)},
+                                       ":producer": text(producer_id), ":now": number(self._now())},
         )  # fmt: skip
         return (row for item in items if (row := _readable(item)) is not None)
+
+    def _now(self) -> int:
+        return int(self._clock.now().timestamp())
 
     def _note(self, row: Row, update: str, condition: str, values: dict[str, Any]) -> bool:
         """Change what is noted of the row's pair under a condition; whether it held."""

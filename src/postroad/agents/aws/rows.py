@@ -58,10 +58,16 @@ def row_of(item: Mapping[str, Any]) -> Row | Marker:
         event_type=item["eventType"]["S"],
         occurred_ms=milliseconds(item["occurredAt"]["S"]),
         data=payload_json(item["data"]),
-        sequence=str(int(item["sequenceNumber"]["S"])),
+        sequence=_sequence(item["sequenceNumber"]["S"]),
         arrived_ms=milliseconds(item["arrivedAt"]["S"]),
         traceparent=item["traceparent"]["S"] if "traceparent" in item else None,
     )
+
+
+def _sequence(told: str) -> str:
+    """The sequence as the stream told it, which is a number."""
+    int(told)
+    return told
 
 
 def held_of(item: Mapping[str, Any]) -> Held | None:

@@ -54,7 +54,7 @@ class AwsAgentStore:
         self._sleep = sleep
         self._provision_stream = provision_stream
         self._tables = Tables(connection)
-        self.release_store = DynamoRelease(self._tables)
+        self.release_store = DynamoRelease(self._tables, clock)
         self._fan = DynamoFan(self._tables, retention=settings.retention, sleep=sleep)
         self._sends = False
         self._swept_at = float("-inf")
