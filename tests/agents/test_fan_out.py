@@ -4,6 +4,7 @@ import hashlib
 import json
 import sqlite3
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.agents.conftest import Post, body_of, n_of
 
 from postroad.agents import AgentEvent
 from postroad.agents.messages import dedup_id
+from postroad.agents.records import event_id_of
 from postroad.agents.tables import REJECTED_QUEUE, TABLES
 from postroad.errors import ConfigurationError, NotSupported
 from postroad.streams import Record
@@ -357,6 +359,14 @@ def test_a_runner_that_runs_wakes_a_waiting_receiver(file_post: Post) -> None:
 
 def _size(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.iterdir() if path.name.endswith((".db", "-wal")))
+
+
+def test_an_event_without_an_id_gets_one_of_its_stream_shard_and_sequence() -> None:
+    made = {event_id_of(*place) for place in (("s", "a", "1"), ("t", "a", "1"), ("s", "b", "1"), ("s", "a", "2"))}
+
+    assert len(made) == 4
+    assert {uuid.UUID(event_id).version for event_id in made} == {5}
+    assert event_id_of("s", "a", "1") in made
 
 
 def test_the_dedup_id_of_a_message_is_a_hash_of_whom_it_is_for_from_whom_and_which() -> None:

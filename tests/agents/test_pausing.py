@@ -131,6 +131,8 @@ def test_a_replay_keeps_to_the_retention(heard: Post) -> None:
 
     assert brief.agents.replay("cat", "ann") == 1
     assert brief.drain("cat") == [2]
+    heard.clock.advance(61)
+    assert brief.agents.replay("cat", "ann") == 0
 
 
 def test_a_replay_while_paused_waits_for_the_resumption(heard: Post) -> None:

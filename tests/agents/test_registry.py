@@ -185,6 +185,8 @@ def test_a_deleted_agent_leaves_a_tombstone_and_nothing_else(post: Post) -> None
     token = post.agents.register("ann").token
     post.register("bob", "cat")
     post.agents.subscribe_many([("ann", "bob"), ("ann", "cat"), ("bob", "ann")])
+    post.agents.grant("ann", "bob")
+    post.agents.grant("bob", "ann")
     post.publish("bob", 1, 2)
     post.publish("ann", 3)
 
@@ -193,6 +195,7 @@ def test_a_deleted_agent_leaves_a_tombstone_and_nothing_else(post: Post) -> None
     assert (deleted.discarded, deleted.subscriptions, deleted.subscribers) == (2, 2, 1)
     assert post.agents.authenticate(token) is None
     assert post.agents.subscribers("bob").items == []
+    assert not any(post.agents.store.subscriptions.is_granted(*pair) for pair in (("ann", "bob"), ("bob", "ann")))
     assert post.drain("bob") == [3]
     with pytest.raises(AgentNotFound):
         post.agents.delete("ann")
