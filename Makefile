@@ -3,6 +3,8 @@
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
 export PYTHON
+# Bytecode is kept, whatever the shell says: tests start hundreds of processes, and each would compile everything.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup up check test bench format errors picture clean

@@ -18,7 +18,7 @@ from postroad import OutgoingMessage, QueueSpec
 from postroad.agents import AgentEvent, Agents
 from postroad.agents.sqlite import fanout
 from postroad.agents.sqlite.schema import SCHEMA
-from postroad.connections.engine import CHECKPOINT_PAGES
+from postroad.connections.checkpoints import CHECKPOINT_PAGES
 from postroad.connections.file import open_file
 from postroad.wiring import Backend, connect
 

@@ -17,7 +17,7 @@ import apsw
 
 from benchmarks.frame import Durability, Load, Open, Opened
 from benchmarks.workload import bodies, check_once
-from postroad.connections.engine import CHECKPOINT_PAGES
+from postroad.connections.checkpoints import CHECKPOINT_PAGES
 from postroad.connections.file import open_file
 from postroad.connections.many import run_many
 from postroad.queues.sqlite import claiming, settling, state, tables

@@ -18,7 +18,7 @@ from benchmarks import ours
 from benchmarks.frame import Durability, Load, Loads, Open, Opened, Row, Side, WrongResult
 from benchmarks.journal_life import Life
 from postroad.connections import disk
-from postroad.connections.engine import CHECKPOINT_PAGES
+from postroad.connections.checkpoints import CHECKPOINT_PAGES
 from postroad.connections.file import open_file
 from postroad.journal import AppendResult, Journal, JournalEvent, task_state
 from postroad.journal.places import place_of

@@ -16,6 +16,8 @@ import pytest
 _SESSION = "PR_TEST_SESSION"
 _ABSENT = "absent: "
 _MANY_LINES = 400
+_ROOM = 4 << 30
+_SERVERS = {"http", "aws", "senders"}
 _ENDS_WITH_US = "multiprocessing.resource_tracker"
 _directory = pytest.StashKey[Path]()
 _findings = pytest.StashKey[list[str]]()
@@ -26,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give the whole run one temporary directory, short because Unix sockets live in it, and mark its processes."""
     if _is_worker(config):
         return
-    directory = Path(tempfile.mkdtemp(prefix="pr-"))
+    directory = Path(tempfile.mkdtemp(prefix="pr-", dir=_roomy_memory()))
     os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
     os.environ[_SESSION] = uuid.uuid4().hex
     config.stash[_directory] = directory
@@ -36,8 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs on PostgreSQL, by its fixture or its parameter."""
+    """Mark what runs on PostgreSQL, by its fixture or its parameter, and what starts a server for every test."""
     for item in items:
+        if _SERVERS & set(item.path.parts):
+            item.add_marker(pytest.mark.slow)
         fixtures: list[str] = getattr(item, "fixturenames", [])
         if any("postgres" in name for name in (*fixtures, item.name.partition("[")[2])):
             item.add_marker(pytest.mark.postgres)
@@ -84,6 +88,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Name what was left behind above the closing line."""
     for finding in config.stash.get(_findings, []):
         terminalreporter.write_line(finding, red=True)
+
+
+def _roomy_memory() -> Path | None:
+    """A file system in memory, where thousands of small stores sync at once; None where it is small or not wanted."""
+    memory = Path("/dev/shm")
+    is_roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= _ROOM
+    return memory if is_roomy and "TMPDIR" not in os.environ else None
 
 
 def _is_worker(config: pytest.Config) -> bool:

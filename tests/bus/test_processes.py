@@ -20,6 +20,8 @@ import postroad
 from postroad import Backend
 from postroad.errors import ConfigurationError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -154,7 +156,6 @@ def test_a_forked_child_cannot_use_the_bus_and_the_parents_is_unharmed(backend: 
     assert os.waitstatus_to_exitcode(status) == len(uses)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fifo", [True, False])
 def test_ten_thousand_events_survive_random_kills(

@@ -17,6 +17,8 @@ from postroad.operations import AuditLog
 from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.wiring import connect
 
+pytestmark = pytest.mark.slow
+
 URL = "sqlite:///postroad.db"
 
 

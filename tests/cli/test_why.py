@@ -12,6 +12,8 @@ from postroad import connect
 from postroad.settings import load
 from postroad.tasks import DeadLetterHandler, TaskWorker
 
+pytestmark = pytest.mark.slow
+
 FIELDS = {"id", "kind", "verdict", "summary", "steps", "related", "next"}
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tests.aws.emulators import ministack
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 ON_AWS = ROOT / "docs" / "adapters" / "aws.md"

@@ -16,6 +16,8 @@ from tests.events.journeys import Journey, hostile, journeys
 from postroad.errors import PostroadError
 from postroad.events import Envelope, codec
 
+pytestmark = pytest.mark.slow
+
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 LIMIT_SECONDS = 0.05
 MESSAGES = int(os.environ.get("HOSTILE_MESSAGES", "20000"))

@@ -167,8 +167,7 @@ def test_an_interruption_after_the_commit_doubles_nothing(
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine, "_checkpoint", interrupt)
-    monkeypatch.setattr(engine, "_checkpoint_at", 0)
+    monkeypatch.setattr(engine._checkpoints, "run_if_due", interrupt)
     with pytest.raises(KeyboardInterrupt):
         queue.send([OutgoingMessage("once")])
     monkeypatch.undo()

@@ -12,6 +12,8 @@ from tests.tasks.benches import Bench, working
 import postroad
 from postroad.tasks import TaskRegistry
 
+pytestmark = pytest.mark.slow
+
 programs = TaskRegistry()
 
 

@@ -19,6 +19,8 @@ from postroad.journal import AppendResult, Journal, JournalEvent
 from postroad.queues.markers import read_dead
 from postroad.tasks import TaskProducer, TaskRegistry, TaskWorker, task
 
+pytestmark = pytest.mark.slow
+
 here = TaskRegistry()
 
 
@@ -330,7 +332,6 @@ class DownJournal:
         return self._journal.append(events)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("large", [10, 400_000])
 def test_a_journal_that_is_down_makes_no_finished_child_run_again(large: int, bench: Bench, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
@@ -348,7 +349,6 @@ def test_a_journal_that_is_down_makes_no_finished_child_run_again(large: int, be
     assert bench.state(handle.request_id).output == {"attempt": 1}
 
 
-@pytest.mark.slow
 def test_a_large_result_survives_a_journal_that_is_down(bench: Bench) -> None:
     handle = bench.producer.submit("return-megabytes", {"size": 400_000})
     down = DownJournal(bench.backend.journal())

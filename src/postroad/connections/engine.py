@@ -13,12 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import TypeVar
 
 import apsw
 
-from postroad import failpoints
 from postroad.clock import SYSTEM_CLOCK, Clock, SystemClock
+from postroad.connections.book import Book
+from postroad.connections.checkpoints import Checkpoints
 from postroad.connections.disk import Disk
 from postroad.connections.failures import translate
 from postroad.connections.file import open_file
@@ -34,24 +35,6 @@ from postroad.telemetry import get_logger
 
 T = TypeVar("T")
 
-CHECKPOINT_PAGES: Final = 4_000
-
-
-class Book(Protocol):
-    """Numbers that are kept in memory and written once in each transaction that changes them."""
-
-    def store(self, tx: Transaction) -> None:
-        """Write what this transaction changed."""
-        ...
-
-    def committed(self, tx: Transaction) -> None:
-        """What was stored is true."""
-        ...
-
-    def drop(self) -> None:
-        """Forget everything: the transaction was rolled back."""
-        ...
-
 
 class Engine:
     """One embedded file, shared by the threads of this process and by other processes."""
@@ -62,13 +45,13 @@ class Engine:
         self._turns = Turns()
         self._disk = Disk()
         self._reserve = Reserve(path)
+        self._checkpoints = Checkpoints()
         self._current: Transaction | None = None
         self._writing_by: int | None = None
         self._joined: Transaction | None = None
         self._joined_by: int | None = None
         self._unusable: str | None = None
         self._reading = threading.Lock()
-        self._checkpoint_at = CHECKPOINT_PAGES
         self._forking: Request | None = None
         self._prepared: set[str] = set()
         self._books: list[Book] = []
@@ -173,6 +156,7 @@ class Engine:
             self._turns.pass_on(turn)
             if durable or tx.durable:
                 self._disk.sync()
+            self._ears.ring_others()
 
     def listen(self, *channels: str) -> contextlib.AbstractContextManager[Ear]:
         """Hear when somebody, in any process, touches one of the channels."""
@@ -231,8 +215,7 @@ class Engine:
     def _open(self) -> None:
         self._writer = open_file(self.path)
         self._reader = open_file(self.path)
-        self._writer.set_wal_hook(self._count_wal)
-        self._wal_pages = 0
+        self._checkpoints.follow(self._writer)
         self._drop_books()
         self._disk.open(self.path)
         self._reserve.open()
@@ -292,6 +275,8 @@ class Engine:
             self._disk.sync()
             for request in leader.group:
                 request.on_disk = True
+        # Many may wake: whoever writes does not wait for the disk behind them.
+        self._ears.ring_others()
 
     def _sync_alone(self) -> None:
         """Wait for the disk where nobody did: the leader was interrupted, or had begun without need of it."""
@@ -313,8 +298,7 @@ class Engine:
         """Run the one request again with the room that is kept for it, or let it fail with the error."""
         (request,) = group
         if request.relieves and isinstance(error, StorageFull) and self._reserve.give():
-            # A log that is copied starts again from its beginning, and then acks need no room at all.
-            self._checkpoint_at = 0
+            self._checkpoints.hasten()
             self._run(group)
         else:
             request.error, request.finished = error, True
@@ -343,8 +327,7 @@ class Engine:
             self._reserve.keep()
         except StorageFull:
             # Acks may have left a long log that nobody needs: without it there may be room.
-            with contextlib.suppress(apsw.Error):
-                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self._checkpoints.cut()
             self._reserve.keep()
 
     def _begin(self, tx: Transaction) -> None:
@@ -393,26 +376,9 @@ class Engine:
         try:
             if tx.channels:
                 self._ears.ring(tx.channels)
-            if self._wal_pages >= self._checkpoint_at:
-                self._checkpoint()
+            self._checkpoints.run_if_due()
         except Exception as error:
             get_logger("engine").warning("engine_after_commit_failed", error=str(error))
-
-    def _count_wal(self, _: apsw.Connection, __: str, pages: int) -> int:
-        self._wal_pages = pages
-        return apsw.SQLITE_OK
-
-    def _checkpoint(self) -> None:
-        """Copy the log into the file, so that the log starts again from its beginning."""
-        try:
-            pages, copied = self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except apsw.Error:
-            # Somebody else is at it, or the disk is full: the log holds everything; the next commit tries again.
-            pages, copied = self._wal_pages, 0
-        failpoints.hit("engine.checkpoint.mid")
-        self._wal_pages = 0
-        # A long reader keeps the log from starting again: trying at every commit would only cost.
-        self._checkpoint_at = CHECKPOINT_PAGES if copied >= pages else pages + CHECKPOINT_PAGES // 4
 
     def _data_version(self) -> int:
         try:

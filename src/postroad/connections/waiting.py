@@ -64,6 +64,7 @@ class Ears:
         self._version = version
         self._lock = threading.Lock()
         self._ears: dict[str, list[Ear]] = {}
+        self._unheard: set[str] = set()
         self._someone = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -89,12 +90,20 @@ class Ears:
                 del self._ears[channel]
 
     def ring(self, channels: Collection[str]) -> None:
-        """Wake those who listen to the channels, here and in other processes."""
+        """Wake those who listen to the channels in this process, and note them for `ring_others`."""
         for channel in channels:
             for ear in tuple(self._ears.get(channel, ())):
                 ear.ring()
-        names = "\n".join(channels).encode()
-        self._doorbell.ring(names if len(names) <= _LONGEST else _ALL)
+        with self._lock:
+            self._unheard.update(channels)
+
+    def ring_others(self) -> None:
+        """Wake those who listen in other processes to what was rung here."""
+        if self._unheard:
+            with self._lock:
+                channels, self._unheard = self._unheard, set()
+            names = "\n".join(channels).encode()
+            self._doorbell.ring(names if len(names) <= _LONGEST else _ALL)
 
     def close(self) -> None:
         """Stop listening."""

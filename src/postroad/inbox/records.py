@@ -47,7 +47,7 @@ class Records:
         """The effect as this attempt finds it; where it may be made, this attempt holds it."""
         while True:
             with self.database.transaction() as session:
-                if taken := session.rows(self.sql.begin, (*key, lease)):
+                if taken := session.rows(self.sql.begin, (*key, lease, *self.sql.clock())):
                     attempt, token = taken[0]
                     return Effect("new" if attempt == 1 else "unknown", attempt, token, key_of(*key))
                 found = session.rows(self.sql.look, key)

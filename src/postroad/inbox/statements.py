@@ -6,9 +6,10 @@ differently. Every time is the database's own. `?` stands for a value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Final, Self
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Self
 
 from postroad.connections.callers import Dialect
 
@@ -87,10 +88,17 @@ UPDATE {inbox} SET status = 'done', processedat = {now}, leaseuntil = NULL
 SELECT eventid FROM {inbox} WHERE consumer = ? AND status = 'done' AND eventid > ? ORDER BY eventid LIMIT ?
 """
     prune: str
+    clock: Callable[[], tuple[int, ...]] = tuple
+    """What `begin` takes as the last of its values for the token, where the database's clock is too coarse."""
 
     def named(self, words: Mapping[str, str]) -> Self:
         """The same statements with the words in braces replaced."""
-        return type(self)(**{field.name: _filled(getattr(self, field.name), words) for field in fields(self)})
+        filled: dict[str, Any] = {
+            field.name: _filled(value, words)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), str)
+        }
+        return replace(self, **filled)
 
 
 _POSTGRES: Final = Statements(
@@ -105,6 +113,8 @@ _SQLITE: Final = Statements(
     prune="""
 DELETE FROM {inbox} WHERE (consumer, eventid) IN (SELECT consumer, eventid FROM {inbox}
  WHERE status = 'done' AND processedat < {later} ORDER BY processedat LIMIT ?)""",
+    # In one of SQLite's milliseconds an effect can be begun, forgotten and begun again.
+    clock=lambda: (time.time_ns() // 1_000,),
 )
 _POSTGRES_WORDS: Final = {
     "time": "timestamptz",
@@ -125,9 +135,9 @@ _SQLITE_WORDS: Final = {
     "counting": "integer PRIMARY KEY AUTOINCREMENT",
     "now": "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
     "later": "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ? || ' seconds')",
-    "ticks": "CAST((julianday('now') - 2440587.5) * 86400000000 AS integer)",
+    "ticks": "?",
     "greatest": "max",
-    "left": "(julianday(leaseuntil) - julianday('now')) * 86400.0",
+    "left": "round((julianday(leaseuntil) - julianday('now')) * 86400.0, 3)",
     "among": "SELECT value FROM json_each(?)",
 }
 
