@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Generator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -14,8 +15,12 @@ from tests.http.village import Village, slug
 
 from postroad import failpoints
 from postroad.agents.sqlite.queue import Lane
+from postroad.errors import RateLimited
+from postroad.http import agent_forms as forms
 from postroad.http import streams
+from postroad.http.agents import AgentDesk
 from postroad.queues import AckResult, Delivery
+from postroad.testing.clock import FakeClock
 
 _PAIR = "/agents/{id}/subscriptions/ann"
 _OWN_ROUTES: list[tuple[str, str, Any]] = [
@@ -350,3 +355,37 @@ def test_a_stopping_server_answers_waiting_polls_with_nothing(village: Village) 
     polling.join(10)
 
     assert found == [[]]
+
+
+def test_what_is_left_out_of_a_request_has_its_documented_value(village: Village) -> None:
+    before = datetime.now(UTC)
+    rotated = village.ann.post("/agents/ann/token").json()
+    schema = village.api.client.get("/schema/openapi.json").json()
+    [visibility] = [
+        each["schema"]
+        for each in schema["paths"]["/agents/{agent}/stream"]["get"]["parameters"]
+        if each["name"] == "visibility"
+    ]
+    overlap = datetime.fromisoformat(rotated["previousValidUntil"]) - before
+
+    assert (forms.AgentLease().wait, forms.AgentLease().max_messages, forms.AgentLease().visibility) == (0, 10, 30)
+    assert visibility["default"] == 30
+    assert (streams.MAX_UNACKED, streams.KEEP_ALIVE_SECONDS) == (10, 15)
+    assert round(overlap.total_seconds(), -2) == 600
+
+
+def test_a_burst_is_twice_the_rate_and_nothing_limits_a_rate_of_zero(
+    village: Village, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROAD_AGENT_RATE", "5")
+    desk = AgentDesk(village.agents, FakeClock())
+    monkeypatch.setenv("POSTROAD_AGENT_RATE", "0")
+    unlimited = AgentDesk(village.agents, FakeClock())
+
+    desk.take(["ann"] * 10)
+    unlimited.take(["ann"] * 100_000)
+
+    desk.take(["bob"])
+    with pytest.raises(RateLimited) as refused:
+        desk.take(["ann"])
+    assert refused.value.retry_after
