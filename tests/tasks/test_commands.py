@@ -72,6 +72,25 @@ def test_a_command_without_a_result_completes_with_none(name: str, bench: Bench)
 FRUGAL = shell("""echo '{"output": [1], "usage": {"inputTokens": 5}}'""")
 
 
+COSTLY = program("printf", """{"output": [1], "usage": {"inputTokens": 5, "costUsd": 0.25}}\n""")
+
+
+def test_what_else_a_command_used_is_kept(bench: Bench) -> None:
+    state = bench.ended(COSTLY)
+
+    completed = bench.last(state.request_id, "Task Completed").properties
+    assert (completed["output"], completed["usage"]) == ([1], {"inputTokens": 5, "costUsd": 0.25})
+
+
+VAIN = program("printf", """{"output": 1, "usage": "much"}\n""", max_attempts=3)
+
+
+def test_a_use_that_is_none_does_not_lose_the_result_in_silence(bench: Bench) -> None:
+    state = bench.ended(VAIN)
+
+    assert (state.state, state.attempt, state.error_category) == ("failed", 1, "validation")
+
+
 def test_a_command_tells_what_it_used(bench: Bench) -> None:
     state = bench.ended(FRUGAL)
 

@@ -21,7 +21,8 @@ class Completed(msgspec.Struct, frozen=True):
     """The task returned its result."""
 
     output: Any
-    usage: dict[str, int] | None
+    usage: Any
+    """What it used, as the task said it; the journal refuses what is none."""
     exit_code: int = 0
 
 
@@ -49,7 +50,7 @@ Verdict = Completed | Failed | TimedOut | Halted
 
 class _Result(msgspec.Struct):
     output: Any
-    usage: dict[str, int] | None = None
+    usage: Any = None
 
 
 class _Word(msgspec.Struct):
