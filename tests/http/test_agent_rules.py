@@ -78,7 +78,7 @@ def test_an_operator_gets_the_same_answer_for_an_agent_that_is_not_there(village
 def test_a_taken_id_is_a_conflict(village: Village) -> None:
     answer = village.api.client.post("/agents", json={"agentId": "ann"})
 
-    assert (answer.status_code, slug(answer)) == (409, "agent-exists")
+    assert (answer.status_code, slug(answer), answer.json()["field"]) == (409, "agent-exists", "agentId")
     assert village.ann.get("/agents/ann").status_code == 200
 
 
@@ -237,8 +237,9 @@ def test_an_event_may_be_as_large_as_the_limit_and_no_larger(village: Village) -
              "eventId": "e"}  # fmt: skip
     room = 262_144 - len(json.dumps(frame, separators=(",", ":")))
 
+    trace = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
     fits, too_large = (
-        village.ann.post("/events", json={**frame, "data": {"t": "x" * size}, "eventId": "e"})
+        village.ann.post("/events", json={**frame, "data": {"t": "x" * size}, "eventId": "e"}, headers=trace)
         for size in (room, room + 1)
     )
 

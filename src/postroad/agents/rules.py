@@ -107,11 +107,16 @@ def encode_event(event: AgentEvent, *, now: datetime, traceparent: str | None = 
         eventType=event_type,
         data=msgspec.Raw(_data(event.data)),
         eventId=event_id,
-        traceparent=traceparent,
     )
     encoded = msgspec.json.encode(wire)
     check_size(len(encoded))
-    return event_id, encoded
+    return event_id, encoded if traceparent is None else _traced(wire, traceparent, encoded)
+
+
+def _traced(wire: WireEvent, traceparent: str, bare: bytes) -> bytes:
+    """The event with its trace, unless that makes it too large: an event goes before its trace."""
+    traced = msgspec.json.encode(msgspec.structs.replace(wire, traceparent=traceparent))
+    return traced if len(traced) <= MAX_EVENT_BYTES else bare
 
 
 def check_size(size: int) -> None:

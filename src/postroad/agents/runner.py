@@ -44,7 +44,6 @@ class Runner:
         self._leases: list[ShardLease] = []
         self._leased_at = float("-inf")
         self._positions: dict[ShardLease, str] = {}
-        self._closed = False
 
     def run_once(self) -> RunStats:
         """Move what the stream has for this worker's shards; a worker without shards moves nothing."""
@@ -80,8 +79,7 @@ class Runner:
                     self._pause(bell, stop)
 
     def close(self) -> None:
-        """Give the shards back to whoever asks next."""
-        self._closed = True
+        """Let go of the shards: whoever asks has them when their leases are over."""
         self._leases = []
 
     def _renew(self) -> None:

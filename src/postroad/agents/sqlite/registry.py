@@ -119,8 +119,8 @@ def _refuse_taken(connection: apsw.Connection, agent_id: str) -> None:
     if row is None or row[0] == "named":
         return
     if row[0] == "deleted":
-        raise AgentDeleted(f'agent "{agent_id}" was deleted; its id is never given again', field="agent_id")
-    raise AgentExists(f'agent "{agent_id}" exists', field="agent_id")
+        raise AgentDeleted(f'agent "{agent_id}" was deleted; its id is never given again', field="agentId")
+    raise AgentExists(f'agent "{agent_id}" exists', field="agentId")
 
 
 def _record(row: Any) -> AgentRecord:
