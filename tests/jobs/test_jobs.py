@@ -12,6 +12,7 @@ from tests.jobs.rules import JobRules
 from postroad import Backend
 from postroad.errors import InvalidInput, InvalidJob, UnknownTask
 from postroad.jobs import Jobs
+from postroad.jobs.graph import Graph, GraphTask, read_tasks
 from postroad.tasks import TaskRegistry
 
 
@@ -61,6 +62,14 @@ def test_a_graph_that_cannot_run_is_refused_and_nothing_is_written(floor: Floor,
 
     assert floor.jobs.job_status("j") is None
     assert floor.types("j") == []
+
+
+def test_a_job_holds_ten_thousand_tasks_and_not_one_more() -> None:
+    known = Graph(GraphTask(f"k{number}", "x") for number in range(9_999))
+
+    assert len(read_tasks(_tasks(1), known)) == 1
+    with pytest.raises(InvalidJob, match=r"Too many tasks: 10001 in one job \(max 10000\)"):
+        read_tasks(_tasks(2), known)
 
 
 @pytest.mark.parametrize("job_id", ["a.b", "", "a" * 121, "a#b", 7])

@@ -156,7 +156,7 @@ class ForgetfulBackend:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self.extensions = 0
+        self.extensions: list[float] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
@@ -174,7 +174,7 @@ class _ForgetfulQueue:
         return getattr(self._queue, name)
 
     def extend(self, deliveries: list[Delivery], *, seconds: float) -> list[AckResult]:
-        self._owner.extensions += 1
+        self._owner.extensions.append(seconds)
         return [AckResult(ok=False) for _ in deliveries]
 
 
@@ -194,7 +194,7 @@ def test_three_extensions_that_fail_in_a_row_kill_the_child_and_record_nothing(b
     worker.stop()
     running.join()
 
-    assert forgetful.extensions == 3
+    assert forgetful.extensions == [30, 30, 30]
     kinds = [kind for kind in bench.types(handle.request_id) if kind != "Task Heartbeat"]
     assert kinds == ["Task Pending", "Task Processing Started"]
     held = Books(bench.backend).read(TENANT, handle.request_id)

@@ -1,0 +1,42 @@
+"""Numbers that are promised, at their edges."""
+
+from __future__ import annotations
+
+import postroad
+from postroad import OutgoingMessage
+from postroad.tasks import DeadLetterHandler, ensure_queues
+from postroad.tasks.children.output import Tail
+from postroad.testing.clock import FakeClock
+
+
+def test_of_what_a_child_printed_the_last_twenty_lines_are_kept() -> None:
+    tail = Tail()
+    for number in range(100):
+        tail.feed(f"line {number}\n".encode())
+
+    assert tail.lines() == tuple(f"line {number}" for number in range(80, 100))
+
+
+def test_of_what_a_child_printed_only_the_last_64_kib_are_looked_at() -> None:
+    tail = Tail()
+
+    tail.feed(b"early\n" + b"\n" * 65_530)
+    kept = tail.lines()
+    tail.feed(b"\n" * 6)
+
+    assert (kept, tail.lines()) == (("early",), ())
+
+
+def test_what_names_no_task_is_looked_at_again_after_a_quarter_of_an_hour() -> None:
+    clock = FakeClock()
+    with postroad.connect("memory://", clock=clock) as backend:
+        ensure_queues(backend)
+        letters = backend.queue("tasks-dlq")
+        letters.send([OutgoingMessage("not a task")])
+
+        DeadLetterHandler(backend).run_once()
+
+        clock.advance(899)
+        assert letters.stats().visible == 0
+        clock.advance(2)
+        assert letters.stats().visible == 1
