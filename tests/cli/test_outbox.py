@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -19,7 +21,7 @@ from tests.cli.terminal import Postroad
 
 from postroad import QueueSpec, connect
 from postroad.operations import AuditLog
-from postroad.outbox import DomainEvent, Outbox
+from postroad.outbox import AesGcmCipher, DomainEvent, Outbox
 
 DSN = "sqlite:///app.db"
 TOPIC = "events-transfers.fifo"
@@ -45,11 +47,11 @@ def free_port() -> int:
 def record(outbox: Outbox) -> Callable[..., str]:
     """Record an event, in a state of one's choice."""
 
-    def record(lane: str, *, state: str = "PENDING", error: str | None = None) -> str:
+    def record(lane: str, *, state: str = "PENDING", error: str | None = None, tenant: str | None = None) -> str:
         connection = sqlite3.connect("app.db")
         with connection:
             event = DomainEvent(type="transfers.submitted", key={"transferId": lane}, payload={"amount": 1})
-            event_id = str(outbox.add(connection, event))
+            event_id = str(outbox.add(connection, event, tenant_id=tenant))
             connection.execute(
                 "UPDATE outbox SET state = ?, lasterror = ?, attempts = 10 WHERE event_id = ?", (state, error, event_id)
             )
@@ -128,6 +130,21 @@ def test_redrive_is_written_into_both_audits(postroad: Postroad, record: Callabl
     assert chained == [("kim", "outbox redrive"), ("kim", "outbox redrive ended")]
 
 
+def test_what_is_redriven_is_chosen_by_key_tenant_group_and_number(
+    postroad: Postroad, record: Callable[..., str]
+) -> None:
+    first, second = record("tr_1", state="FAILED", error="a", tenant="t1"), record("tr_2", state="FAILED", error="b")
+    groups = postroad("outbox", "failed", "--groups", "--dsn", DSN, "--json").document["items"]
+    group = next(each["group"] for each in groups if each["oldest"] == second)
+
+    def chosen(*given: str) -> list[str]:
+        dry = postroad("outbox", "redrive", *given, *SIGNED, "--dry-run", "--dsn", DSN, "--json")
+        return list(dry.document["redriven"])
+
+    assert chosen("--key", "tr_2") == chosen("--group", group) == [second]
+    assert chosen("--tenant", "t1") == chosen("--type", "transfers.submitted", "--limit", "1") == [first]
+
+
 def test_skip_gives_an_event_up(postroad: Postroad, record: Callable[..., str], outbox: Outbox) -> None:
     event_id = record("tr_1", state="FAILED")
 
@@ -136,6 +153,8 @@ def test_skip_gives_an_event_up(postroad: Postroad, record: Callable[..., str], 
     row = outbox.get(event_id)
     assert row is not None
     assert row.state == "SKIPPED"
+    chained = [(each.actor, each.action) for each in AuditLog(Path("postroad-audit.jsonl")).read()]
+    assert chained == [("kim", "outbox skip"), ("kim", "outbox skip ended")]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +194,10 @@ def test_prune_removes_what_was_sent_long_ago(postroad: Postroad, record: Callab
         connection.execute("UPDATE outbox SET updatedat = '2020-01-01T00:00:00.000000Z'")
     connection.close()
 
+    record("tr_2", state="SENT")
+
     assert postroad("outbox", "prune", "--dsn", DSN, "--json").document == {"pruned": 1}
+    assert postroad("outbox", "prune", "--older-than", "0s", "--dsn", DSN, "--json").document == {"pruned": 1}
 
 
 @pytest.mark.parametrize("dsn", ["mysql://x/y", "sqlite:///not-one.db", "sqlite:///empty.db"])
@@ -216,6 +238,29 @@ def test_run_drains_the_outbox_onto_the_topic_and_ends_with_its_report(
     with connect("sqlite:///events.db") as backend:
         bodies = [json.loads(message.body) for message in backend.queue("ledger.fifo").peek()]
     assert [body["envelope"]["eventId"] for body in bodies] == ids
+
+
+def test_run_takes_its_policy_its_keys_and_its_number_of_passes(postroad: Postroad, outbox: Outbox) -> None:
+    keys = {"current": "k1", "keys": {"k1": base64.b64encode(b"k" * 32).decode()}}
+    Path("keys.json").write_text(json.dumps(keys))
+    Path("keys.json").chmod(0o600)
+    sealed = Outbox.open(DSN, cipher=AesGcmCipher.from_file("keys.json"))
+    with closing(sqlite3.connect("app.db")) as connection, connection:
+        sealed.add(connection, DomainEvent(type="t", key={"k": "1"}, payload={"amount": 1}))
+        sealed.add(connection, DomainEvent(type="t", key={"k": "2"}, payload={"amount": 1}))
+    sealed.close()
+    with connect("sqlite:///events.db") as backend:
+        backend.topic(TOPIC, fifo=True).subscribe(backend.create_queue(QueueSpec("ledger.fifo", fifo=True)))
+    target = ("--topic", TOPIC, "--url", "sqlite:///events.db", "--dsn", DSN)
+
+    once = postroad("outbox", "run", *target, "--once", "--batch", "1", "--keyfile", "keys.json", "--policy", "park")
+
+    assert json.loads(once.out) == {"claimed": 1, "sent": 1, "retried": 0, "failed": 0, "held": 0, "stale": 0}
+    with connect("sqlite:///events.db") as backend:
+        (message,) = backend.queue("ledger.fifo").peek()
+    assert json.loads(message.body)["payload"] == {"amount": 1}
+    with closing(sqlite3.connect("app.db")) as connection:
+        assert connection.execute("SELECT policy FROM outbox_meta").fetchall() == [("park",)]
 
 
 @pytest.mark.parametrize(

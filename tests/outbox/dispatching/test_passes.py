@@ -20,6 +20,7 @@ def test_a_pass_publishes_what_is_due_and_marks_it_sent(
     ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
     events = [ground.add(key={"transferId": f"tr_{n}"}, payload={"n": n}) for n in range(3)]
+    ground.set(events[0], lasterror="TimeoutError: no answer", updatedat="2020-01-01T00:00:00.000Z")
 
     report = dispatcher_of(ground.outbox, recorder).run_once()
 
@@ -28,6 +29,7 @@ def test_a_pass_publishes_what_is_due_and_marks_it_sent(
     row = ground.outbox.get(events[0].event_id)
     assert row is not None
     assert (row.state, row.attempts, row.last_error) == ("SENT", 1, None)
+    assert row.updated_at >= row.created_at
 
 
 def test_a_key_is_published_in_the_order_of_its_commits(
@@ -168,6 +170,20 @@ def test_after_the_last_attempt_the_row_is_failed_and_was_tried_exactly_so_often
     assert row is not None
     assert (row.state, row.attempts, len(recorder.calls)) == ("FAILED", 3, 3)
     assert (report.retried, report.failed) == (2, 1)
+
+
+def test_a_failed_attempt_writes_when_the_next_one_is_due(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
+    event = ground.add(payload={"n": 1})
+    dispatcher = dispatcher_of(ground.outbox, Recorder(fail=failing(1)), replace(QUICK, backoff=(600, 6_000, 60_000)))
+
+    for attempts, pause in enumerate((600, 6_000, 60_000, 60_000), 1):
+        dispatcher.run_once()
+
+        row = ground.outbox.get(event.event_id)
+        assert row is not None
+        assert (row.state, row.attempts, row.last_error) == ("PENDING", attempts, "TimeoutError: no answer")
+        assert pause - 0.01 <= (row.next_attempt - row.updated_at).total_seconds() < 1.5 * pause
+        ground.set(event, next_attempt="2020-01-01T00:00:00.000Z")
 
 
 @pytest.mark.parametrize("attempts", [-5, 0])
