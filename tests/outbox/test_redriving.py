@@ -296,6 +296,19 @@ def test_the_rest_stays_when_a_canary_fails_as_before(ground: Ground, state: str
     assert len(ground.outbox.audit()) == 2
 
 
+def test_a_canary_that_fails_in_another_way_lets_the_rest_follow(on_sqlite: Ground) -> None:
+    ids = failed_rows(on_sqlite, 3)
+
+    def refuse(event_id: str) -> None:
+        change = "UPDATE outbox SET state = 'FAILED', attempts = 1, lasterror = 'rejected: no' WHERE event_id = ?"
+        on_sqlite.run(change, event_id)
+
+    with Settling(on_sqlite, refuse):
+        redriven = on_sqlite.outbox.redrive(type="transfers.submitted", canary=1, **WHO)
+
+    assert redriven == ids
+
+
 def test_canaries_that_are_all_there_is_are_not_waited_for(ground: Ground) -> None:
     ids = failed_rows(ground, 2)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -56,6 +58,29 @@ def test_calls_hold_one_message_of_a_key_and_as_many_keys_as_fit(
     assert all(len({message.group for message in call}) == len(call) <= 10 for call in recorder.calls)
     assert len(recorder.calls) < 20
     assert all(recorder.numbers(f"tr_{n}") == [n, n + 20, n + 40] for n in range(20))
+
+
+def test_as_many_calls_as_allowed_are_made_at_once_and_no_more(
+    on_sqlite: Ground, dispatcher_of: MakeDispatcher
+) -> None:
+    together, lock, running = threading.Barrier(3, timeout=30), threading.Lock(), [0, 0]
+
+    def refuse(messages: Sequence[OutgoingMessage]) -> None:
+        with lock:
+            running[:] = running[0] + 1, max(running[0] + 1, running[1])
+        together.wait()
+        with lock:
+            running[0] -= 1
+
+    for n in range(12):
+        on_sqlite.add(key={"transferId": f"tr_{n}"}, payload={"n": n})
+
+    report = dispatcher_of(
+        on_sqlite.outbox, Recorder(refuse=refuse), replace(QUICK, concurrency=3, publish_batch=1)
+    ).drain()
+
+    assert report.sent == 12
+    assert running == [0, 3]
 
 
 def test_a_publisher_whose_batches_are_one_step_gets_several_messages_of_a_key_at_once(
