@@ -77,6 +77,14 @@ def test_a_job_is_told_with_its_tasks_and_a_task_with_its_job(postroad: Postroad
     assert postroad("why", "j").out.splitlines()[-1] == "next: nothing: done"
 
 
+def test_nothing_is_promised_for_a_task_that_was_cancelled_with_its_job(postroad: Postroad) -> None:
+    Path("job.json").write_text(json.dumps({"tasks": [{"taskId": "a", "name": "echo"}], "jobId": "j"}))
+    postroad("job", "submit", "job.json")
+    postroad("job", "cancel", "j", "--confirm", "j")
+
+    assert postroad("why", "j.a", "--json").document["next"] == "nothing: its job was cancelled"
+
+
 @pytest.mark.parametrize("name", ["nobody", "not-an-id", "a b#c", "x" * 400])
 def test_an_id_that_names_nothing_is_exit_1_with_one_line_and_a_remedy(postroad: Postroad, name: str) -> None:
     outcome = postroad("why", name)

@@ -39,6 +39,14 @@ def test_only_2xx_is_ok_and_nothing_is_followed(receiver: Receiver, status: int)
     assert len(receiver.bodies) == 1
 
 
+def test_of_an_endless_answer_64_kib_are_read(receiver: Receiver) -> None:
+    receiver.length = 10**12
+
+    result = SlackAlerts(receiver.url, allow_loopback=True).send("x")
+
+    assert (result.ok, result.status) == (True, 200)
+
+
 def test_a_receiver_that_is_down_is_a_result(receiver: Receiver) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

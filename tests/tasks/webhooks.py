@@ -16,6 +16,8 @@ class Receiver:
     def __init__(self) -> None:
         self.bodies: list[Any] = []
         self.status = 200
+        self.length = 0
+        """How long its answer is said to be; at most 64 KiB of it are sent, and then it waits."""
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -24,8 +26,11 @@ class Receiver:
                 self.send_response(receiver.status)
                 if receiver.status == 302:
                     self.send_header("Location", "/elsewhere")
-                self.send_header("Content-Length", "0")
+                self.send_header("Content-Length", str(receiver.length))
                 self.end_headers()
+                self.wfile.write(b"x" * min(receiver.length, 65_536))
+                if receiver.length > 65_536:
+                    self.rfile.read(1)
 
             def log_message(self, format: str, *args: Any) -> None:
                 """Say nothing."""

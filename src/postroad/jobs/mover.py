@@ -24,7 +24,7 @@ from postroad.tasks.books import Books
 from postroad.tasks.grounds import Ground
 from postroad.tasks.leases import Held, Lease
 from postroad.tasks.messages import TaskMessage
-from postroad.tasks.recording import Scribe, TaskId
+from postroad.tasks.recording import WITH_ITS_JOB, Scribe, TaskId
 from postroad.tasks.submitting import Submission, Submissions
 from postroad.tasks.telling import tell
 
@@ -153,7 +153,7 @@ class Mover:
             if lease.outcome is not None:
                 return False
             which = TaskId(tenant_id=self.tenant, request_id=request_id, run=lease.run, job_id=job_id, task_id=task_id)
-            event = self.scribe.event(CANCELLED, which, reason="the job was cancelled")
+            event = self.scribe.event(CANCELLED, which, reason=WITH_ITS_JOB)
             if self.tasks.write(self.tenant, request_id, lease.settled(event), [event], expect=held).ok:
                 return True
 

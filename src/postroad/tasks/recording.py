@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from postroad.clock import Clock
 from postroad.journal import JournalEvent
+
+WITH_ITS_JOB: Final = "the job was cancelled"
+"""The reason of a task that ends because its job does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

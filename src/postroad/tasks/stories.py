@@ -16,6 +16,7 @@ from postroad.tasks.books import Books
 from postroad.tasks.grounds import Ground
 from postroad.tasks.leases import Lease
 from postroad.tasks.messages import named_by
+from postroad.tasks.recording import WITH_ITS_JOB
 
 _LETTERS_LOOKED_AT = 1_000
 
@@ -36,6 +37,8 @@ def task_story(backend: Ground, tenant: str, request_id: str) -> Story | None:
     lease = Lease(run=state.run) if held is None else held.lease
     queue = lease.queue or "tasks"
     told = _told(state, lease, queue, now=backend.clock.now().timestamp())
+    if state.state == "cancelled" and any(event.properties.get("reason") == WITH_ITS_JOB for event in events):
+        told = _Told("failed", "was cancelled with its job", "nothing: its job was cancelled")
     if told.verdict in ("waiting", "retrying") and _letter(backend, queue, request_id, state.run) is not None:
         told = _Told("dead", f"its message lies in {queue}-dlq: {_why(state)}", _HANDLE_LETTERS)
     return Story(
