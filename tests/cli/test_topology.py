@@ -136,6 +136,16 @@ def test_the_stage_of_tasks_is_that_of_the_settings(postroad: Postroad, monkeypa
     assert document["name"] == "live-tasks"
 
 
+@pytest.mark.parametrize("format", ["json", "cloudformation", "iam --region eu-west-1 --account 123456789012"])
+def test_what_lint_calls_an_error_is_rendered_in_no_format(postroad: Postroad, format: str) -> None:
+    Path("wrong.json").write_text('{"name": "t", "resources": [], "components": [{"name": "c", "sends": ["q"]}]}')
+
+    done = postroad("topology", "render", "--file", "wrong.json", "--format", *format.split())
+
+    assert (done.code, done.out) == (2, "")
+    assert "unknown-reference" in done.err
+
+
 @pytest.mark.parametrize(
     "args",
     [

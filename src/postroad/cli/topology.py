@@ -221,8 +221,10 @@ def _read(file: Path) -> Topology:
 
 def _rendered(topology: Topology, format: str, region: str | None, account: str | None) -> Any:
     from postroad.topology import iam_policy, render_cloudformation
+    from postroad.topology.linting import check
 
     if format == "json":
+        check(topology)
         return json.loads(topology.to_json())
     if format == "cloudformation":
         return render_cloudformation(topology)
