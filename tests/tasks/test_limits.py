@@ -5,7 +5,7 @@ from __future__ import annotations
 import postroad
 from postroad import OutgoingMessage
 from postroad.tasks import DeadLetterHandler, ensure_queues
-from postroad.tasks.children.output import Tail
+from postroad.tasks.children.output import Lines, Tail
 from postroad.testing.clock import FakeClock
 
 
@@ -40,3 +40,10 @@ def test_what_names_no_task_is_looked_at_again_after_a_quarter_of_an_hour() -> N
         assert letters.stats().visible == 0
         clock.advance(2)
         assert letters.stats().visible == 1
+
+
+def test_an_activity_needs_no_more_than_its_type() -> None:
+    lines = Lines(1_000)
+
+    assert lines.feed(b'{"lastActivity": {"type": "waiting"}}\n') == [b'{"type":"waiting"}']
+    assert lines.feed(b'{"lastActivity": {"stepName": "x", "timestamp": 1}}\n') == []

@@ -39,6 +39,7 @@ def test_a_task_runs_in_a_child_and_its_result_is_recorded(steady: Bench) -> Non
     assert completed.properties["exitCode"] == 0
     assert completed.properties["durationMs"] >= 0
     assert started.properties["attemptNumber"] == started.properties["run"] == started.properties["token"] == 1
+    assert abs(started.properties["startedAt"] - started.timestamp) < 1_000
     assert started.properties["workerId"] == started.context["workerId"]
     assert started.context["origin"] == "sqs-worker"
     assert started.properties["effectiveUntil"] >= started.timestamp / 1000 + 45

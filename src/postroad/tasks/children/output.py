@@ -83,10 +83,10 @@ class Lines:
             self._open += part
 
 
-class _Activity(msgspec.Struct):
+class _Activity(msgspec.Struct, omit_defaults=True):
     type: str
-    stepName: str
-    timestamp: Annotated[int, msgspec.Meta(ge=0, le=_LAST_SECOND)]
+    stepName: str | None = None
+    timestamp: Annotated[int, msgspec.Meta(ge=0, le=_LAST_SECOND)] | None = None
 
 
 class _Saying(msgspec.Struct):
@@ -109,7 +109,8 @@ def _activity(line: bytes) -> bytes | None:
 
 
 def _cut(told: _Activity) -> bytes:
-    return msgspec.json.encode(_Activity(told.type[:100], told.stepName[:200], told.timestamp))
+    step = None if told.stepName is None else told.stepName[:200]
+    return msgspec.json.encode(_Activity(told.type[:100], step, told.timestamp))
 
 
 def _clean(line: str) -> str:
