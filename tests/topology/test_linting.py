@@ -89,6 +89,20 @@ CASES: list[tuple[str, str, Topology]] = [
         ),
     ),
     (
+        "alarm-threshold",
+        "warning",
+        Topology(
+            "test",
+            (
+                BusDecl("bus"),
+                QueueDecl(spec("orders")),
+                QueueDecl(spec("lost")),
+                RuleDecl("r", "bus", "orders", "t", pattern={}, dead_letter="lost"),
+                AlarmDecl("late", "ApproximateNumberOfMessagesVisible", "lost", 1, comparison=">"),
+            ),
+        ),
+    ),
+    (
         "rule-dlq-fifo",
         "error",
         Topology(

@@ -123,9 +123,10 @@ def _rule_types(rule: RuleDecl) -> Iterator[Finding]:
 
 
 def _alarms(topology: Topology) -> Iterator[Finding]:
+    ends = _ends(topology)
     for alarm in topology.resources:
         if not isinstance(alarm, AlarmDecl) or (alarm.comparison, alarm.threshold) != (">", 1):
             continue
-        if sources_of(topology, alarm.resource) or "dlq" in alarm.resource:
+        if alarm.resource in ends or sources_of(topology, alarm.resource) or "dlq" in alarm.resource:
             message = f"{alarm.name}: '> 1' sleeps through the first dead letter"
             yield Finding("alarm-threshold", "warning", alarm.name, message, 'Use ">=" 1.')
