@@ -294,6 +294,31 @@ def test_a_dispatcher_needs_a_topic(postroad: Postroad, outbox: Outbox, monkeypa
     assert "SNS_ARN" in refused.err
 
 
+@pytest.mark.parametrize(
+    ("topic", "environment", "code"),
+    [
+        ("arn:aws:sns:eu-west-1:123456789012:t.fifo", {}, 0),
+        ("arn:aws:sns::123456789012:t.fifo", {"AWS_REGION": "eu-west-1"}, 0),
+        ("arn:aws:sns::123456789012:t.fifo", {}, 2),
+    ],
+)
+def test_the_topic_and_its_region_may_be_named_by_the_environment(
+    topic: str,
+    environment: dict[str, str],
+    code: int,
+    postroad: Postroad,
+    outbox: Outbox,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "none")
+    for name, value in (environment | {"SNS_ARN": topic}).items():
+        monkeypatch.setenv(name, value)
+
+    assert postroad("outbox", "run", "--dsn", DSN, "--once").code == code
+
+
 def test_a_running_dispatcher_shows_its_metrics_and_stops_clean(
     outbox: Outbox, record: Callable[..., str], free_port: int
 ) -> None:

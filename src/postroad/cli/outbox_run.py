@@ -19,7 +19,7 @@ from postroad.cli.output import write_json
 from postroad.cli.stopping import stopped_by_signals
 from postroad.cli.verbs import add_verb
 from postroad.errors import ConfigurationError, InvalidInput
-from postroad.settings import no_color, sns_arn
+from postroad.settings import aws_place, no_color, sns_arn
 from postroad.telemetry import configure_logs
 
 if TYPE_CHECKING:
@@ -106,11 +106,13 @@ def _named(given: str | None) -> str:
 
 
 def _where(url: str, topic: str) -> str:
-    """The backend's address: an ARN tells where it is, unless an AWS backend is named."""
-    if not topic.startswith("arn:") or url.startswith("aws:"):
+    """The backend's address: an ARN tells that it is AWS and where; else $AWS_REGION does where no region is named."""
+    is_arn = topic.startswith("arn:")
+    named = url.removeprefix("aws://") if url.startswith("aws://") else None
+    if (named is None and not is_arn) or (named and not named.startswith("?")):
         return url
-    region = topic.split(":")[3] if topic.count(":") >= 5 else ""
-    return f"aws://{region}"
+    region = topic.split(":")[3] if is_arn and topic.count(":") >= 5 else ""
+    return f"aws://{region or aws_place()[0]}{named or ''}"
 
 
 def _dispatch(dispatcher: OutboxDispatcher, stop: threading.Event, *, once: bool, drain: bool) -> DispatchReport:
