@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
+from postroad.agents.aws.fanout import _shared
+from postroad.agents.aws.rows import item_of, row_of
+from postroad.agents.port import StreamEvent
 from postroad.errors import ConfigurationError
 from postroad.lambdas.agents import opened
 
@@ -33,3 +38,14 @@ def test_a_function_on_something_else_than_aws_is_refused(monkeypatch: pytest.Mo
 
     with pytest.raises(ConfigurationError, match="is not AWS"):
         opened()
+
+
+def test_the_rows_of_one_event_share_what_it_says() -> None:
+    event = StreamEvent("ann", "e", "x", 0, b'{"n":1}', "shard", "7", datetime(2030, 1, 1, tzinfo=UTC))
+    items = [item_of(event, subscriber_id, 60) for subscriber_id in ("bob", "cat")]
+
+    bob, cat = _shared(items)
+
+    assert [bob, cat] == [row_of(item) for item in items]
+    assert bob.data is cat.data
+    assert bob.key is cat.key

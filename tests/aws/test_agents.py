@@ -265,7 +265,11 @@ def test_a_replay_keeps_to_the_retention_before_dynamodb_removes_what_expired(cl
         TableName=cloud.store._tables.name(SUBSCRIBER_EVENTS), Item={**old, "expiresAt": {"N": "1700000000"}}
     )
 
-    assert cloud.agents.replay(cloud.id("bob"), cloud.id("ann")) == 1
+    replayed = cloud.agents.replay(cloud.id("bob"), cloud.id("ann"))
+    cloud.release(dynamodb_event(cloud.markers()))
+
+    assert replayed == 1
+    assert cloud.drain("bob") == [2]
 
 
 def test_the_queue_of_an_agent_has_its_settings_and_its_policy(cloud: Cloud) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 from tests.cli.terminal import Postroad
+
+from postroad.cli import agent_events
 
 
 @pytest.fixture
@@ -49,6 +52,16 @@ def test_an_event_is_published_moved_and_tailed(village: Postroad) -> None:
     assert json.loads(peeked.out)["eventId"] == json.loads(tailed.out)["eventId"] == "e1"
     assert json.loads(tailed.out)["receiveCount"] == 1
     assert empty.out == ""
+
+
+def test_a_tail_goes_on_until_the_silence_is_over(village: Postroad, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_events, "_SLICE_SECONDS", 0.01)
+    began = time.monotonic()
+
+    outcome = village("agent", "tail", "bob", "--wait", "0.3")
+
+    assert (outcome.code, outcome.out) == (0, "")
+    assert time.monotonic() - began >= 0.3
 
 
 def test_a_file_is_published_until_the_first_bad_line(village: Postroad, tmp_path: Path) -> None:
@@ -154,6 +167,9 @@ def test_the_plan_of_other_numbers_is_what_one_reckons_by_hand(postroad: Postroa
     }  # fmt: skip
     assert document["sns_sqs"] == {"topics": 500, "publish_calls_per_second": 2_000, "feasible": True}
     assert document["cost_per_month"]["kinesis"] == pytest.approx(9 * 720 * 0.015 + 2_000 * 2.592 * 0.014)
+    assert document["cost_per_month"]["dynamodb"] == pytest.approx(
+        (320_000 * 0.625 + 4_000 * 0.125) * 2.592 + document["dynamodb"]["storage_gb"] * 0.25
+    )
     assert document["cost_per_month"]["sqs"] == pytest.approx(24_000 * 2.592 * 0.5)
     assert document["cost_per_month"]["lambda"] == pytest.approx(165 * (2.592 * 0.2 + 0.1 * 2_592_000 * 0.0000166667))
 

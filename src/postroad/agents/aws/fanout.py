@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from postroad import failpoints
-from postroad.agents.aws.rows import Item, item_of
+from postroad.agents.aws.rows import Item, item_of, row_of
 from postroad.agents.aws.tables import Tables
 from postroad.agents.aws.values import text
+from postroad.agents.outgoing import Row
 from postroad.agents.port import FanOut, StreamEvent
 from postroad.agents.rules import milliseconds
 from postroad.agents.tables import SUBSCRIBER_EVENTS, SUBSCRIBERS
@@ -35,7 +38,7 @@ class DynamoFan:
         self._retention = retention
         self._sleep = sleep
 
-    def write(self, events: Sequence[StreamEvent], written: list[Item] | None = None) -> FanOut:
+    def write(self, events: Sequence[StreamEvent], written: list[Row] | None = None) -> FanOut:
         """Write the rows of the events; those that are there now are added to `written`."""
         queues: dict[str, deque[StreamEvent]] = {}
         for event in events:
@@ -49,7 +52,7 @@ class DynamoFan:
                 failed |= {event.producer_id for event, _ in left}
                 count += len(chunk) - len(left)
                 if written is not None:
-                    written += [item for event, item in chunk if event.producer_id not in failed]
+                    written += _shared(item for event, item in chunk if event.producer_id not in failed)
             for event in heads:
                 if event.producer_id not in failed:
                     queues[event.producer_id].popleft()
@@ -107,3 +110,15 @@ class DynamoFan:
             if not left or time.monotonic() >= until:
                 break
         return left
+
+
+def _shared(items: Iterable[Item]) -> Iterator[Row]:
+    """The rows of the items; those of one event share all that it says, for there may be very many."""
+    known: dict[str, Row] = {}
+    for item in items:
+        key = item["timestamp"]["S"]
+        row = known.get(key)
+        if row is None and isinstance(read := row_of(item), Row):
+            row = known[key] = read
+        if row is not None:
+            yield msgspec.structs.replace(row, subscriber_id=item["subscriberId"]["S"])

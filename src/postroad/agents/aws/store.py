@@ -13,7 +13,6 @@ from postroad.agents.aws.fanout import DynamoFan
 from postroad.agents.aws.lanes import SQSLanes
 from postroad.agents.aws.registry import RETENTION_SECONDS, DynamoRegistry
 from postroad.agents.aws.release import DynamoRelease
-from postroad.agents.aws.rows import Item, row_of
 from postroad.agents.aws.subscriptions import DynamoSubscriptions
 from postroad.agents.aws.tables import Tables
 from postroad.agents.outgoing import Marker, ReleaseResult, Row
@@ -86,11 +85,11 @@ class AwsAgentStore:
         """Write one row for each event and subscriber; the same events again write equal rows."""
         if not self._sends:
             return self._fan.write(events)
-        written: list[Item] = []
+        written: list[Row] = []
         outcome = self._fan.write(events, written)
-        result = self.release([row_of(item) for item in written])
+        result = self.release(written)
         unsent = {key for _, key in result.failed}
-        stuck = {item["producerId"]["S"] for item in written if item["timestamp"]["S"] in unsent}
+        stuck = {row.producer_id for row in written if row.key in unsent}
         return FanOut(
             outcome.written, released=result.sent,
             failed=(*outcome.failed, *(event for event in events if event.producer_id in stuck)),
