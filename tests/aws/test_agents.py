@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 import time
 from typing import Any
 
@@ -536,6 +537,50 @@ def test_one_call_carries_one_entry_of_a_group_and_a_refused_one_holds_back_its_
     assert all(len(groups) == len(set(groups)) for groups in calls)
     assert before == {cloud.id(name): [1, 2] for name in producers if name != "p3"}
     assert cloud.by_producer("bob") == {cloud.id("p3"): [1, 2]}
+
+
+def test_subscribers_are_read_consistently_and_to_the_last_page(cloud: Cloud) -> None:
+    cloud.register("ann", "bob", "cat")
+    cloud.subscribe("bob", "ann")
+    cloud.subscribe("cat", "ann")
+    cloud.publish("ann", 1)
+    asked: list[Any] = []
+
+    def one_at_a_time(params: Any, **_: Any) -> Any:
+        asked.append(params)
+        return {**params, "Limit": 1}
+
+    events, hook = opened()._tables.client.meta.events, "provide-client-params.dynamodb.Query"
+    events.register(hook, one_at_a_time)
+    try:
+        cloud.aggregate()
+    finally:
+        events.unregister(hook, one_at_a_time)
+
+    assert len(cloud.rows()) == 2
+    assert len(asked) >= 2
+    assert all(each["ConsistentRead"] for each in asked)
+
+
+def test_different_subscribers_are_sent_to_at_the_same_time(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud.register("ann", "bob", "cat")
+    cloud.subscribe("bob", "ann")
+    cloud.subscribe("cat", "ann")
+    cloud.publish("ann", 1)
+    cloud.aggregate()
+    both = threading.Barrier(2, timeout=30)
+    store = opened()
+    send = store.lanes.send
+
+    def together(recipient: Any, messages: Any) -> Any:
+        both.wait()
+        return send(recipient, messages)
+
+    monkeypatch.setattr(store.lanes, "send", together)
+    cloud.release()
+
+    assert not both.broken
+    assert [cloud.drain(name) for name in ("bob", "cat")] == [[1], [1]]
 
 
 def test_keys_that_dynamodb_did_not_process_are_asked_for_again(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
