@@ -17,6 +17,7 @@ from benchmarks.frame import Load, Loads, Open, Opened, Row, Side, WrongResult
 from benchmarks.limits import limit
 from benchmarks.processes import child, hear
 from postroad.bus import BusConfig, TopicEventBus
+from postroad.wiring import Backend
 
 TOPIC = "bench"
 
@@ -114,15 +115,18 @@ def _broadcast(subscribers: Callable[[Load], int]) -> Open:
     @contextmanager
     def opened(directory: Path, load: Load) -> Iterator[Opened]:
         with ExitStack() as stack:
-            bus = stack.enter_context(_publisher(directory))
+            backend = stack.enter_context(postroad.connect(ours.url(directory)))
+            bus = stack.enter_context(backend.bus(TOPIC))
             ears = [stack.enter_context(child(count, ours.url(directory))) for _ in range(subscribers(load))]
             sent = [0]
-            yield Opened(lambda: _until_stored(bus, ears, sent, load.messages))
+            yield Opened(lambda: _until_stored(backend, bus, ears, sent, load.messages))
 
     return opened
 
 
-def _until_stored(bus: TopicEventBus, ears: list[Connection], sent: list[int], messages: int) -> float:
+def _until_stored(
+    backend: Backend, bus: TopicEventBus, ears: list[Connection], sent: list[int], messages: int
+) -> float:
     """The median time of a publish while everybody waits; every subscriber hears each event once before the next."""
     taken = []
     for number in range(messages):
@@ -135,7 +139,13 @@ def _until_stored(bus: TopicEventBus, ears: list[Connection], sent: list[int], m
         heard: list[Any] = [hear(ear) for ear in ears]
         if set(heard) != {sent[0]}:
             raise WrongResult(f"{sent[0]} published, but the subscribers heard {sorted(set(heard))}")
+        _until_acked(backend)
     return statistics.median(taken)
+
+
+def _until_acked(backend: Backend) -> None:
+    while any(backend.queue(name).stats().in_flight for name in backend.queues()):
+        time.sleep(0.005)
 
 
 def _published(bus: TopicEventBus, number: int) -> None:

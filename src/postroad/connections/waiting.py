@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
+from postroad.connections.ringer import Ringer
 from postroad.connections.wakeup import Doorbell
 
 LOOK_EVERY: Final = 0.1
@@ -61,6 +62,7 @@ class Ears:
 
     def __init__(self, path: Path, version: Callable[[], int]) -> None:
         self._doorbell = Doorbell(path.with_name(f"{path.name}.wake"))
+        self._ringer = Ringer(self._doorbell)
         self._version = version
         self._lock = threading.Lock()
         self._ears: dict[str, list[Ear]] = {}
@@ -103,7 +105,7 @@ class Ears:
             with self._lock:
                 channels, self._unheard = self._unheard, set()
             names = "\n".join(channels).encode()
-            self._doorbell.ring(names if len(names) <= _LONGEST else _ALL)
+            self._ringer.ring(names if len(names) <= _LONGEST else _ALL)
 
     def close(self) -> None:
         """Stop listening."""
@@ -113,12 +115,14 @@ class Ears:
         self._ring_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        self._ringer.close()
         self._doorbell.close()
 
     def abandon(self) -> None:
         """Forget the thread, which a forked child does not have."""
         self._closed = True
         self._thread = None
+        self._ringer = Ringer(self._doorbell)
 
     def _start(self) -> None:
         if self._thread is None and not self._closed:

@@ -42,7 +42,7 @@ class Doorbell:
 
     def ring(self, channels: bytes) -> None:
         """Tell every other process which channels changed."""
-        for name in self._listeners():
+        for name in self.listeners():
             try:
                 self._out.sendto(channels[:_LONGEST_DATAGRAM], self._address(name))
             except ConnectionRefusedError:
@@ -73,7 +73,7 @@ class Doorbell:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _listeners(self) -> tuple[str, ...]:
+    def listeners(self) -> tuple[str, ...]:
         """Who else listens. Somebody who came a moment ago is found by the slow look at the file meanwhile."""
         now = time.monotonic()
         if now - self._looked_at > _LOOK_EVERY:

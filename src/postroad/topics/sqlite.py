@@ -141,7 +141,9 @@ class SQLiteTopic:
         fresh = [each for each, first_number in zip(zip(messages, bodies, strict=True), known, strict=True)
                  if first_number is None]  # fmt: skip
         self._queues.sweeper.remove_abandoned(tx)
-        for queue_id, _, text in every(tx.connection, _SUBSCRIPTIONS, (self._id,)):
+        subscribed = every(tx.connection, _SUBSCRIPTIONS, (self._id,))
+        self._queues.states.load(tx, [queue_id for queue_id, _, _ in subscribed])
+        for queue_id, _, text in subscribed:
             self._copy(tx, queue_id, _read_filter(text), fresh)
         return [
             self._result(number if first_number is None else first_number)

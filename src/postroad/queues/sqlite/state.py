@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
-from postroad.connections.fetching import one
 from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.errors import QueueNotFound
 from postroad.queues.spec import QueueSpec
 
 _LOAD: Final = """
-SELECT queue.name, queue.spec, next, head, last_us, seen_us FROM tally JOIN queue ON queue.id = tally.queue
-WHERE tally.queue = ?
+SELECT queue.id, queue.name, queue.spec, next, head, last_us, seen_us
+FROM tally JOIN queue ON queue.id = tally.queue WHERE tally.queue IN (VALUES (?))
 """
 _STORE: Final = """
 UPDATE tally SET next = ?2, head = ?3, last_us = ?4, seen_us = ?5, size = size + ?6, sent = sent + ?7,
@@ -59,9 +59,8 @@ class QueueState:
         "retried", "returns_us", "seen_us", "sent", "size", "spec", "unwritten",
     )  # fmt: skip
 
-    def __init__(self, queue_id: int, row: tuple[str, str, int, int, int, int]) -> None:
-        self.id = queue_id
-        self.name, spec, self.next, self.head, self.last_us, self.seen_us = row
+    def __init__(self, row: tuple[int, str, str, int, int, int, int]) -> None:
+        self.id, self.name, spec, self.next, self.head, self.last_us, self.seen_us = row
         self.spec = read_spec(spec)
         self.returns_us = 0
         self.unwritten: list[tuple[Any, ...]] = []
@@ -108,16 +107,21 @@ class States:
 
     def for_sending(self, tx: Transaction, queue_id: int) -> QueueState:
         """The queue's state for somebody who only adds to it."""
-        if not self._touched and tx.connection.data_version() != self._version:
-            self._kept.clear()
+        self.load(tx, (queue_id,))
         state = self._kept.get(queue_id)
         if state is None:
-            row = one(tx.connection, _LOAD, (queue_id,))
-            if row is None:
-                raise QueueNotFound("the queue was deleted")
-            state = self._kept[queue_id] = QueueState(queue_id, row)
+            raise QueueNotFound("the queue was deleted")
         self._touched[queue_id] = state
         return state
+
+    def load(self, tx: Transaction, queue_ids: Iterable[int]) -> None:
+        """Read the states that are not known, at once for somebody who is about to send to all of them."""
+        if not self._touched and (version := tx.connection.data_version()) != self._version:
+            self._kept.clear()
+            self._version = version
+        if unknown := [(queue_id,) for queue_id in queue_ids if queue_id not in self._kept]:
+            for row in run_many(tx.connection, _LOAD, unknown):
+                self._kept[row[0]] = QueueState(row)
 
     def forget(self, queue_id: int) -> None:
         """Drop a state whose queue is changed or deleted in this transaction."""
@@ -142,8 +146,9 @@ class States:
 
     def store(self, tx: Transaction) -> None:
         """Write what this transaction changed."""
+        run_many(tx.connection, _INSERT, [row for state in self._touched.values() for row in state.unwritten])
         for state in self._touched.values():
-            state.write(tx)
+            state.unwritten = []
             if state.entries:
                 self.add_trail(tx, state.id, "acked", state.entries, state.last_us)
             state.store(tx)
