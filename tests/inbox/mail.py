@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from prometheus_client import REGISTRY
 from tests.inbox.ground import Ground
 
 from postroad import OutgoingMessage, Queue, QueueSpec
@@ -46,6 +47,11 @@ def drained(consumer: Consumer, queue: Queue) -> ConsumeReport:
         assert time.monotonic() < deadline, "the queue never ran dry"
         counts.update(dataclasses.asdict(consumer.run_once(wait=0.5)))
     return ConsumeReport(**counts)
+
+
+def conflicts(consumer: str) -> float:
+    """How often a known event id came to the consumer with another content."""
+    return REGISTRY.get_sample_value("event_inbox_conflicts_total", {"consumer": consumer}) or 0.0
 
 
 def held(queue: Queue) -> int:

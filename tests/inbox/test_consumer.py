@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.inbox.ground import Ground
-from tests.inbox.mail import DEAD, FIFO, drained, event, held, posting, send, send_body
+from tests.inbox.mail import DEAD, FIFO, conflicts, drained, event, held, posting, send, send_body
 
 from postroad import Backend, Queue, QueueSpec
 from postroad.errors import ConfigurationError, SchemaMismatch
@@ -43,6 +43,22 @@ def test_a_second_copy_is_acked_without_calling_the_handler(ground: Ground, queu
 
     assert report == ConsumeReport(received=2, handled=1, duplicates=1)
     assert ground.times("tr_1") == 1
+
+
+def test_a_copy_with_another_content_is_a_duplicate_that_is_counted(ground: Ground, queue: Queue) -> None:
+    sent = event("tr_1", n=1)
+    later = dataclasses.replace(sent, occurred_at=sent.occurred_at + timedelta(seconds=1))
+    other = dataclasses.replace(sent, payload={"n": 2})
+    consumer = Consumer(queue, posting(ground), name="compared", inbox=ground.inbox)
+
+    seen: list[tuple[int, int, float]] = []
+    for copy in (sent, later, other):
+        before = conflicts("compared")
+        send(queue, copy, copy=str(len(seen)))
+        report = consumer.run_once()
+        seen.append((report.handled, report.duplicates, conflicts("compared") - before))
+
+    assert seen == [(1, 0, 0), (0, 1, 0), (0, 1, 1)]
 
 
 def test_two_consumers_with_other_names_each_handle_every_event_once(ground: Ground, backend: Backend) -> None:

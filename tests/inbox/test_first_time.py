@@ -12,18 +12,14 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from prometheus_client import REGISTRY
 from tests.inbox.ground import Ground
+from tests.inbox.mail import conflicts
 
 from postroad.errors import InvalidInput, InvalidMessage, NotInTransaction, SchemaMismatch
 from postroad.events import uuid7
 from postroad.inbox import Inbox
 
 EVENT = UUID("0190b5b8-0000-7000-8000-000000000001")
-
-
-def conflicts(consumer: str) -> float:
-    return REGISTRY.get_sample_value("event_inbox_conflicts_total", {"consumer": consumer}) or 0.0
 
 
 def test_an_event_is_new_once(inbox: Inbox) -> None:

@@ -268,18 +268,21 @@ def test_the_figures_of_alarms_are_counted_when_somebody_looks(ground: Ground, d
         ground.outbox, Recorder(fail=failing(2)), DispatcherConfig(retry_max=1), metrics=registry, service="cts"
     )
     for n in (1, 2):
-        ground.add(key={"transferId": f"tr_{n}"}, payload={"n": n})
+        event = ground.add(key={"transferId": f"tr_{n}"}, payload={"n": n})
+        ground.set(event, createdat="2020-01-01T00:00:00.000Z")
+    ground.set(ground.add(key={"transferId": "tr_3"}), state="DONE")
     before = [_figure(registry, name) for name in ("event_outbox_backlog", "dead_letter_count")]
     lag = _figure(registry, "event_publish_lag_seconds")
 
     dispatcher.drain()
 
     eventually(lambda: _figure(registry, "event_outbox_backlog") == 0)
-    assert before == [2, 0]
-    assert lag > 0
+    assert before == [2, 1]
+    assert lag > 86_400
     assert _figure(registry, "event_publish_lag_seconds") == 0
-    assert _figure(registry, "dead_letter_count") == 1
+    assert _figure(registry, "dead_letter_count") == 2
     assert _figure(registry, "postroad_publish_seconds_count") == 1
+    assert _figure(registry, "postroad_publish_seconds_sum") > 86_400
 
 
 def _figure(registry: CollectorRegistry, name: str) -> float:
