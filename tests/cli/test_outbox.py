@@ -324,7 +324,7 @@ def test_a_running_dispatcher_shows_its_metrics_and_stops_clean(
 ) -> None:
     arguments = ["outbox", "run", "--topic", TOPIC, "--url", "sqlite:///events.db", "--dsn", DSN, "--poll", "0.1"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "postroad", *arguments, "--metrics-port", str(free_port)],
+        [sys.executable, "-m", "postroad", *arguments, "--metrics-port", str(free_port), "--service", "cts"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"},
     )  # fmt: skip
     event_id = record("tr_1")
@@ -338,7 +338,7 @@ def test_a_running_dispatcher_shows_its_metrics_and_stops_clean(
         process.kill()
         process.wait()
 
-    assert 'event_outbox_backlog{service="default"} 0.0' in shown
+    assert 'event_outbox_backlog{service="cts"} 0.0' in shown
     assert process.returncode == 0
     assert json.loads(out)["sent"] == 1
 
