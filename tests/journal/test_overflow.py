@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -39,6 +40,23 @@ class Ground:
 @pytest.fixture
 def ground() -> Ground:
     return Ground()
+
+
+LEAVING = (
+    "output", "outputs", "input", "claudeOutput", "tasks", "newTasks", "taskStatuses", "dependencyOutputs", "anything",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.pairwise(LEAVING)))
+def test_what_is_known_to_grow_leaves_in_its_order(ground: Ground, first: str, second: str) -> None:
+    event = JournalEvent.create(
+        "Store Counted", tenant_id="acme", entity_type="STORE", entity_id="s",
+        properties={second: "x" * 150_000, first: "x" * 100_000},
+    )  # fmt: skip
+
+    packed = ground.overflow.pack(Entry.of(event)).event.properties
+
+    assert packed.keys() == {second, "_s3Overflow"}
 
 
 @pytest.mark.parametrize(

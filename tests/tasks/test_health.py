@@ -135,6 +135,19 @@ def test_an_alert_is_sent_once_for_the_same_tasks_within_a_quarter_of_an_hour(ba
     assert len(ears.heard) > 3
 
 
+def test_the_same_tasks_are_told_of_again_when_the_quarter_of_an_hour_is_over(backend: Backend) -> None:
+    ears = Ears()
+    check = _check(backend, alerts=ears)
+    _record(backend, "lost", "Task Processing Started", -30)
+
+    heard = []
+    for minute in (0, 14, 15):
+        check.check(now=_at(minute))
+        heard.append(len(ears.heard))
+
+    assert heard == [1, 1, 2]
+
+
 def test_an_alert_that_fails_does_not_fail_the_check_and_is_sent_again_by_the_next(backend: Backend) -> None:
     _record(backend, "lost", "Task Processing Started", -30)
     deaf, ears = Ears(ok=False), Ears()
