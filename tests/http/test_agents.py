@@ -91,6 +91,22 @@ def test_an_agents_token_opens_no_operators_route(village: Village, method: str,
         ("publish", "POST", "/agents/cat/subscriptions/ann/pause", 403),
         ("operate", "POST", "/agents/cat/subscriptions/ann/pause", 204),
         ("operate", "DELETE", "/agents/ann", 403),
+        ("read", "GET", "/agents", 200),
+        ("read", "GET", "/agents/ann/stats", 200),
+        ("read", "GET", "/agents/ann/subscribers", 200),
+        ("read", "GET", "/agents/ann/dead-letters", 200),
+        ("read", "GET", "/agents/ann/stream", 403),
+        ("read", "POST", "/events", 403),
+        ("read", "POST", "/events/batch", 403),
+        ("publish", "POST", "/events", 415),
+        ("publish", "POST", "/agents/ann/dead-letters/redrive", 403),
+        ("operate", "POST", "/agents/ann/dead-letters/redrive", 202),
+        ("operate", "POST", "/agents", 403),
+        ("operate", "POST", "/agents/ann/token", 403),
+        ("operate", "PUT", "/agents/ann/grants/bob", 403),
+        ("operate", "DELETE", "/agents/ann/grants/bob", 403),
+        ("operate", "PUT", "/agents/bob/subscriptions/ann", 403),
+        ("admin", "PUT", "/agents/ann/grants/bob", 204),
     ],
 )
 def test_an_operators_token_does_what_its_scope_allows(
@@ -126,6 +142,10 @@ def test_listening_needs_the_producers_consent(village: Village) -> None:
 
 def test_an_agent_grants_only_for_itself(village: Village) -> None:
     assert village.clients["bob"].put("/agents/ann/grants/bob").status_code == 404
+
+
+def test_an_agent_listens_to_itself_without_a_grant(village: Village) -> None:
+    assert village.ann.put("/agents/ann/subscriptions/ann").status_code == 204
 
 
 @pytest.mark.parametrize("pair", ["nobody/subscriptions/ann", "cat/subscriptions/nobody"])
