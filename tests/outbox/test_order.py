@@ -99,6 +99,27 @@ def test_adding_many_in_crossing_order_does_not_deadlock(on_postgres: Ground) ->
     assert on_postgres.count() == 4 * 10 * 50
 
 
+def test_adding_many_takes_its_slots_in_their_order(on_postgres: Ground) -> None:
+    [(middle,)] = on_postgres.run(
+        "SELECT n::text FROM generate_series(0, 49) AS n ORDER BY hashtext(':' || n) & 2047 LIMIT 1 OFFSET 25"
+    )
+    locks = "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND pid = ? AND granted = ?"
+    with psycopg.connect(on_postgres.dsn) as early, psycopg.connect(on_postgres.dsn) as late:
+        pid = late.info.backend_pid
+        on_postgres.outbox.add(early, an_event(key={"k": middle}))
+
+        with ThreadPoolExecutor(1) as threads:
+            adding = threads.submit(on_postgres.outbox.add_many, late, [an_event(key={"k": str(n)}) for n in range(50)])
+            until(lambda: is_waiting(on_postgres))
+            held, [(wanted,)] = on_postgres.run(locks, pid, True), on_postgres.run(locks, pid, False)
+            early.rollback()
+            adding.result(30)
+        late.rollback()
+
+    assert len(held) > 10
+    assert all(slot < wanted for (slot,) in held)
+
+
 def test_a_transaction_of_many_keys_holds_few_locks(on_postgres: Ground) -> None:
     with psycopg.connect(on_postgres.dsn) as connection:
         on_postgres.outbox.add_many(connection, [an_event(key={"k": str(n)}) for n in range(10_000)])
