@@ -11,9 +11,9 @@ from hypothesis import settings
 from postroad.connections.engine import Engine
 from postroad.queues.memory import MemoryQueues
 from postroad.queues.sqlite import SQLiteQueues
+from postroad.queues.stores import QueueStore
 from postroad.testing.clock import FakeClock
 from postroad.testing.queue_machine import queue_machine
-from postroad.testing.queues import QueueStore
 
 
 @contextmanager

@@ -29,8 +29,8 @@ from postroad.queues import Match, OutgoingMessage, Queue, QueueSpec, RedriveRep
 from postroad.queues.markers import read_dead, redriven_by, redrives
 from postroad.queues.memory import MemoryQueues
 from postroad.queues.sqlite import SQLiteQueues
+from postroad.queues.stores import QueueStore
 from postroad.testing.clock import FakeClock
-from postroad.testing.queues import QueueStore
 
 KILLED_REDRIVE = """
 import sys

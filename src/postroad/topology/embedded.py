@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from postroad.errors import QueueNotFound, TopologyConflict
 from postroad.items import Items
-from postroad.queues import Queue, QueueSpec, QueueStats
+from postroad.queues import QueueSpec, QueueStats
+from postroad.queues.stores import QueueStore
 from postroad.streams import Stream
 from postroad.topics import Topic
 from postroad.topology.declarations import AlarmDecl, QueueDecl, Resource, StreamDecl, SubscriptionDecl, TopicDecl
@@ -31,17 +32,6 @@ _SKIPPED = {
     "function": "the embedded engine runs no functions; `postroad up` does their work",
     "alarm": "alarms are evaluated here by evaluate_alarms",
 }
-
-
-class QueueStore(Protocol):
-    """The queues of an embedded ground."""
-
-    def create_queue(self, spec: QueueSpec) -> Queue: ...
-    def update_queue(self, spec: QueueSpec) -> Queue: ...
-    def delete_queue(self, name: str) -> None: ...
-    def queue(self, name: str) -> Queue: ...
-    def queue_spec(self, name: str) -> QueueSpec: ...
-    def queues(self) -> list[str]: ...
 
 
 class TopicStore(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postroad.blobs import Blobs
@@ -11,14 +12,13 @@ from postroad.blobs.s3 import S3Blobs
 from postroad.clock import Clock
 from postroad.connections.aws import AwsConnection
 from postroad.errors import ConfigurationError, NotSupported
-from postroad.items import Items
 from postroad.items.dynamodb import DynamoItems
 from postroad.journal import EventBridgeSender, Journal
 from postroad.journal.dynamodb import DynamoRecords
 from postroad.journal.overflow import Overflow
 from postroad.journal.relayed import RelayedJournal
 from postroad.journal.stored import StoredJournal
-from postroad.queues import Queue, QueueSpec
+from postroad.queues import Queue
 from postroad.queues.sqs import SQSQueues, SQSTags
 from postroad.settings import default_stage, event_bus_name, events_bucket, events_table, events_ttl_days
 from postroad.streams import Stream
@@ -33,6 +33,21 @@ if TYPE_CHECKING:
     from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
     from postroad.topology.site import Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsTopics:
+    """SNS topics by name or ARN; event buses by their ARN."""
+
+    sns: SNSTopics
+    buses: EventBridgeTopics
+
+    def topic(self, name: str, *, fifo: bool) -> Topic:
+        is_bus = name.startswith("arn:") and ":events:" in name
+        return (self.buses if is_bus else self.sns).topic(name, fifo=fifo)
+
+    def topics(self) -> list[str]:
+        return self.sns.topics()
 
 
 class AwsGround:
@@ -52,55 +67,17 @@ class AwsGround:
         self.url = f"aws://{self._connection.region}"
         self.stage = self._connection.stage
         self.stage_prefix = f"{self.stage}-"
-        self._queues = SQSQueues(self._connection, clock=clock)
-        self._sns = SNSTopics(self._connection, self._queues)
-        self._event_buses = EventBridgeTopics(self._connection, self._queues)
-        self._items = DynamoItems(self._connection)
-        self._streams = KinesisStreams(self._connection, self._items, clock)
-        self._blobs = S3Blobs(self._connection, clock=clock) if self._connection.bucket else None
-        self._journal = _journal(self._connection, self._blobs, clock)
-
-    def create_queue(self, spec: QueueSpec) -> Queue:
-        return self._queues.create_queue(spec)
-
-    def update_queue(self, spec: QueueSpec) -> Queue:
-        return self._queues.update_queue(spec)
-
-    def delete_queue(self, name: str) -> None:
-        self._queues.delete_queue(name)
-
-    def queue(self, name: str) -> Queue:
-        return self._queues.queue(name)
-
-    def queue_spec(self, name: str) -> QueueSpec:
-        return self._queues.queue_spec(name)
-
-    def queues(self) -> list[str]:
-        return self._queues.queues()
-
-    def topic(self, name: str, *, fifo: bool) -> Topic:
-        """An SNS topic by name or ARN; an event bus by its ARN."""
-        if name.startswith("arn:") and ":events:" in name:
-            return self._event_buses.topic(name, fifo=fifo)
-        return self._sns.topic(name, fifo=fifo)
-
-    def topics(self) -> list[str]:
-        return self._sns.topics()
-
-    def stream(self, name: str, *, shards: int, retention: float) -> Stream:
-        return self._streams.stream(name, shards=shards, retention=retention)
-
-    def items(self) -> Items:
-        return self._items
-
-    def journal(self) -> Journal:
-        return self._journal
-
-    def blobs(self) -> Blobs | None:
-        return self._blobs
+        self.queues = SQSQueues(self._connection, clock=clock)
+        self.topics = AwsTopics(
+            sns=SNSTopics(self._connection, self.queues), buses=EventBridgeTopics(self._connection, self.queues)
+        )
+        self.items = DynamoItems(self._connection)
+        self.streams = KinesisStreams(self._connection, self.items, clock)
+        self.blobs = S3Blobs(self._connection, clock=clock) if self._connection.bucket else None
+        self.journal = _journal(self._connection, self.blobs, clock)
 
     def queue_tags(self) -> QueueTags | None:
-        return SQSTags(self._connection, self._queues)
+        return SQSTags(self._connection, self.queues)
 
     def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]:
         from postroad.agents.aws.store import AwsAgentStore
@@ -111,12 +88,12 @@ class AwsGround:
         def provision_stream() -> None:
             # One that exists with another number of shards serves as well.
             with suppress(ConfigurationError):
-                self._streams.stream(named, shards=4, retention=86_400)
+                self.streams.stream(named, shards=4, retention=86_400)
 
         store = AwsAgentStore(
-            self._connection, self._queues, rejected, settings, self._queues.clock, provision_stream=provision_stream
+            self._connection, self.queues, rejected, settings, self.queues.clock, provision_stream=provision_stream
         )
-        return store, self._streams.open(named)
+        return store, self.streams.open(named)
 
     def site(self) -> Site:
         from postroad.topology.aws.site import AwsSite
@@ -128,7 +105,7 @@ class AwsGround:
 
     def check(self) -> None:
         """Ask SQS for nothing in particular."""
-        self._queues.queues()
+        self.queues.queues()
 
     def close(self) -> None:
         self._connection.close()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from postroad.blobs import Blobs
 from postroad.clock import Clock
@@ -20,12 +20,11 @@ from postroad.queues.references import Pruning
 from postroad.streams import Stream
 from postroad.topics import Topic
 from postroad.topics.overflow import OverflowingTopic
+from postroad.wiring.ground import Ground
 
 if TYPE_CHECKING:
     # A program that only uses queues does not pay for the import of the bus.
     from postroad.agents import Agents
-    from postroad.agents.port import AgentStore
-    from postroad.agents.settings import AgentSettings
     from postroad.bus.archive import Archive
     from postroad.bus.config import BusConfig
     from postroad.bus.stores import QueueTags
@@ -36,36 +35,6 @@ if TYPE_CHECKING:
 Overflow = Literal["blobs", "fail"]
 
 
-class Ground(Protocol):
-    """What a store offers to stand on: memory, one SQLite file, or AWS."""
-
-    url: str
-    kind: str
-    stage: str
-    stage_prefix: str
-
-    def create_queue(self, spec: QueueSpec) -> Queue: ...
-    def update_queue(self, spec: QueueSpec) -> Queue: ...
-    def delete_queue(self, name: str) -> None: ...
-    def queue(self, name: str) -> Queue: ...
-    def queue_spec(self, name: str) -> QueueSpec: ...
-    def queues(self) -> list[str]: ...
-    def topic(self, name: str, *, fifo: bool) -> Topic: ...
-    def topics(self) -> list[str]: ...
-    def stream(self, name: str, *, shards: int, retention: float) -> Stream: ...
-    def items(self) -> Items: ...
-    def journal(self) -> Journal: ...
-    def blobs(self) -> Blobs | None: ...
-    def queue_tags(self) -> QueueTags | None: ...
-    def site(self) -> Site: ...
-    def agent_store(
-        self, settings: AgentSettings, rejected: Callable[[], Queue]
-    ) -> tuple[AgentStore, Stream]: ...  # fmt: skip
-    def transaction(self) -> AbstractContextManager[None]: ...
-    def check(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class Backend:
     """One store, opened by `connect(url)`. Two threads may share it; a forked child opens its own."""
 
@@ -73,7 +42,7 @@ class Backend:
         self._ground = ground
         self.clock = clock
         self.registry = registry
-        blobs = ground.blobs()
+        blobs = ground.blobs
         self._pruning = None if blobs is None else Pruning(blobs, clock)
         self._buses: weakref.WeakSet[TopicEventBus] = weakref.WeakSet()
         self._archives: weakref.WeakSet[Archive] = weakref.WeakSet()
@@ -100,41 +69,41 @@ class Backend:
 
     def create_queue(self, spec: QueueSpec, *, overflow: Overflow | None = None) -> Queue:
         """Make the queue, or return it when it exists with the same settings; `QueueExists` names differences."""
-        return self._overflowing(self._ground.create_queue(spec), overflow)
+        return self._overflowing(self._ground.queues.create_queue(spec), overflow)
 
     def update_queue(self, spec: QueueSpec) -> Queue:
         """Give an existing queue these settings; its kind (FIFO or standard) cannot change."""
-        return self._overflowing(self._ground.update_queue(spec), None)
+        return self._overflowing(self._ground.queues.update_queue(spec), None)
 
     def delete_queue(self, name: str) -> None:
         """Remove the queue with what it holds."""
-        self._ground.delete_queue(name)
+        self._ground.queues.delete_queue(name)
 
     def queue(self, name: str, *, overflow: Overflow | None = None) -> Queue:
         """The queue of this name, or `QueueNotFound`. Large bodies travel as blobs unless `overflow='fail'`."""
-        return self._overflowing(self._ground.queue(name), overflow)
+        return self._overflowing(self._ground.queues.queue(name), overflow)
 
     def queue_spec(self, name: str) -> QueueSpec:
         """The settings of the queue."""
-        return self._ground.queue_spec(name)
+        return self._ground.queues.queue_spec(name)
 
     def queues(self) -> list[str]:
         """The names of all queues, sorted."""
-        return self._ground.queues()
+        return self._ground.queues.queues()
 
     def topic(self, name: str, fifo: bool = False, *, overflow: Overflow | None = None) -> Topic:
         """The topic of this name, made when missing. An ARN is taken as it is and no call is made."""
-        topic = self._ground.topic(name, fifo=fifo)
+        topic = self._ground.topics.topic(name, fifo=fifo)
         blobs = self._blobs_for(overflow)
         return topic if blobs is None else OverflowingTopic(topic, blobs, clock=self.clock, pruning=self._pruning)
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        return self._ground.topics()
+        return self._ground.topics.topics()
 
     def stream(self, name: str, shards: int = 4, retention: float = 86_400) -> Stream:
         """The stream of this name, made when missing."""
-        return self._ground.stream(name, shards=shards, retention=retention)
+        return self._ground.streams.stream(name, shards=shards, retention=retention)
 
     def bus(
         self,
@@ -198,15 +167,15 @@ class Backend:
 
     def items(self) -> Items:
         """Small values under conditional writes."""
-        return self._ground.items()
+        return self._ground.items
 
     def journal(self) -> Journal:
         """What happened to tasks and jobs, appended once and read in eight orders."""
-        return self._ground.journal()
+        return self._ground.journal
 
     def blobs(self) -> Blobs | None:
         """The place for large bodies; None where none is configured."""
-        return self._ground.blobs()
+        return self._ground.blobs
 
     def site(self) -> Site:
         """This store as a place for a topology to stand on, seen once."""

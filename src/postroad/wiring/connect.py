@@ -8,7 +8,8 @@ from postroad.errors import ConfigurationError
 from postroad.events import EventRegistry, default_registry
 from postroad.settings import default_url
 from postroad.settings import failpoints as configured_failpoints
-from postroad.wiring.backend import Backend, Ground
+from postroad.wiring.backend import Backend
+from postroad.wiring.ground import Ground
 from postroad.wiring.url import Address, parse
 
 

@@ -6,22 +6,18 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from postroad.blobs import Blobs
 from postroad.blobs.memory import MemoryBlobs
 from postroad.clock import Clock
 from postroad.errors import NotSupported
-from postroad.items import Items
 from postroad.items.memory import MemoryItems
-from postroad.journal import Journal
 from postroad.journal.memory import MemoryRecords
 from postroad.journal.overflow import Overflow
 from postroad.journal.stored import StoredJournal
-from postroad.queues import Queue, QueueSpec
+from postroad.queues import Queue
 from postroad.queues.memory import MemoryQueues
 from postroad.settings import default_stage
 from postroad.streams import Stream
 from postroad.streams.memory import MemoryStreams
-from postroad.topics import Topic
 from postroad.topics.memory import MemoryTopics
 from postroad.wiring.scratch import Scratch
 
@@ -43,48 +39,12 @@ class MemoryGround:
         self.stage = default_stage()
         self._clock = clock
         self._scratch: Scratch | None = None
-        self._queues = MemoryQueues(clock)
-        self._topics = MemoryTopics(self._queues)
-        self._streams = MemoryStreams(clock)
-        self._items = MemoryItems()
-        self._blobs = MemoryBlobs(clock)
-        self._journal = StoredJournal(MemoryRecords(), Overflow(self._blobs), clock=clock)
-
-    def create_queue(self, spec: QueueSpec) -> Queue:
-        return self._queues.create_queue(spec)
-
-    def update_queue(self, spec: QueueSpec) -> Queue:
-        return self._queues.update_queue(spec)
-
-    def delete_queue(self, name: str) -> None:
-        self._queues.delete_queue(name)
-
-    def queue(self, name: str) -> Queue:
-        return self._queues.queue(name)
-
-    def queue_spec(self, name: str) -> QueueSpec:
-        return self._queues.queue_spec(name)
-
-    def queues(self) -> list[str]:
-        return self._queues.queues()
-
-    def topic(self, name: str, *, fifo: bool) -> Topic:
-        return self._topics.topic(name, fifo=fifo)
-
-    def topics(self) -> list[str]:
-        return self._topics.topics()
-
-    def stream(self, name: str, *, shards: int, retention: float) -> Stream:
-        return self._streams.stream(name, shards=shards, retention=retention)
-
-    def items(self) -> Items:
-        return self._items
-
-    def journal(self) -> Journal:
-        return self._journal
-
-    def blobs(self) -> Blobs | None:
-        return self._blobs
+        self.queues = MemoryQueues(clock)
+        self.topics = MemoryTopics(self.queues)
+        self.streams = MemoryStreams(clock)
+        self.items = MemoryItems()
+        self.blobs = MemoryBlobs(clock)
+        self.journal = StoredJournal(MemoryRecords(), Overflow(self.blobs), clock=clock)
 
     def queue_tags(self) -> QueueTags | None:
         """None: abandoned queues are removed by the store itself."""
@@ -95,13 +55,13 @@ class MemoryGround:
 
         if self._scratch is None:
             self._scratch = Scratch(self._clock)
-        stream = self._streams.stream(settings.stream, shards=4, retention=86_400)
+        stream = self.streams.stream(settings.stream, shards=4, retention=86_400)
         return SQLiteAgentStore(self._scratch.engine, stream, rejected, settings, durable=False), stream
 
     def site(self) -> Site:
         from postroad.topology.embedded import EmbeddedSite, EmbeddedStores
 
-        stores = EmbeddedStores(self._queues, self._topics, self._streams, self._items, nullcontext)
+        stores = EmbeddedStores(self.queues, self.topics, self.streams, self.items, nullcontext)
         return EmbeddedSite(stores)
 
     def transaction(self) -> AbstractContextManager[None]:

@@ -7,22 +7,18 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from postroad.blobs import Blobs
 from postroad.blobs.directory import DirectoryBlobs
 from postroad.clock import Clock
 from postroad.connections.engine import Engine
-from postroad.items import Items
 from postroad.items.sqlite import SQLiteItems
-from postroad.journal import Journal
 from postroad.journal.overflow import Overflow
 from postroad.journal.sqlite import SQLiteRecords
 from postroad.journal.stored import StoredJournal
-from postroad.queues import Queue, QueueSpec
+from postroad.queues import Queue
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.settings import default_stage
 from postroad.streams import Stream
 from postroad.streams.sqlite import SQLiteStreams
-from postroad.topics import Topic
 from postroad.topics.sqlite import SQLiteTopics
 
 if TYPE_CHECKING:
@@ -43,52 +39,16 @@ class SQLiteGround:
         self.url = f"sqlite:///{path}"
         self._engine = Engine(path, clock=clock)
         try:
-            self._queues = SQLiteQueues(self._engine, trail_keep=trail_keep)
-            self._topics = SQLiteTopics(self._engine, self._queues)
-            self._streams = SQLiteStreams(self._engine)
-            self._items = SQLiteItems(self._engine)
+            self.queues = SQLiteQueues(self._engine, trail_keep=trail_keep)
+            self.topics = SQLiteTopics(self._engine, self.queues)
+            self.streams = SQLiteStreams(self._engine)
+            self.items = SQLiteItems(self._engine)
             records = SQLiteRecords(self._engine)
         except BaseException:
             self._engine.close()
             raise
-        self._blobs = DirectoryBlobs(path.with_name(f"{path.name}.blobs"), clock)
-        self._journal = StoredJournal(records, Overflow(self._blobs), clock=clock)
-
-    def create_queue(self, spec: QueueSpec) -> Queue:
-        return self._queues.create_queue(spec)
-
-    def update_queue(self, spec: QueueSpec) -> Queue:
-        return self._queues.update_queue(spec)
-
-    def delete_queue(self, name: str) -> None:
-        self._queues.delete_queue(name)
-
-    def queue(self, name: str) -> Queue:
-        return self._queues.queue(name)
-
-    def queue_spec(self, name: str) -> QueueSpec:
-        return self._queues.queue_spec(name)
-
-    def queues(self) -> list[str]:
-        return self._queues.queues()
-
-    def topic(self, name: str, *, fifo: bool) -> Topic:
-        return self._topics.topic(name, fifo=fifo)
-
-    def topics(self) -> list[str]:
-        return self._topics.topics()
-
-    def stream(self, name: str, *, shards: int, retention: float) -> Stream:
-        return self._streams.stream(name, shards=shards, retention=retention)
-
-    def items(self) -> Items:
-        return self._items
-
-    def journal(self) -> Journal:
-        return self._journal
-
-    def blobs(self) -> Blobs | None:
-        return self._blobs
+        self.blobs = DirectoryBlobs(path.with_name(f"{path.name}.blobs"), clock)
+        self.journal = StoredJournal(records, Overflow(self.blobs), clock=clock)
 
     def queue_tags(self) -> QueueTags | None:
         """None: abandoned queues are removed by the store itself."""
@@ -97,13 +57,13 @@ class SQLiteGround:
     def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]:
         from postroad.agents.sqlite.store import SQLiteAgentStore
 
-        stream = self._streams.stream(settings.stream, shards=4, retention=86_400)
+        stream = self.streams.stream(settings.stream, shards=4, retention=86_400)
         return SQLiteAgentStore(self._engine, stream, rejected, settings), stream
 
     def site(self) -> Site:
         from postroad.topology.embedded import EmbeddedSite, EmbeddedStores
 
-        stores = EmbeddedStores(self._queues, self._topics, self._streams, self._items, self._engine.transaction)
+        stores = EmbeddedStores(self.queues, self.topics, self.streams, self.items, self._engine.transaction)
         return EmbeddedSite(stores)
 
     def transaction(self) -> AbstractContextManager[None]:

@@ -7,11 +7,12 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
 from postroad.queues import Delivery, OutgoingMessage, Queue, QueueSpec
+from postroad.queues.stores import QueueStore
 from postroad.testing.clock import FakeClock
 from postroad.testing.differences import Differences
 
@@ -19,17 +20,6 @@ LEASE = 1.0
 """Seconds of the leases under test: short enough to sit out on a store with a clock of its own."""
 LEASE_OVER = 1.3
 """Seconds after which such a lease is surely over."""
-
-
-class QueueStore(Protocol):
-    """The store's half that makes, finds and removes queues."""
-
-    def create_queue(self, spec: QueueSpec) -> Queue: ...
-    def update_queue(self, spec: QueueSpec) -> Queue: ...
-    def delete_queue(self, name: str) -> None: ...
-    def queue(self, name: str) -> Queue: ...
-    def queue_spec(self, name: str) -> QueueSpec: ...
-    def queues(self) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

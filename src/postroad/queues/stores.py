@@ -1,0 +1,19 @@
+"""Where queues are kept."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from postroad.queues.port import Queue
+from postroad.queues.spec import QueueSpec
+
+
+class QueueStore(Protocol):
+    """Makes, finds and removes queues."""
+
+    def create_queue(self, spec: QueueSpec) -> Queue: ...
+    def update_queue(self, spec: QueueSpec) -> Queue: ...
+    def delete_queue(self, name: str) -> None: ...
+    def queue(self, name: str) -> Queue: ...
+    def queue_spec(self, name: str) -> QueueSpec: ...
+    def queues(self) -> list[str]: ...
