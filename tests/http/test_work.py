@@ -55,6 +55,13 @@ def test_the_history_of_a_task_is_read_page_by_page(api: Api) -> None:
     assert api.client.get("/tasks/r1/history", params={"order": "up"}).status_code == 400
 
 
+def test_looking_makes_no_queue(api: Api) -> None:
+    for path in ("/tasks/r1", "/tasks/r1/history", "/jobs", "/jobs/j1", "/why/r1"):
+        api.client.get(path)
+
+    assert api.client.get("/queues").json()["items"] == []
+
+
 @pytest.mark.parametrize(
     "path", ["/tasks/nobody", "/tasks/a%23b", "/tasks/nobody/history", "/jobs/nobody", "/jobs/a.b"]
 )

@@ -54,7 +54,7 @@ async def list_jobs(
     after = None if cursor is None else cursors.open(of, cursor)
 
     def look() -> dict[str, Any]:
-        page = request.context.work.jobs.list_jobs(limit, after, status)
+        page = request.context.work.views.list_jobs(limit, after, status)
         following = None if page.cursor is None else cursors.seal(of, page.cursor)
         return {"items": [job.to_dict() for job in page.items], "next_cursor": following}
 
@@ -66,7 +66,7 @@ async def show_job(request: ApiRequest, job: JobId) -> Response[dict[str, Any]]:
     """A job with the state of each of its tasks."""
 
     def look() -> dict[str, Any]:
-        found = _known(job, lambda: request.context.work.jobs.job_status(job))
+        found = _known(job, lambda: request.context.work.views.job_status(job))
         document: dict[str, Any] = found.to_dict()
         return document
 

@@ -39,7 +39,7 @@ async def submit_task(request: ApiRequest, data: NewTaskBody) -> Response[Any]:
     def submit() -> Answer:
         timeout = None if data.timeoutMs is None else data.timeoutMs / 1_000
         handle = desk.tasks.submit(data.name, data.input, request_id=data.requestId, timeout=timeout)
-        state = None if handle.created else desk.tasks.status(handle.request_id)
+        state = None if handle.created else desk.task_state(handle.request_id)
         document = submitted(handle, "pending" if state is None else state.state)
         return Answer(202 if handle.created else 200, document)
 
@@ -51,7 +51,7 @@ async def show_task(request: ApiRequest, task: RequestId, at: At = None) -> Resp
     """How a task stands, or stood at a moment."""
 
     def look() -> dict[str, Any]:
-        state = _or_not_found(task, lambda: request.context.work.tasks.status(task, at))
+        state = _or_not_found(task, lambda: request.context.work.task_state(task, at))
         return task_document(state)
 
     return Response(await request.context.run(look))
@@ -71,7 +71,7 @@ async def show_task_history(
     after = None if cursor is None else context.cursors.open(of, cursor)
 
     def look() -> dict[str, Any]:
-        _or_not_found(task, lambda: context.work.tasks.status(task))
+        _or_not_found(task, lambda: context.work.task_state(task))
         page = context.backend.journal().query(
             "GSI1", tenant=context.settings.tenant, entity=("TASK", task), descending=order == "desc", limit=limit,
             cursor=after,
