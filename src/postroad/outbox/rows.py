@@ -47,7 +47,7 @@ class OutboxStatus:
     parked: int
     skipped: int
     blocked_keys: int
-    """Keys whose first row neither is due nor becomes due by itself."""
+    """Keys whose first row is not due, or was given up: as many as `Outbox.keys` lists."""
     oldest_pending_seconds: float
     oldest_open_transaction_seconds: float
     """Age of the oldest transaction that has added an event and not ended."""
