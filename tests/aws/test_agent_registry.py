@@ -10,6 +10,7 @@ from tests.aws.cloud import Cloud
 
 from postroad.agents import AgentEvent
 from postroad.agents.aws import subscriptions
+from postroad.agents.tables import TABLES
 from postroad.errors import AgentDeleted, AgentExists, AgentNotFound, ConsentRequired, NotSupported, Unavailable
 
 pytestmark = pytest.mark.aws
@@ -42,10 +43,30 @@ def test_the_queue_of_an_agent_has_its_settings_and_its_policy(cloud: Cloud) -> 
         cloud.agents.queue(cloud.id("ann")).send([])
 
 
+def test_the_tables_are_on_demand_with_their_keys_stream_and_expiry(cloud: Cloud) -> None:
+    names = {table.name: cloud.store._tables.name(table) for table in TABLES}
+    found = {name: cloud.aws.dynamodb.describe_table(TableName=real)["Table"] for name, real in names.items()}
+    expiry = cloud.aws.dynamodb.describe_time_to_live(TableName=names["SubscriberEvents"])["TimeToLiveDescription"]
+    [index] = found["Subscribers"]["GlobalSecondaryIndexes"]
+
+    assert {name: [key["AttributeName"] for key in table["KeySchema"]] for name, table in found.items()} == {
+        "Agents": ["agentId"],
+        "Subscribers": ["producerId", "subscriberId"],
+        "SubscriberEvents": ["subscriberId", "timestamp"],
+        "AgentGrants": ["producerId", "subscriberId"],
+    }
+    assert index["IndexName"] == "bySubscriber"
+    assert [key["AttributeName"] for key in index["KeySchema"]] == ["subscriberId", "producerId"]
+    assert {table["BillingModeSummary"]["BillingMode"] for table in found.values()} == {"PAY_PER_REQUEST"}
+    assert found["SubscriberEvents"]["StreamSpecification"]["StreamViewType"] == "NEW_IMAGE"
+    assert (expiry["TimeToLiveStatus"], expiry["AttributeName"]) == ("ENABLED", "expiresAt")
+
+
 def test_the_registry_keeps_its_rules(cloud: Cloud) -> None:
     cloud.register("ann", "bob")
     cloud.subscribe("bob", "ann")
     token = cloud.agents.rotate_token(cloud.id("ann"))
+    cloud.agents.grant(cloud.id("ann"), cloud.id("bob"))
 
     with pytest.raises(AgentExists):
         cloud.register("ann")
@@ -55,6 +76,8 @@ def test_the_registry_keeps_its_rules(cloud: Cloud) -> None:
 
     assert deleted.subscribers == 1
     assert cloud.agents.authenticate(token) is None
+    assert not cloud.store.subscriptions.is_granted(cloud.id("ann"), cloud.id("bob"))
+    assert not {"tokenHash", "formerHash"} & set(cloud.store.registry._item(cloud.id("ann")) or {"tokenHash"})
     listed = cloud.everyone()
     assert (cloud.id("ann") in listed, cloud.id("bob") in listed) == (False, True)
     with pytest.raises(AgentDeleted):
