@@ -1,7 +1,7 @@
 # Everything starts here: `make help`. Needs make and a Python of 3.11 or newer; all else is installed into .venv.
 
 PY := .venv/bin/python
-PYTEST := $(PY) -m pytest -n auto --dist worksteal
+PYTEST := $(PY) -m pytest --dist worksteal
 export PYTHON
 # Bytecode is kept, whatever the shell says: tests start hundreds of processes, and each would compile everything.
 export PYTHONDONTWRITEBYTECODE :=
@@ -20,12 +20,13 @@ up: ## start Postroad here (ARGS="--port 9000 --open" passes flags on)
 	@tools/environment run
 	@exec .venv/bin/postroad up $(ARGS)
 
+# Many of these tests wait for a lease or a thread rather than compute.
 check: ## what a change must pass: format, lint, types, layers, unit tests, conformance on memory and SQLite
 	@tools/environment dev
-	@$(PYTEST) -m "not slow and not aws and not postgres" $(ARGS)
+	@$(PYTEST) -n 4 -m "not slow and not aws and not postgres" $(ARGS)
 
 test: setup ## everything, emulated AWS and PostgreSQL included
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) -n auto $(ARGS)
 
 bench: ## measure beside the peers (ONLY=name for one row, QUICK=1 for a short run)
 	@tools/environment dev

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from tests.cli.terminal import PROGRAM, Postroad
 
+pytestmark = pytest.mark.slow
+
 TASKS = """
 from postroad.tasks import task
 
@@ -188,7 +190,6 @@ def test_a_state_is_shown_as_it_was(postroad: Postroad) -> None:
     assert postroad("task", "status", "r1", "--at", "1000000000000").code == 1
 
 
-@pytest.mark.slow
 def test_a_worker_program_stops_clean_on_sigterm(postroad: Postroad, tasks: Path) -> None:
     postroad("task", "submit", "sleep", "--request-id", "r1")
     command = [*PROGRAM, "worker", "--import", "shop_tasks", "--drain-timeout", "0.1", "--json"]

@@ -20,6 +20,8 @@ from postroad.errors import Unavailable
 from postroad.inbox import Consumer, ConsumeReport, DomainEvent, Inbox
 from postroad.inbox.timing import Timing
 
+pytestmark = pytest.mark.slow
+
 
 def until(holds: Callable[[], Any]) -> None:
     """Wait for a condition."""

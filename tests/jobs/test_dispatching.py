@@ -22,6 +22,8 @@ from postroad.operations.why import why
 from postroad.tasks import TaskWorker
 from postroad.tasks.health import HealthCheck
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def on_file(tmp_path: Path) -> Iterator[Floor]:
@@ -70,7 +72,6 @@ def test_doubled_and_shuffled_events_begin_each_task_once(on_file: Floor) -> Non
     assert len(on_file.events("j", "Job Completed")) == 1
 
 
-@pytest.mark.slow
 def test_a_job_of_a_thousand_tasks_is_run_once_by_several_dispatchers(on_file: Floor) -> None:
     _run(on_file, _layers(20, 50), dispatchers=4)
 
