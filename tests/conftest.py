@@ -28,7 +28,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give the whole run one temporary directory, short because Unix sockets live in it, and mark its processes."""
     if _is_worker(config):
         return
-    directory = Path(tempfile.mkdtemp(prefix="pr-", dir=_roomy_memory()))
+    memory = _roomy_memory()
+    if memory is not None:
+        _remove_those_of_dead_runs(memory)
+    directory = Path(tempfile.mkdtemp(prefix=f"pr-{os.getpid()}-", dir=memory))
     os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
     os.environ[_SESSION] = uuid.uuid4().hex
     config.stash[_directory] = directory
@@ -95,6 +98,13 @@ def _roomy_memory() -> Path | None:
     memory = Path("/dev/shm")
     is_roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= _ROOM
     return memory if is_roomy and "TMPDIR" not in os.environ else None
+
+
+def _remove_those_of_dead_runs(memory: Path) -> None:
+    """What a failed run left to be looked at takes up memory until the next run."""
+    for left in memory.glob("pr-*-*"):
+        if not Path(f"/proc/{left.name.split('-')[1]}").exists():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _is_worker(config: pytest.Config) -> bool:

@@ -1,19 +1,22 @@
-"""Gauges on CloudWatch: under Prometheus' names, from the command, and never in the way of the work."""
+"""Gauges and histograms on CloudWatch: under Prometheus' names, from the command, and never in the way of the work."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from tests.outbox.grounds import Ground, sqlite_ground
 
 from postroad.cli.app import run
 from postroad.connections.aws import AwsConnection
-from postroad.connections.cloudwatch import NAMESPACE, put_gauges, reporting
+from postroad.connections.cloudwatch import NAMESPACE, Reporter, reporting
+
+if TYPE_CHECKING:
+    from mypy_boto3_cloudwatch.literals import StatisticType
 
 pytestmark = pytest.mark.aws
 
@@ -26,15 +29,15 @@ def on_sqlite(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground
     ground.outbox.close()
 
 
-def figures(aws: AwsConnection, name: str, **dimensions: str) -> list[float]:
+def figures(aws: AwsConnection, name: str, statistic: StatisticType = "Maximum", **dimensions: str) -> list[float]:
     """What CloudWatch has of the metric under exactly these dimensions, in the last hours."""
     now = datetime.now(UTC)
     answer = aws.cloudwatch.get_metric_statistics(
         Namespace=NAMESPACE, MetricName=name, StartTime=now - timedelta(hours=1), EndTime=now + timedelta(hours=1),
-        Period=7_200, Statistics=["Maximum"],
+        Period=7_200, Statistics=[statistic],
         Dimensions=[{"Name": key, "Value": value} for key, value in dimensions.items()],
     )  # fmt: skip
-    return [point["Maximum"] for point in answer["Datapoints"]]
+    return [point[statistic] for point in answer["Datapoints"]]
 
 
 def test_every_gauge_is_sent_with_its_labels_and_without(moto_aws: AwsConnection, unique: Callable[[str], str]) -> None:
@@ -43,7 +46,7 @@ def test_every_gauge_is_sent_with_its_labels_and_without(moto_aws: AwsConnection
     Gauge(idle, "x", registry=registry).set(float("nan"))
     Counter("handled", "x", registry=registry).inc()
 
-    sent = put_gauges(registry, moto_aws)
+    sent = Reporter(registry, moto_aws).put()
 
     assert sent == 2
     assert figures(moto_aws, name, service="shop") == [7.0]
@@ -58,8 +61,27 @@ def test_more_gauges_than_one_call_takes_are_sent_in_several(
     for n in range(300):
         gauge.labels(service=f"s{n}").set(n)
 
-    assert put_gauges(registry, moto_aws) == 600
+    assert Reporter(registry, moto_aws).put() == 600
     assert figures(moto_aws, name, service="s299") == [299.0]
+
+
+def test_a_histogram_tells_what_it_counted_since_the_last_report(
+    moto_aws: AwsConnection, unique: Callable[[str], str]
+) -> None:
+    registry, name = CollectorRegistry(), unique("seconds").replace("-", "_")
+    histogram = Histogram(name, "x", ["service"], buckets=(0.1, 1.0), registry=registry).labels(service="shop")
+    reporter = Reporter(registry, moto_aws)
+    for seconds in (0.05, 0.05, 0.5, 7.0):
+        histogram.observe(seconds)
+
+    first = reporter.put()
+    nothing_new = reporter.put()
+    histogram.observe(0.5)
+    reporter.put()
+
+    assert (first, nothing_new) == (2, 0)
+    assert figures(moto_aws, name, "SampleCount", service="shop") == [5]
+    assert figures(moto_aws, name, "Sum", service="shop") == [pytest.approx(0.1 + 0.1 + 1 + 1 + 1)]
 
 
 def test_a_report_that_is_refused_does_not_stop_what_it_reports_on(

@@ -1,4 +1,4 @@
-"""Gauges on their way to CloudWatch, under the names that Prometheus sees."""
+"""Gauges and histograms on their way to CloudWatch, under the names that Prometheus sees."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from postroad.telemetry import get_logger
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import Metric
 
 NAMESPACE: Final = "Postroad"
 EVERY_SECONDS: Final = 60.0
 _MOST_AT_ONCE: Final = 500
+Series = tuple[str, frozenset[tuple[str, str]]]
+"""A histogram's name and labels."""
 
 
 @contextmanager
 def reporting(
     registry: CollectorRegistry, connection: AwsConnection, *, every: float = EVERY_SECONDS
 ) -> Iterator[None]:
-    """Report the gauges of the registry now, every minute and once more at the end."""
-    done = threading.Event()
+    """Report the figures of the registry now, every minute and once more at the end."""
+    done, reporter = threading.Event(), Reporter(registry, connection)
 
     def work() -> None:
         while True:
-            _report(registry, connection)
+            _report(reporter)
             if done.wait(every):
                 return
 
@@ -41,33 +44,81 @@ def reporting(
     finally:
         done.set()
         thread.join()
-        _report(registry, connection)
+        _report(reporter)
 
 
-def put_gauges(registry: CollectorRegistry, connection: AwsConnection) -> int:
-    """Send every gauge that has a figure; how many."""
-    data = list(_figures(registry))
-    for first in range(0, len(data), _MOST_AT_ONCE):
-        with translated("cloudwatch"):
-            connection.cloudwatch.put_metric_data(Namespace=NAMESPACE, MetricData=data[first : first + _MOST_AT_ONCE])
-    return len(data)
+class Reporter:
+    """Sends gauges as they stand, and of histograms what they counted since the last report."""
+
+    def __init__(self, registry: CollectorRegistry, connection: AwsConnection) -> None:
+        self._registry = registry
+        self._connection = connection
+        self._told: dict[Series, dict[float, float]] = {}
+
+    def put(self) -> int:
+        """Send every figure there is; how many."""
+        told: dict[Series, dict[float, float]] = {}
+        data = list(self._figures(told))
+        for first in range(0, len(data), _MOST_AT_ONCE):
+            chunk = data[first : first + _MOST_AT_ONCE]
+            with translated("cloudwatch"):
+                self._connection.cloudwatch.put_metric_data(Namespace=NAMESPACE, MetricData=chunk)
+        # After a report that failed, the next one tells what was counted since the last that did not.
+        self._told.update(told)
+        return len(data)
+
+    def _figures(self, told: dict[Series, dict[float, float]]) -> Iterator[Any]:
+        for metric in self._registry.collect():
+            if metric.type == "gauge":
+                yield from _gauge(metric)
+            elif metric.type == "histogram":
+                yield from self._histogram(metric, told)
+
+    def _histogram(self, metric: Metric, told: dict[Series, dict[float, float]]) -> Iterator[Any]:
+        for labels, counts in _counted(metric).items():
+            series = (metric.name, labels)
+            told[series] = counts
+            before = self._told.get(series, {})
+            new = {bound: count - before.get(bound, 0.0) for bound, count in counts.items()}
+            values = {bound: count for bound, count in new.items() if count > 0}
+            if values:
+                figure = {"Values": list(values), "Counts": list(values.values()), "Unit": "Seconds"}
+                yield from _datums(metric.name, dict(labels), figure)
 
 
-def _report(registry: CollectorRegistry, connection: AwsConnection) -> None:
+def _report(reporter: Reporter) -> None:
     # A report that fails must not stop the work it reports on.
     try:
-        put_gauges(registry, connection)
+        reporter.put()
     except PostroadError as error:
         get_logger("cloudwatch").warning("cloudwatch_failed", error=str(error))
 
 
-def _figures(registry: CollectorRegistry) -> Iterator[Any]:
-    for metric in registry.collect():
-        if metric.type != "gauge":
+def _gauge(metric: Metric) -> Iterator[Any]:
+    for sample in metric.samples:
+        if math.isfinite(sample.value):
+            yield from _datums(sample.name, sample.labels, {"Value": sample.value})
+
+
+def _counted(metric: Metric) -> dict[frozenset[tuple[str, str]], dict[float, float]]:
+    """How many each bucket of a histogram holds, by labels; a bucket is told by its upper bound."""
+    found: dict[frozenset[tuple[str, str]], dict[float, float]] = {}
+    below: dict[frozenset[tuple[str, str]], tuple[float, float]] = {}
+    for sample in metric.samples:
+        if not sample.name.endswith("_bucket"):
             continue
-        for sample in metric.samples:
-            if math.isfinite(sample.value):
-                labels = [{"Name": name, "Value": value} for name, value in sample.labels.items() if value]
-                # Alarms look at the figure of all services together.
-                for dimensions in (labels, []) if labels else ([],):
-                    yield {"MetricName": sample.name, "Dimensions": dimensions, "Value": sample.value}
+        labels = frozenset((name, value) for name, value in sample.labels.items() if name != "le")
+        last, count = below.get(labels, (0.0, 0.0))
+        # The last bucket has no bound; it counts as the one before.
+        bound = last if sample.labels["le"] == "+Inf" else float(sample.labels["le"])
+        counts = found.setdefault(labels, {})
+        counts[bound] = counts.get(bound, 0.0) + sample.value - count
+        below[labels] = (bound, sample.value)
+    return found
+
+
+def _datums(name: str, labels: dict[str, str], figure: dict[str, Any]) -> Iterator[Any]:
+    dimensions = [{"Name": label, "Value": value} for label, value in labels.items() if value]
+    # Alarms look at the figure of all services together.
+    for each in (dimensions, []) if dimensions else ([],):
+        yield {"MetricName": name, "Dimensions": each, **figure}
