@@ -37,7 +37,7 @@ def figures(aws: AwsConnection, name: str, statistic: StatisticType = "Maximum",
         Period=7_200, Statistics=[statistic],
         Dimensions=[{"Name": key, "Value": value} for key, value in dimensions.items()],
     )  # fmt: skip
-    return [point[statistic] for point in answer["Datapoints"]]
+    return [point.get(statistic, 0.0) for point in answer["Datapoints"]]
 
 
 def test_every_gauge_is_sent_with_its_labels_and_without(moto_aws: AwsConnection, unique: Callable[[str], str]) -> None:

@@ -65,7 +65,7 @@ def run(
     metrics_port: Annotated[
         int | None, typer.Option(min=1, max=65_535, metavar="P", help="Serve metrics on this port of localhost.")
     ] = None,
-    cloudwatch: Annotated[bool, typer.Option("--cloudwatch", help="Send the gauges to CloudWatch.")] = False,
+    cloudwatch: Annotated[bool, typer.Option("--cloudwatch", help="Send the metrics to CloudWatch.")] = False,
     once: Annotated[bool, typer.Option("--once", help="One pass.")] = False,
     drain: Annotated[bool, typer.Option("--drain", help="Until nothing is due.")] = False,
     dsn: Dsn = None,
