@@ -22,7 +22,7 @@ from postroad.tasks.children.kernel import resident_bytes
 
 TENANT, APP, TASK = "bench", "bench", "noop"
 _PATIENCE_SECONDS = 180.0
-_BASE_TASKS = 500
+_BASE_TASKS = 1_000
 
 
 def _worker(backend: postroad.Backend, child_reuse: int) -> TaskWorker:
@@ -151,7 +151,7 @@ def fork_barely(url: str, pipe: Connection) -> None:
 
 @contextmanager
 def _growing(directory: Path, load: Load) -> Iterator[Opened]:
-    """How much more memory the worker holds after many tasks than after the first five hundred."""
+    """How much more memory the worker holds after many tasks than after the first thousand."""
     url = ours.url(directory)
     with postroad.connect(url) as backend, child(serve_reusing, url) as pipe:
         producer = TaskProducer(backend, tenant_id=TENANT, app=APP)

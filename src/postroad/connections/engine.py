@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import apsw
 
@@ -34,6 +34,10 @@ from postroad.errors import ConfigurationError, PostroadError, StorageFull
 from postroad.telemetry import get_logger
 
 T = TypeVar("T")
+
+# Enough for the pages above the rows; the rows themselves are in the system's own cache.
+WRITER_CACHE_KIB: Final = 4_000
+READER_CACHE_KIB: Final = 1_000
 
 
 class Engine:
@@ -213,8 +217,8 @@ class Engine:
         return (self._writer, self._reader) if still_open else ()
 
     def _open(self) -> None:
-        self._writer = open_file(self.path)
-        self._reader = open_file(self.path)
+        self._writer = open_file(self.path, cache_kib=WRITER_CACHE_KIB)
+        self._reader = open_file(self.path, cache_kib=READER_CACHE_KIB)
         self._checkpoints.follow(self._writer)
         self._drop_books()
         self._disk.open(self.path)

@@ -33,7 +33,7 @@ class _Patience:
         return now - self._since < BUSY_SECONDS
 
 
-def open_file(path: Path) -> apsw.Connection:
+def open_file(path: Path, *, cache_kib: int) -> apsw.Connection:
     """Open or make the file and return a connection whose commits survive a power cut."""
     _refuse_old_library()
     if inherited(path.resolve()):
@@ -47,7 +47,7 @@ def open_file(path: Path) -> apsw.Connection:
         # Before anything is read: several threads may open a new file at once.
         connection.set_busy_handler(_Patience())
         _refuse_foreign(connection, path)
-        _configure(connection, path)
+        _configure(connection, path, cache_kib)
     except apsw.Error as error:
         raise translate(error, path) from error
     return connection
@@ -84,7 +84,7 @@ def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
         raise _refused(path, "is the database of another program")
 
 
-def _configure(connection: apsw.Connection, path: Path) -> None:
+def _configure(connection: apsw.Connection, path: Path, cache_kib: int) -> None:
     # Without it SQLite prepares a join or range anew whenever a parameter changes, which costs more than the query.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     if connection.pragma("journal_mode", "wal") != "wal":
@@ -96,7 +96,7 @@ def _configure(connection: apsw.Connection, path: Path) -> None:
     connection.pragma("wal_autocheckpoint", 0)
     connection.pragma("journal_size_limit", -1)
     connection.pragma("temp_store", "memory")
-    connection.pragma("cache_size", -16_000)
+    connection.pragma("cache_size", -cache_kib)
     if connection.pragma("synchronous") != 1:
         raise _refused(path, "does not take synchronous=NORMAL")
     if connection.pragma("application_id") != APPLICATION_ID:

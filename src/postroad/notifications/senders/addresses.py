@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
@@ -23,16 +24,10 @@ class Provider:
     trust: ssl.SSLContext
     http1: bool
 
-    def client(self, **options: Any) -> httpx.AsyncClient:
-        """A client of this provider that speaks HTTP/2 and follows nobody elsewhere."""
-        return httpx.AsyncClient(
-            base_url=self.base_url,
-            verify=self.trust,
-            http1=self.http1,
-            http2=True,
-            trust_env=not _is_local(httpx.URL(self.base_url).host),
-            headers={"accept-encoding": "identity"},
-            **options,
+    def transport(self, **options: Any) -> httpx.AsyncHTTPTransport:
+        """A connection to this provider that speaks HTTP/2 and follows nobody elsewhere."""
+        return httpx.AsyncHTTPTransport(
+            verify=self.trust, http1=self.http1, http2=True, trust_env=False, proxy=proxy_for(self.base_url), **options
         )
 
 
@@ -66,6 +61,15 @@ def _checked_url(base_url: object) -> str:
             remedy="Give the provider's own address; http is for servers of this machine only.",
         )
     return str(url).rstrip("/")
+
+
+def proxy_for(base_url: str) -> str | None:
+    """The proxy that the environment names for this address."""
+    url = httpx.URL(base_url)
+    if _is_local(url.host) or proxy_bypass(url.host):
+        return None
+    named = getproxies()
+    return named.get(url.scheme) or named.get("all")
 
 
 def _is_local(host: str) -> bool:

@@ -10,7 +10,6 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Mapping
-from concurrent.futures import CancelledError, Future
 from typing import Final
 
 import httpx
@@ -23,6 +22,7 @@ from postroad.notifications.senders.silence import THREAD_NAME, silence_librarie
 # Below the 350 seconds after which the network forgets idle connections without a word.
 _IDLE_SECONDS: Final = 300.0
 _MOST_BYTES: Final = 65_536
+_PLAIN: Final = {"accept-encoding": "identity"}
 
 
 class Wire:
@@ -58,16 +58,36 @@ class Wire:
             return self._line
 
 
+class _Call:
+    """One post: its thread waits for the answer, which the line tells once."""
+
+    __slots__ = ("_answer", "_told", "is_late")
+
+    def __init__(self) -> None:
+        self.is_late = False
+        self._answer = _unheard("Closed")
+        self._told = threading.Lock()
+        self._told.acquire()
+
+    def tell(self, answer: Answer) -> None:
+        self._answer = answer
+        self._told.release()
+
+    def wait(self) -> Answer:
+        self._told.acquire()
+        return self._answer
+
+
 class _Line:
-    """An event loop in a thread, and the client that lives in it."""
+    """An event loop in a thread, and the connection that lives in it."""
 
     def __init__(self, provider: Provider, timeout: float) -> None:
         self._provider = provider
         self._timeout = timeout
         self._loop = asyncio.new_event_loop()
-        self._client = self._opened()
+        self._transport = self._opened()
         self._under_way: set[asyncio.Task[Answer]] = set()
-        self._given_up: set[httpx.AsyncClient] = set()
+        self._given_up: set[httpx.AsyncHTTPTransport] = set()
         self._stopped = False
         self._guard = threading.Lock()
         self._thread = threading.Thread(target=self._work, name=THREAD_NAME, daemon=True)
@@ -75,15 +95,14 @@ class _Line:
         self._thread.start()
 
     def run(self, path: str, headers: Mapping[str, str], content: bytes) -> Answer:
+        request = httpx.Request("POST", self._provider.base_url + path, headers={**_PLAIN, **headers}, content=content)
+        call = _Call()
         # Under the guard, so that nothing is handed to a loop that has been told to stop and would never answer.
         with self._guard:
             if self._stopped:
                 return _unheard("Closed")
-            done: Future[Answer] = asyncio.run_coroutine_threadsafe(self._post(path, headers, content), self._loop)
-        try:
-            return done.result()
-        except CancelledError:
-            return _unheard("Closed")
+            self._loop.call_soon_threadsafe(self._begin, call, request)
+        return call.wait()
 
     def close(self) -> None:
         with self._guard:
@@ -94,45 +113,56 @@ class _Line:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    async def _post(self, path: str, headers: Mapping[str, str], content: bytes) -> Answer:
-        client, under_way = self._client, self._under_way
-        exchange = self._loop.create_task(_exchange(client, path, headers, content))
+    def _begin(self, call: _Call, request: httpx.Request) -> None:
+        transport, under_way = self._transport, self._under_way
+        exchange = self._loop.create_task(_exchange(transport, request))
         under_way.add(exchange)
+
+        def late() -> None:
+            call.is_late = True
+            exchange.cancel()
+
+        def ended(done: asyncio.Task[Answer]) -> None:
+            timer.cancel()
+            under_way.discard(done)
+            answer = self._answer(done, transport, under_way)
+            if call.is_late and answer.status is None:
+                # The connection may be dead; what else is under way on it has its own time.
+                self._give_up(transport)
+                answer = _unheard("Timeout")
+            call.tell(answer)
+
+        timer = self._loop.call_later(self._timeout, late)
+        exchange.add_done_callback(ended)
+
+    def _answer(
+        self, done: asyncio.Task[Answer], transport: httpx.AsyncHTTPTransport, others: set[asyncio.Task[Answer]]
+    ) -> Answer:
         try:
-            async with asyncio.timeout(self._timeout):
-                return await exchange
-        except TimeoutError:
-            # The connection may be dead; what else is under way on it has its own time.
-            self._give_up(client)
-            return _unheard("Timeout")
+            return done.result()
         except asyncio.CancelledError:
             return _unheard("Closed" if self._stopped else "ConnectionLost")
         except Exception as error:
             if not isinstance(error, httpx.HTTPError) or isinstance(error, httpx.LocalProtocolError):
                 # The provider sent what is no HTTP: nobody hears anything on this connection any more.
-                self._give_up(client)
-                for other in under_way:
+                self._give_up(transport)
+                for other in others:
                     other.cancel()
             return _unheard(type(error).__name__)
-        finally:
-            under_way.discard(exchange)
 
-    def _give_up(self, client: httpx.AsyncClient) -> None:
+    def _give_up(self, transport: httpx.AsyncHTTPTransport) -> None:
         """Use another connection from now on, and close this one when nothing can be under way on it any more."""
-        if client is self._client:
-            self._client, self._under_way = self._opened(), set()
-            self._given_up.add(client)
-            self._loop.call_later(self._timeout, self._forget, client)
+        if transport is self._transport:
+            self._transport, self._under_way = self._opened(), set()
+            self._given_up.add(transport)
+            self._loop.call_later(self._timeout, self._forget, transport)
 
-    def _forget(self, client: httpx.AsyncClient) -> None:
-        task = self._loop.create_task(client.aclose())
-        task.add_done_callback(lambda done: self._given_up.discard(client))
+    def _forget(self, transport: httpx.AsyncHTTPTransport) -> None:
+        task = self._loop.create_task(transport.aclose())
+        task.add_done_callback(lambda done: self._given_up.discard(transport))
 
-    def _opened(self) -> httpx.AsyncClient:
-        return self._provider.client(
-            timeout=httpx.Timeout(None),
-            limits=httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS),
-        )
+    def _opened(self) -> httpx.AsyncHTTPTransport:
+        return self._provider.transport(limits=httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS))
 
     def _work(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -147,17 +177,21 @@ class _Line:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.gather(*(client.aclose() for client in {self._client, *self._given_up}), return_exceptions=True)
+        opened = {self._transport, *self._given_up}
+        await asyncio.gather(*(transport.aclose() for transport in opened), return_exceptions=True)
 
 
-async def _exchange(client: httpx.AsyncClient, path: str, headers: Mapping[str, str], content: bytes) -> Answer:
-    async with client.stream("POST", path, headers=headers, content=content) as response:
+async def _exchange(transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> Answer:
+    response = await transport.handle_async_request(request)
+    try:
         body = b""
         async for chunk in response.aiter_raw():
             body += chunk
             if len(body) > _MOST_BYTES:
                 break
         return Answer(response.status_code, response.headers, body[:_MOST_BYTES])
+    finally:
+        await response.aclose()
 
 
 def _unheard(why: str) -> Answer:
