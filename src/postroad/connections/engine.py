@@ -36,8 +36,8 @@ from postroad.telemetry import get_logger
 T = TypeVar("T")
 
 # Enough for the pages above the rows; the rows themselves are in the system's own cache.
-WRITER_CACHE_KIB: Final = 4_000
-READER_CACHE_KIB: Final = 1_000
+WRITER_CACHE_KIB: Final = 3_000
+READER_CACHE_KIB: Final = 500
 
 
 class Engine:
