@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import threading
+from collections import OrderedDict
 from collections.abc import Awaitable, Hashable
 from typing import Any
 from uuid import UUID
@@ -27,7 +28,8 @@ class DeduplicationCache:
         self._most = max_entries
         self._monotonic = (clock or SYSTEM_CLOCK).monotonic
         self._lock = threading.Lock()
-        self._seen: dict[Hashable, float] = {}
+        # A plain dict walks over all that was deleted before its first key, and grows by it.
+        self._seen: OrderedDict[Hashable, float] = OrderedDict()
         self._running: set[Hashable] = set()
 
     def __len__(self) -> int:
@@ -68,7 +70,7 @@ class DeduplicationCache:
         now = self._monotonic()
         # Keys stand in the order in which they were marked, so the oldest come first.
         while self._seen and (len(self._seen) > self._most or next(iter(self._seen.values())) <= now):
-            del self._seen[next(iter(self._seen))]
+            self._seen.popitem(last=False)
 
 
 class DeduplicatingEventBus:
