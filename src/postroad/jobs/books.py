@@ -28,7 +28,7 @@ _INLINE_BYTES: Final = 150_000
 _PAGE: Final = 200
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A job as its item holds it."""
 
     status: Status = "processing"

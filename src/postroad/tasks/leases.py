@@ -38,7 +38,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     crash: dict[str, Any] | None = None
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The state of one task as its item holds it."""
 
     run: int = 1
