@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Awaitable, Hashable
 from typing import Any
 from uuid import UUID
 
 from postroad.bus.context import context_of
 from postroad.bus.local import EventBus, local_part
+from postroad.bus.recent import RecentKeys
 from postroad.bus.result import EventHandler, PublishResult
 from postroad.bus.subscribing import check_handler
 from postroad.clock import SYSTEM_CLOCK, Clock
@@ -25,11 +25,9 @@ class DeduplicationCache:
     def __init__(self, window_seconds: float = 300.0, max_entries: int = 100_000, clock: Clock | None = None) -> None:
         _check_bounds(window_seconds, max_entries)
         self._window = window_seconds
-        self._most = max_entries
         self._monotonic = (clock or SYSTEM_CLOCK).monotonic
         self._lock = threading.Lock()
-        # A plain dict walks over all that was deleted before its first key, and grows by it.
-        self._seen: OrderedDict[Hashable, float] = OrderedDict()
+        self._seen = RecentKeys(max_entries)
         self._running: set[Hashable] = set()
 
     def __len__(self) -> int:
@@ -44,9 +42,9 @@ class DeduplicationCache:
         """Remember the key from now on."""
         with self._lock:
             self._running.discard(key)
-            self._seen.pop(key, None)
-            self._seen[key] = self._monotonic() + self._window
-            self._forget_old()
+            now = self._monotonic()
+            self._seen.expire(now)
+            self._seen.add(key, now + self._window)
 
     def begin(self, key: Hashable) -> bool:
         """Claim the key; False when it is seen or somebody else has claimed it."""
@@ -60,17 +58,11 @@ class DeduplicationCache:
         """Give up the claim and the memory of the key."""
         with self._lock:
             self._running.discard(key)
-            self._seen.pop(key, None)
+            self._seen.discard(key)
 
     def _is_seen(self, key: Hashable) -> bool:
-        until = self._seen.get(key)
-        return until is not None and until > self._monotonic()
-
-    def _forget_old(self) -> None:
-        now = self._monotonic()
-        # Keys stand in the order in which they were marked, so the oldest come first.
-        while self._seen and (len(self._seen) > self._most or next(iter(self._seen.values())) <= now):
-            self._seen.popitem(last=False)
+        self._seen.expire(self._monotonic())
+        return key in self._seen
 
 
 class DeduplicatingEventBus:
