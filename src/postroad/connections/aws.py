@@ -46,7 +46,7 @@ class AwsConnection:
         self.bucket = bucket
         self.table = table
         self._config = _config(connect_timeout, read_timeout, attempts)
-        self._clients: dict[str, Any] = {}
+        self._clients: dict[tuple[str, float | None], Any] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
@@ -95,6 +95,10 @@ class AwsConnection:
     def tagging(self) -> Any:
         return self._client("resourcegroupstaggingapi")
 
+    def dynamodb_within(self, seconds: float) -> DynamoDBClient:
+        """A client that tries each call once and gives it up after `seconds`, for callers that count attempts."""
+        return cast("DynamoDBClient", self._client("dynamodb", seconds))
+
     def close(self) -> None:
         """Close the clients' connections; closing twice changes nothing."""
         with self._lock:
@@ -102,23 +106,24 @@ class AwsConnection:
         for client in clients:
             client.close()
 
-    def _client(self, service: str) -> Any:
+    def _client(self, service: str, seconds: float | None = None) -> Any:
         if os.getpid() != self._pid:
             raise ConfigurationError("this connection was made before a fork", remedy="Connect again in the child.")
-        client = self._clients.get(service)
-        return self._made(service) if client is None else client
+        client = self._clients.get((service, seconds))
+        return self._made(service, seconds) if client is None else client
 
-    def _made(self, service: str) -> Any:
+    def _made(self, service: str, seconds: float | None) -> Any:
         # The session is not safe for threads while it makes a client; the clients themselves are.
         with self._lock:
             if self._closed:
                 raise Unavailable("the connection to AWS is closed", remedy="Connect again.")
-            if service not in self._clients:
+            if (service, seconds) not in self._clients:
+                config = self._config if seconds is None else _config(seconds / 3, seconds * 2 / 3, 1)
                 with translated(service):
-                    client = self._session.client(service, endpoint_url=self.endpoint_url, config=self._config)
+                    client = self._session.client(service, endpoint_url=self.endpoint_url, config=config)
                 watch(client)
-                self._clients[service] = client
-            return self._clients[service]
+                self._clients[service, seconds] = client
+            return self._clients[service, seconds]
 
 
 def _session(region: str | None) -> Any:

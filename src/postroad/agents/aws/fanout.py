@@ -18,10 +18,13 @@ from postroad.agents.outgoing import Row
 from postroad.agents.port import FanOut, StreamEvent
 from postroad.agents.rules import milliseconds
 from postroad.agents.tables import SUBSCRIBER_EVENTS, SUBSCRIBERS
+from postroad.clock import Clock
 from postroad.errors import PostroadError
 
 BATCH: Final = 25
 ATTEMPTS: Final = 3
+ATTEMPT_SECONDS: Final = 1.5
+"""Three of them and the pauses in between fit into what a call may take."""
 GIVE_UP_SECONDS: Final = 5.0
 EARLY_MS: Final = 5_000
 """The stream's clock is another one: an early event is better than a missing one."""
@@ -32,10 +35,11 @@ class DynamoFan:
     """Writes one row for each event and subscriber."""
 
     def __init__(
-        self, tables: Tables, *, retention: float, sleep: Callable[[float], None] = time.sleep
+        self, tables: Tables, *, retention: float, clock: Clock, sleep: Callable[[float], None] = time.sleep
     ) -> None:  # fmt: skip
         self._tables = tables
         self._retention = retention
+        self._monotonic = clock.monotonic
         self._sleep = sleep
 
     def write(self, events: Sequence[StreamEvent], written: list[Row] | None = None) -> FanOut:
@@ -94,22 +98,29 @@ class DynamoFan:
 
     def _write(self, items: Sequence[Item]) -> Sequence[Item]:
         """Write one batch, again what was not processed; the items that were given up."""
-        left = list(items)
-        until = time.monotonic() + GIVE_UP_SECONDS
-        table = self._tables.name(SUBSCRIBER_EVENTS)
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                self._sleep(_BACKOFF_SECONDS * 2**attempt)
-            try:
-                answer = self._tables.batch("batch_write_item", {table: [{"PutRequest": {"Item": i}} for i in left]})
-            except PostroadError:
-                answer = None
-            if answer is not None:
-                unprocessed: list[Any] = answer.get("UnprocessedItems", {}).get(table, [])
-                left = [request["PutRequest"]["Item"] for request in unprocessed]
-            if not left or time.monotonic() >= until:
+        until = self._monotonic() + GIVE_UP_SECONDS
+        left = self._attempt(items)
+        for attempt in range(1, ATTEMPTS):
+            pause = _BACKOFF_SECONDS * 2**attempt
+            # No attempt begins that might not end in time.
+            if not left or self._monotonic() + pause + ATTEMPT_SECONDS > until:
                 break
+            self._sleep(pause)
+            left = self._attempt(left)
         return left
+
+    def _attempt(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Write the items once; those that are not surely there."""
+        table = self._tables.name(SUBSCRIBER_EVENTS)
+        requests = {table: [{"PutRequest": {"Item": item}} for item in items]}
+        try:
+            answer = self._tables.write_within(ATTEMPT_SECONDS, requests)
+        except PostroadError:
+            # A write whose answer did not come may have taken effect: the next one writes equal items, which is
+            # no change and wakes nobody.
+            return items
+        unprocessed: list[Any] = answer.get("UnprocessedItems", {}).get(table, [])
+        return [request["PutRequest"]["Item"] for request in unprocessed]
 
 
 def _shared(items: Iterable[Item]) -> Iterator[Row]:

@@ -54,7 +54,7 @@ class AwsAgentStore:
         self._provision_stream = provision_stream
         self._tables = Tables(connection)
         self.release_store = DynamoRelease(self._tables, clock)
-        self._fan = DynamoFan(self._tables, retention=settings.retention, sleep=sleep)
+        self._fan = DynamoFan(self._tables, retention=settings.retention, clock=clock, sleep=sleep)
         self._sends = False
         self._swept_at = float("-inf")
         self.registry = DynamoRegistry(

@@ -67,6 +67,11 @@ class Tables:
         with translated(f"DynamoDB {operation}", self._known):
             return getattr(self.client, operation)(RequestItems=requests)
 
+    def write_within(self, seconds: float, requests: dict[str, Any]) -> Any:
+        """Write several items in one attempt of at most `seconds`; what was not processed is in the answer."""
+        with translated("DynamoDB batch_write_item", self._known):
+            return self._connection.dynamodb_within(seconds).batch_write_item(RequestItems=requests)
+
     def read(self, table: Table, keys: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """Items by their keys, as the last writes left them; what was not processed is asked for again."""
         name = self.name(table)
