@@ -27,12 +27,24 @@ def reference(key: str, data: bytes) -> BlobRef:
 
 def check_reference(ref: BlobRef) -> BlobRef:
     """Return the reference, or refuse one that no `put` can have made."""
+    if not isinstance(ref, BlobRef):
+        raise InvalidInput(
+            f"ref: {type(ref).__name__} is not a BlobRef", field="ref", remedy="Give what put() returned, not the key."
+        )
     check_key(ref.key)
-    if not 0 <= ref.size <= MAX_BLOB_BYTES:
+    if not _is_size(ref.size):
         raise InvalidInput(f"size: {ref.size!r} is not a whole number from 0 to {MAX_BLOB_BYTES}", field="size")
-    if _SHA256.fullmatch(ref.sha256) is None:
+    if not _is_hash(ref.sha256):
         raise InvalidInput("sha256: is not 64 lower-case hexadecimal digits", field="sha256")
     return ref
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_BLOB_BYTES
+
+
+def _is_hash(value: object) -> bool:
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
 def check_size(ref: BlobRef, size: int) -> None:

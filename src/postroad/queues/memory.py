@@ -200,6 +200,7 @@ class MemoryQueue:
     ) -> list[AckResult]:
         """Give the messages back, to be received again after `after` seconds."""
         rules.check_seconds(after, "after", MAX_VISIBILITY)
+        rules.check_note(error, "error")
 
         def release(shelf: Shelf, kept: Kept) -> AckResult:
             shelf.release(kept, after, error)
@@ -209,6 +210,8 @@ class MemoryQueue:
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         """Move the messages to the dead letters now, with the reason."""
+        rules.check_note(reason, "reason")
+        rules.check_note(error, "error")
         with self._shelves.lock:
             dead_letters = self._shelves.find(self._shelves.get(self.name).spec.dead_letter)
             if dead_letters is None:
@@ -227,6 +230,7 @@ class MemoryQueue:
     def _settle(
         self, deliveries: Sequence[Delivery], act: Callable[[Shelf, Kept], AckResult], *, late: bool = False
     ) -> list[AckResult]:
+        rules.check_deliveries(deliveries)
         with self._shelves.lock:
             shelf = self._shelves.get(self.name)
             late = late and not shelf.spec.fifo

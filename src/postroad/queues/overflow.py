@@ -23,6 +23,7 @@ from postroad.queues.port import (
     SendResult,
 )
 from postroad.queues.references import ATTRIBUTE, Pruning, References, new_hex, read_reference, without_mark
+from postroad.queues.rules import check_deliveries
 
 # How long a message waits whose blobs' store does not answer, or which nobody takes out of the queue's way.
 _RETRY_AFTER = 30.0
@@ -199,4 +200,6 @@ def _unpacked(delivery: Delivery, body: bytes) -> Delivery:
 
 
 def _packed(deliveries: Sequence[Delivery]) -> list[Delivery]:
+    if type(deliveries) is not list:
+        check_deliveries(deliveries)
     return [delivery.packed if isinstance(delivery, _Whole) else delivery for delivery in deliveries]

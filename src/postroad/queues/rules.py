@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from postroad.errors import InvalidInput, InvalidMessage, MessageTooLarge
-from postroad.queues.port import OutgoingMessage
+from postroad.queues.port import Delivery, OutgoingMessage
 from postroad.queues.spec import MAX_DELAY, MAX_VISIBILITY, MAX_WAIT, QueueSpec
 
 DEDUP_SECONDS = 300.0
@@ -36,10 +36,25 @@ def check_messages(spec: QueueSpec, messages: Sequence[OutgoingMessage], *, limi
 
 def check_batch(messages: object) -> None:
     """Refuse what is no list: the checks would use an iterator up, and nothing of it would be sent."""
-    if type(messages) is list or type(messages) is tuple:
-        return
-    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
+    if type(messages) is not list and type(messages) is not tuple and not _is_sequence(messages):
         raise _not_a_message(messages, "")
+
+
+def check_deliveries(deliveries: object) -> None:
+    """Refuse what is no list of deliveries, before any of them is settled."""
+    if not _is_sequence(deliveries):
+        raise _not_a_delivery(deliveries, "deliveries")
+    for index, each in enumerate(deliveries):
+        if not isinstance(each, Delivery) or not isinstance(each.receipt, str):
+            raise _not_a_delivery(each, f"deliveries[{index}]")
+
+
+def check_note(text: object, field: str) -> None:
+    """Refuse an error or a reason that is no text."""
+    if text is not None and not isinstance(text, str):
+        raise InvalidInput(
+            f"{field}: {type(text).__name__} is not text", field=field, remedy="Say it in words, such as str(error)."
+        )
 
 
 def check_message(spec: QueueSpec, message: OutgoingMessage, *, where: str = "", limit: int | None = None) -> bytes:
@@ -62,6 +77,17 @@ def _not_a_message(value: object, where: str) -> InvalidMessage:
         f"{field}: {type(value).__name__} is not an OutgoingMessage", field=field,
         remedy="Send a list of OutgoingMessage(body, ...).",
     )  # fmt: skip
+
+
+def _not_a_delivery(value: object, field: str) -> InvalidMessage:
+    return InvalidMessage(
+        f"{field}: {type(value).__name__} is not a Delivery with its receipt", field=field,
+        remedy="Give a list of what receive() returned; nothing was changed.",
+    )  # fmt: skip
+
+
+def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def check_content(message: OutgoingMessage, *, where: str = "", limit: int) -> bytes:

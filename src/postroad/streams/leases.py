@@ -21,7 +21,15 @@ def share(shards: Sequence[str], held: Mapping[str, str], *, worker: str, worker
     return (mine + free)[:fair]
 
 
-def check_own(lease: ShardLease | None, shard: str) -> None:
+def check_own(lease: object, shard: str) -> None:
     """Refuse a checkpoint of one shard under the lease of another."""
-    if lease is not None and lease.shard != shard:
+    if lease is None:
+        return
+    if not isinstance(lease, ShardLease):
+        raise InvalidInput(
+            f"lease: {type(lease).__name__} is not a ShardLease",
+            field="lease",
+            remedy="Give one that lease() returned.",
+        )
+    if lease.shard != shard:
         raise InvalidInput(f"lease: is for {lease.shard!r}, not for {shard!r}", field="lease")

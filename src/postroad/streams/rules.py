@@ -48,8 +48,13 @@ def other_shards(name: str, existing: int, wanted: int) -> ConfigurationError:
     )  # fmt: skip
 
 
-def check_records(records: Sequence[Record]) -> None:
+def check_records(records: object) -> None:
     """Refuse the whole batch naming the entry and the field at fault."""
+    if isinstance(records, str | bytes) or not isinstance(records, Sequence):
+        raise InvalidInput(
+            f"records: {type(records).__name__} is not a list of records", field="records",
+            remedy="Put a list of Record(key, data).",
+        )  # fmt: skip
     for index, record in enumerate(records):
         where = f"records[{index}]"
         if not isinstance(record, Record):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -111,12 +112,25 @@ class BlobsConformance(Differences):
         [
             ("size", BlobRef(key="a", size=-1, sha256="0" * 64)),
             ("size", BlobRef(key="a", size=MAX_BLOB_BYTES + 1, sha256="0" * 64)),
+            ("size", BlobRef(key="a", size="1", sha256="0" * 64)),  # type: ignore[arg-type]  # a mistake
             ("sha256", BlobRef(key="a", size=1, sha256="zz")),
+            ("sha256", BlobRef(key="a", size=1, sha256=5)),  # type: ignore[arg-type]  # a mistake
+            ("ref", 5),
+            ("ref", "overflow/a"),
+            ("ref", None),
         ],
     )
-    def test_a_reference_that_no_put_can_have_made_is_refused(self, blobs: Blobs, field: str, ref: BlobRef) -> None:
+    def test_a_reference_that_no_put_can_have_made_is_refused(self, blobs: Blobs, field: str, ref: Any) -> None:
+        for verb in (blobs.get, blobs.delete, blobs.keep):
+            with pytest.raises(InvalidInput) as refused:
+                verb(ref)
+
+            assert refused.value.field == field
+
+    @pytest.mark.parametrize(("field", "key", "data"), [("key", 5, b"x"), ("key", None, b"x"), ("data", "a", "text")])
+    def test_what_is_no_key_or_no_bytes_is_not_put(self, blobs: Blobs, field: str, key: Any, data: Any) -> None:
         with pytest.raises(InvalidInput) as refused:
-            blobs.get(ref)
+            blobs.put(key, data)
 
         assert refused.value.field == field
 

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, timedelta
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import pytest
 
 from postroad.errors import ConfigurationError, InvalidInput, InvalidName, StreamNotFound
-from postroad.streams import LATEST, TRIM_HORIZON, Record, Stream, StreamRecord
+from postroad.streams import LATEST, TRIM_HORIZON, Record, ShardLease, Stream, StreamRecord
 from postroad.testing.differences import Differences
 from postroad.testing.shards import ShardLeaseRules
 
@@ -240,6 +240,24 @@ class StreamConformance(ShardLeaseRules, Differences):
 
         assert refused.value.field == field
         assert _all(narrow) == []
+
+    @pytest.mark.parametrize("records", [5, None, "text", iter([Record("k", b"x")])])
+    def test_what_is_no_list_of_records_is_refused(self, narrow: Stream, records: Any) -> None:
+        with pytest.raises(InvalidInput) as refused:
+            narrow.put(records)
+
+        assert refused.value.field == "records"
+        assert _all(narrow) == []
+
+    def test_a_checkpoint_under_what_is_no_lease_is_refused(self, narrow: Stream) -> None:
+        (result,) = narrow.put([Record("k", b"x")])
+        (shard,) = narrow.shards()
+
+        with pytest.raises(InvalidInput) as refused:
+            narrow.checkpoint("billing", shard, result.sequence or "", lease=cast("ShardLease", 5))
+
+        assert refused.value.field == "lease"
+        assert narrow.position("billing", shard) is None
 
     @pytest.mark.parametrize(
         ("field", "after", "limit", "wait"),

@@ -25,7 +25,7 @@ from postroad.queues import (
     SendResult,
 )
 from postroad.queues.markers import legible
-from postroad.queues.rules import check_count, check_receive, check_seconds
+from postroad.queues.rules import check_count, check_note, check_receive, check_seconds
 from postroad.queues.spec import MAX_MESSAGE_BYTES, MAX_VISIBILITY
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class Lane:
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
         check_seconds(after, "after", MAX_VISIBILITY)
+        check_note(error, "error")
         return self._write(
             self._lanes.settler.release, deliveries, after, None if error is None else legible(error)
         )  # fmt: skip
@@ -91,6 +92,8 @@ class Lane:
         return self._write(self._lanes.settler.undo, deliveries)
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
+        check_note(reason, "reason")
+        check_note(error, "error")
         return self._write(self._lanes.settler.reject, deliveries, reason, error, durable=True)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:

@@ -16,6 +16,7 @@ from postroad.connections.fetching import one
 from postroad.connections.transaction import Transaction
 from postroad.errors import StaleReceipt
 from postroad.queues import AckResult, Delivery
+from postroad.queues.rules import check_deliveries
 from postroad.queues.spec import MAX_VISIBILITY
 
 _VALID: Final = "lane = ?1 AND turn = ?2 AND fence = ?3 AND held = 1 AND visible_us > ?4"
@@ -95,6 +96,7 @@ class Settler:
     def _change(
         self, tx: Transaction, lane: int, deliveries: Sequence[Delivery], change: Change
     ) -> list[AckResult]:  # fmt: skip
+        check_deliveries(deliveries)
         results, touched = [], set()
         for delivery in deliveries:
             receipt = read_receipt(delivery.receipt)

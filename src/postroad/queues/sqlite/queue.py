@@ -22,7 +22,7 @@ from postroad.queues.port import (
     QueueTraits,
     SendResult,
 )
-from postroad.queues.rules import check_count, check_messages, check_receive, check_seconds
+from postroad.queues.rules import check_count, check_messages, check_note, check_receive, check_seconds
 from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
 from postroad.queues.sqlite import looking
 from postroad.queues.sqlite.ids import channel
@@ -105,10 +105,13 @@ class SQLiteQueue:
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
         check_seconds(after, "after", MAX_VISIBILITY)
+        check_note(error, "error")
         text = None if error is None else legible(error)
         return self._write(self._store.settler.release, deliveries, int(after * 1_000_000), text, durable=False)
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
+        check_note(reason, "reason")
+        check_note(error, "error")
         return self._write(self._store.settler.reject, deliveries, reason, error, relieves=True)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:

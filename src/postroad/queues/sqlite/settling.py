@@ -12,6 +12,7 @@ from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.errors import NotSupported, StaleReceipt
 from postroad.queues.port import AckResult, Delivery
+from postroad.queues.rules import check_deliveries
 from postroad.queues.spec import MAX_VISIBILITY
 from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.groups import regroup
@@ -59,7 +60,7 @@ class Settler:
     def ack(self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Remove the messages whose receipts are valid. A standard queue takes an ack that is late but still first."""
         monotonic_us = self._engine.monotonic_us()
-        receipts = [read_receipt(delivery.receipt) for delivery in deliveries]
+        receipts = _receipts(deliveries)
         beyond = monotonic_us if state.spec.fifo else -1
         groups: set[int | None] = set()
         gone: dict[tuple[int, int], None] = {}
@@ -167,14 +168,24 @@ class Settler:
         self, state: QueueState, deliveries: Sequence[Delivery], monotonic_us: int, *, late: bool
     ) -> Iterator[tuple[Delivery, Key]]:
         beyond = -1 if late else monotonic_us
-        for delivery in deliveries:
-            row_id, receives = read_receipt(delivery.receipt)
+        for delivery, (row_id, receives) in zip(deliveries, _receipts(deliveries), strict=True):
             yield delivery, (row_id, receives, beyond, state.id)
 
     def _regroup(self, tx: Transaction, state: QueueState, groups: set[int | None], monotonic_us: int) -> None:
         for group in groups:
             if group is not None:
                 regroup(tx, state, group, monotonic_us)
+
+
+def _receipts(deliveries: Sequence[Delivery]) -> list[tuple[int, int]]:
+    """All receipts before anything is changed. What is no delivery is looked for when it could not be read."""
+    if type(deliveries) is not list:
+        check_deliveries(deliveries)
+    try:
+        return [read_receipt(delivery.receipt) for delivery in deliveries]
+    except (AttributeError, TypeError):
+        check_deliveries(deliveries)
+        raise
 
 
 def _stale(delivery: Delivery) -> AckResult:

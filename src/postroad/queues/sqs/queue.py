@@ -165,6 +165,7 @@ class SQSQueue:
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Forget the messages. A late ack on a standard queue answers ok and may change nothing."""
+        rules.check_deliveries(deliveries)
         entries = [Entry({"ReceiptHandle": delivery.receipt}) for delivery in deliveries]
         return [_acked(outcome) for outcome in self._deliver("delete_message", entries)]
 
@@ -178,14 +179,18 @@ class SQSQueue:
     ) -> list[AckResult]:
         """Give the messages back, to be received again after `after` seconds. SQS has no place for the error."""
         rules.check_seconds(after, "after", MAX_VISIBILITY)
+        rules.check_note(error, "error")
         return self._hide(deliveries, whole(after))
 
     def _hide(self, deliveries: Sequence[Delivery], seconds: int) -> list[AckResult]:
+        rules.check_deliveries(deliveries)
         entries = [Entry({"ReceiptHandle": each.receipt, "VisibilityTimeout": seconds}) for each in deliveries]
         return [_acked(outcome) for outcome in self._deliver("change_message_visibility", entries)]
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         """Send the messages to the dead letters with the reason, then delete them: under a new id."""
+        rules.check_note(reason, "reason")
+        rules.check_note(error, "error")
         return rejecting.reject(self, deliveries, reason=reason, error=error)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
+import msgspec
 import pytest
 
-from postroad.errors import InvalidInput, StaleReceipt
+from postroad.errors import InvalidInput, InvalidMessage, StaleReceipt
 from postroad.queues import AckResult, Delivery, Queue
 from postroad.testing.queues.ground import (
     LEASE,
@@ -25,6 +27,7 @@ Verb = Callable[[Queue, Sequence[Delivery]], list[AckResult]]
 ACK: Verb = lambda queue, held: queue.ack(held)  # noqa: E731
 EXTEND: Verb = lambda queue, held: queue.extend(held, seconds=60)  # noqa: E731
 RELEASE: Verb = lambda queue, held: queue.release(held, after=60)  # noqa: E731
+REJECT: Verb = lambda queue, held: queue.reject(held, reason="no")  # noqa: E731
 VERBS = [pytest.param(EXTEND, id="extend"), pytest.param(RELEASE, id="release")]
 
 
@@ -232,6 +235,46 @@ class LeaseRules(QueueRules):
         assert _is_stale(late)
         assert timely.ok
         assert _is_stale(again)
+
+    @pytest.mark.parametrize("act", [pytest.param(ACK, id="ack"), *VERBS, pytest.param(REJECT, id="reject")])
+    def test_what_is_no_delivery_is_refused_and_its_neighbours_stay_leased(
+        self, ground: QueueGround, act: Verb
+    ) -> None:
+        queue, dead = ground.create_with_dead_letters(visibility=60)
+        queue.send(texts("held"))
+        held = take_one(queue)
+        unread = msgspec.structs.replace(held, receipt=5)
+        mistakes: list[tuple[str, Any]] = [
+            ("deliveries", 5), ("deliveries", None), ("deliveries", held.receipt), ("deliveries", iter([held])),
+            ("deliveries[1]", [held, 5]), ("deliveries[1]", [held, None]), ("deliveries[1]", (held, held.receipt)),
+            ("deliveries[1]", [held, unread]),
+        ]  # fmt: skip
+
+        for field, mistake in mistakes:
+            with pytest.raises(InvalidMessage, match="is not a Delivery") as refused:
+                act(queue, mistake)
+            assert refused.value.field == field
+
+        assert (queue.receive(), dead.receive()) == ([], [])
+        assert queue.ack([held])[0].ok
+
+    def test_errors_and_reasons_that_are_no_text_are_refused(self, ground: QueueGround) -> None:
+        queue, dead = ground.create_with_dead_letters(visibility=60)
+        queue.send(texts("held"))
+        held, mistake = take_one(queue), cast("str", 5)
+        attempts: list[tuple[str, Callable[[], object]]] = [
+            ("error", lambda: queue.release([held], error=mistake)),
+            ("error", lambda: queue.reject([held], reason="no", error=mistake)),
+            ("reason", lambda: queue.reject([held], reason=mistake)),
+        ]
+
+        for field, attempt in attempts:
+            with pytest.raises(InvalidInput, match="is not text") as refused:
+                attempt()
+            assert refused.value.field == field
+
+        assert (queue.receive(), dead.receive()) == ([], [])
+        assert queue.ack([held])[0].ok
 
 
 def _is_stale(result: AckResult) -> bool:
