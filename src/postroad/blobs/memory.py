@@ -62,3 +62,7 @@ class MemoryBlobs:
             for key in old:
                 del self._data[key], self._put_at[key]
         return len(old)
+
+    def close(self) -> None:
+        """Refuse every use of the blobs from now on."""
+        self._lock.close()

@@ -67,3 +67,7 @@ class MemoryItems:
             keys = [key for key in self._keys[start : start + limit + 1] if key.startswith(prefix)]
             items = tuple(self._items[key] for key in keys[:limit])
         return ItemPage(items=items, cursor=items[-1].key if len(keys) > limit else None)
+
+    def close(self) -> None:
+        """Refuse every use of the items from now on."""
+        self._lock.close()

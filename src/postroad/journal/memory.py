@@ -48,6 +48,10 @@ class MemoryRecords:
             some = found[max(first, last - limit) : last][::-1] if question.descending else found[first:last][:limit]
             return [event_of(tenant, place, *self._rows[tenant, place]) for place in some]
 
+    def close(self) -> None:
+        """Refuse every use of the entries from now on."""
+        self._lock.close()
+
     def _add(self, entry: Entry, received_at: int, ttl: int | None) -> bool:
         key = _key(entry.event)
         if key in self._rows:

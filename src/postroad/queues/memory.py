@@ -80,6 +80,10 @@ class MemoryQueues:
         with self.shelves.lock:
             return self.shelves.names()
 
+    def close(self) -> None:
+        """Refuse every use of the queues from now on."""
+        self.shelves.lock.close()
+
 
 class MemoryQueue:
     """One queue of `MemoryQueues`."""
@@ -147,6 +151,7 @@ class MemoryQueue:
                 if leased or left <= 0:
                     return leased
                 self._shelves.arrival(self.name).wait(min(left, _LOOK_AGAIN))
+                self._shelves.lock.check()
 
     def _lease(self, max_messages: int, visibility: float | None) -> list[Delivery]:
         shelf = self._shelves.get(self.name)

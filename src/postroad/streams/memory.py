@@ -52,6 +52,12 @@ class MemoryStreams:
         with self._lock:
             self._streams.pop(name, None)
 
+    def close(self) -> None:
+        """Refuse every use of the streams from now on."""
+        self._lock.close()
+        for stream in list(self._streams.values()):
+            stream.close()
+
 
 class MemoryStream:
     """One stream of this process."""
@@ -131,6 +137,10 @@ class MemoryStream:
         with self._changed:
             now = self._clock.monotonic()
             return self._consumers[consumer].lease(list(self._shards), worker, now, now + seconds)
+
+    def close(self) -> None:
+        """Refuse every use from now on, also to those who wait for records."""
+        self._changed.close()
 
     def _append(self, record: Record) -> PutResult:
         shard = self._order[rules.shard_of(record.key, len(self._order))]

@@ -44,7 +44,8 @@ class MemoryGround:
         self.streams = MemoryStreams(clock)
         self.items = MemoryItems()
         self.blobs = MemoryBlobs(clock)
-        self.journal = StoredJournal(MemoryRecords(), Overflow(self.blobs), clock=clock)
+        self._records = MemoryRecords()
+        self.journal = StoredJournal(self._records, Overflow(self.blobs), clock=clock)
 
     def queue_tags(self) -> QueueTags | None:
         """None: abandoned queues are removed by the store itself."""
@@ -53,9 +54,10 @@ class MemoryGround:
     def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]:
         from postroad.agents.sqlite.store import SQLiteAgentStore
 
+        # First the stream, which a closed memory refuses: nobody would remove the file.
+        stream = self.streams.stream(settings.stream, shards=4, retention=86_400)
         if self._scratch is None:
             self._scratch = Scratch(self._clock)
-        stream = self.streams.stream(settings.stream, shards=4, retention=86_400)
         return SQLiteAgentStore(self._scratch.engine, stream, rejected, settings, durable=False), stream
 
     def site(self) -> Site:
@@ -68,8 +70,12 @@ class MemoryGround:
         raise NotSupported("memory has no transactions; use the embedded engine (sqlite:///path)")
 
     def check(self) -> None:
-        """Memory is always there."""
+        """Memory is there until it is closed."""
+        self.queues.queues()
 
     def close(self) -> None:
+        """Refuse every use from now on; closing twice changes nothing."""
+        for store in (self.queues, self.streams, self.items, self.blobs, self._records):
+            store.close()
         if self._scratch is not None:
             self._scratch.close()
