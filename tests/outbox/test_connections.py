@@ -127,6 +127,18 @@ def test_psycopg_in_autocommit_is_refused_outside_a_transaction_block(on_postgre
     assert on_postgres.count() == 1
 
 
+def test_a_pipeline_of_psycopg_learns_at_once_what_became_of_its_events(on_postgres: Ground) -> None:
+    event = an_event()
+
+    with psycopg.connect(on_postgres.dsn) as connection, connection.pipeline():
+        on_postgres.outbox.add(connection, event)
+        on_postgres.outbox.add_many(connection, [an_event(), an_event()])
+        with pytest.raises(DuplicateEvent):
+            on_postgres.outbox.add(connection, event)
+
+    assert on_postgres.count() == 3
+
+
 def test_sqlite3_without_a_begin_is_refused(on_sqlite: Ground) -> None:
     connection = sqlite3.connect(on_sqlite.dsn.removeprefix("sqlite:///"), isolation_level=None)
     with pytest.raises(NotInTransaction):

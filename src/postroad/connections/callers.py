@@ -6,14 +6,15 @@ No driver is imported here: whoever holds a connection has imported its driver a
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from postroad.errors import NotInTransaction
 
 Dialect = Literal["postgresql", "sqlite"]
+Mark = Literal["%s", "?"]
 Row = tuple[Any, ...]
 ACCEPTED = "psycopg Connection, SQLAlchemy Connection or Session, Django's connection, sqlite3.Connection"
 _IDLE, _IN_ERROR = 0, 3
@@ -21,18 +22,29 @@ _NO_TABLES = ("42P01", "42703", "3F000")
 _NO_TABLES_OF_SQLITE = ("no such table", "no such column")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """A caller's connection: `rows(sql, parameters)` runs one statement on it and gives what it returned.
+class Caller(Protocol):
+    """A caller's connection.
 
     `mark` stands for a value in the SQL; `marked` puts it into a statement that is written with `?`.
     """
 
-    dialect: Dialect
-    mark: Literal["%s", "?"]
-    rows: Callable[[str, Sequence[Any]], list[Row]]
-    is_open: Callable[[], bool]
-    """Whether what was done on it so far can still be committed."""
+    @property
+    def dialect(self) -> Dialect: ...
+
+    @property
+    def mark(self) -> Mark: ...
+
+    def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
+        """Run one statement that returns rows; what it returned."""
+        ...
+
+    def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        """Run one statement that returns nothing."""
+        ...
+
+    def is_open(self) -> bool:
+        """Whether what was done on it so far can still be committed."""
+        ...
 
 
 def in_transaction(connection: object) -> Caller:
@@ -64,9 +76,9 @@ def _in_format_style(statement: str) -> str:
 
 def _recognised(connection: Any) -> tuple[Caller, bool]:
     if _is(connection, "psycopg", "Connection"):
-        return _psycopg(connection), _psycopg_commits(connection)
+        return _Psycopg(connection), _psycopg_commits(connection)
     if _is(connection, "sqlite3", "Connection"):
-        return _sqlite3(connection), _sqlite3_commits(connection)
+        return _Sqlite3(connection), _sqlite3_commits(connection)
     if _is(connection, "sqlalchemy.orm", "Session") or _is(connection, "sqlalchemy.orm", "scoped_session"):
         return _sqlalchemy(connection.connection())
     if _is(connection, "sqlalchemy", "Connection"):
@@ -74,7 +86,7 @@ def _recognised(connection: Any) -> tuple[Caller, bool]:
     if _is(connection, "django.db.backends.base.base", "BaseDatabaseWrapper") or _is(
         connection, "django.utils.connection", "ConnectionProxy"
     ):
-        return _django(connection), bool(connection.get_autocommit())
+        return _Django(connection, _dialect(connection.vendor)), bool(connection.get_autocommit())
     raise TypeError(f"connection: {type(connection).__qualname__} is none of {ACCEPTED}")
 
 
@@ -83,16 +95,26 @@ def _is(connection: object, module: str, name: str) -> bool:
     return found is not None and isinstance(connection, getattr(found, name))
 
 
-def _psycopg(connection: Any) -> Caller:
-    tuple_row = sys.modules["psycopg"].rows.tuple_row
+@dataclass(frozen=True, slots=True)
+class _Psycopg:
+    connection: Any
+    dialect: Dialect = "postgresql"
+    mark: Mark = "%s"
 
-    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
-        # The caller's own row factory may give anything; and fetching waits for the outcome inside a pipeline too.
-        with connection.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(sql, parameters)
-            return cursor.fetchall() if cursor.description else []
+    def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
+        # Fetching waits for the outcome inside a pipeline too.
+        found: list[Row] = self._cursor().execute(sql, parameters).fetchall()
+        return found
 
-    return Caller(dialect="postgresql", mark="%s", rows=rows, is_open=lambda: _psycopg_is_open(connection))
+    def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        self._cursor().execute(sql, parameters)
+
+    def is_open(self) -> bool:
+        return _psycopg_is_open(self.connection)
+
+    def _cursor(self) -> Any:
+        # The caller's own row factory may give anything.
+        return self.connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row)
 
 
 def _psycopg_commits(connection: Any) -> bool:
@@ -103,13 +125,22 @@ def _psycopg_is_open(connection: Any) -> bool:
     return connection.info.transaction_status not in (_IDLE, _IN_ERROR)
 
 
-def _sqlite3(connection: Any) -> Caller:
-    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
-        cursor = connection.cursor()
+@dataclass(frozen=True, slots=True)
+class _Sqlite3:
+    connection: Any
+    dialect: Dialect = "sqlite"
+    mark: Mark = "?"
+
+    def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
+        cursor = self.connection.cursor()
         cursor.row_factory = None
         return list(cursor.execute(sql, tuple(parameters)).fetchall())
 
-    return Caller(dialect="sqlite", mark="?", rows=rows, is_open=lambda: connection.in_transaction)
+    def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        self.connection.cursor().execute(sql, tuple(parameters))
+
+    def is_open(self) -> bool:
+        return bool(self.connection.in_transaction)
 
 
 def _sqlite3_commits(connection: Any) -> bool:
@@ -120,21 +151,28 @@ def _sqlite3_commits(connection: Any) -> bool:
     return autocommit is True or (autocommit is not False and connection.isolation_level is None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Sqlalchemy:
+    connection: Any
+    dialect: Dialect
+    mark: Mark
+
+    def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
+        # exec_driver_sql begins SQLAlchemy's own transaction; the driver's connection below it would not.
+        return [tuple(row) for row in self.connection.exec_driver_sql(sql, tuple(parameters))]
+
+    def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        self.connection.exec_driver_sql(sql, tuple(parameters))
+
+    def is_open(self) -> bool:
+        below = self.connection.connection.driver_connection
+        return bool(below.in_transaction) if self.dialect == "sqlite" else _psycopg_is_open(below)
+
+
 def _sqlalchemy(connection: Any) -> tuple[Caller, bool]:
     dialect = _dialect(connection.dialect.name)
-    mark: Literal["%s", "?"] = "?" if connection.dialect.paramstyle == "qmark" else "%s"
-
-    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
-        # exec_driver_sql begins SQLAlchemy's own transaction; the driver's connection below it would not.
-        result = connection.exec_driver_sql(sql, tuple(parameters))
-        return [tuple(row) for row in result] if result.returns_rows else []
-
-    def is_open() -> bool:
-        below = connection.connection.driver_connection
-        return bool(below.in_transaction) if dialect == "sqlite" else _psycopg_is_open(below)
-
-    caller = Caller(dialect=dialect, mark=mark, rows=rows, is_open=is_open)
-    return caller, _sqlalchemy_commits(connection, dialect)
+    mark: Mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
+    return _Sqlalchemy(connection, dialect, mark), _sqlalchemy_commits(connection, dialect)
 
 
 def _sqlalchemy_commits(connection: Any, dialect: Dialect) -> bool:
@@ -147,18 +185,25 @@ def _sqlalchemy_commits(connection: Any, dialect: Dialect) -> bool:
     return commits
 
 
-def _django(connection: Any) -> Caller:
-    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
-        with connection.cursor() as cursor:
+@dataclass(frozen=True, slots=True)
+class _Django:
+    connection: Any
+    dialect: Dialect
+    mark: Mark = "%s"
+
+    def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
+        with self.connection.cursor() as cursor:
             cursor.execute(sql, parameters)
-            return list(cursor.fetchall()) if cursor.description else []
+            return list(cursor.fetchall())
 
-    def is_open() -> bool:
-        below = connection.connection
-        open_below = below.in_transaction if connection.vendor == "sqlite" else _psycopg_is_open(below)
-        return bool(open_below) and not connection.needs_rollback
+    def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql, parameters)
 
-    return Caller(dialect=_dialect(connection.vendor), mark="%s", rows=rows, is_open=is_open)
+    def is_open(self) -> bool:
+        below = self.connection.connection
+        open_below = below.in_transaction if self.dialect == "sqlite" else _psycopg_is_open(below)
+        return bool(open_below) and not self.connection.needs_rollback
 
 
 def _dialect(name: str) -> Dialect:

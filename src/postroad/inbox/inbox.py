@@ -139,7 +139,7 @@ class Inbox:
     def try_to_write(self, connection: Any) -> None:
         """Raise what keeps the caller's transaction from remembering events; nothing is written."""
         caller = in_transaction(connection)
-        caller.rows(marked(self._sql.try_to_write, caller), ())
+        caller.run(marked(self._sql.try_to_write, caller))
 
     def begin(self, consumer: str, event_id: UUID | str, *, lease: float = 60.0) -> Effect:
         """Write down that an effect outside is about to be made, before it is made."""

@@ -38,7 +38,7 @@ async def _on_psycopg(recording: Recording, connection: Any, draft: Callable[[],
     row = draft()
     # The caller's own row factory may give anything.
     async with connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row) as cursor:
-        with telling_of_missing_tables():
+        with telling_of_missing_tables:
             await cursor.execute(recording.on_psycopg, values(row))
         if await cursor.fetchone() is None:
             raise duplicate(row)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Final
 from uuid import UUID
 
@@ -58,13 +57,13 @@ class Recording:
         self._lock = names.fill(_LOCK_SLOTS)
         self._take_back = names.fill(_TAKE_BACK_SQLITE)
         self.on_psycopg = self._add.replace("?", "%s")
-        """The insert of one row, as psycopg wants it."""
+        """The insert of one row, with the marks that psycopg wants."""
 
     def add(self, caller: Caller, draft: Draft) -> UUID:
         """Insert one row; DuplicateEvent leaves the transaction as it was."""
         self._check(caller)
-        with telling_of_missing_tables():
-            added = caller.rows(marked(self._add, caller), values(draft))
+        with telling_of_missing_tables:
+            added = caller.rows(self.on_psycopg if caller.mark == "%s" else self._add, values(draft))
         if not added:
             raise duplicate(draft)
         return draft.event_id
@@ -74,21 +73,21 @@ class Recording:
         self._check(caller)
         _refuse_repeated(drafts)
         insert = self._insert_on_postgres if self._dialect == "postgresql" else self._insert_on_sqlite
-        with telling_of_missing_tables():
+        with telling_of_missing_tables:
             missing = len(drafts) - insert(caller, drafts) if drafts else 0
         if missing:
             raise DuplicateEvent(f"{missing} of {len(drafts)} events are recorded already; none was added")
         return [draft.event_id for draft in drafts]
 
     def _insert_on_postgres(self, caller: Caller, drafts: Sequence[Draft]) -> int:
-        caller.rows(_SAVEPOINT, ())
+        caller.run(_SAVEPOINT)
         keys = sorted({(draft.tenant or "", draft.lane) for draft in drafts})
         caller.rows(marked(self._lock, caller), (_json(keys),))
         insert = marked(self._add_many, caller)
         added = sum(len(caller.rows(insert, (chunk,))) for chunk in _chunks(drafts))
         if added < len(drafts):
-            caller.rows(_ROLLBACK, ())
-        caller.rows(_RELEASE, ())
+            caller.run(_ROLLBACK)
+        caller.run(_RELEASE)
         return added
 
     def _insert_on_sqlite(self, caller: Caller, drafts: Sequence[Draft]) -> int:
@@ -104,15 +103,18 @@ class Recording:
             raise TypeError(f"connection: is to {caller.dialect}, and this outbox is on {self._dialect}")
 
 
-@contextmanager
-def telling_of_missing_tables() -> Iterator[None]:
-    """Turn the driver's error about a missing table into SchemaMismatch; every other one is the caller's to see."""
-    try:
-        yield
-    except Exception as error:
-        if lacks_tables(error):
+class _Telling:
+    """Turns the driver's error about a missing table into SchemaMismatch; every other one is the caller's to see."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if kind is not None and issubclass(kind, Exception) and lacks_tables(error):
             raise SchemaMismatch("the tables of the outbox are missing", remedy=_INIT) from error
-        raise
+
+
+telling_of_missing_tables: Final = _Telling()
+"""Made once: a context manager made of a generator costs as much as all checks of an event."""
 
 
 def values(draft: Draft) -> tuple[Any, ...]:
