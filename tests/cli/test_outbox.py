@@ -11,17 +11,19 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 from tests.cli.terminal import Postroad
 
-from postroad import QueueSpec, connect
+from postroad import OutgoingMessage, QueueSpec, SendResult, connect
+from postroad.errors import RowRejected
 from postroad.operations import AuditLog
-from postroad.outbox import AesGcmCipher, DomainEvent, Outbox
+from postroad.outbox import AesGcmCipher, DispatcherConfig, DomainEvent, Outbox, OutboxDispatcher
 
 DSN = "sqlite:///app.db"
 TOPIC = "events-transfers.fifo"
@@ -143,6 +145,33 @@ def test_what_is_redriven_is_chosen_by_key_tenant_group_and_number(
 
     assert chosen("--key", "tr_2") == chosen("--group", group) == [second]
     assert chosen("--tenant", "t1") == chosen("--type", "transfers.submitted", "--limit", "1") == [first]
+
+
+@pytest.mark.parametrize(("target", "redriven"), [("closed", 1), ("open", 3)])
+def test_the_rest_follows_a_canary_only_when_it_goes_through(
+    target: str, redriven: int, postroad: Postroad, record: Callable[..., str], outbox: Outbox
+) -> None:
+    ids = [record(f"tr_{number}", state="FAILED", error="rejected: no") for number in range(3)]
+    dispatcher = OutboxDispatcher(outbox, _Target(is_open=target == "open"), DispatcherConfig(poll=0.05))
+
+    dispatcher.start()
+    try:
+        done = postroad(
+            "outbox", "redrive", "--type", "transfers.submitted", "--canary", "1", *SIGNED, "--dsn", DSN, "--json"
+        )
+    finally:
+        dispatcher.stop()
+
+    assert done.document == {"redriven": ids[:redriven], "dry_run": False}
+    assert [str(entry.event_id) for entry in reversed(outbox.audit())] == ids[:redriven]
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    is_open: bool
+
+    def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+        return [SendResult(ok=self.is_open, error=None if self.is_open else RowRejected("no")) for _ in messages]
 
 
 def test_skip_gives_an_event_up(postroad: Postroad, record: Callable[..., str], outbox: Outbox) -> None:

@@ -1,0 +1,60 @@
+"""`postroad outbox run` on PostgreSQL, as a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import psycopg
+import pytest
+from tests.cli.terminal import PROGRAM
+from tests.postgres import postgres, postgres_dsn
+
+from postroad.outbox import DomainEvent, Outbox
+
+__all__ = ["postgres", "postgres_dsn"]
+
+LISTENING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %'"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("flags", "listening"), [((), 1), (("--no-listen",), 0)])
+def test_a_dispatcher_listens_unless_it_is_told_to_poll_only(
+    flags: tuple[str, ...], listening: int, postgres_dsn: str
+) -> None:
+    with closing(Outbox.open(postgres_dsn)) as outbox, psycopg.connect(postgres_dsn) as connection:
+        outbox.init()
+        event_id = outbox.add(connection, DomainEvent("transfers.submitted", {"transferId": "tr_1"}, {}))
+        connection.commit()
+
+        with _dispatcher(postgres_dsn, *flags):
+            _until(lambda: (row := outbox.get(event_id)) is not None and row.state == "SENT")
+            found = connection.execute(LISTENING).fetchone()
+
+    assert found == (listening,)
+
+
+@contextmanager
+def _dispatcher(dsn: str, *flags: str) -> Iterator[None]:
+    arguments = ("outbox", "run", "--topic", "events.fifo", "--url", "memory://", "--dsn", dsn, "--poll", "0.1", *flags)
+    process = subprocess.Popen(
+        [*PROGRAM, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ}
+    )
+    try:
+        yield
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
