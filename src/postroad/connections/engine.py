@@ -123,6 +123,8 @@ class Engine:
             self._store(self._joined)
             return work(self._joined.connection)
         with self._reading:
+            # Whoever closed it had to wait for the lock too.
+            self._check_usable()
             try:
                 return work(self._reader)
             except apsw.Error as error:
@@ -161,6 +163,11 @@ class Engine:
             if durable or tx.durable:
                 self._disk.sync()
             self._ears.ring_others()
+
+    @property
+    def news(self) -> int:
+        """Grows whenever another process may have committed."""
+        return self._ears.news
 
     def listen(self, *channels: str) -> contextlib.AbstractContextManager[Ear]:
         """Hear when somebody, in any process, touches one of the channels."""
@@ -336,9 +343,11 @@ class Engine:
 
     def _begin(self, tx: Transaction) -> None:
         self._current, self._writing_by = tx, threading.get_ident()
+        tx.news = self._ears.news
         self._writer.execute("BEGIN IMMEDIATE")
 
     def _commit(self, tx: Transaction) -> None:
+        tx.finish()
         self._store(tx)
         tx.committing = True
         self._writer.execute("COMMIT")

@@ -15,6 +15,7 @@ from postroad.connections.inheritance import inherited
 from postroad.errors import ConfigurationError
 
 BUSY_SECONDS: Final = 5.0
+PREPARED_STATEMENTS: Final = 250
 _HEADER = b"SQLite format 3\x00"
 FIXED_VERSION: Final = (3, 51, 3)
 
@@ -43,7 +44,9 @@ def open_file(path: Path, *, cache_kib: int) -> apsw.Connection:
         )
     _make_private(path)
     try:
-        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        connection = apsw.Connection(
+            str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=PREPARED_STATEMENTS
+        )
         # Before anything is read: several threads may open a new file at once.
         connection.set_busy_handler(_Patience())
         _refuse_foreign(connection, path)

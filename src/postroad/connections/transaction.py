@@ -17,15 +17,18 @@ class Finishable(Protocol):
 class Transaction:
     """One write transaction of the engine, shared by the work of several threads."""
 
-    __slots__ = ("_after", "_undo", "channels", "committing", "connection", "durable", "requests")
+    __slots__ = ("_after", "_before", "_undo", "channels", "committing", "connection", "durable", "news", "requests")
 
     def __init__(self, connection: apsw.Connection, *, requests: Sequence[Finishable] = ()) -> None:
         self.connection = connection
         self.durable = False
         """Whether the work that runs now has to wait for the disk after the commit."""
         self.requests = requests
+        self.news = 0
+        """What was heard of other processes when it began."""
         self.committing = False
         self.channels: set[str] = set()
+        self._before: list[Callable[[], None]] = []
         self._after: list[Callable[[], None]] = []
         self._undo: list[Callable[[], None]] = []
 
@@ -37,6 +40,10 @@ class Transaction:
         """After the commit, wake those who listen to the channel, in every process."""
         self.channels.add(channel)
 
+    def before_commit(self, action: Callable[[], None]) -> None:
+        """Do something within the transaction when all work is done."""
+        self._before.append(action)
+
     def after_commit(self, action: Callable[[], None]) -> None:
         """Do something that cannot fail once the transaction is committed."""
         self._after.append(action)
@@ -45,17 +52,23 @@ class Transaction:
         """Take something back that lives outside the file when the transaction is not committed."""
         self._undo.append(action)
 
-    def mark(self) -> tuple[int, int]:
+    def mark(self) -> tuple[int, int, int]:
         """Where the actions stand now, for `back_to`."""
-        return len(self._after), len(self._undo)
+        return len(self._before), len(self._after), len(self._undo)
 
-    def back_to(self, mark: tuple[int, int]) -> None:
+    def back_to(self, mark: tuple[int, int, int]) -> None:
         """Forget the actions added since the mark, and take back what they were to take back."""
-        after, undo = mark
+        before, after, undo = mark
+        del self._before[before:]
         del self._after[after:]
         while len(self._undo) > undo:
             self._undo[-1]()
             self._undo.pop()
+
+    def finish(self) -> None:
+        """Do what was put off until all work is done."""
+        for action in self._before:
+            action()
 
     def committed(self) -> None:
         """Tell everybody that it is done. Interrupted, it is called again and goes on where it was."""

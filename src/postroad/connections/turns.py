@@ -10,8 +10,8 @@ one assignment, and `finish` is repeated until it has passed.
 
 from __future__ import annotations
 
-import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -52,20 +52,24 @@ class Turns:
         self._waiting: list[Request] = []
         self._writer: Request | None = None
         self._syncer: Request | None = None
+        self._crowd = 1
+        """How many shared the last sync."""
 
     def join(self, request: Request) -> bool:
         """Return True when it is this thread's turn to run `request.group`, False when another thread has done it."""
         with self._lock:
             if self._writer is None and not (request.durable and self._syncer):
                 self._writer = request
-                self._take(request)
-                return True
-            baton = request.baton = threading.Lock()
-            baton.acquire()
-            self._waiting.append(request)
-        baton.acquire()
-        if self._writer is not request:
-            return False
+            else:
+                request.baton = threading.Lock()
+                request.baton.acquire()
+                self._waiting.append(request)
+        if request.baton is not None:
+            request.baton.acquire()
+            if self._writer is not request:
+                return False
+        if request.durable and self._crowd > 1:
+            self._gather()
         with self._lock:
             self._take(request)
         return True
@@ -86,6 +90,9 @@ class Turns:
     def finish(self, request: Request) -> None:
         """End the request's turn, or forget a request whose thread was interrupted while it waited."""
         with self._lock:
+            if not self._waiting and request.finished and len(request.group) <= 1:
+                self._leave(request)
+                return
             if self._writer is request:
                 self._end_writing(request)
             elif not request.finished:
@@ -102,6 +109,21 @@ class Turns:
                 _release(request.group[-1])
             request.group.pop()
 
+    def _gather(self) -> None:
+        """Let those who shared the last sync come back with their next wish, as long as more of them are found."""
+        came = -1
+        while came < len(self._waiting) < self._crowd:
+            came = len(self._waiting)
+            time.sleep(0)
+
+    def _leave(self, request: Request) -> None:
+        """End a turn that nobody shared and for which nobody waits."""
+        if self._writer is request:
+            self._writer = None
+        if self._syncer is request:
+            self._syncer = None
+        request.group = []
+
     def _take(self, leader: Request) -> None:
         """Give the leader the requests of its turn: all that wait, or all that need no disk."""
         if leader.durable:
@@ -109,6 +131,8 @@ class Turns:
         leader.group = [leader]
         if leader.work is not None:
             leader.group += [r for r in self._waiting if _may_follow(r, leader)][: MAX_GROUP - 1]
+        if leader.durable:
+            self._crowd = sum(request.durable for request in leader.group)
         if self._waiting:
             taken = set(map(id, leader.group))
             self._waiting = [r for r in self._waiting if id(r) not in taken]
@@ -125,6 +149,8 @@ class Turns:
 
     def _next(self) -> Request | None:
         """Who writes next: the first that needs the disk when it is free, taking all others along."""
+        if not self._waiting:
+            return None
         if self._syncer is None:
             first = next((request for request in self._waiting if request.durable), None)
             if first is not None:
@@ -142,7 +168,9 @@ def _may_follow(request: Request, leader: Request) -> bool:
 
 
 def _release(request: Request) -> None:
-    # Released already, when an interrupted step is done again.
-    with contextlib.suppress(RuntimeError):
+    try:
         if request.baton is not None:
             request.baton.release()
+    except RuntimeError:
+        # Released already, when an interrupted step is done again.
+        return

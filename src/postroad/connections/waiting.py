@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from postroad.connections.ringer import Ringer
-from postroad.connections.wakeup import Doorbell
+from postroad.connections.wakeup import LISTING_LASTS, Doorbell
 
 LOOK_EVERY: Final = 0.1
 _ALL: Final = b"*"
@@ -32,9 +32,11 @@ class Ear:
 
     def ring(self) -> None:
         """Wake whoever waits, or the next one that does."""
-        # Rung already: one wake-up is enough.
-        with contextlib.suppress(RuntimeError):
+        try:
             self._lock.release()
+        except RuntimeError:
+            # Rung already: one wake-up is enough.
+            return
 
 
 class Listening:
@@ -70,6 +72,16 @@ class Ears:
         self._someone = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._news = 0
+        self._known_from = math.inf
+
+    @property
+    def news(self) -> int:
+        """Grows whenever another process may have committed, whether or not anybody here listened."""
+        if time.monotonic() < self._known_from:
+            # Others do not ring for us yet.
+            self._news += 1
+        return self._news
 
     def listen(self, *channels: str) -> Listening:
         """An ear on the channels for the time of a `with` block."""
@@ -127,6 +139,7 @@ class Ears:
     def _start(self) -> None:
         if self._thread is None and not self._closed:
             self._doorbell.hang()
+            self._known_from = time.monotonic() + 2 * LISTING_LASTS
             self._thread = threading.Thread(target=self._run, name="postroad-ears", daemon=True)
             self._thread.start()
 
@@ -135,6 +148,7 @@ class Ears:
         while not self._closed:
             self._rest_while_nobody_listens()
             rung = self._doorbell.listen(LOOK_EVERY)
+            self._news += len(rung)
             if _ALL in rung:
                 self._ring_all()
             for name in rung:
@@ -145,6 +159,7 @@ class Ears:
                 looked_at = time.monotonic()
                 if (version := self._version()) != seen:
                     seen = version
+                    self._news += 1
                     self._ring_all()
 
     def _rest_while_nobody_listens(self) -> None:

@@ -12,7 +12,8 @@ from typing import Final
 
 _LONGEST_ADDRESS: Final = 104
 _LONGEST_DATAGRAM: Final = 4_096
-_LOOK_EVERY: Final = 0.02
+LISTING_LASTS: Final = 0.02
+"""How long somebody who came may stay unknown to those who ring."""
 
 
 class Doorbell:
@@ -76,7 +77,7 @@ class Doorbell:
     def listeners(self) -> tuple[str, ...]:
         """Who else listens. Somebody who came a moment ago is found by the slow look at the file meanwhile."""
         now = time.monotonic()
-        if now - self._looked_at > _LOOK_EVERY:
+        if now - self._looked_at > LISTING_LASTS:
             self._looked_at = now
             try:
                 self._others = tuple(name for name in os.listdir(self._directory) if name != self._name)  # noqa: PTH208

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -44,6 +44,10 @@ _NEXT_RETURN: Final = "SELECT min(visible_us) FROM lease WHERE queue = ?"
 _NEVER: Final = 1 << 62
 
 
+Leased = tuple[Row, int, int]
+"""A message as it is stored, its receive count, and when it was first received."""
+
+
 class Claimer:
     """Gives messages to receivers."""
 
@@ -52,28 +56,33 @@ class Claimer:
         self._ids = ids
         self._undertaker = undertaker
 
-    def claim(self, tx: Transaction, state: QueueState, *, limit: int, visibility_us: int | None) -> list[Delivery]:
-        """Lease up to `limit` messages."""
-        state.write(tx)
+    def claim(self, tx: Transaction, state: QueueState, *, limit: int, visibility_us: int | None) -> list[Leased]:
+        """Lease up to `limit` messages; `deliveries` is for their receiver, when the next one may write."""
         now_us, monotonic_us = self._engine.now_us(), self._engine.monotonic_us()
         if state.spec.auto_delete_after is not None:
             state.seen_us = monotonic_us
         if visibility_us is None:
             visibility_us = int(state.spec.visibility * 1_000_000)
+        if state.spec.fifo:
+            state.write(tx)
         find = self._find_ordered if state.spec.fifo else self._find_standard
         until_us = monotonic_us + visibility_us
-        leases, deliveries = [], []
+        leases, leased = [], []
         for row in find(tx, state, limit, now_us, monotonic_us, until_us):
             first_us, receives = row.first_us or now_us, row.receives + 1
             leases.append(
                 (row.id, state.id, row.grp, until_us, 1, receives, first_us, monotonic_us, row.sent_us, row.origin)
             )
-            deliveries.append(self._delivery(row, receives, first_us))
+            leased.append((row, receives, first_us))
         if leases:
             run_many(tx.connection, _LEASE, leases)
             state.received += len(leases)
             state.returns_us = min(state.returns_us, until_us)
-        return deliveries
+        return leased
+
+    def deliveries(self, leased: Iterable[Leased]) -> list[Delivery]:
+        """What the receiver gets."""
+        return [self._delivery(*each) for each in leased]
 
     def _find_standard(
         self, tx: Transaction, state: QueueState, limit: int, now_us: int, monotonic_us: int, _: int
@@ -82,6 +91,10 @@ class Claimer:
             for row in self._find_returned(tx, state, limit, now_us, monotonic_us):
                 yield row
                 limit -= 1
+        # What this transaction sent itself needs no reading: it is whole, young, and has no lease.
+        for sent in state.take_unread(limit):
+            yield Row._make((*sent[:3], *sent[4:], 0, None, None))
+            limit -= 1
         while limit and (found := self._look_ahead(tx, state, limit)):
             for *columns, leased in found:
                 if leased is None and self._is_alive(tx, state, row := Row(*columns), now_us):
@@ -110,6 +123,7 @@ class Claimer:
         """The next rows that nobody looked at. Delayed ones among them have a lease and come back by it."""
         if state.head >= state.next:
             return []
+        state.write(tx)
         found = every(tx.connection, _FRESH, (state.head, state.next, limit))
         state.head = found[-1][0] + 1 if found else state.next
         return found

@@ -10,7 +10,7 @@ from typing import Literal
 
 from postroad.connections.transaction import Transaction
 from postroad.connections.waiting import Ear
-from postroad.queues.port import Delivery
+from postroad.queues.sqlite.claiming import Leased
 
 _UNDECIDED = 0.05
 
@@ -18,17 +18,17 @@ _UNDECIDED = 0.05
 class Waiter:
     """A receiver that found nothing."""
 
-    __slots__ = ("deliveries", "ear", "limit", "state", "visibility_us")
+    __slots__ = ("ear", "leased", "limit", "state", "visibility_us")
 
     def __init__(self, ear: Ear, limit: int, visibility_us: int | None) -> None:
         self.ear = ear
         self.limit = limit
         self.visibility_us = visibility_us
-        self.deliveries: list[Delivery] = []
+        self.leased: list[Leased] = []
         self.state: Literal["away", "parked", "taken"] = "away"
 
 
-Claim = Callable[[Waiter], list[Delivery]]
+Claim = Callable[[Waiter], list[Leased]]
 
 
 class Parking:
@@ -45,14 +45,14 @@ class Parking:
                 waiter.state = "parked"
                 self._waiters.setdefault(queue_id, deque()).append(waiter)
 
-    def withdraw(self, queue_id: int, waiter: Waiter) -> list[Delivery]:
+    def withdraw(self, queue_id: int, waiter: Waiter) -> list[Leased]:
         """Stop waiting, and take what a send has leased meanwhile."""
         while True:
             with self._lock:
                 if waiter.state == "parked":
                     self._remove(queue_id, waiter)
                 if waiter.state == "away":
-                    return waiter.deliveries
+                    return waiter.leased
             # A send has taken it off the list and not yet committed; its outcome comes in a moment.
             waiter.ear.wait(_UNDECIDED)
 
@@ -61,11 +61,11 @@ class Parking:
         while (waiter := self._take(queue_id)) is not None:
             # Taken off the list before anything is leased for it: a lease is never left with nobody.
             tx.after_rollback(partial(self._put_back, queue_id, waiter))
-            deliveries = claim(waiter)
-            if not deliveries:
+            leased = claim(waiter)
+            if not leased:
                 self._put_back(queue_id, waiter)
                 return
-            tx.after_commit(partial(self._hand, waiter, deliveries))
+            tx.after_commit(partial(self._hand, waiter, leased))
 
     def _take(self, queue_id: int) -> Waiter | None:
         with self._lock:
@@ -82,9 +82,9 @@ class Parking:
                 waiter.state = "parked"
                 self._waiters.setdefault(queue_id, deque()).appendleft(waiter)
 
-    def _hand(self, waiter: Waiter, deliveries: list[Delivery]) -> None:
+    def _hand(self, waiter: Waiter, leased: list[Leased]) -> None:
         with self._lock:
-            waiter.deliveries = deliveries
+            waiter.leased = leased
             waiter.state = "away"
         waiter.ear.ring()
 

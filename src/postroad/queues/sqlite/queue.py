@@ -25,6 +25,7 @@ from postroad.queues.port import (
 from postroad.queues.rules import check_count, check_messages, check_note, check_receive, check_seconds
 from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
 from postroad.queues.sqlite import looking
+from postroad.queues.sqlite.claiming import Leased
 from postroad.queues.sqlite.ids import channel
 from postroad.queues.sqlite.parking import Waiter
 from postroad.queues.sqlite.state import QueueState
@@ -85,11 +86,11 @@ class SQLiteQueue:
         visibility_us = None if visibility is None else int(visibility * 1_000_000)
         self._sweep()
         if wait and not self._engine.in_transaction:
-            deliveries = self._receive_waiting(max_messages, wait, visibility_us)
+            leased = self._receive_waiting(max_messages, wait, visibility_us)
         else:
-            deliveries = self._write(self._claim, max_messages, visibility_us, durable=False)
+            leased = self._write(self._claim, max_messages, visibility_us, durable=False)
         failpoints.hit("queue.receive.after_commit")
-        return deliveries
+        return self._store.claimer.deliveries(leased)
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
         results = self._write(self._store.settler.ack, deliveries, durable=False)
@@ -202,10 +203,10 @@ class SQLiteQueue:
         failpoints.hit("queue.send.before_commit")
         return results
 
-    def _claim(self, tx: Transaction, state: QueueState, limit: int, visibility_us: int | None) -> list[Delivery]:
+    def _claim(self, tx: Transaction, state: QueueState, limit: int, visibility_us: int | None) -> list[Leased]:
         return self._store.claimer.claim(tx, state, limit=limit, visibility_us=visibility_us)
 
-    def _receive_waiting(self, limit: int, wait: float, visibility_us: int | None) -> list[Delivery]:
+    def _receive_waiting(self, limit: int, wait: float, visibility_us: int | None) -> list[Leased]:
         """Claim, or wait until a send of this process serves this receiver, or a bell says to look again."""
         deadline = time.monotonic() + wait
         with self._engine.listen(self._channel) as ear:
@@ -223,20 +224,23 @@ class SQLiteQueue:
                 self._give_back(waiter)
                 raise
 
-    def _claim_now(self, waiter: Waiter) -> list[Delivery]:
+    def _claim_now(self, waiter: Waiter) -> list[Leased]:
         return self._write(self._claim, waiter.limit, waiter.visibility_us, durable=False)
 
-    def _wait_for(self, waiter: Waiter, deadline: float) -> list[Delivery]:
+    def _wait_for(self, waiter: Waiter, deadline: float) -> list[Leased]:
         """Park first and look then, so that nothing sent in between is missed."""
         self._store.parking.park(self._id, waiter)
-        try:
-            due_us = self._engine.read(partial(looking.next_due_us, queue_id=self._id, fifo=self._spec.fifo))
-        except QueueNotFound as error:
-            raise self._deleted() from error
+        due_us = self._store.states.next_due_us(self._id, self._engine.news) or self._look_for_due()
         is_due = due_us is not None and due_us <= self._engine.monotonic_us()
         if not is_due:
             waiter.ear.wait(min(deadline - time.monotonic(), self._pause(due_us)))
         return self._store.parking.withdraw(self._id, waiter) or (self._claim_now(waiter) if is_due else [])
+
+    def _look_for_due(self) -> int | None:
+        try:
+            return self._engine.read(partial(looking.next_due_us, queue_id=self._id, fifo=self._spec.fifo))
+        except QueueNotFound as error:
+            raise self._deleted() from error
 
     def _pause(self, due_us: int | None) -> float:
         if due_us is None:
@@ -247,7 +251,7 @@ class SQLiteQueue:
         """Undo what was leased for a receiver that was interrupted while it waited."""
         found = self._store.parking.withdraw(self._id, waiter)
         if found:
-            self._write(self._store.settler.undo, found, durable=False)
+            self._write(self._store.settler.undo, self._store.claimer.deliveries(found), durable=False)
 
     def _sweep(self, *, force: bool = False) -> None:
         """Let expired messages go, at most once a second."""

@@ -28,6 +28,7 @@ _INSERT: Final = """
 INSERT INTO message (id, sent_us, grp, due_us, origin, group_name, body, attributes, checksum)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+_ORIGIN: Final = 4
 _ADD_TRAIL: Final = "INSERT INTO trail (queue, at_us, kind, entries, detail) VALUES (?, ?, ?, ?, ?)"
 _TURN_TRAIL: Final = "DELETE FROM trail WHERE n <= ?"
 _TURN_EVERY: Final = 64
@@ -51,18 +52,19 @@ class QueueState:
     """One queue's numbers: what the file says, and what this transaction adds to the counters.
 
     `returns_us` is a time before which no lease or delay ends; 0 when it is not known. `unwritten` are messages sent in
-    this transaction, by any thread, which are written together.
+    this transaction, by any thread, which are written together; `unserved` says that receivers may wait for them.
     """
 
     __slots__ = (
         "acked", "dead", "entries", "expired", "head", "id", "last_us", "name", "next", "received", "redriven",
-        "retried", "returns_us", "seen_us", "sent", "size", "spec", "unwritten",
+        "retried", "returns_us", "seen_us", "sent", "size", "spec", "unserved", "unwritten",
     )  # fmt: skip
 
     def __init__(self, row: tuple[int, str, str, int, int, int, int]) -> None:
         self.id, self.name, spec, self.next, self.head, self.last_us, self.seen_us = row
         self.spec = read_spec(spec)
         self.returns_us = 0
+        self.unserved = False
         self.unwritten: list[tuple[Any, ...]] = []
         self._start_counting()
 
@@ -81,6 +83,18 @@ class QueueState:
             run_many(tx.connection, _INSERT, self.unwritten)
             self.unwritten = []
 
+    def take_unread(self, limit: int) -> list[tuple[Any, ...]]:
+        """The next messages that nobody looked at, if they are sent in this transaction and not yet written."""
+        first = self.next - len(self.unwritten)
+        if self.head < first or not self.unwritten or self.unwritten[0][0] != first:
+            return []
+        found = self.unwritten[self.head - first :][:limit]
+        # One that was moved here may be too old or damaged, and is looked at as all others are.
+        if any(row[_ORIGIN] is not None for row in found):
+            return []
+        self.head += len(found)
+        return found
+
     def remember(self, row_id: int, receives: int, sent_us: int, first_us: int | None) -> None:
         """Note a settled message for the trail."""
         self.entries.append(ENTRY.pack(row_id, min(receives, 65_535), sent_us, first_us or 0))
@@ -97,7 +111,7 @@ class States:
         self._trail_keep = trail_keep
         self._kept: dict[int, QueueState] = {}
         self._touched: dict[int, QueueState] = {}
-        self._version = -1
+        self._version = self._news = -1
 
     def get(self, tx: Transaction, queue_id: int) -> QueueState:
         """The queue's state in this transaction, all of it written; `QueueNotFound` when it was deleted."""
@@ -107,6 +121,8 @@ class States:
 
     def for_sending(self, tx: Transaction, queue_id: int) -> QueueState:
         """The queue's state for somebody who only adds to it."""
+        if queue_id in self._touched:
+            return self._touched[queue_id]
         self.load(tx, (queue_id,))
         state = self._kept.get(queue_id)
         if state is None:
@@ -144,9 +160,17 @@ class States:
         state = self._kept.get(queue_id)
         return state is None or state.head < state.next
 
+    def next_due_us(self, queue_id: int, news: int) -> int | None:
+        """A time before which nothing comes unless it is sent; None when that is not known without asking the file."""
+        state = self._kept.get(queue_id)
+        if state is None or news != self._news or state.spec.fifo or state.head < state.next:
+            return None
+        return state.returns_us or None
+
     def store(self, tx: Transaction) -> None:
         """Write what this transaction changed."""
-        run_many(tx.connection, _INSERT, [row for state in self._touched.values() for row in state.unwritten])
+        if unwritten := [row for state in self._touched.values() for row in state.unwritten]:
+            run_many(tx.connection, _INSERT, unwritten)
         for state in self._touched.values():
             state.unwritten = []
             if state.entries:
@@ -157,7 +181,7 @@ class States:
         """Keep the states as long as nobody else commits."""
         if self._touched:
             self._touched.clear()
-            self._version = tx.connection.data_version()
+            self._version, self._news = tx.connection.data_version(), tx.news
 
     def drop(self) -> None:
         """Read everything anew."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one
 from postroad.connections.transaction import Transaction
-from postroad.queues.port import Delivery
+from postroad.errors import QueueNotFound
 from postroad.queues.spec import (
     QueueSpec,
     check_name,
@@ -17,7 +18,7 @@ from postroad.queues.spec import (
     settings_differ,
 )
 from postroad.queues.sqlite.burying import Undertaker
-from postroad.queues.sqlite.claiming import Claimer
+from postroad.queues.sqlite.claiming import Claimer, Leased
 from postroad.queues.sqlite.ids import MessageIds, channel
 from postroad.queues.sqlite.moving import Mover
 from postroad.queues.sqlite.parking import Parking, Waiter
@@ -134,9 +135,20 @@ class SQLiteQueues:
         return int(self.engine.read(lambda connection: one(connection, _ABANDONED))[0])
 
     def deliver(self, tx: Transaction, state: QueueState) -> None:
-        """Lease what was sent to receivers that wait in this process; ring for others if something is left."""
+        """Before the commit, lease what was sent to receivers that wait in this process, and ring for others."""
+        if not state.unserved:
+            state.unserved = True
+            tx.before_commit(partial(self._serve, tx, state.id))
 
-        def claim(waiter: Waiter) -> list[Delivery]:
+    def _serve(self, tx: Transaction, queue_id: int) -> None:
+        try:
+            state = self.states.for_sending(tx, queue_id)
+        except QueueNotFound:
+            # Deleted in the same transaction.
+            return
+        state.unserved = False
+
+        def claim(waiter: Waiter) -> list[Leased]:
             return self.claimer.claim(tx, state, limit=waiter.limit, visibility_us=waiter.visibility_us)
 
         self.parking.serve(tx, state.id, claim)
