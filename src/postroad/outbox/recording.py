@@ -119,7 +119,8 @@ telling_of_missing_tables: Final = _Telling()
 
 def values(draft: Draft) -> tuple[Any, ...]:
     """The values of the insert, in its order."""
-    event_id = str(draft.event_id)
+    # msgspec writes a UUID in a third of the time of str().
+    event_id = msgspec.to_builtins(draft.event_id)
     return event_id, draft.event_type, draft.body, event_id, draft.tenant, draft.lane
 
 
