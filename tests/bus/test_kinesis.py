@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.bus.vocabulary import QUICK, Placed, Shipped, eventually
@@ -131,6 +131,43 @@ def test_a_crashed_worker_leaves_unhandled_records_to_the_next(narrow: Stream, m
     assert too_early == []
     assert numbers == [1, 2]
     assert [result.ok for result in late] == [False, False]
+
+
+def test_what_is_no_delivery_is_refused_and_its_neighbours_stay_given(narrow: Stream, make: MakeBus) -> None:
+    make(narrow).publish(Placed(1))
+    queue = make(narrow, consumer="workers")._queue
+    [held] = queue.receive()
+    mistakes: list[tuple[str, Any]] = [
+        ("deliveries", 5), ("deliveries", held.receipt), ("deliveries", iter([held])), ("deliveries[1]", [held, 5]),
+    ]  # fmt: skip
+    verbs: list[Callable[[Any], object]] = [queue.ack, lambda each: queue.extend(each, seconds=5), queue.release]
+
+    for field, mistake in mistakes:
+        for verb in verbs:
+            with pytest.raises(errors.InvalidMessage, match="is not a Delivery") as refused:
+                verb(mistake)
+            assert refused.value.field == field
+
+    assert narrow.position("workers", narrow.shards()[0]) is None
+    assert queue.ack([held])[0].ok
+
+
+def test_times_and_errors_that_make_no_sense_are_refused(narrow: Stream, make: MakeBus) -> None:
+    make(narrow).publish(Placed(1))
+    queue = make(narrow, consumer="workers")._queue
+    [held], mistake = queue.receive(), cast("Any", "5")
+    attempts: list[tuple[str, Callable[[], object]]] = [
+        ("seconds", lambda: queue.extend([held], seconds=mistake)),
+        ("after", lambda: queue.release([held], after=-1)),
+        ("error", lambda: queue.release([held], error=cast("Any", 5))),
+    ]
+
+    for field, attempt in attempts:
+        with pytest.raises(errors.InvalidInput) as refused:
+            attempt()
+        assert refused.value.field == field
+
+    assert queue.ack([held])[0].ok
 
 
 def test_workers_of_one_consumer_share_the_shards(stream: Stream, make: MakeBus) -> None:

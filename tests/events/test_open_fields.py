@@ -93,6 +93,7 @@ class Open:
     boxes: list[Box[Any]] = field(default_factory=list)
     checkers: CheckersOnly | None = None
     many_checkers: list[CheckersOnly] = field(default_factory=list)
+    fixed_checkers: tuple[CheckersOnly, ...] = ()
     priced: Priced | None = None
     shape: Shape | None = None
     shapes: tuple[Shape, ...] = ()
@@ -114,7 +115,7 @@ class Open:
         {"pair": (1, Item("a"))},
         {"bare_box": Box(Item("a")), "any_box": Box(Item("b")), "item_box": Box(Item("c"))},
         {"boxes": [Box(Item("a")), Box(5)]},
-        {"checkers": Item("a"), "many_checkers": [Item("b")]},
+        {"checkers": Item("a"), "many_checkers": [Item("b")], "fixed_checkers": (Item("c"), Item("d"))},
         {"priced": Item("a"), "shape": Square(2), "shapes": (Square(3),)},
         {"either": Square(4)},
         {"typed": Item("a")},

@@ -69,8 +69,9 @@ def test_every_use_of_a_closed_backend_is_refused(kind: str, tmp_path: Path) -> 
     assert accepted == []
 
 
-def test_the_blobs_of_a_closed_memory_are_refused() -> None:
-    backend = postroad.connect("memory://")
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_the_blobs_of_a_closed_backend_are_refused(kind: str, tmp_path: Path) -> None:
+    backend = postroad.connect("memory://" if kind == "memory" else f"sqlite:///{tmp_path}/p.db")
     blobs = backend.blobs()
     assert blobs is not None
     ref = blobs.put("overflow/a", b"x")

@@ -6,8 +6,8 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from postroad.blobs import folders
@@ -15,7 +15,7 @@ from postroad.blobs.keys import check_prefix
 from postroad.blobs.port import BlobRef
 from postroad.blobs.rules import check_age, check_data, check_reference, check_size, missing, reference
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import BlobNotFound, PostroadError, StorageDamaged, StorageFull, Unavailable
+from postroad.errors import BlobNotFound, ConfigurationError, PostroadError, StorageDamaged, StorageFull, Unavailable
 
 # No key holds a '+', so a file never stands where a folder of other keys must be.
 _SUFFIX = "+blob"
@@ -32,6 +32,7 @@ class DirectoryBlobs:
     def __init__(self, path: str | Path, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = Path(path)
         self._clock = clock
+        self._closed = False
         with _translated(str(self.path)):
             folders.make_root(self.path)
 
@@ -58,7 +59,7 @@ class DirectoryBlobs:
         """Remove the bytes; deleting twice changes nothing."""
         check_reference(ref)
         names, name = _place(ref.key)
-        with suppress(BlobNotFound), _translated(ref.key), folders.opened(self.path, names) as folder:
+        with suppress(BlobNotFound), _translated(ref.key), self._folder(names) as folder:
             os.unlink(name, dir_fd=folder)
 
     def keep(self, ref: BlobRef) -> None:
@@ -73,20 +74,29 @@ class DirectoryBlobs:
         names = [_short(name) for name in check_prefix(prefix)[:-1].split("/")]
         limit_ns = self._now_ns() - int(older_than * 1e9)
         try:
-            with _translated(prefix), folders.opened(self.path, names) as folder:
+            with _translated(prefix), self._folder(names) as folder:
                 return _prune(folder, limit_ns)
         except BlobNotFound:
             return 0
 
+    def close(self) -> None:
+        """Refuse every use of the blobs from now on."""
+        self._closed = True
+
+    def _folder(self, names: Sequence[str], *, make: bool = False) -> AbstractContextManager[int]:
+        if self._closed:
+            raise ConfigurationError(f"{self.path}: this backend is closed; open a new one with connect()")
+        return folders.opened(self.path, names, make=make)
+
     def _write(self, key: str, data: bytes) -> None:
         names, name = _place(key)
-        with folders.opened(self.path, names, make=True) as folder:
+        with self._folder(names, make=True) as folder:
             folders.write(folder, name, data, at_ns=self._now_ns())
 
     @contextmanager
     def _file(self, ref: BlobRef) -> Iterator[int]:
         names, name = _place(ref.key)
-        with _translated(ref.key), folders.opened(self.path, names) as folder:
+        with _translated(ref.key), self._folder(names) as folder:
             file = os.open(name, _READ, dir_fd=folder)
             try:
                 if not stat.S_ISREG(os.fstat(file).st_mode):

@@ -18,6 +18,8 @@ from postroad.queues import (
     QueueTraits,
     SendResult,
 )
+from postroad.queues.rules import check_deliveries, check_note, check_seconds
+from postroad.queues.spec import MAX_VISIBILITY
 from postroad.streams import TRIM_HORIZON, Record, ShardLease, Stream
 
 Unpack = Callable[[bytes], bytes]
@@ -121,6 +123,7 @@ class StreamQueue:
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """The records are handled. The position moves to the last one before the first that is not."""
+        check_deliveries(deliveries)
         with self._lock:
             taken = [self._given.pop(delivery.receipt, None) for delivery in deliveries]
             for each in taken:
@@ -132,6 +135,8 @@ class StreamQueue:
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
         """Keep this worker's shards for another while."""
+        check_seconds(seconds, "seconds", MAX_VISIBILITY)
+        check_deliveries(deliveries)
         if self._consumer is not None:
             self._look_at = 0.0
             self._follow()
@@ -142,6 +147,9 @@ class StreamQueue:
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
         """Let the records come again after a while; their shards wait for them."""
+        check_seconds(after, "after", MAX_VISIBILITY)
+        check_deliveries(deliveries)
+        check_note(error, "error")
         ready_at = self._clock.monotonic() + after
         with self._lock:
             taken = [self._given.pop(delivery.receipt, None) for delivery in deliveries]

@@ -23,7 +23,7 @@ from postroad.queues.port import (
 )
 from postroad.queues.shelf import Kept, Shelf
 from postroad.queues.shelves import Shelves
-from postroad.queues.spec import MAX_VISIBILITY, QueueSpec, check_name
+from postroad.queues.spec import MAX_VISIBILITY, QueueSpec, check_name, check_spec
 
 # A waiting receiver looks again this often, since leases end without anybody telling it.
 _LOOK_AGAIN = 0.05
@@ -49,18 +49,21 @@ class MemoryQueues:
 
     def create_queue(self, spec: QueueSpec) -> MemoryQueue:
         """Make the queue, or return it when it exists with the same settings."""
+        check_spec(spec)
         with self.shelves.lock:
             self.shelves.open(spec)
         return MemoryQueue(self.shelves, spec.name)
 
     def update_queue(self, spec: QueueSpec) -> MemoryQueue:
         """Give an existing queue these settings."""
+        check_spec(spec)
         with self.shelves.lock:
             self.shelves.change(spec)
         return MemoryQueue(self.shelves, spec.name)
 
     def delete_queue(self, name: str) -> None:
         """Remove the queue with what it holds."""
+        check_name(name)
         with self.shelves.lock:
             self.shelves.delete(name)
 

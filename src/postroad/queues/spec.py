@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from postroad.errors import ConfigurationError, InvalidName, QueueExists, QueueNotFound
+from postroad.errors import ConfigurationError, InvalidInput, InvalidName, QueueExists, QueueNotFound
 
 MAX_MESSAGE_BYTES = 1_048_576
 MAX_VISIBILITY = 43_200.0
@@ -104,6 +104,15 @@ def check_name(name: object, *, field: str = "name") -> str:
     if not isinstance(name, str) or not 1 <= len(name) <= 80 or _NAME.fullmatch(name) is None:
         raise InvalidName(f"{field}: {name!r} is not a queue name", field=field)
     return name
+
+
+def check_spec(spec: object) -> None:
+    """Refuse what holds no settings of a queue, such as its name alone."""
+    if not isinstance(spec, QueueSpec):
+        raise InvalidInput(
+            f"spec: {type(spec).__name__} is not a QueueSpec", field="spec",
+            remedy="Give QueueSpec(name); nothing was changed.",
+        )  # fmt: skip
 
 
 def queue_missing(name: str) -> QueueNotFound:

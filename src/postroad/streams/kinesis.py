@@ -186,8 +186,9 @@ class KinesisStream:
         return self._parents
 
     def _check_shard(self, shard: str) -> None:
+        rules.check_shard(shard)
         if shard not in self._parents and shard not in self._list_shards():
-            raise StreamNotFound(f"stream {self.name!r} has no shard {shard!r}", field="shard")
+            raise rules.shard_missing(self.name, shard)
 
     def _put(self, records: list[Record]) -> list[PutResult | Again | PostroadError]:
         entries: list[Any] = [{"PartitionKey": record.key, "Data": record.data} for record in records]

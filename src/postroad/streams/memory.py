@@ -10,7 +10,6 @@ from datetime import timedelta
 
 from postroad.clock import Clock
 from postroad.connections.own_memory import OwnMemory
-from postroad.errors import StreamNotFound
 from postroad.streams import rules
 from postroad.streams.leases import check_own, share
 from postroad.streams.port import LATEST, TRIM_HORIZON, PutResult, Record, ShardLease, StreamRecord, StreamTraits
@@ -162,10 +161,11 @@ class MemoryStream:
         del shard.records[:expired]
 
     def _shard(self, name: str) -> _Shard:
+        rules.check_shard(name)
         try:
             return self._shards[name]
         except KeyError:
-            raise StreamNotFound(f"stream {self.name!r} has no shard {name!r}", field="shard") from None
+            raise rules.shard_missing(self.name, name) from None
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from postroad.errors import ConfigurationError, InvalidInput, InvalidName
+from postroad.errors import ConfigurationError, InvalidInput, InvalidName, StreamNotFound
 from postroad.streams.port import LATEST, TRIM_HORIZON, Record
 
 MAX_DATA_BYTES = 1_048_576
@@ -66,6 +66,20 @@ def check_records(records: object) -> None:
             raise InvalidInput(
                 f"{where}.data: {size} bytes is above the limit of {MAX_DATA_BYTES}", field=f"{where}.data"
             )
+
+
+def check_shard(shard: object) -> None:
+    """Refuse what cannot be the name of a shard."""
+    if not isinstance(shard, str):
+        raise InvalidInput(
+            f"shard: {type(shard).__name__} is not the name of a shard", field="shard",
+            remedy="Give one that shards() returned.",
+        )  # fmt: skip
+
+
+def shard_missing(stream: str, shard: str) -> StreamNotFound:
+    """The error for a shard that the stream does not have."""
+    return StreamNotFound(f"stream {stream!r} has no shard {shard!r}", field="shard")
 
 
 def check_read(limit: object, wait: object) -> None:

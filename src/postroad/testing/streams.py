@@ -292,6 +292,23 @@ class StreamConformance(ShardLeaseRules, Differences):
             with pytest.raises(StreamNotFound, match="nowhere"):
                 attempt()
 
+    @pytest.mark.parametrize("shard", [5, None, [], b"shardId-000000000000"])
+    def test_what_is_no_name_of_a_shard_is_refused(self, narrow: Stream, shard: Any) -> None:
+        (result,) = narrow.put([Record("k", b"x")])
+        attempts: list[Callable[[], object]] = [
+            lambda: narrow.read(shard, after=TRIM_HORIZON),
+            lambda: narrow.latest(shard),
+            lambda: narrow.checkpoint("billing", shard, result.sequence or ""),
+            lambda: narrow.position("billing", shard),
+        ]
+
+        for attempt in attempts:
+            with pytest.raises(InvalidInput, match="is not the name of a shard") as refused:
+                attempt()
+            assert refused.value.field == "shard"
+
+        assert narrow.position("billing", narrow.shards()[0]) is None
+
     def test_a_consumer_without_checkpoint_has_no_position(self, narrow: Stream) -> None:
         assert narrow.position("billing", narrow.shards()[0]) is None
 

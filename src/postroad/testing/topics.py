@@ -9,7 +9,14 @@ from typing import Any, Protocol
 
 import pytest
 
-from postroad.errors import ConfigurationError, InvalidInput, InvalidMessage, MessageTooLarge, QueueNotFound
+from postroad.errors import (
+    ConfigurationError,
+    InvalidInput,
+    InvalidMessage,
+    InvalidName,
+    MessageTooLarge,
+    QueueNotFound,
+)
 from postroad.queues import OutgoingMessage, Queue
 from postroad.testing.differences import Differences
 from postroad.testing.queues.ground import QueueGround, bodies, ordered, take, texts
@@ -235,14 +242,28 @@ class TopicConformance(Differences):
 
         assert sorted(bodies(take(queue, 2))) == ["1", "2"]
 
-    def test_the_name_of_a_queue_cannot_subscribe(self, ground: TopicGround) -> None:
+    def test_what_is_no_queue_can_neither_subscribe_nor_unsubscribe(self, ground: TopicGround) -> None:
         topic = ground.topic()
-        name: Any = ground.queues.create().name
+        queue = ground.subscriber(topic)
+        mistakes: list[Any] = [queue.name, 5, None, []]
 
-        with pytest.raises(InvalidInput, match="is not a Queue"):
-            topic.subscribe(name)
+        for mistake in mistakes:
+            for verb in (topic.subscribe, topic.unsubscribe):
+                with pytest.raises(InvalidInput, match="is not a Queue") as refused:
+                    verb(mistake)
+                assert refused.value.field == "queue"
 
-        assert topic.subscriptions() == []
+        assert [each.queue for each in topic.subscriptions()] == [queue.name]
+
+    def test_a_fifo_queue_is_no_subscriber_of_a_standard_topic(self, ground: TopicGround) -> None:
+        assert ground.topic().unsubscribe(ground.queues.create(fifo=True)) is False
+
+    @pytest.mark.parametrize("name", [5, None, b"news", [], "no name"])
+    def test_what_is_no_name_makes_no_topic(self, ground: TopicGround, name: Any) -> None:
+        with pytest.raises(InvalidName) as refused:
+            ground.topics.topic(name, fifo=False)
+
+        assert refused.value.field == "name"
 
     def test_a_fifo_queue_cannot_subscribe_to_a_standard_topic(self, ground: TopicGround) -> None:
         topic = ground.topic()

@@ -42,7 +42,7 @@ class EventBridgeTopics:
         """The event bus of this name, made when first used, or of this ARN, taken as it is. No call is made here."""
         if fifo:
             raise NotSupported("fifo: EventBridge keeps no order", field="fifo", remedy="Use a topic on SNS.")
-        if name.startswith("arn:"):
+        if rules.is_arn(name):
             return EventBridgeTopic(self._connection, self._queues, name.rpartition("/")[2], arn=name)
         rules.check_topic_name(name, fifo=False)
         return EventBridgeTopic(self._connection, self._queues, name)
@@ -135,7 +135,7 @@ class EventBridgeTopic:
 
     def unsubscribe(self, queue: Queue) -> bool:
         """Stop the copies, and take back the right to send; what the queue holds stays."""
-        subscriber = self._queues.queue(queue.name)
+        subscriber = self._queues.queue(rules.check_queue(queue))
         name, bus = _rule_name(queue.name), self.bus
         with self._translated("unsubscribing from"):
             try:

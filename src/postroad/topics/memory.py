@@ -131,9 +131,10 @@ class MemoryTopic:
 
     def unsubscribe(self, queue: Queue) -> bool:
         """Stop the copies; what the queue holds stays. Says whether it was subscribed."""
+        name = rules.check_queue(queue)
         with self._lock:
-            known = queue.name in self._subscribers()
-            self._state.filters.pop(queue.name, None)
+            known = name in self._subscribers()
+            self._state.filters.pop(name, None)
         return known
 
     def subscriptions(self) -> list[Subscription]:

@@ -32,6 +32,11 @@ def check_topic_name(name: object, *, fifo: bool) -> str:
     return name
 
 
+def is_arn(name: object) -> bool:
+    """Whether a topic is named by its address on AWS, which is taken as it is."""
+    return isinstance(name, str) and name.startswith("arn:")
+
+
 def check_published(messages: Sequence[OutgoingMessage], *, fifo: bool, limit: int) -> list[bytes]:
     """Return the bodies as bytes, or refuse the whole batch naming the entry and the field."""
     bodies = check_messages(_FIFO if fifo else _STANDARD, messages, limit=limit)
@@ -42,13 +47,19 @@ def check_published(messages: Sequence[OutgoingMessage], *, fifo: bool, limit: i
     return bodies
 
 
-def check_subscriber(topic: str, *, fifo: bool, queue: object) -> None:
-    """Refuse a queue whose order the topic could not keep."""
+def check_queue(queue: object) -> str:
+    """Return the queue's name, or refuse what is no queue, such as a name alone."""
     name = getattr(queue, "name", None)
     if not isinstance(name, str):
         raise InvalidInput(
             f"queue: {type(queue).__name__} is not a Queue", field="queue", remedy="Pass backend.queue(name)."
         )
+    return name
+
+
+def check_subscriber(topic: str, *, fifo: bool, queue: object) -> None:
+    """Refuse a queue whose order the topic could not keep."""
+    name = check_queue(queue)
     if name.endswith(".fifo") and not fifo:
         raise ConfigurationError(
             f"queue: {name!r} is FIFO, but topic {topic!r} keeps no order",

@@ -34,7 +34,7 @@ class SNSTopics:
 
     def topic(self, name: str, *, fifo: bool = False, attempts: int = ATTEMPTS) -> SNSTopic:
         """The topic of this name, made when first used, or of this ARN, taken as it is. No call is made here."""
-        if name.startswith("arn:"):
+        if rules.is_arn(name):
             return SNSTopic(self._connection, self._queues, name.rpartition(":")[2], arn=name, attempts=attempts)
         rules.check_topic_name(name, fifo=fifo)
         return SNSTopic(self._connection, self._queues, name, attempts=attempts)
@@ -108,7 +108,7 @@ class SNSTopic:
 
     def unsubscribe(self, queue: Queue) -> bool:
         """Stop the copies, and take back the right to send; what the queue holds stays."""
-        subscriber = self._queues.queue(queue.name)
+        subscriber = self._queues.queue(rules.check_queue(queue))
         known = self._find(subscriber)
         if known is None:
             return False

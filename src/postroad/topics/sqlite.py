@@ -125,7 +125,8 @@ class SQLiteTopic:
             raise queue_missing(queue.name)
 
     def unsubscribe(self, queue: Queue) -> bool:
-        removed = self._engine.write(lambda tx: one(tx.connection, _UNSUBSCRIBE, (self._id, queue.name)))
+        name = rules.check_queue(queue)
+        removed = self._engine.write(lambda tx: one(tx.connection, _UNSUBSCRIBE, (self._id, name)))
         return removed is not None
 
     def subscriptions(self) -> list[Subscription]:

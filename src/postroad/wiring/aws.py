@@ -25,6 +25,7 @@ from postroad.streams import Stream
 from postroad.streams.kinesis import KinesisStreams
 from postroad.topics import Topic
 from postroad.topics.eventbridge import EventBridgeTopics
+from postroad.topics.rules import is_arn
 from postroad.topics.sns import SNSTopics
 from postroad.wiring.url import Address
 
@@ -43,7 +44,7 @@ class AwsTopics:
     buses: EventBridgeTopics
 
     def topic(self, name: str, *, fifo: bool) -> Topic:
-        is_bus = name.startswith("arn:") and ":events:" in name
+        is_bus = is_arn(name) and ":events:" in name
         return (self.buses if is_bus else self.sns).topic(name, fifo=fifo)
 
     def topics(self) -> list[str]:

@@ -69,11 +69,12 @@ class Backend:
 
     def create_queue(self, spec: QueueSpec, *, overflow: Overflow | None = None) -> Queue:
         """Make the queue, or return it when it exists with the same settings; `QueueExists` names differences."""
-        return self._overflowing(self._ground.queues.create_queue(spec), overflow)
+        blobs = self._blobs_for(overflow)
+        return self._overflowing(self._ground.queues.create_queue(spec), blobs)
 
     def update_queue(self, spec: QueueSpec) -> Queue:
         """Give an existing queue these settings; its kind (FIFO or standard) cannot change."""
-        return self._overflowing(self._ground.queues.update_queue(spec), None)
+        return self._overflowing(self._ground.queues.update_queue(spec), self.blobs())
 
     def delete_queue(self, name: str) -> None:
         """Remove the queue with what it holds."""
@@ -81,7 +82,8 @@ class Backend:
 
     def queue(self, name: str, *, overflow: Overflow | None = None) -> Queue:
         """The queue of this name, or `QueueNotFound`. Large bodies travel as blobs unless `overflow='fail'`."""
-        return self._overflowing(self._ground.queues.queue(name), overflow)
+        blobs = self._blobs_for(overflow)
+        return self._overflowing(self._ground.queues.queue(name), blobs)
 
     def queue_spec(self, name: str) -> QueueSpec:
         """The settings of the queue."""
@@ -93,8 +95,8 @@ class Backend:
 
     def topic(self, name: str, fifo: bool = False, *, overflow: Overflow | None = None) -> Topic:
         """The topic of this name, made when missing. An ARN is taken as it is and no call is made."""
-        topic = self._ground.topics.topic(name, fifo=fifo)
         blobs = self._blobs_for(overflow)
+        topic = self._ground.topics.topic(name, fifo=fifo)
         return topic if blobs is None else OverflowingTopic(topic, blobs, clock=self.clock, pruning=self._pruning)
 
     def topics(self) -> list[str]:
@@ -205,8 +207,7 @@ class Backend:
             archive.stop()
         self._ground.close()
 
-    def _overflowing(self, queue: Queue, overflow: Overflow | None) -> Queue:
-        blobs = self._blobs_for(overflow)
+    def _overflowing(self, queue: Queue, blobs: Blobs | None) -> Queue:
         return queue if blobs is None else OverflowingQueue(queue, blobs, clock=self.clock, pruning=self._pruning)
 
     def _blobs_for(self, overflow: Overflow | None) -> Blobs | None:

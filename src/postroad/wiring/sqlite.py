@@ -74,3 +74,4 @@ class SQLiteGround:
 
     def close(self) -> None:
         self._engine.close()
+        self.blobs.close()

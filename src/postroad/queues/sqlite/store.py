@@ -13,6 +13,7 @@ from postroad.queues.spec import (
     QueueSpec,
     check_name,
     check_source_allowed,
+    check_spec,
     dead_letter_missing,
     queue_missing,
     settings_differ,
@@ -63,6 +64,7 @@ class SQLiteQueues:
 
     def create_queue(self, spec: QueueSpec) -> SQLiteQueue:
         """Make the queue, or return the one that is the same."""
+        check_spec(spec)
 
         def work(tx: Transaction) -> int:
             self.sweeper.remove_abandoned(tx)
@@ -77,6 +79,7 @@ class SQLiteQueues:
 
     def update_queue(self, spec: QueueSpec) -> SQLiteQueue:
         """Give the queue other settings."""
+        check_spec(spec)
 
         def work(tx: Transaction) -> int:
             queue_id, _ = self._find(tx, spec.name)

@@ -10,7 +10,14 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.aws import AwsConnection
 from postroad.connections.batches import ATTEMPTS
 from postroad.errors import ConfigurationError, PostroadError, QueueNotFound
-from postroad.queues.spec import QueueSpec, check_name, check_source_allowed, dead_letter_missing, settings_differ
+from postroad.queues.spec import (
+    QueueSpec,
+    check_name,
+    check_source_allowed,
+    check_spec,
+    dead_letter_missing,
+    settings_differ,
+)
 from postroad.queues.sqs import settings
 from postroad.queues.sqs.calls import SQSCalls, SQSClient, name_in
 from postroad.queues.sqs.queue import SQSQueue
@@ -32,7 +39,7 @@ class SQSQueues:
 
         `attempts` is how often an entry is tried that fails through no fault of its own.
         """
-        if name.startswith(("http://", "https://")):
+        if _is_url(name):
             return SQSQueue(self._calls, name, self.clock, attempts=attempts)
         check_name(name)
         if not self._calls.has("get_queue_url"):
@@ -44,6 +51,7 @@ class SQSQueues:
 
     def create_queue(self, spec: QueueSpec) -> SQSQueue:
         """Make the queue, or return it when it exists with the same settings; seconds are rounded up."""
+        check_spec(spec)
         spec = settings.rounded(spec)
         try:
             return _same(self.queue(spec.name), spec)
@@ -65,6 +73,7 @@ class SQSQueues:
 
     def update_queue(self, spec: QueueSpec) -> SQSQueue:
         """Give an existing queue these settings; seconds are rounded up."""
+        check_spec(spec)
         spec = settings.rounded(spec)
         queue = self.queue(spec.name)
         attributes = settings.attributes_of(spec, self._dead_letter_arn(spec))
@@ -119,6 +128,10 @@ class SQSQueues:
 
     def _set(self, queue: SQSQueue, attributes: dict[str, str]) -> None:
         self._calls.call("set_queue_attributes", queue.name, QueueUrl=queue.url, Attributes=attributes)
+
+
+def _is_url(name: object) -> bool:
+    return isinstance(name, str) and name.startswith(("http://", "https://"))
 
 
 def _same(queue: SQSQueue, wanted: QueueSpec) -> SQSQueue:

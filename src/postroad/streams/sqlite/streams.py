@@ -174,10 +174,11 @@ class SQLiteStream:
         return self._engine.read(lambda connection: log.behind(connection, shard, start, limit, now_us))
 
     def _shard(self, name: str) -> Shard:
+        rules.check_shard(name)
         try:
             return self._shards[name]
         except KeyError:
-            raise StreamNotFound(f"stream {self.name!r} has no shard {name!r}", field="shard") from None
+            raise rules.shard_missing(self.name, name) from None
 
 
 def _delete(tx: Transaction, name: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from typing import Any
 
 import pytest
 
-from postroad.errors import ConfigurationError, NotSupported, QueueExists, QueueNotFound
+from postroad.errors import ConfigurationError, InvalidInput, InvalidName, NotSupported, QueueExists, QueueNotFound
 from postroad.testing.queues.ground import LEASE_OVER, QueueGround, QueueRules, bodies, take_one, texts
 
 
@@ -62,6 +63,25 @@ class SettingRules(QueueRules):
             ground.queues.update_queue(unknown)
         with pytest.raises(QueueNotFound, match=unknown.name):
             ground.queues.delete_queue(unknown.name)
+
+    @pytest.mark.parametrize("spec", [5, None, "jobs", {"name": "jobs"}, []])
+    def test_what_is_no_spec_makes_and_changes_no_queue(self, ground: QueueGround, spec: Any) -> None:
+        before = ground.queues.queues()
+
+        for verb in (ground.queues.create_queue, ground.queues.update_queue):
+            with pytest.raises(InvalidInput, match="is not a QueueSpec") as refused:
+                verb(spec)
+            assert refused.value.field == "spec"
+            assert "QueueSpec(name)" in refused.value.remedy
+
+        assert ground.queues.queues() == before
+
+    @pytest.mark.parametrize("name", [5, None, b"jobs", [], "no name"])
+    def test_what_is_no_name_finds_no_queue(self, ground: QueueGround, name: Any) -> None:
+        for verb in (ground.queues.queue, ground.queues.queue_spec, ground.queues.delete_queue):
+            with pytest.raises(InvalidName) as refused:
+                verb(name)
+            assert refused.value.field == "name"
 
     def test_a_changed_visibility_holds_for_the_next_receive(self, ground: QueueGround) -> None:
         queue = ground.create(visibility=60)
