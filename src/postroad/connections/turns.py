@@ -143,8 +143,11 @@ class Turns:
         # What an interrupted leader left undone is done in the next turn.
         undone = [request for request in leader.group if not (request.finished or request.gone or request is leader)]
         if undone:
-            leader.group = [request for request in leader.group if request.finished]
-            self._waiting[:0] = undone
+            # One that was interrupted while it took them has left them on the list.
+            again = [request for request in undone if request not in self._waiting]
+            done = [request for request in leader.group if request.finished]
+            self._waiting[:0] = again
+            leader.group = done
         self._writer = self._next()
 
     def _next(self) -> Request | None:

@@ -79,7 +79,7 @@ class Ears:
     def news(self) -> int:
         """Grows whenever another process may have committed, whether or not anybody here listened."""
         if time.monotonic() < self._known_from:
-            # Others do not ring for us yet.
+            # Others do not ring for us yet, or nobody hears them any more.
             self._news += 1
         return self._news
 
@@ -90,10 +90,10 @@ class Ears:
     def add(self, channel: str, ear: Ear) -> None:
         """Let the ear hear the channel."""
         with self._lock:
-            self._ears.setdefault(channel, []).append(ear)
             if not self._someone.is_set():
                 self._start()
                 self._someone.set()
+            self._ears.setdefault(channel, []).append(ear)
 
     def remove(self, channel: str, ear: Ear) -> None:
         """Let the ear hear nothing more."""
@@ -123,6 +123,7 @@ class Ears:
         """Stop listening."""
         with self._lock:
             self._closed = True
+            self._known_from = math.inf
             self._someone.set()
         self._ring_all()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -133,17 +134,25 @@ class Ears:
     def abandon(self) -> None:
         """Forget the thread, which a forked child does not have."""
         self._closed = True
+        self._known_from = math.inf
         self._thread = None
         self._ringer = Ringer(self._doorbell)
 
     def _start(self) -> None:
         if self._thread is None and not self._closed:
             self._doorbell.hang()
-            self._known_from = time.monotonic() + 2 * LISTING_LASTS
-            self._thread = threading.Thread(target=self._run, name="postroad-ears", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="postroad-ears", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _run(self) -> None:
+        self._known_from = time.monotonic() + 2 * LISTING_LASTS
+        try:
+            self._hear()
+        finally:
+            self._known_from = math.inf
+
+    def _hear(self) -> None:
         seen, looked_at = -1, 0.0
         while not self._closed:
             self._rest_while_nobody_listens()

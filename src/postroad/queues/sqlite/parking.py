@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -58,29 +58,38 @@ class Parking:
 
     def serve(self, tx: Transaction, queue_id: int, claim: Claim) -> None:
         """Lease what this transaction sent to waiting receivers; they get it when it is committed."""
-        while (waiter := self._take(queue_id)) is not None:
-            # Taken off the list before anything is leased for it: a lease is never left with nobody.
-            tx.after_rollback(partial(self._put_back, queue_id, waiter))
+        if queue_id not in self._waiters:
+            return
+        taken: list[Waiter] = []
+        # Said before the first is taken off the list: whatever interrupts leaves nobody behind.
+        tx.after_rollback(partial(self._put_back, queue_id, taken))
+        while (waiter := self._take(queue_id, taken)) is not None:
             leased = claim(waiter)
             if not leased:
-                self._put_back(queue_id, waiter)
+                self._put_back(queue_id, [waiter])
                 return
             tx.after_commit(partial(self._hand, waiter, leased))
 
-    def _take(self, queue_id: int) -> Waiter | None:
+    def _take(self, queue_id: int, taken: list[Waiter]) -> Waiter | None:
+        """The next waiter, off the list before anything is leased for it: a lease is never left with nobody."""
         with self._lock:
             waiters = self._waiters.get(queue_id)
             if not waiters:
                 return None
-            waiter = waiters.popleft()
+            waiter = waiters[0]
+            taken.append(waiter)
             waiter.state = "taken"
+            waiters.popleft()
             return waiter
 
-    def _put_back(self, queue_id: int, waiter: Waiter) -> None:
+    def _put_back(self, queue_id: int, taken: Sequence[Waiter]) -> None:
         with self._lock:
-            if waiter.state == "taken":
-                waiter.state = "parked"
-                self._waiters.setdefault(queue_id, deque()).appendleft(waiter)
+            waiters = self._waiters.setdefault(queue_id, deque())
+            for waiter in reversed(taken):
+                if waiter.state == "taken":
+                    if waiter not in waiters:
+                        waiters.appendleft(waiter)
+                    waiter.state = "parked"
 
     def _hand(self, waiter: Waiter, leased: list[Leased]) -> None:
         with self._lock:
@@ -89,8 +98,10 @@ class Parking:
         waiter.ear.ring()
 
     def _remove(self, queue_id: int, waiter: Waiter) -> None:
-        waiters = self._waiters[queue_id]
-        waiters.remove(waiter)
+        waiters = self._waiters.get(queue_id, deque())
+        # It is not there yet when it was interrupted while it parked.
+        if waiter in waiters:
+            waiters.remove(waiter)
         waiter.state = "away"
         if not waiters:
-            del self._waiters[queue_id]
+            self._waiters.pop(queue_id, None)

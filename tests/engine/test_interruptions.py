@@ -1,0 +1,107 @@
+"""Ctrl-C, threads that cannot be started and closing, at the worst places of turns, parking and listening."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroad import connect
+from postroad.connections.transaction import Transaction
+from postroad.connections.turns import Request, Turns
+from postroad.connections.waiting import Ear, Ears
+from postroad.queues import OutgoingMessage, QueueSpec
+from postroad.queues.sqlite.parking import Parking, Waiter
+
+QUEUE = 1
+
+
+@pytest.fixture
+def ears(tmp_path: Path) -> Iterator[Ears]:
+    opened = Ears(tmp_path / "file.db", lambda: 0)
+    yield opened
+    opened.close()
+
+
+def test_a_request_that_an_interrupted_leader_had_half_taken_is_done_once() -> None:
+    turns = Turns()
+    leader = Request(lambda _: None, durable=True)
+    turns.join(leader)
+    follower = Request(lambda _: None, durable=True)
+    # As Ctrl-C leaves them between the two steps of taking.
+    leader.group = [leader, follower]
+    turns._waiting = [follower]
+
+    turns.finish(leader)
+
+    assert turns._waiting == [follower]
+    assert turns.leads(follower)
+
+
+class Interrupting(Transaction):
+    """A transaction whose Ctrl-C arrives when it is told what to take back."""
+
+    def after_rollback(self, action: Any) -> None:
+        super().after_rollback(action)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("interrupted_in", ["noting", "leasing"])
+def test_a_receiver_stays_parked_when_serving_it_is_interrupted(interrupted_in: str) -> None:
+    connection: Any = None
+    parking, waiter = Parking(), Waiter(Ear(), 1, None)
+    parking.park(QUEUE, waiter)
+    tx = Interrupting(connection) if interrupted_in == "noting" else Transaction(connection)
+
+    with pytest.raises(KeyboardInterrupt):
+        parking.serve(tx, QUEUE, _interrupted)
+    tx.rolled_back()
+
+    assert waiter.state == "parked"
+    assert list(parking._waiters[QUEUE]) == [waiter]
+
+
+def test_a_receiver_that_was_interrupted_while_it_parked_leaves_nothing() -> None:
+    parking, waiter = Parking(), Waiter(Ear(), 1, None)
+    waiter.state = "parked"
+
+    left = parking.withdraw(QUEUE, waiter)
+
+    assert (left, str(waiter.state)) == ([], "away")
+
+
+def test_what_is_known_of_other_processes_is_not_trusted_once_nobody_hears_them(ears: Ears) -> None:
+    with ears.listen("q1"):
+        pass
+    ears.close()
+
+    before = ears.news
+
+    assert ears.news > before
+
+
+def test_a_process_whose_listening_thread_could_not_start_hears_others_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'file.db'}"
+    with connect(url) as here, connect(url) as there:
+        queue = here.create_queue(QueueSpec("orders"))
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", _refuse)
+            with pytest.raises(RuntimeError):
+                queue.receive(wait=0.1)
+        queue.receive()
+        there.queue("orders").send([OutgoingMessage("here")])
+
+        assert [delivery.body for delivery in queue.receive(wait=20)] == [b"here"]
+
+
+def _interrupted(_: Waiter) -> Any:
+    raise KeyboardInterrupt
+
+
+def _refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
