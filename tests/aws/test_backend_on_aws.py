@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, cast
 
 import pytest
+from tests.wiring.mistakes import refuse_arguments_of_another_type
 
 import postroad
 from postroad.connections.aws import AwsConnection
-from postroad.errors import InvalidInput
 
 pytestmark = pytest.mark.aws
 
@@ -51,19 +50,8 @@ def test_a_body_above_the_limit_travels_through_s3(backend: postroad.Backend, un
 def test_arguments_of_another_type_are_refused_by_their_field(
     backend: postroad.Backend, unique: Callable[[str], str]
 ) -> None:
-    topic, mistake = backend.topic(unique("news")), cast("Any", 5)
-    attempts: list[tuple[str, Callable[[], object]]] = [
-        ("spec", lambda: backend.create_queue(mistake)),
-        ("spec", lambda: backend.update_queue(mistake)),
-        ("name", lambda: backend.queue(mistake)),
-        ("name", lambda: backend.topic(mistake)),
-        ("queue", lambda: topic.subscribe(mistake)),
-        ("queue", lambda: topic.unsubscribe(mistake)),
-    ]
+    topic = backend.topic(unique("news"))
 
-    for field, attempt in attempts:
-        with pytest.raises(InvalidInput) as refused:
-            attempt()
-        assert refused.value.field == field
+    refuse_arguments_of_another_type(backend, topic)
 
     assert topic.subscriptions() == []

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from tests.wiring.mistakes import refuse_arguments_of_another_type
 
 import postroad
 from postroad import Backend, QueueSpec
-from postroad.errors import ConfigurationError, InvalidInput
+from postroad.errors import ConfigurationError
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -31,19 +32,8 @@ def test_an_overflow_that_is_none_makes_neither_queue_nor_topic(backend: Backend
 
 
 def test_arguments_of_another_type_are_refused_by_their_field(backend: Backend) -> None:
-    topic, mistake = backend.topic("news"), cast("Any", 5)
-    attempts: list[tuple[str, Callable[[], object]]] = [
-        ("spec", lambda: backend.create_queue(mistake)),
-        ("spec", lambda: backend.update_queue(mistake)),
-        ("name", lambda: backend.queue(mistake)),
-        ("name", lambda: backend.topic(mistake)),
-        ("queue", lambda: topic.subscribe(mistake)),
-        ("queue", lambda: topic.unsubscribe(mistake)),
-    ]
+    topic = backend.topic("news")
 
-    for field, attempt in attempts:
-        with pytest.raises(InvalidInput) as refused:
-            attempt()
-        assert refused.value.field == field
+    refuse_arguments_of_another_type(backend, topic)
 
     assert (backend.queues(), topic.subscriptions()) == ([], [])
