@@ -79,3 +79,73 @@ def test_it_runs_outside_the_lock_so_that_it_may_broadcast_and_wait_for_others(s
     session.broadcast(Note("a"))
 
     assert session[Plan].latest() == Plan(("observed",))
+
+
+def test_a_change_made_while_an_observer_runs_is_told_after_the_earlier_one(session: Session) -> None:
+    told: list[tuple[Note, ...]] = []
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(old: tuple[Note, ...], new: tuple[Note, ...]) -> None:
+        if not entered.is_set():
+            entered.set()
+            go_on.wait()
+        told.append(new)
+
+    session.observe(Note, slow)
+    first = threading.Thread(target=session[Note].append, args=(Note("one"),))
+    first.start()
+    entered.wait()
+    in_another_thread(lambda: session[Note].append(Note("two")))
+    go_on.set()
+    first.join()
+
+    assert told == [(Note("one"),), (Note("one"), Note("two"))]
+
+
+def test_threads_that_change_a_slice_at_once_are_told_in_the_order_of_the_changes(session: Session) -> None:
+    lengths: list[int] = []
+    session.observe(Note, lambda old, new: lengths.append(len(new)))
+    start = threading.Barrier(2)
+
+    def change() -> None:
+        start.wait()
+        for _ in range(300):
+            session[Note].append(Note("x"))
+
+    threads = [threading.Thread(target=change) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert lengths == list(range(1, 601))
+
+
+def test_an_observer_that_changes_the_session_is_told_of_its_own_change_next(session: Session) -> None:
+    told: list[int] = []
+
+    def grow(old: tuple[Note, ...], new: tuple[Note, ...]) -> None:
+        if len(new) < 3:
+            session[Note].append(Note("more"))
+        told.append(len(new))
+
+    session.observe(Note, grow)
+    session[Note].append(Note("first"))
+
+    assert told == [1, 2, 3]
+
+
+def test_observers_are_told_again_after_one_was_interrupted(session: Session) -> None:
+    told: list[int] = []
+
+    def interrupted(old: tuple[Note, ...], new: tuple[Note, ...]) -> None:
+        told.append(len(new))
+        if len(new) == 1:
+            raise KeyboardInterrupt
+
+    session.observe(Note, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session[Note].append(Note("one"))
+    session[Note].append(Note("two"))
+
+    assert told == [1, 2]

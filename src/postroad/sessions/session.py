@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -25,6 +26,8 @@ from postroad.sessions.telemetry import TELEMETRY, utc_now
 from postroad.sessions.vocabulary import known, registry_of
 
 T = TypeVar("T")
+Change = tuple[Subscription, Values, Values]
+"""An observer with the old and the new values that it has not been told of yet."""
 Scope = Literal["all", "own"]
 
 
@@ -54,6 +57,8 @@ class Session:
         self._closed = False
         self._subscribed: set[type] = set()
         self._observers: list[Subscription] = []
+        self._untold: deque[Change] = deque()
+        self._telling = False
         self._children: list[Session] = []
         if parent is not None:
             parent._children.append(self)
@@ -99,7 +104,11 @@ class Session:
             raise failures[0]
 
     def observe(self, slice_type: type[T], fn: Callable[[tuple[T, ...], tuple[T, ...]], object]) -> Subscription:
-        """Call `fn(old, new)` after each change of the slice, on the thread that changed it."""
+        """Call `fn(old, new)` after each change of the slice, in the order of the changes.
+
+        The call is made on the thread that changed the slice, or on another one that is still calling observers
+        because of an earlier change.
+        """
         if not is_dataclass_type(slice_type):
             raise TypeError(f"slice_type: {slice_type!r} is not a dataclass; slices hold dataclasses")
         if not callable(fn):
@@ -207,9 +216,35 @@ class Session:
             finally:
                 self._reducing = False
             after = self._observed(observers)
-        for observer, old, new in zip(observers, before, after, strict=True):
-            if old is not new and (old or new):
+            for observer, old, new in zip(observers, before, after, strict=True):
+                if old is not new and (old or new):
+                    self._untold.append((observer, old, new))
+        self._tell()
+
+    def _tell(self) -> None:
+        """Call the observers, one change after another; a thread that finds another one at it leaves the rest to it."""
+        with self._lock:
+            if self._telling:
+                return
+            self._telling = True
+        try:
+            while (change := self._next_change()) is not None:
+                observer, old, new = change
                 observer.tell(old, new)
+        except BaseException:
+            # An interruption: the next change brings the rest along.
+            self._telling = False
+            raise
+
+    def _next_change(self) -> Change | None:
+        """Return the oldest change that a present observer was not told of; with None the telling is over."""
+        with self._lock:
+            while self._untold:
+                change = self._untold.popleft()
+                if change[0] in self._observers:
+                    return change
+            self._telling = False
+            return None
 
     def _observed(self, observers: list[Subscription]) -> list[Values]:
         return [self._state.slices.get(observer.slice_type) for observer in observers]
