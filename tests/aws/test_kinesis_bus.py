@@ -6,10 +6,12 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from tests.bus.vocabulary import eventually
 
 import postroad
 from postroad.bus import BusConfig, KinesisEventBus
 from postroad.connections.aws import AwsConnection
+from postroad.errors import ConfigurationError
 from postroad.items.dynamodb import DynamoItems
 
 pytestmark = pytest.mark.aws
@@ -55,3 +57,35 @@ def test_a_broadcast_and_a_consumer_both_hear_what_is_published(
         assert heard == [[1, 2], [0, 1, 2]]
         assert successor.receive_once() == []
         successor.close()
+
+
+def test_a_consumer_without_its_table_fails_when_it_starts_and_names_the_remedy(
+    ministack_url: str, unique: Callable[[str], str]
+) -> None:
+    table = unique("nowhere")
+    with postroad.connect(f"aws://us-east-1?endpoint_url={ministack_url}&table={table}") as backend:
+        with KinesisEventBus(stream=backend.stream(unique("events"), shards=1), consumer="workers") as bus:
+            with pytest.raises(ConfigurationError, match=table) as caught:
+                bus.start_receiver()
+
+    assert caught.value.remedy and "table" in caught.value.remedy
+
+
+def test_a_consumer_whose_table_goes_says_so_until_it_is_back(
+    aws: AwsConnection, ministack_url: str, unique: Callable[[str], str]
+) -> None:
+    items = DynamoItems(aws, table := unique("items"))
+    items.create_table()
+    with postroad.connect(f"aws://us-east-1?endpoint_url={ministack_url}&table={table}") as backend:
+        numbers: list[int] = []
+        config = BusConfig(wait_time_seconds=1, poll_interval_seconds=0.01, visibility_timeout_seconds=1)
+        with KinesisEventBus(stream=backend.stream(unique("events"), shards=1), consumer="w", config=config) as bus:
+            bus.subscribe(Placed, partial(note, numbers))
+            bus.start_receiver()
+            aws.dynamodb.delete_table(TableName=table)
+
+            eventually(lambda: table in (bus.health().last_error or ""))
+            bus.publish(Placed(1))
+            items.create_table()
+
+            eventually(lambda: numbers == [1] and bus.health().last_error is None)

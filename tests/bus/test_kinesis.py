@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.bus.proxies import Failing
 from tests.bus.vocabulary import QUICK, Placed, Shipped, eventually
 
 import postroad
@@ -212,7 +213,6 @@ def test_a_failing_record_holds_back_its_shard_until_it_is_handled(
     assert tries == [0, 1, 1, 2, 3]
     assert at_once == []
     assert "ValueError: not now" in str(blocked.last_error)
-    assert bus.health().last_error is None
 
 
 def test_the_position_moves_only_past_handled_records(narrow: Stream, make: MakeBus) -> None:
@@ -454,3 +454,29 @@ def test_a_shard_that_appears_later_is_read_from_its_beginning(stream: Stream, m
         bus.receive_once()
 
     assert sorted(numbers) == list(range(20))
+
+
+def test_a_receiver_whose_leases_fail_reports_it_until_one_succeeds(
+    narrow: Stream, make: MakeBus, clock: FakeClock
+) -> None:
+    failures: list[BaseException] = []
+    seen: list[str | None] = []
+    flaky = Failing(cast(Queue, narrow), "lease")
+    bus = make(cast(Stream, flaky), consumer="workers")
+    numbers = heard(bus)
+    lease = flaky.lease
+
+    def failing_lease(*arguments: Any, **options: Any) -> Any:
+        seen.append(bus.health().last_error)
+        if failures:
+            raise failures.pop()
+        return lease(*arguments, **options)
+
+    flaky.lease = failing_lease
+    bus.start_receiver()
+    failures.extend(errors.Unavailable("no answer") for _ in range(3))
+    bus.publish(Placed(1))
+    clock.advance(60)
+    eventually(lambda: numbers == [1] and len(seen) >= 5 and bus.health().last_error is None)
+
+    assert seen[:5] == [None, None, "no answer", "no answer", "no answer"]

@@ -74,11 +74,16 @@ class StreamQueue:
         )
 
     def open(self) -> None:
-        """Begin to follow the stream: without a consumer, what is put after this returns is received."""
+        """Begin to follow the stream: without a consumer, what is put after this returns is received.
+
+        With a consumer this takes the first leases, so that a store that cannot keep them is noticed here.
+        """
         with self._lock:
             if not self._opened and self._consumer is None:
                 self._windows = {shard: Window(shard, self._stream.latest(shard)) for shard in self._stream.shards()}
                 self._look_at = self._clock.monotonic() + _LOOK_FOR_SHARDS_SECONDS
+            elif not self._opened:
+                self._follow()
             self._opened = True
 
     def close(self) -> None:
@@ -172,19 +177,19 @@ class StreamQueue:
         return QueueStats(visible=len(entries) - given, in_flight=given, delayed=0, oldest_age_seconds=None)
 
     def _follow(self) -> None:
-        """Renew this worker's leases and notice shards that came or went."""
+        """Renew this worker's leases and notice shards that came or went. After a failure the next call tries again."""
         now = self._clock.monotonic()
         with self._lock:
             if now < self._look_at:
                 return
             if self._consumer is None:
-                self._look_at = now + _LOOK_FOR_SHARDS_SECONDS
                 for shard in self._stream.shards():
                     # A shard that was not there before holds only what came since.
                     self._windows.setdefault(shard, Window(shard, TRIM_HORIZON))
+                self._look_at = now + _LOOK_FOR_SHARDS_SECONDS
                 return
-            self._look_at = now + self._lease_seconds / 3
             self._hold(self._consumer, self._stream.lease(self._consumer, self._worker, seconds=self._lease_seconds))
+            self._look_at = now + self._lease_seconds / 3
 
     def _hold(self, consumer: str, leases: Sequence[ShardLease]) -> None:
         tokens = {lease.shard: lease for lease in leases}
