@@ -33,9 +33,11 @@ class Noted:
 
 
 @contextmanager
-def _bus(directory: Path) -> Iterator[SQSEventBus]:
-    with _client(directory) as (_, url):
-        config = BusConfig(wait_time_seconds=1, local_dispatch=False)
+def _bus(directory: Path, *, fifo: bool = False) -> Iterator[SQSEventBus]:
+    """A bus on a queue; on FIFO all events belong to one group."""
+    with _client(directory, fifo=fifo) as (_, url):
+        group = "one" if fifo else None
+        config = BusConfig(wait_time_seconds=1, local_dispatch=False, message_group_id=group)
         with SQSEventBus(queue_url=url, config=config) as bus:
             yield bus
 
@@ -54,12 +56,12 @@ def _check(results: list[Any]) -> None:
         raise WrongResult(f"{len(failed)} not published: {failed[0].errors}")
 
 
-def _requests(publish: Publish) -> Open:
+def _requests(publish: Publish, *, fifo: bool = False) -> Open:
     """Requests per event, the sends alone."""
 
     @contextmanager
     def opened(directory: Path, load: Load) -> Iterator[Opened]:
-        with _bus(directory) as bus:
+        with _bus(directory, fifo=fifo) as bus:
 
             def run() -> float:
                 events = [Noted(body) for body in bodies(load.messages)]
@@ -111,7 +113,7 @@ def _alone(directory: Path, load: Load) -> Iterator[Opened]:
 
 
 @contextmanager
-def _client(directory: Path) -> Iterator[tuple[Any, str]]:
+def _client(directory: Path, *, fifo: bool = False) -> Iterator[tuple[Any, str]]:
     """A boto3 client and the URL of a queue."""
     import boto3
 
@@ -120,7 +122,8 @@ def _client(directory: Path) -> Iterator[tuple[Any, str]]:
         stack.enter_context(mock.patch.dict(os.environ, {**CREDENTIALS, "AWS_DEFAULT_REGION": REGION}))
         sqs: Any = boto3.client("sqs", region_name=REGION, endpoint_url=endpoint)
         stack.callback(sqs.close)
-        yield sqs, sqs.create_queue(QueueName=f"bench-{uuid.uuid4().hex[:8]}")["QueueUrl"]
+        name = f"bench-{uuid.uuid4().hex[:8]}{'.fifo' if fifo else ''}"
+        yield sqs, sqs.create_queue(QueueName=name, Attributes={"FifoQueue": "true"} if fifo else {})["QueueUrl"]
 
 
 def _same_message(body: str) -> dict[str, Any]:
@@ -194,6 +197,16 @@ ROWS = [
     Row(
         name="bus-sqs-many", unit="ratio", target=1.0, loads=_LOADS, peer=limit("limit of 0.11", 0.11),
         what=f"send requests per event of publish_many {_FEWER}", ours=_side(_requests(_in_batches)),
+    ),
+    Row(
+        name="bus-fifo-threads", unit="ratio", target=1.0, loads=_LOADS, peer=limit("limit of 0.2", 0.2),
+        what=f"send requests per event of one FIFO group, {THREADS} threads that publish one by one {_FEWER}",
+        ours=_side(_requests(_by_threads, fifo=True)),
+    ),
+    Row(
+        name="bus-fifo-many", unit="ratio", target=1.0, loads=_LOADS, peer=limit("limit of 0.11", 0.11),
+        what=f"send requests per event of one FIFO group, publish_many {_FEWER}",
+        ours=_side(_requests(_in_batches, fifo=True)),
     ),
     Row(
         name="bus-sqs-requests", unit="ratio", target=1.0, loads=_LOADS, peer=limit("limit of 0.35", 0.35),

@@ -1,4 +1,4 @@
-"""An SQS endpoint that says what a test tells it to, for what no emulator does."""
+"""An AWS endpoint that says what a test tells it to, for what no emulator does."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qsl
 
 Request = tuple[str, dict[str, Any]]
 
@@ -74,8 +75,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         scripted: Endpoint = self.server.scripted  # type: ignore[attr-defined]  # set in `endpoint`
-        parameters = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
-        operation = self.headers["X-Amz-Target"].rpartition(".")[2]
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if "X-Amz-Target" in self.headers:
+            operation, parameters = self.headers["X-Amz-Target"].rpartition(".")[2], json.loads(body or b"{}")
+        else:
+            # SNS speaks in forms.
+            parameters = dict(parse_qsl(body.decode()))
+            operation = parameters["Action"]
         scripted.requests.append((operation, parameters))
         answer = scripted.answers[operation](parameters)
         if answer.silent:

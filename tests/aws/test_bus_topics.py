@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.aws.endpoint import Answer, Endpoint
 from tests.bus.vocabulary import QUICK, Anything, Placed, Shipped, eventually
 
 import postroad
@@ -40,6 +41,36 @@ def topic_arn(aws: AwsConnection, unique: Callable[[str], str]) -> str:
 def backend(ministack_url: str) -> Iterator[Backend]:
     with postroad.connect(f"aws://us-east-1?endpoint_url={ministack_url}") as backend:
         yield backend
+
+
+def test_a_publish_whose_replies_are_lost_makes_no_more_calls_than_configured(scripted: Endpoint) -> None:
+    scripted.on("PublishBatch", Answer(cut=True))
+    topic = "arn:aws:sns:us-east-1:123456789012:orders"
+    with postroad.connect(f"aws://us-east-1?endpoint_url={scripted.url}") as backend:
+        with backend.bus(topic, config=replace(QUICK, publish_retries=2)) as bus:
+            result = bus.publish(Placed())
+
+    assert len(scripted.calls("PublishBatch")) == 3
+    assert (result.ok, result.remote) == (False, "unknown")
+
+
+def test_publishes_of_one_group_share_requests_on_a_fifo_topic(
+    backend: Backend, aws: AwsConnection, unique: Callable[[str], str]
+) -> None:
+    numbers: list[int] = []
+    with backend.bus(unique("orders"), "workers", fifo=True, config=WAITING) as bus:
+        bus.subscribe(Placed, lambda event: numbers.append(event.number))
+        requests: list[str] = []
+        ground: Any = backend._ground
+        client = ground._connection.once("sns")
+        client.meta.events.register("before-call.sns", lambda model, **_: requests.append(model.name))
+        results = bus.publish_many([Placed(number) for number in range(40)])
+        while len(numbers) < 40:
+            bus.receive_once()
+
+    assert all(result.ok for result in results)
+    assert requests.count("PublishBatch") <= 0.11 * 40
+    assert numbers == list(range(40))
 
 
 def test_an_event_goes_round_through_sns(aws: AwsConnection, topic_arn: str, queue: SQSQueue) -> None:

@@ -461,8 +461,8 @@ def test_a_receiver_whose_leases_fail_reports_it_until_one_succeeds(
 ) -> None:
     failures: list[BaseException] = []
     seen: list[str | None] = []
-    flaky = Failing(cast(Queue, narrow), "lease")
-    bus = make(cast(Stream, flaky), consumer="workers")
+    flaky: Any = Failing(cast(Queue, narrow), "lease")
+    bus = make(flaky, consumer="workers")
     numbers = heard(bus)
     lease = flaky.lease
 

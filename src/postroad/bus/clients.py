@@ -54,7 +54,7 @@ def as_connection(source: Any, service: str) -> AwsConnection:
     """The source as something that has this service's client, be it a connection or the client itself."""
     if isinstance(source, AwsConnection):
         return source
-    return cast(AwsConnection, SimpleNamespace(**{service: source}))
+    return cast(AwsConnection, SimpleNamespace(**{service: source, "once": lambda _: source}))
 
 
 def queues_of(source: Any, clock: Clock) -> SQSQueues:

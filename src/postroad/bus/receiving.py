@@ -103,7 +103,7 @@ class Run:
         if deliveries:
             self._hand_out(source, deliveries)
         else:
-            self._stopping.wait(self._config.poll_interval_seconds)
+            self._stopping.wait(self._config.poll_interval_seconds * random.uniform(0.5, 1.5))  # noqa: S311
 
     def _hand_out(self, source: Queue, deliveries: Sequence[Delivery]) -> None:
         lanes = self._hands.take(source, deliveries)
@@ -143,7 +143,8 @@ class Run:
             found = source.receive(
                 max_messages=most, wait=min(left, longest), visibility=self._config.visibility_timeout_seconds
             )
-            if found or time.monotonic() >= deadline or self._stopping.is_set():
+            # A long poll that is answered early with nothing is over: the pause behind an empty poll follows.
+            if found or not self._waits_are_short or time.monotonic() >= deadline or self._stopping.is_set():
                 return found
 
     def _failed(self, error: Exception, backoff: Backoff) -> None:

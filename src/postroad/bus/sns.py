@@ -46,7 +46,7 @@ class SNSEventBus(RemoteEventBus):
         clients = Clients(place=url or topic_arn, timeout=config.publish_timeout_seconds, given=given)
         publishing = as_connection(clients.publishing("sns"), "sns")
         receiving = None if url is None else clients.receiving()
-        topic = SNSTopics(publishing, queues_of(receiving, clock)).topic(topic_arn, attempts=1)
+        topic = SNSTopics(publishing, queues_of(receiving, clock), attempts=1).topic(topic_arn)
         super().__init__(
             outlet=Outlet(
                 name=topic.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from postroad.bus.attributes import attributes_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
@@ -20,6 +21,12 @@ from postroad.queues.burying import OwnDeadLetters
 from postroad.topics import Topic
 from postroad.topics.overflow import OverflowingTopic
 from postroad.topics.rules import check_filter, lets_through
+
+
+class OpenTopic(Protocol):
+    """Opens a topic by name or ARN."""
+
+    def __call__(self, name: str, *, fifo: bool) -> Topic: ...
 
 
 class TopicEventBus(RemoteEventBus):
@@ -38,8 +45,12 @@ def bus_for(
     orphan_after: float = 60.0,
     config: SQSEventBusConfig | None = None,
     tags: QueueTags | None = None,
+    open_topic: OpenTopic | None = None,
 ) -> TopicEventBus:
-    """The bus of a topic: without a group every process gets every event, with one a member of the group does."""
+    """The bus of a topic: without a group every process gets every event, with one a member of the group does.
+
+    `open_topic` opens the topic with a publish that makes each call once; None takes the store's own topics.
+    """
     _check(group, orphan_after)
     names = names_of(topic, fifo=fifo)
     names.check(group)
@@ -47,7 +58,11 @@ def bus_for(
     config = _dispatching(config, group, local)
     filter = _filter(store.registry, event_types, attributes)
     address = topic if topic.startswith("arn:") else names.topic
-    bare = store.topic(address, fifo=names.fifo, overflow="fail")
+    bare = (
+        store.topic(address, fifo=names.fifo, overflow="fail")
+        if open_topic is None
+        else open_topic(address, fifo=names.fifo)
+    )
     inlet = (
         OwnQueue(store, bare, names, config, filter, orphan_after, tags)
         if group is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from typing import TYPE_CHECKING, Any, cast
@@ -46,6 +47,7 @@ class AwsConnection:
         self.bucket = bucket
         self.table = table
         self._config = _config(connect_timeout, read_timeout, attempts)
+        self._timeouts = connect_timeout, read_timeout
         self._clients: dict[tuple[str, float | None], Any] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -95,6 +97,10 @@ class AwsConnection:
     def tagging(self) -> Any:
         return self._client("resourcegroupstaggingapi")
 
+    def once(self, service: str) -> Any:
+        """A client that makes each call once, for callers with retries of their own."""
+        return self._client(service, math.inf)
+
     def dynamodb_within(self, seconds: float) -> DynamoDBClient:
         """A client that tries each call once and gives it up after `seconds`, for callers that count attempts."""
         return cast("DynamoDBClient", self._client("dynamodb", seconds))
@@ -118,12 +124,20 @@ class AwsConnection:
             if self._closed:
                 raise Unavailable("the connection to AWS is closed", remedy="Connect again.")
             if (service, seconds) not in self._clients:
-                config = self._config if seconds is None else _config(seconds / 3, seconds * 2 / 3, 1)
                 with translated(service):
-                    client = self._session.client(service, endpoint_url=self.endpoint_url, config=config)
+                    client = self._session.client(
+                        service, endpoint_url=self.endpoint_url, config=self._config_for(seconds)
+                    )
                 watch(client)
                 self._clients[service, seconds] = client
             return self._clients[service, seconds]
+
+    def _config_for(self, seconds: float | None) -> Any:
+        """The settings of a client that retries, or of one that tries each call once, within `seconds` if finite."""
+        if seconds is None:
+            return self._config
+        connect, read = (seconds / 3, seconds * 2 / 3) if math.isfinite(seconds) else self._timeouts
+        return _config(connect, read, 1)
 
 
 def _session(region: str | None) -> Any:

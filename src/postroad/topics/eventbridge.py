@@ -34,18 +34,22 @@ _FAULTS_OF_EVENTBRIDGE = frozenset({"InternalException", "InternalFailure", "Int
 class EventBridgeTopics:
     """The event buses of one AWS account and region."""
 
-    def __init__(self, connection: AwsConnection, queues: SQSQueues) -> None:
+    def __init__(self, connection: AwsConnection, queues: SQSQueues, *, attempts: int = ATTEMPTS) -> None:
+        """With `attempts=1` a publish makes each call once: this is for a bus, which retries by itself."""
         self._connection = connection
         self._queues = queues
+        self._attempts = attempts
 
     def topic(self, name: str, *, fifo: bool = False) -> EventBridgeTopic:
         """The event bus of this name, made when first used, or of this ARN, taken as it is. No call is made here."""
         if fifo:
             raise NotSupported("fifo: EventBridge keeps no order", field="fifo", remedy="Use a topic on SNS.")
         if rules.is_arn(name):
-            return EventBridgeTopic(self._connection, self._queues, name.rpartition("/")[2], arn=name)
+            return EventBridgeTopic(
+                self._connection, self._queues, name.rpartition("/")[2], arn=name, attempts=self._attempts
+            )
         rules.check_topic_name(name, fifo=False)
-        return EventBridgeTopic(self._connection, self._queues, name)
+        return EventBridgeTopic(self._connection, self._queues, name, attempts=self._attempts)
 
     def topics(self) -> list[str]:
         """The names of all event buses, sorted."""

@@ -26,18 +26,23 @@ _NO_FILTER = "{}"
 
 
 class SNSTopics:
-    """The topics of one AWS account and region."""
+    """The topics of one AWS account and region.
 
-    def __init__(self, connection: AwsConnection, queues: SQSQueues) -> None:
+    With `attempts=1` a publish makes each call once, and one call may carry several messages of a FIFO group: this is
+    for a bus, which retries by itself and reports what a partial failure put out of order.
+    """
+
+    def __init__(self, connection: AwsConnection, queues: SQSQueues, *, attempts: int = ATTEMPTS) -> None:
         self._connection = connection
         self._queues = queues
+        self._attempts = attempts
 
-    def topic(self, name: str, *, fifo: bool = False, attempts: int = ATTEMPTS) -> SNSTopic:
+    def topic(self, name: str, *, fifo: bool = False) -> SNSTopic:
         """The topic of this name, made when first used, or of this ARN, taken as it is. No call is made here."""
         if rules.is_arn(name):
-            return SNSTopic(self._connection, self._queues, name.rpartition(":")[2], arn=name, attempts=attempts)
+            return SNSTopic(self._connection, self._queues, name.rpartition(":")[2], arn=name, attempts=self._attempts)
         rules.check_topic_name(name, fifo=fifo)
-        return SNSTopic(self._connection, self._queues, name, attempts=attempts)
+        return SNSTopic(self._connection, self._queues, name, attempts=self._attempts)
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -64,6 +69,7 @@ class SNSTopic:
         self._queues = queues
         self._given_arn = arn
         self._fifo = name.endswith(".fifo")
+        self._once = attempts == 1
 
     @property
     def traits(self) -> TopicTraits:
@@ -140,14 +146,15 @@ class SNSTopic:
             content["MessageGroupId"] = message.group
         if self._fifo:
             content["MessageDeduplicationId"] = message.dedup_id
-        key = message.group if self._fifo else None
+        key = message.group if self._fifo and not self._once else None
         return Entry(content, size=size_of(body, message.attributes), key=key)
 
     def _publish(self, contents: list[dict[str, Any]]) -> list[Mapping[str, Any] | Again | PostroadError]:
         entries: list[Any] = [{"Id": str(number), **content} for number, content in enumerate(contents)]
         arn = self.arn
+        client = self._connection.once("sns") if self._once else self._client
         with self._translated("publishing to"):
-            answer: Any = self._client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=entries)
+            answer: Any = client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=entries)
         outcomes: dict[str, Any] = {entry["Id"]: entry for entry in answer.get("Successful") or ()}
         outcomes.update({entry["Id"]: self._failed(entry) for entry in answer.get("Failed") or ()})
         unknown = OutcomeUnknown(f"publishing to SNS topic {self.name!r}: the answer says nothing about this entry")

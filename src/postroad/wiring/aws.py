@@ -11,6 +11,7 @@ from postroad.blobs import Blobs
 from postroad.blobs.s3 import S3Blobs
 from postroad.clock import Clock
 from postroad.connections.aws import AwsConnection
+from postroad.connections.batches import ATTEMPTS
 from postroad.errors import ConfigurationError, NotSupported
 from postroad.items.dynamodb import DynamoItems
 from postroad.journal import EventBridgeSender, Journal
@@ -69,13 +70,18 @@ class AwsGround:
         self.stage = self._connection.stage
         self.stage_prefix = f"{self.stage}-"
         self.queues = SQSQueues(self._connection, clock=clock)
-        self.topics = AwsTopics(
-            sns=SNSTopics(self._connection, self.queues), buses=EventBridgeTopics(self._connection, self.queues)
-        )
+        self.topics = self._topics(ATTEMPTS)
+        self.bus_topics = self._topics(1)
         self.items = DynamoItems(self._connection)
         self.streams = KinesisStreams(self._connection, self.items, clock)
         self.blobs = S3Blobs(self._connection, clock=clock) if self._connection.bucket else None
         self.journal = _journal(self._connection, self.blobs, clock)
+
+    def _topics(self, attempts: int) -> AwsTopics:
+        return AwsTopics(
+            sns=SNSTopics(self._connection, self.queues, attempts=attempts),
+            buses=EventBridgeTopics(self._connection, self.queues, attempts=attempts),
+        )
 
     def queue_tags(self) -> QueueTags | None:
         return SQSTags(self._connection, self.queues)

@@ -125,6 +125,7 @@ class Backend:
         bus = bus_for(
             self, topic, group, fifo=fifo, event_types=event_types, attributes=attributes, local=local,
             orphan_after=orphan_after, config=config, tags=self._ground.queue_tags(),
+            open_topic=self._ground.bus_topics.topic,
         )  # fmt: skip
         self._buses.add(bus)
         return bus

@@ -40,7 +40,7 @@ class MemoryGround:
         self._clock = clock
         self._scratch: Scratch | None = None
         self.queues = MemoryQueues(clock)
-        self.topics = MemoryTopics(self.queues)
+        self.topics = self.bus_topics = MemoryTopics(self.queues)
         self.streams = MemoryStreams(clock)
         self.items = MemoryItems()
         self.blobs = MemoryBlobs(clock)

@@ -40,7 +40,7 @@ class SQLiteGround:
         self._engine = Engine(path, clock=clock)
         try:
             self.queues = SQLiteQueues(self._engine, trail_keep=trail_keep)
-            self.topics = SQLiteTopics(self._engine, self.queues)
+            self.topics = self.bus_topics = SQLiteTopics(self._engine, self.queues)
             self.streams = SQLiteStreams(self._engine)
             self.items = SQLiteItems(self._engine)
             records = SQLiteRecords(self._engine)
