@@ -109,6 +109,8 @@ def test_an_open_publish_breaker_runs_handlers_and_makes_no_request(
     error = refused.errors[0].error
     assert isinstance(error, CircuitOpenError)
     assert error.retry_after == 30.0
+    assert bus.name in str(error)
+    assert "30.0 s" in str(error)
     assert (during, len(seen), refused.remote) == (2, 4, "failed")
     assert (probe.ok, bus.health().publish_breaker) == (True, "closed")
 

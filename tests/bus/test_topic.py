@@ -369,8 +369,10 @@ def test_a_group_that_cannot_be_named_is_refused(backend: Backend, group: str) -
 
 @pytest.mark.parametrize("topic", ["", "a b", "t" * 70, "a/b"])
 def test_a_topic_that_cannot_be_named_is_refused(backend: Backend, topic: str) -> None:
-    with pytest.raises(InvalidName):
+    with pytest.raises(InvalidName, match="topic") as caught:
         backend.bus(topic)
+
+    assert caught.value.field == "topic"
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "60"])

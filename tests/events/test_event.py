@@ -11,6 +11,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+import pydantic
+import pydantic.dataclasses
 import pytest
 
 from postroad.errors import InvalidInput, InvalidName
@@ -260,3 +262,23 @@ def test_a_spawned_child_names_the_classes_of_its_main_module_alike(tmp_path: Pa
     done = subprocess.run([sys.executable, "shop.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "shop:OrderPlaced"
+
+
+class Model(pydantic.BaseModel):
+    order_id: str
+
+
+@pydantic.dataclasses.dataclass
+class Checked:
+    order_id: str
+
+
+@pytest.mark.parametrize("cls", [Model, Checked])
+@pytest.mark.parametrize("take", [event, EventRegistry().register])
+def test_a_pydantic_model_is_refused_rather_than_stripped_of_its_validation(take: Any, cls: type) -> None:
+    with pytest.raises(InvalidInput, match="pydantic") as caught:
+        take(cls)
+
+    assert caught.value.field == "cls"
+    with pytest.raises(pydantic.ValidationError):
+        cls(order_id=5)

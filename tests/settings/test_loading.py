@@ -6,6 +6,7 @@ import pytest
 
 from postroad.errors import ConfigurationError
 from postroad.settings import Settings, load
+from postroad.wiring import connect
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -166,3 +167,14 @@ def test_a_file_that_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_named_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
         load(env={}, file=tmp_path / "elsewhere.toml")
+
+
+def test_the_password_of_an_endpoint_is_shown_neither_by_the_settings_nor_by_an_error() -> None:
+    url = "aws://us-east-1?endpoint_url=http://ann:hunter2@localhost:4566"
+
+    (shown,) = [item["value"] for item in load(flags={"url": url}).items() if item["key"] == "url"]
+    with pytest.raises(ConfigurationError) as caught:
+        connect(f"{url}&nope=1")
+
+    assert shown == "aws://us-east-1?endpoint_url=http://***@localhost:4566"
+    assert "hunter2" not in str(caught.value)

@@ -16,6 +16,8 @@ from postroad.telemetry.redacting import redact
         ("GET /x?access_token=abc.def&page=2", "GET /x?access_token=***&page=2"),
         ("Authorization: Bearer abcdefgh.ijkl refused", "Authorization: Bearer *** refused"),
         ("cannot reach postgresql://app:pa55@db:5432/shop", "cannot reach postgresql://***@db:5432/shop"),
+        ("aws://x?endpoint_url=http://ann:p@ss@h:4566&stage=a", "aws://x?endpoint_url=http://***@h:4566&stage=a"),
+        ("aws://x?endpoint_url=http%3A%2F%2Fann%3Apw%40h", "aws://x?endpoint_url=http%3A%2F%2F***%40h"),
         ("key AKIAIOSFODNN7EXAMPLE is unknown", "key *** is unknown"),
         ("jwt eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln is over", "jwt *** is over"),
         ("token pr_0123456789abcdef0123 revoked", "token *** revoked"),

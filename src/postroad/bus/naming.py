@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from postroad.errors import InvalidName
 from postroad.queues.spec import check_name
 
-_GROUP = re.compile(r"[A-Za-z0-9_-]+")
+_WORD = re.compile(r"[A-Za-z0-9_-]+")
 _RESERVED = ("archive", "dead")
 _OWN = "p-"
 
@@ -27,8 +27,8 @@ class Names:
 
     def dead(self, group: str | None) -> str:
         """The dead letters of a group, or of all own queues."""
-        middle = "" if group is None else f"--{group}"
-        return check_name(f"{self.base}{middle}--dead{self._suffix}", field="group")
+        middle, field = ("", "topic") if group is None else (f"--{group}", "group")
+        return check_name(f"{self.base}{middle}--dead{self._suffix}", field=field)
 
     def group(self, group: str) -> str:
         """The queue of a group."""
@@ -57,7 +57,7 @@ class Names:
 def check_group(group: object) -> None:
     """Refuse what cannot name a group, or would be taken for something else."""
     reserved = group in _RESERVED or (isinstance(group, str) and (group.startswith(_OWN) or "--" in group))
-    if not isinstance(group, str) or _GROUP.fullmatch(group) is None or reserved:
+    if not isinstance(group, str) or _WORD.fullmatch(group) is None or reserved:
         raise InvalidName(
             f"group: {group!r} cannot name a group", field="group",
             remedy="Use letters, digits, '_' and single '-'; 'archive', 'dead' and 'p-…' are taken.",
@@ -66,7 +66,12 @@ def check_group(group: object) -> None:
 
 def names_of(topic: object, *, fifo: bool = False) -> Names:
     """The names of a topic that is given by its name or its ARN; a name that ends in `.fifo` is FIFO."""
-    if not isinstance(topic, str) or not topic:
-        raise InvalidName(f"topic: {topic!r} is not a topic name", field="topic")
-    last = re.split("[:/]", topic)[-1] if topic.startswith("arn:") else topic
-    return Names(last.removesuffix(".fifo"), fifo or last.endswith(".fifo"))
+    last = re.split("[:/]", topic)[-1] if isinstance(topic, str) and topic.startswith("arn:") else topic
+    base = last.removesuffix(".fifo") if isinstance(last, str) else ""
+    if not isinstance(last, str) or _WORD.fullmatch(base) is None:
+        raise InvalidName(
+            f"topic: {topic!r} is not a topic name",
+            field="topic",
+            remedy="Use letters, digits, '_' and '-', or the ARN of a topic; a name of a FIFO topic ends in '.fifo'.",
+        )
+    return Names(base, fifo or last.endswith(".fifo"))

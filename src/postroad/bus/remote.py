@@ -104,7 +104,7 @@ class RemoteEventBus:
             needs_dedup_id=outlet.needs_dedup_id, limit=outlet.limit,
         )  # fmt: skip
         self._lane = Lane(outlet.send, longest=outlet.longest)
-        self._sender = Sender(self._lane, self.config, self._publish_breaker, fifo=outlet.fifo)
+        self._sender = Sender(self._lane, self.config, self._publish_breaker, name=outlet.name, fifo=outlet.fifo)
         self._acker = Acker(clock, self._teller.about("bus_ack_failed"))
         self._holdings = Holdings(
             visibility=self.config.visibility_timeout_seconds, most=self.config.heartbeat_max_seconds, clock=clock,

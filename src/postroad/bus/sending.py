@@ -27,11 +27,14 @@ class Sent:
 class Sender:
     """Sends the messages of one bus through its lane."""
 
-    def __init__(self, lane: Lane, config: SQSEventBusConfig, breaker: CircuitBreaker, *, fifo: bool) -> None:
+    def __init__(
+        self, lane: Lane, config: SQSEventBusConfig, breaker: CircuitBreaker, *, name: str, fifo: bool
+    ) -> None:
         self._lane = lane
         self._config = config
         self._breaker = breaker
         self._fifo = fifo
+        self._name = name
 
     def send(self, messages: Sequence[OutgoingMessage], blocked: set[str | None]) -> list[Sent]:
         """What became of each message; groups of which one failed for good are added to `blocked` and not sent."""
@@ -50,7 +53,8 @@ class Sender:
         for index in tuple(run.waiting):
             # One that waits behind a refused one of its group asks for no place.
             if index in run.waiting and (retry_after := self._breaker.admit()) is not None:
-                run.give_up(index, Sent("failed", CircuitOpenError(retry_after=retry_after)))
+                text = f"the circuit breaker of bus {self._name!r} is open: try again in {retry_after:.1f} s"
+                run.give_up(index, Sent("failed", CircuitOpenError(text, retry_after=retry_after)))
 
     def _try(self, run: _Run) -> None:
         deadline = time.monotonic() + self._config.publish_timeout_seconds

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import re
+from typing import ClassVar, Final
+
+_CREDENTIALS: Final = re.compile(
+    r"""(?P<scheme>\b[a-z][a-z0-9+.-]{1,20}(?:://|%3A%2F%2F))    # also inside a query, where it may be encoded
+    [^\s/'"&?]{1,200}(?P<at>@|%40)""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def without_credentials(text: str) -> str:
+    """Return the text with user and password of every URL in it hidden."""
+    return _CREDENTIALS.sub(r"\g<scheme>***\g<at>", text)
 
 
 class PostroadError(Exception):
-    """Something Postroad refuses or could not do."""
+    """Something Postroad refuses or could not do. Its message shows no user and password of a URL."""
 
     slug: ClassVar[str] = "error"
     status: ClassVar[int] = 500
@@ -15,8 +27,8 @@ class PostroadError(Exception):
     def __init__(
         self, message: str, *, field: str | None = None, remedy: str | None = None, nearest: str | None = None
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = without_credentials(message)
+        super().__init__(self.message)
         self.field = field
         self.nearest = nearest
         """The name that was probably meant."""

@@ -37,7 +37,7 @@ class CircuitOpenError(Unavailable):
     """Not tried, because too many calls before it failed."""
 
     slug = "circuit-open"
-    remedy = "Wait for `retry_after` seconds; the bus then tries again by itself."
+    remedy = "Publish again after `retry_after` seconds, and look for the cause in the failures before it."
 
     def __init__(self, message: str = "the circuit breaker is open", *, retry_after: float = 0.0) -> None:
         super().__init__(message)

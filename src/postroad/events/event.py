@@ -12,7 +12,7 @@ import msgspec
 from postroad.errors import InvalidInput
 from postroad.events.freezing import frozen_dataclass
 from postroad.events.identity import declare
-from postroad.events.registry import default_registry
+from postroad.events.registry import default_registry, refuse_models_with_validators
 
 T = TypeVar("T")
 
@@ -45,6 +45,7 @@ def event(cls: Any = None, /, *, name: str | None = None, version: int = 1) -> A
 def _refuse_odd_classes(cls: object) -> None:
     if not isinstance(cls, type):
         raise InvalidInput(f"@event: {cls!r} is not a class", field="cls", remedy="Write @event above a class.")
+    refuse_models_with_validators(cls)
     if issubclass(cls, _HAVE_A_FORM_OF_THEIR_OWN) or getattr(cls, "_is_protocol", False):
         raise InvalidInput(
             f"@event: {cls.__qualname__} cannot become a dataclass",

@@ -103,6 +103,7 @@ def _can_travel(value: object) -> bool:
 def _refuse_what_cannot_travel(cls: object) -> None:
     if not isinstance(cls, type):
         raise InvalidInput(f"cls: {cls!r} is not a class", field="cls", remedy="Pass the class itself.")
+    refuse_models_with_validators(cls)
     if not _can_travel(cls):
         raise InvalidInput(
             f"cls: {cls.__qualname__} is neither a dataclass nor an exception",
@@ -117,6 +118,17 @@ def _refuse_what_cannot_travel(cls: object) -> None:
         )
     if inspect.isabstract(cls):
         raise InvalidInput(f"cls: {cls.__qualname__} is abstract", field="cls", remedy="Register what derives from it.")
+
+
+def refuse_models_with_validators(cls: type) -> None:
+    """Refuse the classes of pydantic and attrs: as an event such a class would lose its validation silently."""
+    for library, mark in (("pydantic", "__pydantic_fields__"), ("attrs", "__attrs_attrs__")):
+        if hasattr(cls, mark):
+            raise InvalidInput(
+                f"cls: {cls.__qualname__} is a class of {library}, whose validation an event would not run",
+                field="cls",
+                remedy="Write @event above a plain class with the same fields, and validate before you publish.",
+            )
 
 
 def _init_only(cls: type) -> list[str]:

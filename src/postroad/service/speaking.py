@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from postroad.errors.root import without_credentials
 from postroad.http.parts import Part
 from postroad.settings import Settings, beside, data_path
 from postroad.version import __version__
@@ -63,10 +64,11 @@ class Voice:
 
     def _data(self) -> str:
         path = data_path(self._settings.url)
-        return self._settings.url if path is None else str(Path.cwd() / path)
+        return without_credentials(self._settings.url) if path is None else str(Path.cwd() / path)
 
     def _first_thing_to_try(self) -> str:
-        url = "" if self._settings.url == Settings().url else f" --url {shlex.quote(self._settings.url)}"
+        given = without_credentials(self._settings.url)
+        url = "" if given == Settings().url else f" --url {shlex.quote(given)}"
         program = _program()
         return f"{program} queue create hello{url} && {program} queue send hello --body world{url}"
 

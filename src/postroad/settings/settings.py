@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from postroad.errors.root import without_credentials
 from postroad.settings.keys import KEYS
 
 Source = Literal["flag", "env", "file", "default"]
@@ -54,4 +55,6 @@ class Settings:
         value = getattr(self, name)
         if secret:
             return None if value is None else "***"
+        if isinstance(value, str):
+            return without_credentials(value)
         return list(value) if isinstance(value, tuple) else value

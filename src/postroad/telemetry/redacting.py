@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from postroad.errors.root import without_credentials
+
 HIDDEN: Final = "***"
 _KEY: Final = re.compile(
     r"""(?<![\w-])(?![\w-]{0,60}(?:Error|Exception)\b)      # a class of error is no name of a secret
@@ -13,7 +15,6 @@ _KEY: Final = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _BEARER: Final = re.compile(r"\b(?P<name>(?:bearer|basic) +)[\w.~+/=-]{8,}", re.IGNORECASE)
-_USER: Final = re.compile(r"(?P<name>\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@'\"]{1,200}@", re.IGNORECASE)
 _KNOWN: Final = re.compile(
     r"""\b(?:AKIA|ASIA)[A-Z0-9]{16}\b                         # AWS
     |\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*                           # a JSON web token
@@ -28,5 +29,5 @@ def redact(text: str) -> str:
     """The text with passwords, tokens and keys hidden, as far as their form or their name gives them away."""
     text = _KNOWN.sub(HIDDEN, text)
     text = _BEARER.sub(rf"\g<name>{HIDDEN}", text)
-    text = _USER.sub(rf"\g<name>{HIDDEN}@", text)
+    text = without_credentials(text)
     return _KEY.sub(rf"\g<name>{HIDDEN}", text)
