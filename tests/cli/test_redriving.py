@@ -71,13 +71,29 @@ def test_redrive_without_a_confirmation_in_a_pipe_is_exit_2_and_changes_nothing(
 @pytest.mark.parametrize(
     ("options", "moved"),
     [("--type placed", 2), ("--attr EventType=paid", 1), ("--key nobody", 0), ("--failure-group 000000000000", 0),
-     ("--id nothing", 0), ("--limit 1", 1), ("--rate 1000 --stop-after 0", 3)],
+     ("--id nothing", 0), ("--limit 1", 1), ("--rate 1000 --stop-after 0", 3),
+     ("--sent-after 2020-01-01T00:00:00Z", 3), ("--sent-before 2020-01-01T00:00:00Z", 0), ("--no-native", 3),
+     ("--max-redrives 1", 3)],
 )  # fmt: skip
 def test_options_choose_what_moves(options: str, moved: int, dead_letters: Backend, postroad: Postroad) -> None:
     outcome = postroad("queue", "redrive", "orders-dlq", "--yes", "--json", *options.split())
 
     assert (outcome.code, outcome.document["moved"]) == (0, moved)
     assert visible(dead_letters, "orders") == moved
+
+
+def test_what_was_redriven_too_often_stays_unless_more_redrives_are_allowed(
+    dead_letters: Backend, postroad: Postroad
+) -> None:
+    postroad("queue", "redrive", "orders-dlq", "--yes")
+    queue = dead_letters.queue("orders")
+    queue.reject(queue.receive(), reason="poison", error="ValueError: bad amount")
+
+    once = postroad("queue", "redrive", "orders-dlq", "--yes", "--json", "--max-redrives", "1")
+    twice = postroad("queue", "redrive", "orders-dlq", "--yes", "--json", "--max-redrives", "2")
+
+    assert (once.document["moved"], once.document["skipped"]) == (0, {"max_redrives": 3})
+    assert twice.document["moved"] == 3
 
 
 def test_messages_are_chosen_by_id(dead_letters: Backend, postroad: Postroad) -> None:
@@ -101,7 +117,8 @@ def test_another_destination_can_be_named(dead_letters: Backend, postroad: Postr
     ("options", "field"),
     [("--rate 0", "rate"), ("--rate -1", "rate"), ("--rate nan", "rate"), ("--limit 0", "limit"),
      ("--stop-after -1", "stop_after"), ("--attr x", "attr"), ("--canary -1", "canary"),
-     ("--canary-wait soon", "canary_wait")],
+     ("--canary-wait soon", "canary_wait"), ("--sent-before yesterday", "sent_before"),
+     ("--max-redrives 0", "max_redrives")],
 )  # fmt: skip
 def test_a_bad_option_is_exit_2_and_named(options: str, field: str, dead_letters: Backend, postroad: Postroad) -> None:
     outcome = postroad("queue", "redrive", "orders-dlq", "--yes", "--json", *options.split())

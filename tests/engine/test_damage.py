@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from postroad import Delivery, OutgoingMessage, Queue, QueueSpec
+from postroad import Delivery, OutgoingMessage, Queue, QueueSpec, connect
 from postroad.connections.engine import Engine
+from postroad.errors import StorageDamaged
 from postroad.queues import redrive
 from postroad.queues.markers import read_dead
 from postroad.queues.sqlite import SQLiteQueues
@@ -78,3 +81,15 @@ def test_a_changed_message_without_dead_letters_is_set_aside_and_holds_up_nobody
     assert ["Damaged" in message.attributes for message in queue.peek()] == [True]
     assert queue.stats().visible == 0
     engine.close()
+
+
+def test_a_table_that_another_program_removed_is_damage_and_not_a_question_of_permissions(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    connect(url).close()
+    drop = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('DROP TABLE lease'); c.commit(); c.close()"
+    subprocess.run([sys.executable, "-c", drop, str(tmp_path / "a.db")], check=True)
+
+    with connect(url) as backend, pytest.raises(StorageDamaged, match="no such table") as caught:
+        backend.create_queue(QueueSpec("q")).receive()
+
+    assert "backup" in caught.value.remedy

@@ -10,10 +10,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from postroad.errors import ConfigurationError
+from postroad.errors import ConfigurationError, InvalidInput
 from postroad.operations import AuditLog
 from postroad.testing import FakeClock
 
@@ -211,3 +212,14 @@ def test_the_file_lies_where_it_was_told_or_beside_the_data(tmp_path: Path, monk
     assert beside == tmp_path / "data" / "postroad-audit.jsonl"
     assert here == Path("postroad-audit.jsonl")
     assert AuditLog().path == tmp_path / "told.jsonl"
+
+
+@pytest.mark.parametrize("detail", [{"rate": float("nan")}, {"at": datetime(2026, 1, 1, tzinfo=UTC)}, {("a",): 1}])
+def test_a_detail_that_is_no_json_is_refused_by_name_and_nothing_is_recorded(log: AuditLog, detail: Any) -> None:
+    fill(log)
+
+    with pytest.raises(InvalidInput, match="detail") as caught:
+        log.append("purge", "orders", detail)
+
+    assert caught.value.field == "detail"
+    assert log.verify().records == 3

@@ -93,6 +93,7 @@ def test_what_cannot_be_read_is_refused_with_its_path_and_the_nearest_name(
 
     assert refused.value.field == path
     assert refused.value.nearest == nearest
+    assert nearest is None or refused.value.remedy == f"Write {nearest!r}."
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,9 @@ import typer
 
 from postroad.cli.call import Call
 from postroad.cli.completion import topic_names
-from postroad.cli.durations import duration
+from postroad.cli.durations import duration, moment, per_second
 from postroad.cli.errors import ANSWER_IS_NO
 from postroad.cli.output import write, write_json
-from postroad.cli.redriving import per_second
 from postroad.cli.verbs import add_verb
 from postroad.errors import InvalidInput, PostroadError, QueueNotFound, TopicNotFound
 
@@ -36,17 +35,6 @@ def add_to(app: typer.Typer) -> None:
     add_verb(app, "tail", tail, example="postroad bus tail orders --type orders.placed --timeout 1m")
     add_verb(app, "replay", replay, example="postroad bus replay orders --to orders-again --since 2026-01-31T00:00:00Z")
     add_verb(app, "sweep", sweep, example="postroad bus sweep orders")
-
-
-def moment(text: str) -> datetime:
-    """A time with its zone."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise typer.BadParameter(f'"{text}" is not a time with its zone, such as 2026-01-31T08:00:00Z')
-    return found
 
 
 def publish(

@@ -1,8 +1,10 @@
-"""Durations on the command line: `30`, `30s`, `5m`, `2h`, `7d`."""
+"""Durations, times and rates on the command line: `30s`, `2026-01-31T08:00:00Z`, `50`."""
 
 from __future__ import annotations
 
+import math
 import re
+from datetime import datetime
 
 import typer
 
@@ -17,6 +19,28 @@ def duration(text: str) -> float:
         raise typer.BadParameter(f'"{text}" is not a duration such as 30, 30s, 5m, 2h or 7d')
     seconds = float(match[1]) * _SECONDS[match[2]]
     return int(seconds) if seconds.is_integer() else seconds
+
+
+def moment(text: str) -> datetime:
+    """A time with its zone."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise typer.BadParameter(f'"{text}" is not a time with its zone, such as 2026-01-31T08:00:00Z')
+    return found
+
+
+def per_second(text: str) -> float:
+    """A rate above zero."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise typer.BadParameter(f'"{text}" is not a number of messages per second above 0')
+    return rate
 
 
 def spoken(seconds: float | None) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +13,7 @@ import typer
 from postroad.cli.call import Call
 from postroad.cli.completion import queue_names
 from postroad.cli.confirming import confirm_yes
-from postroad.cli.durations import duration
+from postroad.cli.durations import duration, moment, per_second
 from postroad.cli.errors import ANSWER_IS_NO
 from postroad.cli.messages import attributes
 from postroad.cli.stopping import interrupted_by_sigterm
@@ -35,17 +35,6 @@ def add_to(app: typer.Typer) -> None:
     add_verb(app, "redrive", redrive, example=_EXAMPLE, destructive=True)
 
 
-def per_second(text: str) -> float:
-    """A rate above zero."""
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = math.nan
-    if not 0 < rate < math.inf:
-        raise typer.BadParameter(f'"{text}" is not a number of messages per second above 0')
-    return rate
-
-
 def redrive(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="DLQ", help="The dead-letter queue.", autocompletion=queue_names)],
@@ -57,7 +46,24 @@ def redrive(
     type_: Annotated[str | None, typer.Option("--type", metavar="T", help="Only this event type.")] = None,
     attr: Annotated[list[str] | None, typer.Option(metavar="K=V", help="Only with this attribute; repeatable.")] = None,
     id_: Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message; repeatable.")] = None,
+    sent_after: Annotated[
+        datetime | None, typer.Option(parser=moment, metavar="TIME", help="Only what was first sent after this time.")
+    ] = None,
+    sent_before: Annotated[
+        datetime | None, typer.Option(parser=moment, metavar="TIME", help="Only what was first sent before this time.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Move at most so many.")] = None,
+    max_redrives: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Leave what was redriven this many times already (3).")
+    ] = None,
+    native: Annotated[
+        bool | None,
+        typer.Option(
+            "--native/--no-native",
+            show_default=False,
+            help="Have SQS move a whole queue by itself, or never; by default it does where it can.",
+        ),
+    ] = None,
     rate: Annotated[
         float | None, typer.Option(parser=per_second, metavar="R", help="Move at most so many per second.")
     ] = None,
@@ -80,10 +86,14 @@ def redrive(
         _show_tasks(call, name)
         return
     match = Match(
-        fingerprint=failure_group, key=key, event_type=type_, attributes=attributes(attr or []), ids=tuple(id_ or ())
+        fingerprint=failure_group, key=key, event_type=type_, attributes=attributes(attr or []), ids=tuple(id_ or ()),
+        sent_before=sent_before, sent_after=sent_after,
     )  # fmt: skip
     options: dict[str, Any] = {"to": to, "match": match, "limit": limit, "rate": rate, "canary": canary,
-                               "stop_after": stop_after}  # fmt: skip
+                               "stop_after": stop_after, "native": native}  # fmt: skip
+    if max_redrives is not None:
+        # SQS itself would move what was redriven too often as well.
+        options.update(max_redrives=max_redrives, native=bool(native))
     if canary_wait is not None:
         options["canary_wait"] = canary_wait
     with call.backend() as backend:

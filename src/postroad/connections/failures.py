@@ -23,6 +23,11 @@ def translate(error: apsw.Error | OSError, path: Path) -> PostroadError:
         return StorageDamaged(f"{path}: the file is damaged: {error}")
     if isinstance(error, apsw.BusyError):
         return Unavailable(f"{path}: another process kept the file locked for 5 seconds", remedy="Try again.")
+    if isinstance(error, apsw.SQLError) and str(error).startswith(("no such table", "no such column")):
+        return StorageDamaged(
+            f"{path}: {error}",
+            remedy="Another program has changed the file: restore a backup, or name a file that Postroad made.",
+        )
     if isinstance(error, apsw.IOError) and getattr(error, "extendedresult", None) in _UNSURE:
         return OutcomeUnknown(f"{path}: the disk did not confirm the write: {error}")
     return Unavailable(f"{path}: {error}", remedy="Check the file, its directory and its permissions.")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import ConfigurationError
+from postroad.errors import ConfigurationError, InvalidInput
 from postroad.settings import actor as settings_actor
 from postroad.settings import audit_path, default_url
 
@@ -195,7 +195,14 @@ def _line(record: AuditRecord) -> bytes:
 
 
 def _canonical(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    try:
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(
+            f"detail: cannot be written as JSON: {error}",
+            field="detail",
+            remedy="Give text, finite numbers, booleans, lists and mappings with text keys; nothing was recorded.",
+        ) from error
 
 
 def _sync_directory(directory: Path) -> None:

@@ -65,10 +65,7 @@ def _resource(entry: dict[str, Any], path: str) -> Any:
     kind = entry.get("kind")
     if not isinstance(kind, str) or kind not in BY_KIND:
         where = f"{path}.kind"
-        raise TopologyError(
-            f"{where}: {kind!r} is not a kind of resource", field=where, nearest=_nearest(kind, BY_KIND),
-            remedy=f"The kinds are {', '.join(BY_KIND)}.",
-        )  # fmt: skip
+        raise _unknown(f"{where}: {kind!r} is not a kind of resource", where, kind, BY_KIND, "kinds")
     declared = BY_KIND[kind]
     settings = {key: value for key, value in entry.items() if key != "kind"}
     _check_fields(declared, settings, path, besides=("kind",))
@@ -123,14 +120,14 @@ def _check_fields(declared: type[Any], value: Mapping[str, Any], path: str, besi
 def _check_keys(value: Mapping[str, Any], known: Collection[str], path: str) -> None:
     for key in value:
         if key not in known:
-            raise TopologyError(
-                f"{path}: {key!r} is not a known key", field=f"{path}.{key}", nearest=_nearest(key, known),
-                remedy=f"The keys are {', '.join(known)}.",
-            )  # fmt: skip
+            raise _unknown(f"{path}: {key!r} is not a known key", f"{path}.{key}", key, known, "keys")
 
 
-def _nearest(name: object, known: Collection[str]) -> str | None:
-    return nearest(name, known) if isinstance(name, str) else None
+def _unknown(text: str, field: str, name: object, known: Collection[str], plural: str) -> TopologyError:
+    """The error that names the known word that was probably meant, or lists all of them where none is near."""
+    near = nearest(name, known) if isinstance(name, str) else None
+    remedy = f"The {plural} are {', '.join(known)}." if near is None else f"Write {near!r}."
+    return TopologyError(text, field=field, nearest=near, remedy=remedy)
 
 
 def _object(value: Any, path: str) -> dict[str, Any]:
