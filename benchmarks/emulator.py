@@ -1,10 +1,11 @@
-"""A ministack of one's own for the rows that need SQS."""
+"""An emulator of one's own for the rows that need AWS: ministack, or moto for the calls that ministack lacks."""
 
 from __future__ import annotations
 
 import os
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -25,15 +26,27 @@ def version() -> str | None:
 
 @contextmanager
 def running(directory: Path) -> Iterator[str]:
-    """Start it, give its URL, and end it."""
+    """Start ministack, give its URL, and end it."""
     port = _free_port()
     environment = {**os.environ, "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "LOG_LEVEL": "ERROR"}
     environment["TMPDIR"] = str(directory)
+    yield from _served([str(PROGRAM)], environment, port, "/_ministack/health", directory)
+
+
+@contextmanager
+def running_moto(directory: Path) -> Iterator[str]:
+    """Start a moto server, give its URL, and end it."""
+    port = _free_port()
+    command = [str(Path(sys.executable).parent / "moto_server"), "--host", "127.0.0.1", "--port", str(port)]
+    yield from _served(command, dict(os.environ), port, "/moto-api/", directory)
+
+
+def _served(command: list[str], environment: dict[str, str], port: int, path: str, directory: Path) -> Iterator[str]:
     quiet = subprocess.DEVNULL
-    process = subprocess.Popen([str(PROGRAM)], cwd=directory, env=environment, stdout=quiet, stderr=quiet)
+    process = subprocess.Popen(command, cwd=directory, env=environment, stdout=quiet, stderr=quiet)
     try:
         url = f"http://127.0.0.1:{port}"
-        _wait_for(f"{url}/_ministack/health", process)
+        _wait_for(f"{url}{path}", process)
         yield url
     finally:
         process.kill()

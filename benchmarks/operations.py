@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest import mock
 
 import postroad
 from benchmarks import ours
+from benchmarks.emulator import REGION, running_moto
 from benchmarks.frame import Load, Loads, Open, Opened, Row, Side, WrongResult
 from benchmarks.growth import FILL_BATCH
 from benchmarks.limits import limit
+from benchmarks.sqs import CREDENTIALS, counted_requests
 from benchmarks.workload import PADDING
 from postroad import OutgoingMessage, Queue, QueueSpec
 from postroad.documents import queue_detail, queue_row
@@ -47,6 +51,56 @@ def _dead_letters(directory: Path, count: int) -> Iterator[postroad.Backend]:
         backend.create_queue(QueueSpec(HOME, visibility=600, dead_letter=DEAD))
         _fill(backend.queue(DEAD), count)
         yield backend
+
+
+@contextmanager
+def _account(directory: Path, queues: int) -> Iterator[postroad.Backend]:
+    """A backend on emulated SQS with so many queues beside the dead letters and their source."""
+    with ExitStack() as stack:
+        endpoint = stack.enter_context(running_moto(directory))
+        told = {**CREDENTIALS, "POSTROAD_AUDIT_LOG": str(directory / "audit.jsonl")}
+        stack.enter_context(mock.patch.dict(os.environ, told))
+        backend = stack.enter_context(postroad.connect(f"aws://{REGION}?endpoint_url={endpoint}"))
+        backend.create_queue(QueueSpec(DEAD))
+        backend.create_queue(QueueSpec(HOME, dead_letter=DEAD))
+        for number in range(queues):
+            backend.create_queue(QueueSpec(f"other-{number}"))
+        yield backend
+
+
+@contextmanager
+def _listing(directory: Path, load: Load) -> Iterator[Opened]:
+    """Requests for each queue of a list with what they hold."""
+    with _account(directory, load.crowd) as backend:
+
+        def run() -> float:
+            with counted_requests() as requests:
+                found = backend.overviews()
+            if len(found) != load.crowd + 2:
+                raise WrongResult(f"{len(found)} queues are listed of {load.crowd + 2}")
+            return len(requests) / len(found)
+
+        yield Opened(run)
+
+
+def _redriving_on_sqs(queues: Callable[[Load], int]) -> Open:
+    """Requests of one redrive beside so many other queues."""
+
+    @contextmanager
+    def opened(directory: Path, load: Load) -> Iterator[Opened]:
+        with _account(directory, queues(load)) as backend:
+
+            def run() -> float:
+                backend.queue(DEAD).send([_letter(number) for number in range(BATCH)])
+                with counted_requests() as requests:
+                    report = redrive(backend, DEAD, native=False, stop_after=0)
+                if report.moved != BATCH:
+                    raise WrongResult(f"{report.moved} of {BATCH} were moved")
+                return float(len(requests))
+
+            yield Opened(run)
+
+    return opened
 
 
 def _fill(queue: Queue, count: int) -> None:
@@ -191,7 +245,22 @@ def _loads(full: int, quick: int) -> Loads:
 
 _REDRIVEN = _loads(100_000, 20_000)
 
+_CALLS = Loads(
+    full=Load(messages=BATCH, crowd=34), quick=Load(messages=BATCH, crowd=34), smallest=Load(messages=BATCH, crowd=12)
+)
+
 ROWS = [
+    Row(
+        name="queue-list-calls", unit="ratio", target=1.0, loads=_CALLS,
+        what="HTTP requests for each queue in a list of queues on SQS (fewer is better)",
+        ours=Side(label="postroad", package="postroad", open=_listing), peer=limit("limit of 1.1", 1.1),
+    ),
+    Row(
+        name="redrive-calls", unit="ratio", target=1.0, loads=_CALLS,
+        what="HTTP requests of a redrive on SQS beside 34 other queues against one beside none (fewer is better)",
+        ours=Side(label="34 other queues", open=_redriving_on_sqs(lambda load: load.crowd)),
+        peer=Side(label="no other queue", open=_redriving_on_sqs(lambda _: 0)),
+    ),
     Row(
         name="redrive-loop", unit="per_second", target=2.0, loads=_REDRIVEN,
         what="redrive of 100,000 messages against a loop of receive, send and ack in tens",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ import postroad
 from postroad import failpoints
 from postroad.cli.errors import exit_code
 from postroad.errors import NotSupported, PurgeRunning, Unavailable
-from postroad.operations import AuditLog, Match, failure_groups, purge, redrive
+from postroad.operations import AuditLog, Match, doctor, failure_groups, purge, redrive
 from postroad.queues import OutgoingMessage, Queue, QueueSpec
 from postroad.wiring import Backend
 
@@ -72,7 +73,7 @@ def test_an_endpoint_without_move_tasks_is_redriven_by_us(backend: Backend, uniq
     chosen = redrive(backend, dead.name, match=Match(fingerprint=groups.groups[0].fingerprint))
     rest = redrive(backend, dead.name)
 
-    assert (groups.scanned, groups.complete, [group.count for group in groups.groups]) == (3, False, [2, 1])
+    assert (groups.scanned, groups.complete, [group.count for group in groups.groups]) == (3, True, [2, 1])
     assert (chosen.status, chosen.moved, rest.status, rest.moved) == ("done", 2, "done", 1)
     assert sorted(drained(jobs)) == ["a", "b", "c"]
 
@@ -128,3 +129,85 @@ def test_a_second_purge_within_a_minute_is_refused(on_moto: Backend, unique: Cal
 
     assert exit_code(refused.value) == 1
     assert "PurgeRunning" in list(AuditLog().read())[-1].detail["error"]
+
+
+def calls_of(backend: Backend) -> list[str]:
+    """The operations that the backend asks SQS for from now on."""
+    seen: list[str] = []
+    ground: Any = backend._ground
+    ground._connection.sqs.meta.events.register("before-call.sqs", lambda model, **_: seen.append(model.name))
+    return seen
+
+
+@pytest.fixture
+def crowded(on_moto: Backend, unique: Callable[[str], str]) -> tuple[Backend, str]:
+    """Twenty-four queues that share their beginning."""
+    prefix = unique("crowd")
+    for number in range(24):
+        on_moto.create_queue(QueueSpec(f"{prefix}-{number}"))
+    return on_moto, prefix
+
+
+def test_a_list_of_queues_takes_one_call_for_each_of_them(crowded: tuple[Backend, str]) -> None:
+    backend, prefix = crowded
+    calls = calls_of(backend)
+
+    names = [name for name in backend.queues() if name.startswith(prefix)]
+    found = backend.overviews(names)
+
+    assert [overview.spec.name for overview in found] == sorted(names)
+    assert len(found) == 24
+    assert len(calls) <= 1.1 * 24
+
+
+def test_a_doctor_takes_one_call_for_each_queue_and_a_few_more(crowded: tuple[Backend, str]) -> None:
+    backend, _ = crowded
+    calls = calls_of(backend)
+
+    doctor(backend)
+
+    assert calls.count("GetQueueAttributes") <= len(backend.queues())
+    assert len(calls) <= 1.2 * len(backend.queues())
+
+
+def test_the_calls_of_a_redrive_do_not_depend_on_how_many_queues_there_are(
+    on_moto: Backend, unique: Callable[[str], str]
+) -> None:
+    def calls_of_a_redrive() -> list[str]:
+        jobs, dead = made(on_moto, unique)
+        bury(jobs, "a", "b", error="ValueError: no")
+        calls = calls_of(on_moto)
+        assert redrive(on_moto, dead.name, native=False, stop_after=0).moved == 2
+        return calls
+
+    before = calls_of_a_redrive()
+    for number in range(12):
+        on_moto.create_queue(QueueSpec(unique(f"other-{number}")))
+    after = calls_of_a_redrive()
+
+    assert len(after) <= len(before)
+    assert "ListQueues" not in after
+
+
+def test_groups_of_sqs_look_at_every_message_and_give_all_of_them_back(
+    backend: Backend, unique: Callable[[str], str]
+) -> None:
+    jobs, dead = made(backend, unique)
+    bury(jobs, *map(str, range(25)), error="ValueError: no [a.py:f]")
+    bury(jobs, *map(str, range(10)), error="KeyError: 'x' [b.py:g]")
+
+    found = failure_groups(backend, dead.name)
+    part = failure_groups(backend, dead.name, limit=10)
+
+    assert ([group.count for group in found.groups], found.scanned, found.complete) == ([25, 10], 35, True)
+    assert (part.scanned, part.complete) == (10, False)
+    assert len(drained(dead)) == 35
+
+
+def test_groups_of_a_queue_that_has_dead_letters_itself_are_refused(
+    backend: Backend, unique: Callable[[str], str]
+) -> None:
+    jobs, _ = made(backend, unique)
+
+    with pytest.raises(NotSupported, match="counts as receiving"):
+        failure_groups(backend, jobs.name)

@@ -36,8 +36,8 @@ class Account:
     def queue_spec(self, name: str) -> QueueSpec:
         return self._queues.queue_spec(name)
 
-    def queues(self) -> list[str]:
-        return self._queues.queues()
+    def sources(self, dead_letters: str) -> list[str]:
+        return self._queues.sources(dead_letters)
 
     def audit_log(self) -> AuditLog:
         return AuditLog()
@@ -48,9 +48,13 @@ def account(
     scripted: Endpoint, scripted_aws: AwsConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Account:
     monkeypatch.setenv("POSTROAD_AUDIT_LOG", str(tmp_path / "audit.jsonl"))
-    names = ["jobs", "jobs-dlq", "other"]
     scripted.on("GetQueueUrl", lambda call: Answer({"QueueUrl": f"{scripted.url}/123456789012/{call['QueueName']}"}))
-    scripted.on("ListQueues", Answer({"QueueUrls": [f"{scripted.url}/123456789012/{name}" for name in names]}))
+    scripted.on(
+        "ListDeadLetterSourceQueues",
+        lambda call: Answer(
+            {"queueUrls": [f"{scripted.url}/123456789012/jobs"] if call["QueueUrl"].endswith("/jobs-dlq") else []}
+        ),
+    )
     scripted.on("GetQueueAttributes", attributes)
     scripted.on("StartMessageMoveTask", Answer({"TaskHandle": "handle-1"}))
     scripted.on("ListMessageMoveTasks", Answer({"Results": []}))
@@ -182,7 +186,7 @@ def test_the_tasks_that_sqs_remembers_are_listed(scripted: Endpoint, account: Ac
 def test_who_may_not_list_queues_finds_the_source_in_the_dead_letters_own_policy(
     scripted: Endpoint, account: Account
 ) -> None:
-    scripted.on("ListQueues", error("AccessDenied", 403))
+    scripted.on("ListDeadLetterSourceQueues", error("AccessDenied", 403))
 
     assert redrive(account, "jobs-dlq").destinations == {"jobs": 8}
 

@@ -79,10 +79,11 @@ def list_(
 ) -> None:
     """List the queues with what they hold."""
     from postroad.cli.tables import queue_table
-    from postroad.documents import queue_row
+    from postroad.documents import overview_row
 
     with call.backend() as backend:
-        rows = [queue_row(backend, name) for name in backend.queues() if name.startswith(prefix)]
+        names = [name for name in backend.queues() if name.startswith(prefix)]
+        rows = [overview_row(overview) for overview in backend.overviews(names)]
     call.show({"items": rows}, queue_table(rows))
 
 

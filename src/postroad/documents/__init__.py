@@ -17,13 +17,13 @@ from postroad.documents.queues import (
     failure_groups_document,
     move_task,
     open_queue,
+    overview_row,
     peeked,
     queue_detail,
     queue_not_found,
     queue_row,
     redrive_report,
     settings_document,
-    sources,
 )
 from postroad.documents.tasks import submitted, task_document
 from postroad.settings.names import nearest
@@ -44,6 +44,7 @@ __all__ = [
     "move_task",
     "nearest",
     "open_queue",
+    "overview_row",
     "peeked",
     "problem",
     "published",
@@ -54,7 +55,6 @@ __all__ = [
     "registered",
     "remedy",
     "settings_document",
-    "sources",
     "submitted",
     "task_document",
     "timeline",

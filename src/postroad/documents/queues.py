@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from postroad.errors import QueueNotFound
-from postroad.queues import Delivery, PeekedMessage, Queue, QueueSpec
+from postroad.queues import Delivery, PeekedMessage, Queue, QueueOverview, QueueSpec
 from postroad.settings.names import nearest
 
 if TYPE_CHECKING:
@@ -32,9 +32,15 @@ def queue_not_found(backend: Backend, name: str) -> QueueNotFound:
 
 def queue_row(backend: Backend, name: str) -> dict[str, Any]:
     """One queue in a list: its kind, its dead-letter queue and what it holds."""
-    queue = open_queue(backend, name)
-    spec = backend.queue_spec(name)
-    stats = queue.stats()
+    found = backend.overviews([name])
+    if not found:
+        raise queue_not_found(backend, name)
+    return overview_row(found[0])
+
+
+def overview_row(overview: QueueOverview) -> dict[str, Any]:
+    """One queue in a list, as it was looked at."""
+    spec, stats = overview.spec, overview.stats
     return {
         "name": spec.name,
         "fifo": spec.fifo,
@@ -49,12 +55,7 @@ def queue_row(backend: Backend, name: str) -> dict[str, Any]:
 def queue_detail(backend: Backend, name: str) -> dict[str, Any]:
     """One queue with its settings and the queues whose dead letters it takes."""
     row = queue_row(backend, name)
-    return {**row, "settings": settings_document(backend.queue_spec(name)), "sources": sources(backend, name)}
-
-
-def sources(backend: Backend, name: str) -> list[str]:
-    """The queues that use this one as their dead-letter queue."""
-    return [other for other in backend.queues() if backend.queue_spec(other).dead_letter == name]
+    return {**row, "settings": settings_document(backend.queue_spec(name)), "sources": backend.sources(name)}
 
 
 def settings_document(spec: QueueSpec) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from postroad.errors import QueueNotFound
 from postroad.operations.audit import AuditLog
 from postroad.operations.live_databases import dsn_findings, engine_findings
 from postroad.operations.live_files import file_findings
-from postroad.operations.live_queues import QueueStore, dead_letter_findings, live_specs, setting_findings
+from postroad.operations.live_queues import QueueStore, dead_letter_findings, setting_findings
 from postroad.operations.window_algebra import Seconds, seconds, window_findings
 from postroad.settings import nearest
 from postroad.topology.findings import Finding
@@ -32,12 +32,13 @@ def doctor(
     inbox_retention: Seconds | None = None,
 ) -> tuple[Finding, ...]:
     """Look at the queues and files of the store and at the database of the DSN, change nothing; errors come first."""
-    specs = live_specs(backend)
+    overviews = backend.overviews()
+    specs = {overview.spec.name: overview.spec for overview in overviews}
     p99 = _checked(handler_p99 or {}, specs)
     findings = [
-        *setting_findings(backend, specs, p99),
+        *setting_findings(overviews, p99),
         *window_findings(specs, outbox_horizon=outbox_horizon, inbox_retention=inbox_retention),
-        *dead_letter_findings(backend, specs),
+        *dead_letter_findings(backend, overviews),
         *engine_findings(backend.url),
         *file_findings(backend.url, backend.clock.now()),
         *_audit_findings(backend.audit_log()),

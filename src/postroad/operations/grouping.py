@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from postroad.errors import NotSupported
 from postroad.queues import PeekedMessage, Queue, QueueDirectory
 from postroad.queues.bounds import check_whole
 from postroad.queues.markers import read_dead
@@ -14,7 +15,8 @@ from postroad.queues.moving import as_movable
 
 _SAMPLES = 5
 _PAGE = 500
-_MOST_SAMPLED = 1_000
+_MOST_RECEIVED = 10_000
+"""How many messages are looked at by default where a look is a receive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,16 @@ class FailureGroups:
 def failure_groups(backend: QueueDirectory, queue: str, *, limit: int | None = None) -> FailureGroups:
     """Group what the queue holds by what it died of, looking at `limit` messages at the most. It changes nothing.
 
-    On SQS it is a sample.
+    On SQS looking is receiving: messages are hidden until the look ends, and `limit` is 10,000 unless given.
     """
     if limit is not None:
         check_whole(limit, "limit", 1)
     source = backend.queue(queue)
+    if not source.traits.peeks_clean and backend.queue_spec(queue).dead_letter is not None:
+        raise NotSupported(
+            f"queue {queue!r}: looking at it counts as receiving: often enough, it sends messages to the dead letters",
+            remedy="Group its dead-letter queue instead.",
+        )
     groups: dict[str, _Group] = {}
     scanned = 0
     complete = True
@@ -61,16 +68,18 @@ def failure_groups(backend: QueueDirectory, queue: str, *, limit: int | None = N
 
 def _pages(queue: Queue, limit: int | None) -> Iterator[tuple[list[PeekedMessage], bool]]:
     """The messages in parts, each with whether it ends the queue."""
-    if not queue.traits.peeks_clean:
-        yield queue.peek(limit=min(limit or _MOST_SAMPLED, _MOST_SAMPLED)), False
-        return
+    if limit is None and not queue.traits.peeks_clean:
+        limit = _MOST_RECEIVED
     source, cursor, left = as_movable(queue), None, limit
-    while left is None or left > 0:
-        looked = source.look(cursor=cursor, limit=_PAGE if left is None else min(_PAGE, left))
-        yield list(looked.messages), looked.cursor is None
-        if (cursor := looked.cursor) is None:
-            return
-        left = None if left is None else left - len(looked.messages)
+    try:
+        while left is None or left > 0:
+            looked = source.look(cursor=cursor, limit=_PAGE if left is None else min(_PAGE, left))
+            yield list(looked.messages), looked.cursor is None
+            if (cursor := looked.cursor) is None:
+                return
+            left = None if left is None else left - len(looked.messages)
+    finally:
+        source.stop(cursor)
 
 
 class _Group:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Final, Protocol
@@ -10,11 +10,10 @@ from typing import Final, Protocol
 from postroad.agents.tables import DEAD_QUEUE, REJECTED_QUEUE
 from postroad.clock import Clock
 from postroad.errors import QueueNotFound
-from postroad.queues import Queue, QueueSpec
+from postroad.queues import Queue, QueueOverview, QueueSpec
 from postroad.settings import nearest
 from postroad.topology.findings import Finding
 from postroad.topology.queue_linting import lint_queues, unencrypted
-from postroad.topology.site import Site
 
 Specs = Mapping[str, QueueSpec]
 EXPIRING_SECONDS: Final = 172_800
@@ -26,41 +25,31 @@ class QueueStore(Protocol):
 
     clock: Clock
 
-    def queues(self) -> list[str]: ...
     def queue(self, name: str) -> Queue: ...
-    def queue_spec(self, name: str) -> QueueSpec: ...
-    def site(self) -> Site: ...
+    def overviews(self) -> list[QueueOverview]: ...
 
 
-def live_specs(store: QueueStore) -> dict[str, QueueSpec]:
-    """The settings of every queue; one that is removed meanwhile is left out."""
-    specs = {}
-    for name in store.queues():
-        with suppress(QueueNotFound):
-            specs[name] = store.queue_spec(name)
-    return specs
-
-
-def setting_findings(store: QueueStore, specs: Specs, handler_p99: Mapping[str, float]) -> Iterator[Finding]:
+def setting_findings(overviews: Sequence[QueueOverview], handler_p99: Mapping[str, float]) -> Iterator[Finding]:
     """What lint says of declared queues, said of live ones."""
+    specs = {overview.spec.name: overview.spec for overview in overviews}
     yield from lint_queues(specs, handler_p99=handler_p99, ends=_ENDS)
     for spec in specs.values():
         if spec.dead_letter is not None and spec.dead_letter not in specs:
             yield _no_dead_letters(spec.name, spec.dead_letter, specs)
-    site = store.site()
-    yield from (unencrypted(name) for name in specs if site.stores_in_clear(name))
+    yield from (unencrypted(overview.spec.name) for overview in overviews if overview.in_clear)
 
 
-def dead_letter_findings(store: QueueStore, specs: Specs) -> Iterator[Finding]:
+def dead_letter_findings(store: QueueStore, overviews: Sequence[QueueOverview]) -> Iterator[Finding]:
     """Dead letters that wait for somebody, and those that are about to expire."""
-    targets = {spec.dead_letter for spec in specs.values()} | set(_ENDS)
-    for name in sorted(name for name in targets if name is not None and name in specs):
-        with suppress(QueueNotFound):
-            yield from _waiting(store.queue(name), specs[name], store.clock.now())
+    targets = {overview.spec.dead_letter for overview in overviews} | set(_ENDS)
+    for overview in overviews:
+        if overview.spec.name in targets:
+            with suppress(QueueNotFound):
+                yield from _waiting(store, overview)
 
 
-def _waiting(queue: Queue, spec: QueueSpec, now: datetime) -> Iterator[Finding]:
-    stats = queue.stats()
+def _waiting(store: QueueStore, overview: QueueOverview) -> Iterator[Finding]:
+    spec, stats = overview.spec, overview.stats
     held = stats.visible + stats.in_flight + stats.delayed
     if not held:
         return
@@ -71,7 +60,7 @@ def _waiting(queue: Queue, spec: QueueSpec, now: datetime) -> Iterator[Finding]:
     )  # fmt: skip
     age = stats.oldest_age_seconds
     if age is None and spec.dead_letter is None:
-        age = _sampled_age(queue, now)
+        age = _sampled_age(store.queue(spec.name), store.clock.now())
     left = None if age is None else spec.retention - age
     if left is not None and left < EXPIRING_SECONDS:
         message = f"{spec.name}: the oldest dead letter is lost in {max(0.0, left) / 3600:.1f} hours"

@@ -17,6 +17,7 @@ from postroad.queues.port import (
 )
 from postroad.queues.redrive import RedriveReport, redrive
 from postroad.queues.spec import QueueSpec
+from postroad.queues.stores import QueueOverview
 
 __all__ = [
     "AckResult",
@@ -32,6 +33,7 @@ __all__ = [
     "PeekedMessage",
     "Queue",
     "QueueDirectory",
+    "QueueOverview",
     "QueueSpec",
     "QueueStats",
     "QueueTraits",

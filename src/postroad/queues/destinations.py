@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from postroad.errors import AmbiguousSource, ConfigurationError, InvalidName, NotPermitted, QueueNotFound
 from postroad.queues.markers import read_dead
@@ -17,6 +17,13 @@ class QueueDirectory(Protocol):
     def queue(self, name: str) -> Queue: ...
     def queue_spec(self, name: str) -> QueueSpec: ...
     def queues(self) -> list[str]: ...
+
+
+@runtime_checkable
+class TellsSources(Protocol):
+    """A directory that knows who uses a queue as dead letters, without a look at every queue."""
+
+    def sources(self, dead_letters: str) -> list[str]: ...
 
 
 class Destinations:
@@ -73,18 +80,18 @@ class Destinations:
         return sources[0]
 
     def _sources(self) -> list[str]:
-        specs = (self._spec(name) for name in self._candidates())
-        return [spec.name for spec in specs if spec is not None and spec.dead_letter == self._dead_letters]
-
-    def _candidates(self) -> Sequence[str]:
         try:
-            return self._directory.queues()
+            if isinstance(self._directory, TellsSources):
+                return self._directory.sources(self._dead_letters)
+            candidates: Sequence[str] = self._directory.queues()
         except NotPermitted:
             # An operator need not be allowed to list queues: the dead letters themselves may tell who uses them.
             allowed = self._directory.queue_spec(self._dead_letters).redrive_allow
             if isinstance(allowed, str):
                 raise
-            return allowed
+            candidates = allowed
+        specs = (self._spec(name) for name in candidates)
+        return [spec.name for spec in specs if spec is not None and spec.dead_letter == self._dead_letters]
 
     def _spec(self, name: str) -> QueueSpec | None:
         try:

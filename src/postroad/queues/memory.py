@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 
 from postroad.clock import SYSTEM_CLOCK, Clock
@@ -24,6 +24,7 @@ from postroad.queues.port import (
 from postroad.queues.shelf import Kept, Shelf
 from postroad.queues.shelves import Shelves
 from postroad.queues.spec import MAX_VISIBILITY, QueueSpec, check_name, check_spec
+from postroad.queues.stores import QueueOverview, overviews_one_by_one, sources_one_by_one
 
 # A waiting receiver looks again this often, since leases end without anybody telling it.
 _LOOK_AGAIN = 0.05
@@ -82,6 +83,14 @@ class MemoryQueues:
         """The names of all queues, sorted."""
         with self.shelves.lock:
             return self.shelves.names()
+
+    def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
+        """Look at these queues, by default at all."""
+        return overviews_one_by_one(self, names)
+
+    def sources(self, dead_letters: str) -> list[str]:
+        """Return the names of the queues that have this one as their dead-letter queue, sorted."""
+        return sources_one_by_one(self, dead_letters)
 
     def close(self) -> None:
         """Refuse every use of the queues from now on."""

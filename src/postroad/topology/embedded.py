@@ -125,10 +125,6 @@ class EmbeddedSite:
             return float(sum(stats.visible for stats in counts if stats is not None))
         return measured(alarm, self._stats(alarm.resource))
 
-    def stores_in_clear(self, queue: str) -> bool:
-        """Nothing is encrypted here that could be turned on: the file belongs to its owner alone."""
-        return False
-
     def _sources(self, dead_letter: str) -> list[str]:
         return self._by_dead_letter.get(dead_letter, [])
 

@@ -76,10 +76,6 @@ class Site(Protocol):
         """The metric of an alarm as it is now; None when nobody knows."""
         ...
 
-    def stores_in_clear(self, queue: str) -> bool:
-        """Whether the store could encrypt what the queue holds, and says that it does not."""
-        ...
-
 
 class Auditor(Protocol):
     """Keeps a record of who changed what."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -14,7 +14,7 @@ from postroad.errors import ConfigurationError
 from postroad.events import EventRegistry
 from postroad.items import Items
 from postroad.journal import Journal
-from postroad.queues import Queue, QueueSpec
+from postroad.queues import Queue, QueueOverview, QueueSpec
 from postroad.queues.overflow import OverflowingQueue
 from postroad.queues.references import Pruning
 from postroad.streams import Stream
@@ -92,6 +92,14 @@ class Backend:
     def queues(self) -> list[str]:
         """The names of all queues, sorted."""
         return self._ground.queues.queues()
+
+    def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
+        """Settings and contents of these queues, by default of all; one that is gone is left out."""
+        return self._ground.queues.overviews(names)
+
+    def sources(self, dead_letters: str) -> list[str]:
+        """The names of the queues that have this one as their dead-letter queue, sorted."""
+        return self._ground.queues.sources(dead_letters)
 
     def topic(self, name: str, fifo: bool = False, *, overflow: Overflow | None = None) -> Topic:
         """The topic of this name, made when missing. An ARN is taken as it is and no call is made."""

@@ -10,7 +10,7 @@ from postroad.blobs import Blobs
 from postroad.items import Items
 from postroad.journal import Journal
 from postroad.queues import Queue
-from postroad.queues.stores import QueueStore
+from postroad.queues.stores import ListedQueues
 from postroad.streams import Stream
 from postroad.topics import Topic
 
@@ -43,7 +43,7 @@ class Ground(Protocol):
     stage_prefix: str
 
     @property
-    def queues(self) -> QueueStore: ...
+    def queues(self) -> ListedQueues: ...
     @property
     def topics(self) -> TopicStore: ...
     @property

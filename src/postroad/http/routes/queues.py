@@ -9,7 +9,7 @@ from litestar import Response, delete, get, post, put
 from litestar.openapi.spec import Example
 from litestar.params import Body
 
-from postroad.documents import failure_groups_document, open_queue, queue_detail, queue_not_found, queue_row
+from postroad.documents import failure_groups_document, open_queue, overview_row, queue_detail, queue_not_found
 from postroad.errors import InvalidInput, QueueNotFound
 from postroad.http import forms
 from postroad.http.answers import FailureGroupPage, Purged, QueueDetail, QueuePage, answers
@@ -37,7 +37,9 @@ async def list_queues(request: ApiRequest, limit: Limit = 20, cursor: Cursor = N
 
     def look() -> dict[str, Any]:
         names = [name for name in backend.queues() if name > after]
-        return page(request, "queues", names, limit, position=str, row=lambda name: _row_if_there(backend, name))
+        # One that is deleted while the page is put together is left out.
+        rows = {overview.spec.name: overview_row(overview) for overview in backend.overviews(names[:limit])}
+        return page(request, "queues", names, limit, position=str, row=rows.get)
 
     return Response(await request.context.run(look))
 
@@ -138,11 +140,3 @@ def _make(backend: Backend, spec: QueueSpec) -> tuple[bool, dict[str, Any]]:
         made = True
     backend.create_queue(spec)
     return made, queue_detail(backend, spec.name)
-
-
-def _row_if_there(backend: Backend, name: str) -> dict[str, Any] | None:
-    try:
-        return queue_row(backend, name)
-    except QueueNotFound:
-        # It was deleted while the page was being put together.
-        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -30,6 +31,7 @@ from postroad.queues.sqlite.state import QueueState, States, read_spec, write_sp
 from postroad.queues.sqlite.sweeping import Sweeper
 from postroad.queues.sqlite.tables import ID_BITS, SCHEMA, after_reboot
 from postroad.queues.sqlite.trail import Settled, find_settled
+from postroad.queues.stores import QueueOverview, overviews_one_by_one, sources_one_by_one
 
 TRAIL_KEEP: Final = 100_000
 _FIND: Final = "SELECT id, spec FROM queue WHERE name = ?"
@@ -121,6 +123,14 @@ class SQLiteQueues:
         """All names, sorted."""
         self.engine.write(self.sweeper.remove_abandoned, durable=False)
         return self.engine.read(lambda connection: [name for (name,) in every(connection, _NAMES)])
+
+    def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
+        """Look at these queues, by default at all."""
+        return overviews_one_by_one(self, names)
+
+    def sources(self, dead_letters: str) -> list[str]:
+        """Return the names of the queues that have this one as their dead-letter queue, sorted."""
+        return sources_one_by_one(self, dead_letters)
 
     def counters(self) -> dict[str, dict[str, int]]:
         """What happened on each queue since it was made, in all processes."""

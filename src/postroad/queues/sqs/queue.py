@@ -30,8 +30,10 @@ from postroad.queues.sqs.calls import SQSCalls, name_in, sibling
 from postroad.queues.sqs.moving import Mover
 from postroad.queues.sqs.tasks import MoveTasks
 from postroad.queues.sqs.wire import MAX_BATCH, MAX_BATCH_BYTES, delivery_of, entry_of, peeked_of, size_of, whole
+from postroad.queues.stores import QueueOverview
 
 _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
+_ENCRYPTION = frozenset({"KmsMasterKeyId", "SqsManagedSseEnabled"})
 _OK = AckResult(ok=True)
 _EARLY_SECONDS = 1.0
 """An empty answer that comes this much before the end of its wait is early."""
@@ -86,6 +88,17 @@ class SQSQueue:
             if self._known is None:
                 self._known = self._read()
             return self._known
+
+    def overview(self) -> QueueOverview:
+        """Settings and contents by one call."""
+        attributes = self.attributes("All")
+        told = _ENCRYPTION & attributes.keys()
+        return QueueOverview(
+            spec=settings.spec_of(self.name, attributes),
+            stats=_stats(attributes),
+            # AWS itself always tells; an emulator may keep silent.
+            in_clear=bool(told) and not settings.is_encrypted(attributes),
+        )
 
     def _read(self) -> tuple[QueueSpec, str]:
         if not self._calls.has("get_queue_attributes"):
@@ -228,9 +241,7 @@ class SQSQueue:
 
     def stats(self) -> QueueStats:
         """Count what the queue holds, approximately; SQS tells neither ages nor what expired."""
-        counts = self.attributes(*_COUNTS)
-        visible, in_flight, delayed = (int(counts.get(name, 0)) for name in _COUNTS)
-        return QueueStats(visible=visible, in_flight=in_flight, delayed=delayed, oldest_age_seconds=None, expired=None)
+        return _stats(self.attributes(*_COUNTS))
 
     def move(
         self, decide: Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
@@ -268,6 +279,11 @@ class SQSQueue:
         stats = self.stats()
         self._calls.call("purge_queue", self.name, QueueUrl=self.url)
         return stats.visible + stats.in_flight + stats.delayed
+
+
+def _stats(attributes: Mapping[str, str]) -> QueueStats:
+    visible, in_flight, delayed = (int(attributes.get(name, 0)) for name in _COUNTS)
+    return QueueStats(visible=visible, in_flight=in_flight, delayed=delayed, oldest_age_seconds=None, expired=None)
 
 
 def _sent(outcome: Mapping[str, Any] | PostroadError) -> SendResult:

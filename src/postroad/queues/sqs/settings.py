@@ -80,6 +80,11 @@ def spec_of(name: str, attributes: Mapping[str, str]) -> QueueSpec:
     )
 
 
+def is_encrypted(attributes: Mapping[str, str]) -> bool:
+    """Whether SQS or a KMS key encrypts what the queue holds."""
+    return bool(attributes.get("KmsMasterKeyId")) or attributes.get("SqsManagedSseEnabled") == "true"
+
+
 def assumed(name: str) -> QueueSpec:
     """The settings to go by where they may not be read: SQS itself then refuses what its own do not allow."""
     fifo = name.endswith(".fifo")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.aws import AwsConnection
 from postroad.connections.batches import ATTEMPTS
-from postroad.errors import ConfigurationError, PostroadError, QueueNotFound
+from postroad.errors import ConfigurationError, NotPermitted, PostroadError, QueueNotFound, Unavailable
 from postroad.queues.spec import (
     QueueSpec,
     check_name,
@@ -21,9 +22,12 @@ from postroad.queues.spec import (
 from postroad.queues.sqs import settings
 from postroad.queues.sqs.calls import SQSCalls, SQSClient, name_in
 from postroad.queues.sqs.queue import SQSQueue
+from postroad.queues.stores import QueueOverview
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs.client import SQSClient as Boto3SQSClient
+
+_AT_ONCE = 10
 
 
 class SQSQueues:
@@ -33,6 +37,7 @@ class SQSQueues:
         self._calls = SQSCalls(connection)
         self.clock = clock
         self._policies = threading.Lock()
+        self._urls: dict[str, str] = {}
 
     def queue(self, name: str, *, attempts: int = ATTEMPTS) -> SQSQueue:
         """The queue of this name or URL. A URL is taken as it is and no call is made.
@@ -46,8 +51,8 @@ class SQSQueues:
             raise ConfigurationError(
                 f"the SQS client cannot look up queue {name!r}", field="name", remedy="Give the queue's URL."
             )
-        answer = self._calls.call("get_queue_url", name, QueueName=name)
-        return SQSQueue(self._calls, answer["QueueUrl"], self.clock, attempts=attempts)
+        url = self._urls[name] = self._calls.call("get_queue_url", name, QueueName=name)["QueueUrl"]
+        return SQSQueue(self._calls, url, self.clock, attempts=attempts)
 
     def create_queue(self, spec: QueueSpec) -> SQSQueue:
         """Make the queue, or return it when it exists with the same settings; seconds are rounded up."""
@@ -99,10 +104,46 @@ class SQSQueues:
         while True:
             page = {"MaxResults": 1000} if token is None else {"MaxResults": 1000, "NextToken": token}
             answer = self._calls.call("list_queues", "*", **page)
-            names += [name_in(url) for url in answer.get("QueueUrls") or ()]
+            urls = {name_in(url): url for url in answer.get("QueueUrls") or ()}
+            self._urls.update(urls)
+            names += urls
             token = answer.get("NextToken")
             if not token:
                 return sorted(names)
+
+    def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
+        """Look at these queues, by default at all, by one call each, ten at a time."""
+        wanted = self.queues() if names is None else list(names)
+        with ThreadPoolExecutor(_AT_ONCE, "postroad-look") as pool:
+            found = list(pool.map(self._overview, wanted))
+        return [overview for overview in found if overview is not None]
+
+    def _overview(self, name: str) -> QueueOverview | None:
+        try:
+            # The URL of a queue that was listed or used before is known, and never changes.
+            return self.queue(self._urls.get(name, name)).overview()
+        except QueueNotFound:
+            return None
+
+    def sources(self, dead_letters: str) -> list[str]:
+        """Return the names of the queues that have this one as their dead-letter queue, sorted."""
+        url = self._urls.get(dead_letters) or self.queue(dead_letters).url
+        names: list[str] = []
+        page: dict[str, Any] = {"QueueUrl": url, "MaxResults": 1000}
+        try:
+            while True:
+                answer = self._calls.call("list_dead_letter_source_queues", dead_letters, **page)
+                names += [name_in(source) for source in answer.get("queueUrls") or ()]
+                if not answer.get("NextToken"):
+                    return sorted(names)
+                page["NextToken"] = answer["NextToken"]
+        except NotPermitted:
+            raise
+        except Unavailable as error:
+            if "InvalidAction" not in error.message and "UnknownOperation" not in error.message:
+                raise
+        # An emulator that does not know the call.
+        return [each.spec.name for each in self.overviews() if each.spec.dead_letter == dead_letters]
 
     def change_policy(self, queue: SQSQueue, change: Callable[[str | None], str]) -> None:
         """Replace the queue's access policy by what `change` makes of it; an empty one removes it."""

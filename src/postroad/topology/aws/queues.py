@@ -126,16 +126,6 @@ class Queues:
         )  # fmt: skip
         return None if answer is None else tuple(int(answer["Attributes"].get(key, 0)) for key in _HELD)
 
-    def encryption(self, name: str) -> str | None:
-        """'sqs', 'none' or a KMS key; None where it is not told."""
-        url = self.url(name)
-        answer = None if url is None else ask(
-            f"queue {name!r}", self._sqs.get_queue_attributes, *_MISSING, QueueUrl=url, AttributeNames=["All"]
-        )  # fmt: skip
-        attributes = {} if answer is None else answer["Attributes"]
-        told = any("encryption" in _FIELDS.get(name, ()) for name in attributes)
-        return (attributes.get("KmsMasterKeyId") or _managed(attributes)) if told else None
-
     def url(self, name: str) -> str | None:
         """The URL of the queue, or None."""
         answer = ask(f"queue {name!r}", self._sqs.get_queue_url, *_MISSING, QueueName=name)

@@ -87,11 +87,6 @@ class AwsSite:
             return None if counts is None else float(counts[0])
         return self._alarms.latest(form_of(topology, alarm, self._place))
 
-    def stores_in_clear(self, queue: str) -> bool:
-        """Whether neither SQS nor a KMS key encrypts the queue."""
-        # AWS itself always tells; an emulator may keep silent.
-        return self._queues.encryption(queue) == "none"
-
     @cached_property
     def _place(self) -> Place:
         arn = ask("the account", self._connection.sts.get_caller_identity)["Arn"]
