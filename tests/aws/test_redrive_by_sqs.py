@@ -36,6 +36,9 @@ class Account:
     def queue_spec(self, name: str) -> QueueSpec:
         return self._queues.queue_spec(name)
 
+    def queues(self) -> list[str]:
+        return self._queues.queues()
+
     def sources(self, dead_letters: str) -> list[str]:
         return self._queues.sources(dead_letters)
 
