@@ -60,3 +60,11 @@ def test_a_record_drives_no_terminal(postroad: Postroad) -> None:
 
     assert "\x1b" not in out
     assert len(out.splitlines()) == 1
+
+
+def test_a_record_is_listed_with_its_counts_and_its_reason(postroad: Postroad) -> None:
+    AuditLog().append("queue.purge.end", "orders", {"purged": 12, "reason": "test data", "archive": None}, actor="kim")
+
+    outcome = postroad("audit", "list")
+
+    assert "orders  purged=12  reason='test data'" in outcome.out

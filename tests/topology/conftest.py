@@ -87,7 +87,8 @@ class Aws:
 
     @property
     def _connection(self) -> Any:
-        return self.backend._ground._connection  # type: ignore[attr-defined]  # the AWS ground has one
+        site: Any = self.backend.site()
+        return site._connection
 
     def calls(self) -> Calls:
         """Count the calls that the backend makes from now on."""

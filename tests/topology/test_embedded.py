@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,22 +11,27 @@ import apsw
 import pytest
 
 from postroad.errors import PlanChanged, QueueNotFound, TopologyError
-from postroad.operations import AuditLog
+from postroad.operations import AuditLog, doctor
 from postroad.queues import OutgoingMessage, QueueSpec
+from postroad.tasks import ensure_queues
 from postroad.topology import (
     Action,
     AlarmDecl,
     ApplyResult,
+    Component,
     Drift,
     QueueDecl,
     StreamDecl,
     SubscriptionDecl,
     TopicDecl,
     Topology,
+    agents_topology,
     apply,
+    bus_topology,
     chat_topology,
     drift,
     evaluate_alarms,
+    lint,
     plan,
     task_topology,
     transfers_topology,
@@ -425,3 +430,40 @@ def test_an_apply_that_changes_something_is_audited(tmp_path: Path, chat: Topolo
     ]
     assert records[1].detail["applied"] == 5
     assert log.verify().ok
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(lambda backend: apply(chat_topology("rtchat", "prod"), backend), id="chat"),
+        pytest.param(lambda backend: apply(transfers_topology(), backend), id="transfers"),
+        pytest.param(lambda backend: apply(task_topology("dev"), backend), id="tasks"),
+        pytest.param(lambda backend: apply(agents_topology(), backend), id="agents"),
+        pytest.param(lambda backend: apply(bus_topology("shop-"), backend), id="bus-template"),
+        pytest.param(ensure_queues, id="queues-of-tasks"),
+        pytest.param(lambda backend: backend.bus("orders", "billing"), id="group"),
+        pytest.param(lambda backend: backend.bus("orders").start_receiver(), id="broadcast"),
+        pytest.param(lambda backend: backend.archive("orders"), id="archive"),
+    ],
+)
+def test_a_fresh_install_leaves_the_doctor_nothing_to_say(backend: Backend, made: Callable[[Backend], object]) -> None:
+    made(backend)
+
+    assert doctor(backend) == ()
+
+
+def test_a_topology_that_a_template_cannot_hold_is_warned_of() -> None:
+    queues = [QueueDecl(QueueSpec(f"q-{number}", redrive_allow="none", receive_wait=20)) for number in range(260)]
+
+    codes = [finding.code for finding in lint(Topology("big", tuple(queues)))]
+
+    assert codes.count("too-many-resources") == 1
+
+
+def test_a_policy_that_a_role_cannot_hold_is_warned_of() -> None:
+    queues = tuple(QueueDecl(QueueSpec(f"queue-with-a-long-name-{number}", receive_wait=20)) for number in range(140))
+    component = Component("everything", sends=tuple(queue.name for queue in queues))
+
+    findings = lint(Topology("wide", queues, components=(component,)))
+
+    assert [finding.target for finding in findings if finding.code == "policy-too-large"] == ["everything"]

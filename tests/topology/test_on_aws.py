@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.awsrequest import AWSResponse, HeadersDict
 from tests.topology.conftest import Aws
 from tests.topology.shop import shop
 
@@ -345,3 +348,52 @@ def test_a_drift_says_what_is_wanted_and_what_is_there(aws: Aws, unique: Unique)
     found = drift(topology, aws.backend)
 
     assert Drift("queue", name, "visibility", 60, 5) in found
+
+
+def answered(url: str, status: int, body: bytes) -> AWSResponse:
+    """What AWS says in the place of doing it."""
+    headers: Any = HeadersDict({"Content-Type": "application/x-amz-json-1.0"})
+    return AWSResponse(url, status, headers, SimpleNamespace(stream=lambda **_: iter([body])))
+
+
+def throttle(aws: Aws, share: float) -> None:
+    """Answer this share of all calls of the backend's site as AWS does when it is asked too often."""
+    chance = random.Random(7)
+
+    def throttled(request: Any, **_: Any) -> AWSResponse | None:
+        if chance.random() >= share:
+            return None
+        body = b"<ErrorResponse><Error><Code>Throttling</Code><Message>Rate exceeded</Message></Error></ErrorResponse>"
+        if "X-Amz-Target" in request.headers:
+            body = b'{"__type": "ThrottlingException", "message": "Rate exceeded"}'
+        return answered(request.url, 400, body)
+
+    site: Any = aws.backend.site()
+    for service in ("sqs", "sns", "cloudwatch", "iam", "sts", "events", "dynamodb", "kinesis", "s3"):
+        site._connection._client(service).meta.events.register("before-send", throttled)
+
+
+@pytest.mark.slow
+def test_a_throttled_apply_goes_on_and_reports_what_it_did(aws: Aws, unique: Unique) -> None:
+    topology = chat_topology(unique("t"), "prod")
+    throttle(aws, 0.3)
+
+    result = apply(topology, aws.backend)
+
+    assert result.failed == ()
+    assert len(result.applied) == len(topology.resources)
+
+
+def test_an_alarm_that_may_not_be_measured_has_no_data_and_the_others_are_judged(aws: Aws, unique: Unique) -> None:
+    topology = chat_topology(unique("t"), "prod")
+    apply(topology, aws.backend)
+
+    def denied(request: Any, **_: Any) -> AWSResponse:
+        return answered(request.url, 403, b'{"__type": "AccessDeniedException", "message": "not you"}')
+
+    site: Any = aws.backend.site()
+    site._connection.cloudwatch.meta.events.register("before-send", denied)
+
+    states = {state.state for state in evaluate_alarms(topology, aws.backend)}
+
+    assert states == {"ok", "no_data"}

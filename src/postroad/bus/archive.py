@@ -189,7 +189,7 @@ class Archive:
 def _subscribed(store: Store, topic: Topic, names: Names) -> Queue:
     """The archive's own queue. What exists already is used as it is."""
     name, dead = names.group(_GROUP), names.dead(_GROUP)
-    ensure(store, QueueSpec(dead, fifo=names.fifo, retention=_LONGEST_RETENTION))
+    ensure(store, QueueSpec(dead, fifo=names.fifo, retention=_LONGEST_RETENTION, redrive_allow=(name,)))
     queue = ensure(
         store,
         QueueSpec(name, fifo=names.fifo, retention=_LONGEST_RETENTION, dead_letter=dead, max_receives=_MAX_RECEIVES),

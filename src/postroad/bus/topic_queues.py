@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Literal
 
 from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.naming import Names
@@ -29,7 +30,7 @@ class GroupQueue:
         self, store: Store, topic: Topic, names: Names, config: SQSEventBusConfig, filter: Filter, group: str
     ) -> None:
         name, dead = names.group(group), names.dead(group)
-        ensure(store, _dead_spec(dead, names))
+        ensure(store, _dead_spec(dead, names, name))
         self.source = ensure(store, _spec(name, dead, names, config))
         # Whoever may not subscribe has had it subscribed by those who may.
         with suppress(NotPermitted):
@@ -157,5 +158,7 @@ def _spec(name: str, dead: str, names: Names, config: SQSEventBusConfig) -> Queu
     return QueueSpec(name, fifo=names.fifo, visibility=visibility, dead_letter=dead, max_receives=receives)
 
 
-def _dead_spec(name: str, names: Names) -> QueueSpec:
-    return QueueSpec(name, fifo=names.fifo, retention=_DEAD_RETENTION)
+def _dead_spec(name: str, names: Names, source: str | None = None) -> QueueSpec:
+    """The dead letters of one queue, or of all own queues, whose names nobody knows before."""
+    allowed: Literal["all"] | tuple[str, ...] = "all" if source is None else (source,)
+    return QueueSpec(name, fifo=names.fifo, retention=_DEAD_RETENTION, redrive_allow=allowed)

@@ -45,4 +45,8 @@ def verify(
 
 
 def _line(record: AuditRecord) -> str:
-    return legible(f"{record.seq}  {record.at}  {record.actor}  {record.action}  {record.target}")
+    """Who did what to what, how much of it, and why."""
+    counts = [f"{name}={value}" for name, value in record.detail.items() if type(value) is int]
+    reason = record.detail.get("reason")
+    told = [*counts, *([f"reason={reason!r}"] if reason else [])]
+    return legible("  ".join([f"{record.seq}  {record.at}  {record.actor}  {record.action}  {record.target}", *told]))

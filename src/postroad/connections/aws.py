@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs.client import SQSClient
 
 MAX_POOL_CONNECTIONS = 50
+_PATIENT_ATTEMPTS = 8
 
 
 class AwsConnection:
@@ -38,15 +39,19 @@ class AwsConnection:
         connect_timeout: float = 5.0,
         read_timeout: float = 30.0,
         attempts: int = 3,
+        patient: bool = False,
     ) -> None:
-        """Read timeouts stay above the 20 seconds of a long poll; `attempts` counts the first one too."""
+        """Read timeouts stay above the 20 seconds of a long poll; `attempts` counts the first one too.
+
+        A `patient` connection slows down while AWS throttles it: for who makes and changes resources.
+        """
         self._session = _session(region)
         self.region: str = self._session.region_name
         self.endpoint_url = endpoint_url
         self.stage = stage
         self.bucket = bucket
         self.table = table
-        self._config = _config(connect_timeout, read_timeout, attempts)
+        self._config = _config(connect_timeout, read_timeout, attempts, patient=patient)
         self._timeouts = connect_timeout, read_timeout
         self._clients: dict[tuple[str, float | None], Any] = {}
         self._lock = threading.Lock()
@@ -96,6 +101,18 @@ class AwsConnection:
     @property
     def tagging(self) -> Any:
         return self._client("resourcegroupstaggingapi")
+
+    def patient(self) -> AwsConnection:
+        """The same account and region for whoever makes and changes resources."""
+        return AwsConnection(
+            self.region,
+            self.endpoint_url,
+            self.stage,
+            self.bucket,
+            self.table,
+            attempts=_PATIENT_ATTEMPTS,
+            patient=True,
+        )
 
     def once(self, service: str) -> Any:
         """A client that makes each call once, for callers with retries of their own."""
@@ -155,14 +172,14 @@ def _session(region: str | None) -> Any:
     return session
 
 
-def _config(connect_timeout: float, read_timeout: float, attempts: int) -> Any:
+def _config(connect_timeout: float, read_timeout: float, attempts: int, *, patient: bool = False) -> Any:
     from botocore.config import Config
 
     return Config(
         connect_timeout=connect_timeout,
         read_timeout=read_timeout,
         max_pool_connections=MAX_POOL_CONNECTIONS,
-        retries={"mode": "standard", "total_max_attempts": attempts},
+        retries={"mode": "adaptive" if patient else "standard", "total_max_attempts": attempts},
         tcp_keepalive=True,
         user_agent_extra="postroad",
     )

@@ -10,6 +10,7 @@ from postroad.errors import ConfigurationError, InvalidInput, InvalidName, Queue
 
 MAX_MESSAGE_BYTES = 1_048_576
 MAX_VISIBILITY = 43_200.0
+MAX_RETENTION = 1_209_600
 MAX_DELAY = 900.0
 MAX_WAIT = 20.0
 MAX_LIFE = 315_360_000.0
@@ -43,7 +44,7 @@ class QueueSpec:
                 remedy="End the name of a FIFO queue, and of no other, with '.fifo'.",
             )  # fmt: skip
         _number(self, "visibility", 0, MAX_VISIBILITY)
-        _number(self, "retention", 60, 1_209_600)
+        _number(self, "retention", 60, MAX_RETENTION)
         _number(self, "delay", 0, MAX_DELAY)
         _number(self, "receive_wait", 0, MAX_WAIT)
         _whole(self, "max_message_bytes", 1_024, MAX_MESSAGE_BYTES)

@@ -33,6 +33,11 @@ def render_cloudformation(topology: Topology) -> dict[str, Any]:
     return _Template(topology).document()
 
 
+def count_resources(topology: Topology) -> int:
+    """How many resources the template of a topology without errors has; one declaration may become several."""
+    return len(_Template(topology).document()["Resources"])
+
+
 class _Template:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
@@ -14,13 +15,16 @@ from postroad.topology.references import Mention, component_mentions, mentions, 
 from postroad.topology.topology import Topology
 from postroad.topology.values import check_values
 
+_MOST_RESOURCES = 500
+_PERHAPS_TOO_MANY = 150
+_MOST_POLICY_BYTES = 10_240
 _FIFO_REMEDY = "Make both FIFO or both standard."
 
 
 def lint(topology: Topology, *, handler_p99: Mapping[str, float] | None = None) -> tuple[Finding, ...]:
     """Everything doubtful about the topology; `handler_p99` are seconds by queue, as far as they are known."""
     specs = {each.name: each.spec for each in topology.resources if isinstance(each, QueueDecl)}
-    return (
+    findings = (
         *_names(topology),
         *_references(topology),
         *lint_queues(specs, handler_p99=handler_p99 or {}, ends=_ends(topology)),
@@ -28,6 +32,8 @@ def lint(topology: Topology, *, handler_p99: Mapping[str, float] | None = None) 
         *_types(topology),
         *_alarms(topology),
     )
+    is_sound = all(finding.severity != "error" for finding in findings)
+    return (*findings, *(_sizes(topology) if is_sound else ()))
 
 
 def check(topology: Topology) -> None:
@@ -36,6 +42,24 @@ def check(topology: Topology) -> None:
     if any(finding.severity == "error" for finding in findings):
         raise refuse(findings)
     check_values(topology)
+
+
+def _sizes(topology: Topology) -> Iterator[Finding]:
+    """What CloudFormation or IAM would refuse for its size."""
+    from postroad.topology.cloudformation import count_resources
+    from postroad.topology.iam import policy_of
+
+    count = len(topology.resources)
+    if _PERHAPS_TOO_MANY < count <= _MOST_RESOURCES:
+        count = count_resources(topology)
+    if count > _MOST_RESOURCES:
+        message = f"{topology.name}: {count:,} resources, and a template of CloudFormation holds {_MOST_RESOURCES}"
+        yield Finding("too-many-resources", "warning", topology.name, message, "Divide it into several topologies.")
+    for component in topology.components:
+        size = len(json.dumps(policy_of(topology, component), separators=(",", ":")))
+        if size > _MOST_POLICY_BYTES:
+            message = f"{component.name}: its policy has {size:,} bytes, and a role holds {_MOST_POLICY_BYTES:,}"
+            yield Finding("policy-too-large", "warning", component.name, message, "Divide it into several components.")
 
 
 def _names(topology: Topology) -> Iterator[Finding]:

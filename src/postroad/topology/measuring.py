@@ -6,10 +6,12 @@ import operator
 from dataclasses import dataclass
 from typing import Literal
 
+from postroad.errors import NotPermitted
 from postroad.queues import QueueStats
+from postroad.telemetry import get_logger
 from postroad.topology.declarations import AlarmDecl, QueueDecl
 from postroad.topology.linting import check
-from postroad.topology.site import Sited
+from postroad.topology.site import Site, Sited
 from postroad.topology.topology import Topology
 
 State = Literal["ok", "alarm", "no_data"]
@@ -27,11 +29,20 @@ class AlarmState:
 
 
 def evaluate_alarms(topology: Topology, backend: Sited) -> tuple[AlarmState, ...]:
-    """Every alarm of the topology, judged once by what the store tells now."""
+    """Every alarm of the topology, judged once by what the store tells now; `no_data` where it may not be asked."""
     check(topology)
     site = backend.site()
     alarms = [each for each in topology.resources if isinstance(each, AlarmDecl)]
-    return tuple(_judged(alarm, site.measure(topology, alarm)) for alarm in alarms)
+    return tuple(_judged(alarm, _measured(site, topology, alarm)) for alarm in alarms)
+
+
+def _measured(site: Site, topology: Topology, alarm: AlarmDecl) -> float | None:
+    """The metric of the alarm; None where nobody knows it, or where these credentials may not ask."""
+    try:
+        return site.measure(topology, alarm)
+    except NotPermitted as error:
+        get_logger("topology").warning("alarm_not_measured", alarm=alarm.name, error=str(error))
+        return None
 
 
 def measured(alarm: AlarmDecl, stats: QueueStats | None) -> float | None:

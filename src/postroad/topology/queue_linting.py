@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from postroad.errors import InvalidInput
 from postroad.queues import QueueSpec
+from postroad.queues.spec import MAX_RETENTION
 from postroad.topology.findings import Finding
 
 Specs = Mapping[str, QueueSpec]
@@ -24,13 +25,14 @@ def lint_queues(
         if spec.dead_letter is not None:
             sources[spec.dead_letter].append(spec.name)
     for spec in specs.values():
-        yield from _alone(spec, handler_p99 or {}, is_dead_letter=spec.name in sources or spec.name in ends)
+        is_end = spec.name in sources or spec.name in ends or _needs_no_dead_letters(spec.name, specs)
+        yield from _alone(spec, handler_p99 or {}, is_dead_letter=is_end)
         dead_letters = specs.get(spec.dead_letter or "")
         if spec.dead_letter is not None and dead_letters is not None:
             yield from _with_dead_letters(spec, dead_letters)
     for name in sorted(sources):
         if name in specs:
-            yield from _openness(specs[name], len(sources[name]))
+            yield from _openness(specs[name], sources[name])
     yield from _cycles(specs)
 
 
@@ -65,14 +67,27 @@ def _with_dead_letters(spec: QueueSpec, dead_letters: QueueSpec) -> Iterator[Fin
     if spec.fifo or dead_letters.retention > spec.retention:
         return
     equal = dead_letters.retention == spec.retention
+    if equal and dead_letters.retention == MAX_RETENTION:
+        # Both keep messages for as long as a queue can.
+        return
     how = "no longer than" if equal else "for less time than"
     message = f"{dead_letters.name}: keeps messages {how} {spec.name}; a dead letter's age counts from its first send"
     severity = "warning" if equal else "error"
     yield Finding("dlq-retention", severity, dead_letters.name, message, "Set its retention to 1209600 (14 days).")  # type: ignore[arg-type]  # one of the two words
 
 
-def _openness(spec: QueueSpec, sources: int) -> Iterator[Finding]:
-    if spec.redrive_allow == "all" and sources <= _MOST_SOURCES:
+def _needs_no_dead_letters(name: str, specs: Specs) -> bool:
+    """Whether it holds wake-ups of tasks, which lose nothing, or what EventBridge puts aside."""
+    stem = name.removesuffix("-dispatch")
+    return name.endswith(("-eventbridge-archive", "-eventbridge-target-dlq")) or (
+        stem != name and f"{stem}-dlq" in specs
+    )
+
+
+def _openness(spec: QueueSpec, sources: Sequence[str]) -> Iterator[Finding]:
+    # Every process has a queue of its own on a topic, whose name nobody knows before.
+    named = [name for name in sources if "--p-" not in name]
+    if spec.redrive_allow == "all" and named and len(sources) <= _MOST_SOURCES:
         yield _warn(
             "redrive-allow-open", spec, "any queue of the account may put its dead letters here",
             "Name the sources in redrive_allow, ten at most.",

@@ -66,6 +66,7 @@ class AwsGround:
             bucket=options.get("bucket") or events_bucket(),
             table=options.get("table") or events_table(),
         )
+        self._patient: AwsConnection | None = None
         self.url = f"aws://{self._connection.region}"
         self.stage = self._connection.stage
         self.stage_prefix = f"{self.stage}-"
@@ -105,7 +106,9 @@ class AwsGround:
     def site(self) -> Site:
         from postroad.topology.aws.site import AwsSite
 
-        return AwsSite(self._connection)
+        if self._patient is None:
+            self._patient = self._connection.patient()
+        return AwsSite(self._patient)
 
     def transaction(self) -> AbstractContextManager[None]:
         raise NotSupported("AWS has no transaction across its services; use the outbox, or the embedded engine")
@@ -116,6 +119,8 @@ class AwsGround:
 
     def close(self) -> None:
         self._connection.close()
+        if self._patient is not None:
+            self._patient.close()
 
 
 def _journal(connection: AwsConnection, blobs: Blobs | None, clock: Clock) -> Journal:
