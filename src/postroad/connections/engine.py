@@ -22,15 +22,15 @@ from postroad.connections.book import Book
 from postroad.connections.checkpoints import Checkpoints
 from postroad.connections.disk import Disk
 from postroad.connections.failures import translate
-from postroad.connections.file import open_file
+from postroad.connections.file import make_file, open_file, resolved
 from postroad.connections.inheritance import guard, mark_inherited
-from postroad.connections.meta import begin_file, migrate, read_salt
+from postroad.connections.meta import migrate, read_salt
 from postroad.connections.reserve import Reserve
 from postroad.connections.schema import Schema
 from postroad.connections.transaction import Transaction
 from postroad.connections.turns import Request, Turns
 from postroad.connections.waiting import Ear, Ears
-from postroad.errors import ConfigurationError, PostroadError, StorageFull
+from postroad.errors import ConfigurationError, PostroadError, StorageDamaged, StorageFull
 from postroad.telemetry import get_logger
 
 T = TypeVar("T")
@@ -44,12 +44,13 @@ class Engine:
     """One embedded file, shared by the threads of this process and by other processes."""
 
     def __init__(self, path: Path, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.path = path
+        # Once: the file stays the same one when the working directory or a link changes.
+        self.path = path = resolved(path)
         self.clock = clock
         self._turns = Turns()
-        self._disk = Disk()
+        self._disk = Disk(path)
         self._reserve = Reserve(path)
-        self._checkpoints = Checkpoints()
+        self._checkpoints = Checkpoints(self._disk.expect_in_place)
         self._current: Transaction | None = None
         self._writing_by: int | None = None
         self._joined: Transaction | None = None
@@ -59,11 +60,11 @@ class Engine:
         self._forking: Request | None = None
         self._prepared: set[str] = set()
         self._books: list[Book] = []
+        make_file(path)
         self._open()
         self._system_time = isinstance(clock, SystemClock)
         self._ears = Ears(path, self._data_version)
         guard(self)
-        self.write(lambda tx: begin_file(tx.connection), relieves=True)
         self.salt: int = self.read(read_salt)
 
     def prepare(self, schema: Schema, *, after_reboot: Callable[[Transaction], None] | None = None) -> None:
@@ -89,8 +90,7 @@ class Engine:
         The work may run more than once, so it touches nothing but its transaction. Work that relieves the file, as
         leases and acks do, may use the room that is kept for a full disk.
         """
-        if self._unusable is not None:
-            raise ConfigurationError(self._unusable)
+        self._check_usable()
         if self._joined is not None and self._joined_by == threading.get_ident():
             return self._join(self._joined, work)
         request = Request(work, durable=durable, relieves=not durable if relieves is None else relieves)
@@ -207,7 +207,11 @@ class Engine:
         if self._forking is None:
             return
         try:
+            self._disk.expect_same_file()
             self._open()
+        except StorageDamaged as error:
+            # The disk remembers, and refuses whoever comes.
+            get_logger("engine").error("engine_file_displaced", error=str(error))
         except PostroadError as error:
             self._unusable = f"{self.path}: it could not be opened again after a fork: {error}"
         forking, self._forking = self._forking, None
@@ -224,22 +228,30 @@ class Engine:
         return (self._writer, self._reader) if still_open else ()
 
     def _open(self) -> None:
-        self._writer = open_file(self.path, cache_kib=WRITER_CACHE_KIB)
-        self._reader = open_file(self.path, cache_kib=READER_CACHE_KIB)
-        self._checkpoints.follow(self._writer)
-        self._drop_books()
-        self._disk.open(self.path)
-        self._reserve.open()
+        with contextlib.ExitStack() as opened:
+            self._writer = opened.enter_context(contextlib.closing(open_file(self.path, cache_kib=WRITER_CACHE_KIB)))
+            self._reader = opened.enter_context(contextlib.closing(open_file(self.path, cache_kib=READER_CACHE_KIB)))
+            self._checkpoints.follow(self._writer)
+            self._drop_books()
+            self._disk.open()
+            self._reserve.open()
+            opened.pop_all()
 
     def _close_file(self) -> None:
         self._disk.close()
         self._reserve.close()
-        self._reader.close()
-        self._writer.close()
+        for connection in (self._reader, self._writer):
+            if self._disk.displaced:
+                # SQLite would copy a log that nobody else sees into the file, and remove the log at the path.
+                with contextlib.suppress(apsw.Error):
+                    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.close()
 
     def _check_usable(self) -> None:
         if self._unusable is not None:
             raise ConfigurationError(self._unusable)
+        if self._disk.displaced:
+            self._disk.expect_in_place()
 
     @contextlib.contextmanager
     def _own_turn(self) -> Iterator[Request]:
@@ -395,6 +407,11 @@ class Engine:
 
     def _data_version(self) -> int:
         try:
-            return self.read(lambda connection: int(connection.pragma("data_version")))
+            return self.read(self._look_at_version)
         except PostroadError:
             return -1
+
+    def _look_at_version(self, connection: apsw.Connection) -> int:
+        # Whoever only waits would wait for ever beside a file that was replaced.
+        self._disk.expect_in_place()
+        return int(connection.pragma("data_version"))

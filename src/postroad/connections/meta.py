@@ -17,6 +17,7 @@ CREATE TABLE IF NOT EXISTS part (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS file (salt INTEGER NOT NULL) STRICT;
 """
+META_TABLES: Final = frozenset(("part", "file"))
 _SALT: Final = "SELECT salt FROM file"
 _SET_SALT: Final = "INSERT INTO file (salt) SELECT ? WHERE NOT EXISTS (SELECT 1 FROM file)"
 _PART: Final = "SELECT version, boot FROM part WHERE name = ?"

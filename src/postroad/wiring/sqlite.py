@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from postroad.blobs.directory import DirectoryBlobs
 from postroad.clock import Clock
@@ -36,8 +37,9 @@ class SQLiteGround:
 
     def __init__(self, path: Path, *, clock: Clock, trail_keep: int) -> None:
         self.stage = default_stage()
-        self.url = f"sqlite:///{path}"
         self._engine = Engine(path, clock=clock)
+        path = self._engine.path
+        self.url = f"sqlite:///{quote(str(path))}"
         try:
             self.queues = SQLiteQueues(self._engine, trail_keep=trail_keep)
             self.topics = SQLiteTopics(self._engine, self.queues)
