@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from postroad.errors import OutcomeUnknown, PostroadError, StorageDamaged
+from postroad.errors import OutcomeUnknown, PostroadError, StorageDamaged, Unavailable
 
 
 class Disk:
@@ -68,6 +68,14 @@ class Disk:
         """Whether the files were found to be no longer those at the path."""
         return self._displaced is not None
 
+    def expect_to_keep(self) -> None:
+        """Raise `Unavailable` before anything is written that must survive, once a sync has failed."""
+        if self._refused is not None:
+            raise Unavailable(
+                f"{self._path}: nothing was stored: the disk failed to keep the log before: {self._refused}",
+                remedy="Repair the disk, start the program again, and repeat what failed.",
+            )
+
     def sync(self) -> None:
         """Return once everything that was committed before this call is on the disk, or raise `OutcomeUnknown`."""
         if self._log is not None and self._refused is None:
@@ -79,7 +87,7 @@ class Disk:
         self.expect_in_place()
         if self._refused is not None:
             raise OutcomeUnknown(
-                f"the disk did not keep the log: {self._refused}",
+                f"{self._path}: the disk did not keep the log: {self._refused}",
                 remedy="Repair the disk, start the program again, and repeat what failed under the same ids.",
             )
 

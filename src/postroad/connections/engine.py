@@ -146,12 +146,16 @@ class Engine:
             yield
             return
         with self._own_turn() as turn:
+            if durable:
+                self._disk.expect_to_keep()
             self._keep_room()
             tx = Transaction(self._writer)
             try:
                 self._begin(tx)
                 self._joined, self._joined_by = tx, threading.get_ident()
                 yield
+                if durable or tx.durable:
+                    self._disk.expect_to_keep()
                 self._commit(tx)
             except Exception as error:
                 raise self._undone(tx, error) from error
@@ -181,6 +185,13 @@ class Engine:
     def now_us(self) -> int:
         """Microseconds of the wall clock since 1970."""
         return time.time_ns() // 1_000 if self._system_time else int(self.clock.now().timestamp() * 1_000_000)
+
+    def check(self) -> None:
+        """Raise why nothing could be written that must survive, if that is so."""
+        self._check_usable()
+        self._disk.expect_in_place()
+        self._disk.expect_to_keep()
+        self.write(lambda tx: None, durable=False, relieves=False)
 
     def close(self) -> None:
         """Close the file; closing twice changes nothing."""
@@ -295,11 +306,21 @@ class Engine:
         """Let the next one lead, and wait for the disk for all of the group that have to."""
         if leader.durable:
             self._turns.pass_on(leader)
-            self._disk.sync()
-            for request in leader.group:
-                request.on_disk = True
+            if any(request.durable and request.error is None for request in leader.group):
+                self._sync_for(leader)
         # Many may wake: whoever writes does not wait for the disk behind them.
         self._ears.ring_others()
+
+    def _sync_for(self, leader: Request) -> None:
+        try:
+            self._disk.sync()
+        except PostroadError:
+            # The others find out when they sync for themselves; a leader that failed has an error of its own.
+            if leader.error is None:
+                raise
+            return
+        for request in leader.group:
+            request.on_disk = True
 
     def _sync_alone(self) -> None:
         """Wait for the disk where nobody did: the leader was interrupted, or had begun without need of it."""
@@ -334,15 +355,23 @@ class Engine:
         try:
             self._begin(tx)
             for request in group:
-                if request.work is not None:
-                    tx.durable = request.durable
-                    request.result = request.work(tx)
-                    request.durable = tx.durable
+                self._run_one(tx, request)
             self._commit(tx)
         except Exception as error:
             raise self._undone(tx, error) from error
         self._resolve()
         self._ring(tx)
+
+    def _run_one(self, tx: Transaction, request: Request) -> None:
+        if request.work is None:
+            return
+        if request.durable:
+            self._disk.expect_to_keep()
+        tx.durable = request.durable
+        request.result = request.work(tx)
+        if tx.durable and not request.durable:
+            self._disk.expect_to_keep()
+            request.durable = True
 
     def _keep_room(self) -> None:
         """Have room for acks before anything is added, or raise `StorageFull`."""

@@ -72,7 +72,7 @@ class SQLiteGround:
         return self._engine.transaction()
 
     def check(self) -> None:
-        self._engine.write(lambda tx: None, durable=False, relieves=False)
+        self._engine.check()
 
     def close(self) -> None:
         self._engine.close()
