@@ -63,7 +63,11 @@ class Engine:
         make_file(path)
         self._open()
         self._system_time = isinstance(clock, SystemClock)
-        self._ears = Ears(path, self._data_version)
+        try:
+            self._ears = Ears(path, self._data_version)
+        except OSError as error:
+            self._close_file()
+            raise translate(error, path) from error
         guard(self)
         self.salt: int = self.read(read_salt)
 
@@ -235,7 +239,7 @@ class Engine:
         self._unusable = f"{self.path}: this backend was opened before fork(); a child opens its own with connect()"
         self._ears.abandon()
         if still_open:
-            mark_inherited(self.path.resolve())
+            mark_inherited(self.path)
         return (self._writer, self._reader) if still_open else ()
 
     def _open(self) -> None:
@@ -244,7 +248,10 @@ class Engine:
             self._reader = opened.enter_context(contextlib.closing(open_file(self.path, cache_kib=READER_CACHE_KIB)))
             self._checkpoints.follow(self._writer)
             self._drop_books()
-            self._disk.open()
+            try:
+                self._disk.open()
+            except OSError as error:
+                raise translate(error, self.path) from error
             self._reserve.open()
             opened.pop_all()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -11,11 +12,11 @@ from typing import Final
 
 import apsw
 
-from postroad.connections.failures import translate
+from postroad.connections.failures import NO_ROOM_OR_DESCRIPTOR, translate
 from postroad.connections.identity import APPLICATION_ID
 from postroad.connections.inheritance import inherited
 from postroad.connections.meta import META_TABLES, begin_file
-from postroad.errors import ConfigurationError
+from postroad.errors import ConfigurationError, PostroadError
 
 BUSY_SECONDS: Final = 5.0
 PREPARED_STATEMENTS: Final = 250
@@ -41,7 +42,7 @@ def resolved(path: Path) -> Path:
     try:
         return Path(os.path.realpath(path))
     except OSError as error:
-        raise _refused(path, f"cannot be found: {error.strerror}") from error
+        raise _failed(path, "found", error) from error
 
 
 def make_file(path: Path) -> None:
@@ -61,19 +62,18 @@ def make_file(path: Path) -> None:
         finally:
             new.unlink()
     except OSError as error:
-        raise _refused(path, f"cannot be made: {error.strerror}") from error
+        raise _failed(path, "made", error) from error
 
 
 def open_file(path: Path, *, cache_kib: int) -> apsw.Connection:
     """Open the file, which exists, and return a connection whose commits are in the log and need only be synced."""
     _refuse_old_library()
-    if inherited(path.resolve()):
+    if inherited(path):
         raise ConfigurationError(
             f"{path}: this process was forked in the middle of its parent's transaction on this file",
             remedy="Fork outside of transaction(), or start the child anew (spawn).",
         )
-    if path.is_dir():
-        raise _refused(path, "is a directory")
+    _refuse_what_is_no_file(path)
     try:
         connection = apsw.Connection(
             str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=PREPARED_STATEMENTS
@@ -98,6 +98,18 @@ def _refuse_old_library() -> None:
         raise ConfigurationError(
             f"the SQLite library {apsw.sqlite_lib_version()} has a known WAL bug", remedy="pip install -U apsw"
         )
+
+
+def _refuse_what_is_no_file(path: Path) -> None:
+    """Refuse what cannot be a database before SQLite opens it: a named pipe would hold it for ever."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise _failed(path, "opened", error) from error
+    if stat.S_ISDIR(mode):
+        raise _refused(path, "is a directory")
+    if not stat.S_ISREG(mode):
+        raise _refused(path, "is a pipe, a socket or a device, not a file")
 
 
 def _link(new: Path, path: Path) -> None:
@@ -179,7 +191,14 @@ def _configure(connection: apsw.Connection, path: Path, cache_kib: int) -> None:
         raise _refused(path, "does not take synchronous=NORMAL")
 
 
-def _refused(path: Path, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{path}: {why}", field="url", remedy="Name a file that Postroad made, or one that does not exist yet."
-    )
+def _failed(path: Path, what: str, error: OSError) -> PostroadError:
+    if error.errno in NO_ROOM_OR_DESCRIPTOR:
+        return translate(error, path)
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return _refused(path, f"cannot be {what}: there is no directory {path.parent}", "Make the directory first.")
+    return _refused(path, f"cannot be {what}: {error.strerror}")
+
+
+def _refused(path: Path, why: str, remedy: str = "") -> ConfigurationError:
+    remedy = remedy or "Name a file that Postroad made, or one that does not exist yet."
+    return ConfigurationError(f"{path}: {why}", field="url", remedy=remedy)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from postroad.blobs.directory import DirectoryBlobs
 from postroad.clock import Clock
@@ -21,6 +20,7 @@ from postroad.settings import default_stage
 from postroad.streams import Stream
 from postroad.streams.sqlite import SQLiteStreams
 from postroad.topics.sqlite import SQLiteTopics
+from postroad.wiring.url import file_url
 
 if TYPE_CHECKING:
     from postroad.agents.port import AgentStore
@@ -39,17 +39,17 @@ class SQLiteGround:
         self.stage = default_stage()
         self._engine = Engine(path, clock=clock)
         path = self._engine.path
-        self.url = f"sqlite:///{quote(str(path))}"
+        self.url = file_url(path)
         try:
             self.queues = SQLiteQueues(self._engine, trail_keep=trail_keep)
             self.topics = SQLiteTopics(self._engine, self.queues)
             self.streams = SQLiteStreams(self._engine)
             self.items = SQLiteItems(self._engine)
             records = SQLiteRecords(self._engine)
+            self.blobs = DirectoryBlobs(path.with_name(f"{path.name}.blobs"), clock)
         except BaseException:
             self._engine.close()
             raise
-        self.blobs = DirectoryBlobs(path.with_name(f"{path.name}.blobs"), clock)
         self.journal = StoredJournal(records, Overflow(self.blobs), clock=clock)
 
     def queue_tags(self) -> QueueTags | None:
