@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import apsw
 
@@ -22,22 +22,19 @@ from postroad.connections.book import Book
 from postroad.connections.checkpoints import Checkpoints
 from postroad.connections.disk import Disk
 from postroad.connections.failures import translate
-from postroad.connections.file import make_file, open_file, resolved
+from postroad.connections.file import READER_CACHE_KIB, WRITER_CACHE_KIB, make_file, open_file, resolved
 from postroad.connections.inheritance import guard, mark_inherited
-from postroad.connections.meta import migrate, read_salt
+from postroad.connections.meta import migrate, part_of, read_salt
+from postroad.connections.read_only import ReadOnlyFile, may_write
 from postroad.connections.reserve import Reserve
 from postroad.connections.schema import Schema
 from postroad.connections.transaction import Transaction
 from postroad.connections.turns import Request, Turns
 from postroad.connections.waiting import Ear, Ears
-from postroad.errors import ConfigurationError, PostroadError, StorageDamaged, StorageFull
+from postroad.errors import ConfigurationError, NotPermitted, PostroadError, StorageDamaged, StorageFull
 from postroad.telemetry import get_logger
 
 T = TypeVar("T")
-
-# Enough for the pages above the rows; the rows themselves are in the system's own cache.
-WRITER_CACHE_KIB: Final = 3_000
-READER_CACHE_KIB: Final = 500
 
 
 class Engine:
@@ -56,6 +53,7 @@ class Engine:
         self._joined: Transaction | None = None
         self._joined_by: int | None = None
         self._unusable: str | None = None
+        self._looked_at: ReadOnlyFile | None = None
         self._reading = threading.Lock()
         self._forking: Request | None = None
         self._prepared: set[str] = set()
@@ -74,6 +72,10 @@ class Engine:
     def prepare(self, schema: Schema, *, after_reboot: Callable[[Transaction], None] | None = None) -> None:
         """Make or migrate the tables of one part; when the machine was booted since, let it mend its times."""
         if schema.part in self._prepared:
+            return
+        version, boot = self.read(lambda connection: part_of(connection, schema, self.path))
+        if version == len(schema.steps) and (self.read_only or boot == self.clock.boot_id()):
+            self._prepared.add(schema.part)
             return
 
         def work(tx: Transaction) -> None:
@@ -94,7 +96,7 @@ class Engine:
         The work may run more than once, so it touches nothing but its transaction. Work that relieves the file, as
         leases and acks do, may use the room that is kept for a full disk.
         """
-        self._check_usable()
+        self._check_writable()
         if self._joined is not None and self._joined_by == threading.get_ident():
             return self._join(self._joined, work)
         request = Request(work, durable=durable, relieves=not durable if relieves is None else relieves)
@@ -129,10 +131,17 @@ class Engine:
         with self._reading:
             # Whoever closed it had to wait for the lock too.
             self._check_usable()
+            if self._looked_at is not None:
+                return self._looked_at.read(work)
             try:
                 return work(self._reader)
             except apsw.Error as error:
                 raise translate(error, self.path) from error
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this process may look at the file and not write to it."""
+        return self._looked_at is not None
 
     @property
     def in_transaction(self) -> bool:
@@ -145,7 +154,7 @@ class Engine:
 
         Without `durable` nobody waits for the disk: what is lost to a power cut must be done again by itself.
         """
-        self._check_usable()
+        self._check_writable()
         if self.in_transaction:
             yield
             return
@@ -243,6 +252,11 @@ class Engine:
         return (self._writer, self._reader) if still_open else ()
 
     def _open(self) -> None:
+        self._looked_at = None if may_write(self.path) else ReadOnlyFile(self.path)
+        if self._looked_at is None:
+            self._open_for_writing()
+
+    def _open_for_writing(self) -> None:
         with contextlib.ExitStack() as opened:
             self._writer = opened.enter_context(contextlib.closing(open_file(self.path, cache_kib=WRITER_CACHE_KIB)))
             self._reader = opened.enter_context(contextlib.closing(open_file(self.path, cache_kib=READER_CACHE_KIB)))
@@ -256,6 +270,9 @@ class Engine:
             opened.pop_all()
 
     def _close_file(self) -> None:
+        if self._looked_at is not None:
+            self._looked_at.close()
+            return
         self._disk.close()
         self._reserve.close()
         for connection in (self._reader, self._writer):
@@ -270,6 +287,14 @@ class Engine:
             raise ConfigurationError(self._unusable)
         if self._disk.displaced:
             self._disk.expect_in_place()
+
+    def _check_writable(self) -> None:
+        self._check_usable()
+        if self._looked_at is not None:
+            raise NotPermitted(
+                f"{self.path}: can only be read by this user; nothing was changed",
+                remedy="Run as the owner of the file, or let this user write to the file and its directory.",
+            )
 
     @contextlib.contextmanager
     def _own_turn(self) -> Iterator[Request]:

@@ -19,11 +19,14 @@ from postroad.connections.meta import META_TABLES, begin_file
 from postroad.errors import ConfigurationError, PostroadError
 
 BUSY_SECONDS: Final = 5.0
+# Enough for the pages above the rows; the rows themselves are in the system's own cache.
+WRITER_CACHE_KIB: Final = 3_000
+READER_CACHE_KIB: Final = 500
 PREPARED_STATEMENTS: Final = 250
 FIXED_VERSION: Final = (3, 51, 3)
 
 
-class _Patience:
+class Patience:
     """Waits for another process's transaction, which takes less than a millisecond: SQLite's own steps are longer."""
 
     def __init__(self) -> None:
@@ -79,7 +82,7 @@ def open_file(path: Path, *, cache_kib: int) -> apsw.Connection:
             str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=PREPARED_STATEMENTS
         )
         # Before anything is read: several threads may open a new file at once.
-        connection.set_busy_handler(_Patience())
+        connection.set_busy_handler(Patience())
         try:
             _begin(connection, path)
             _configure(connection, path, cache_kib)
@@ -128,18 +131,18 @@ def _make_empty(path: Path) -> None:
 
 def _begin(connection: apsw.Connection, path: Path) -> None:
     """Make a new file Postroad's own, and refuse that of another program. A file that is ours is only read."""
-    if _is_begun(connection, path):
+    if is_begun(connection, path):
         return
     with suppress(OSError):
         path.chmod(0o600)
     with _together(connection, "BEGIN IMMEDIATE"):
         # Another process may have been faster.
-        if not _is_begun(connection, path):
+        if not is_begun(connection, path):
             connection.pragma("application_id", APPLICATION_ID)
             begin_file(connection)
 
 
-def _is_begun(connection: apsw.Connection, path: Path) -> bool:
+def is_begun(connection: apsw.Connection, path: Path) -> bool:
     """Whether the file is ours and complete, seen at one moment: others may be making it just now."""
     with nullcontext() if connection.in_transaction else _together(connection, "BEGIN"):
         is_ours = connection.pragma("application_id") == APPLICATION_ID
@@ -162,7 +165,7 @@ def _together(connection: apsw.Connection, begin: str) -> Iterator[None]:
 
 def _use_log(connection: apsw.Connection, path: Path) -> None:
     """Turn to a write-ahead log, unless the file has one."""
-    patience, tries = _Patience(), 0
+    patience, tries = Patience(), 0
     while True:
         try:
             if connection.pragma("journal_mode") == "wal" or connection.pragma("journal_mode", "wal") == "wal":

@@ -46,7 +46,8 @@ class SQLiteGround:
             self.streams = SQLiteStreams(self._engine)
             self.items = SQLiteItems(self._engine)
             records = SQLiteRecords(self._engine)
-            self.blobs = DirectoryBlobs(path.with_name(f"{path.name}.blobs"), clock)
+            blobs = path.with_name(f"{path.name}.blobs")
+            self.blobs = DirectoryBlobs(blobs, clock, read_only=self._engine.read_only)
         except BaseException:
             self._engine.close()
             raise
