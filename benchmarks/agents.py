@@ -19,8 +19,7 @@ from postroad.agents import AgentEvent, Agents
 from postroad.agents.sqlite import fanout
 from postroad.agents.sqlite.schema import SCHEMA
 from postroad.connections.checkpoints import CHECKPOINT_PAGES
-from postroad.connections.engine import WRITER_CACHE_KIB
-from postroad.connections.file import open_file
+from postroad.connections.file import WRITER_CACHE_KIB, make_file, open_file
 from postroad.wiring import Backend, connect
 
 _DATA = {"text": "x" * 200}
@@ -99,6 +98,7 @@ def _inserting(*, listeners: Callable[[Load], int]) -> Open:
 
     @contextmanager
     def opened(directory: Path, load: Load) -> Iterator[Opened]:
+        make_file(directory / "bare.db")
         with closing(open_file(directory / "bare.db", cache_kib=WRITER_CACHE_KIB)) as db:
             db.execute(SCHEMA.steps[0])
             db.wal_autocheckpoint(CHECKPOINT_PAGES)

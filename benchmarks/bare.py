@@ -18,8 +18,7 @@ import apsw
 from benchmarks.frame import Durability, Load, Open, Opened
 from benchmarks.workload import bodies, check_once
 from postroad.connections.checkpoints import CHECKPOINT_PAGES
-from postroad.connections.engine import WRITER_CACHE_KIB
-from postroad.connections.file import open_file
+from postroad.connections.file import WRITER_CACHE_KIB, make_file, open_file
 from postroad.connections.many import run_many
 from postroad.queues.sqlite import claiming, settling, state, tables
 
@@ -61,6 +60,7 @@ def repeating(*, batch: int) -> Open:
 
     @contextmanager
     def opened(directory: Path, load: Load) -> Iterator[Opened]:
+        make_file(directory / "same.db")
         with closing(open_file(directory / "same.db", cache_kib=WRITER_CACHE_KIB)) as db:
             db.execute(tables.SCHEMA.steps[0])
             db.wal_autocheckpoint(CHECKPOINT_PAGES)

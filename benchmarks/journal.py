@@ -19,8 +19,7 @@ from benchmarks.frame import Durability, Load, Loads, Open, Opened, Row, Side, W
 from benchmarks.journal_life import Life
 from postroad.connections import disk
 from postroad.connections.checkpoints import CHECKPOINT_PAGES
-from postroad.connections.engine import WRITER_CACHE_KIB
-from postroad.connections.file import open_file
+from postroad.connections.file import WRITER_CACHE_KIB, make_file, open_file
 from postroad.journal import AppendResult, Journal, JournalEvent, task_state
 from postroad.journal.places import place_of
 from postroad.journal.records import Entry
@@ -116,6 +115,7 @@ def _bare(*, made_before: bool) -> Open:
     @contextmanager
     def opened(directory: Path, load: Load) -> Iterator[Opened]:
         life, numbers = Life(), dict[str, int]()
+        make_file(directory / "bare.db")
         with closing(open_file(directory / "bare.db", cache_kib=WRITER_CACHE_KIB)) as db:
             db.execute(SCHEMA.steps[0])
             db.wal_autocheckpoint(CHECKPOINT_PAGES)

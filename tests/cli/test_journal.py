@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.cli.terminal import Postroad
 
@@ -26,8 +28,9 @@ def events() -> list[JournalEvent]:
     return made
 
 
-def test_init_makes_the_journal(postroad: Postroad) -> None:
-    assert postroad("journal", "init", "--json").document == {"ready": True, "url": "sqlite:///postroad.db"}
+def test_init_makes_the_journal(postroad: Postroad, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'postroad.db'}"
+    assert postroad("journal", "init", "--json").document == {"ready": True, "url": url}
     assert "ready" in postroad("journal", "init").out
 
 

@@ -7,14 +7,17 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from postroad import OutgoingMessage, QueueSpec
 from postroad.connections import disk
 from postroad.connections.engine import Engine
 from postroad.connections.transaction import Transaction
-from postroad.errors import OutcomeUnknown
+from postroad.errors import InvalidInput, OutcomeUnknown, Unavailable
+from postroad.queues.sqlite import SQLiteQueues
 
 
 class SlowDisk:
@@ -122,7 +125,9 @@ def test_a_transaction_waits_for_the_disk_once(engine: Engine, slow: SlowDisk) -
     assert slow.syncs == 1
 
 
-def test_a_disk_that_refuses_makes_the_outcome_unknown_for_good(engine: Engine, slow: SlowDisk) -> None:
+def test_only_what_was_under_way_is_unknown_when_the_disk_refuses_and_the_rest_is_not_stored(
+    engine: Engine, slow: SlowDisk
+) -> None:
     slow.fails = OSError(errno.EIO, "Input/output error")
     slow.allowed.release(10)
 
@@ -130,9 +135,89 @@ def test_a_disk_that_refuses_makes_the_outcome_unknown_for_good(engine: Engine, 
         engine.write(_add(1))
 
     slow.fails = None
-    with pytest.raises(OutcomeUnknown, match="did not keep the log"):
-        engine.write(_add(2))
+    for n in (2, 3, 4):
+        with pytest.raises(Unavailable, match="nothing was stored"):
+            engine.write(_add(n))
     assert slow.syncs == 1
+    assert _numbers(engine) == [1]
+
+
+@contextmanager
+def _a_log_that_cannot_be_synced(engine: Engine) -> Iterator[None]:
+    """Let the system itself refuse: what stands behind the descriptor of the log is a pipe."""
+    log = engine._disk._log
+    assert log is not None
+    kept, (reads, writes) = os.dup(log), os.pipe()
+    os.dup2(reads, log)
+    try:
+        yield
+    finally:
+        os.dup2(kept, log)
+        for descriptor in (kept, reads, writes):
+            os.close(descriptor)
+
+
+def test_a_caller_who_repeats_a_send_behind_a_failed_sync_makes_no_copies(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "postroad.db")
+    queue = SQLiteQueues(engine).create_queue(QueueSpec("orders"))
+
+    outcomes = []
+    with _a_log_that_cannot_be_synced(engine):
+        for _ in range(3):
+            with pytest.raises((OutcomeUnknown, Unavailable)) as failed:
+                queue.send([OutgoingMessage("the same order")])
+            outcomes.append(failed.type)
+    with pytest.raises(Unavailable), engine.transaction():
+        queue.send([OutgoingMessage("the same order")])
+    with pytest.raises(Unavailable):
+        engine.check()
+
+    assert outcomes == [OutcomeUnknown, Unavailable, Unavailable]
+    [delivery] = queue.receive(max_messages=10)
+    assert queue.ack([delivery])[0].ok
+    assert queue.stats().visible == 0
+    engine.close()
+
+
+def test_a_receive_that_would_have_to_survive_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "postroad.db")
+    queues = SQLiteQueues(engine)
+    dead = queues.create_queue(QueueSpec("dead"))
+    queue = queues.create_queue(QueueSpec("orders", dead_letter="dead", max_receives=1))
+    queue.send([OutgoingMessage("poison")])
+    queue.release(queue.receive())
+    with _a_log_that_cannot_be_synced(engine), pytest.raises(OutcomeUnknown):
+        queues.create_queue(QueueSpec("unknown"))
+
+    with pytest.raises(Unavailable, match="nothing was stored"):
+        queue.receive()
+
+    assert dead.peek() == []
+    assert [message.body for message in queue.peek()] == [b"poison"]
+    engine.close()
+
+
+def test_all_that_shared_the_sync_that_failed_are_unknown_and_who_failed_before_keeps_its_error(
+    engine: Engine, slow: SlowDisk
+) -> None:
+    def refuse(_: Transaction) -> int:
+        raise InvalidInput("no number")
+
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(engine.write, _add(0))
+        assert slow.reached.acquire(timeout=30)
+        group = [threads.submit(engine.write, work) for work in (refuse, _add(1), _add(2))]
+        while len(engine._turns._waiting) < 3:
+            continue
+        slow.allowed.release()
+        first.result(timeout=30)
+        assert slow.reached.acquire(timeout=30)
+        slow.fails = OSError(errno.EIO, "Input/output error")
+        slow.allowed.release()
+
+        outcomes = [type(each.exception(timeout=30)) for each in group]
+    assert outcomes == [InvalidInput, OutcomeUnknown, OutcomeUnknown]
+    assert _numbers(engine) == [0, 1, 2]
 
 
 def test_those_whose_leader_was_interrupted_at_the_disk_wait_for_it_themselves(engine: Engine, slow: SlowDisk) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -52,6 +56,89 @@ def test_a_directory_or_a_missing_one_is_refused(tmp_path: Path, place: str) -> 
         postroad.connect(f"sqlite:///{tmp_path / place}")
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"there is no directory {tmp_path / 'missing'}"):
+        postroad.connect(f"sqlite:///{tmp_path / 'missing' / 'postroad.db'}")
+
+
+CONNECT = """
+import sys, postroad
+try:
+    postroad.connect(sys.argv[1])
+except postroad.errors.ConfigurationError as error:
+    print(error, error.field)
+"""
+
+
+def _make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, _make_socket, lambda path: path.symlink_to("/dev/null")])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "pipe.db")
+
+    # In a process of its own, which can be ended if the pipe holds it.
+    told = subprocess.run(
+        [sys.executable, "-c", CONNECT, f"sqlite:///{tmp_path / 'pipe.db'}"],
+        stdout=subprocess.PIPE, text=True, timeout=120, check=True,
+    )  # fmt: skip
+
+    assert "is a pipe, a socket or a device, not a file url" in told.stdout
+
+
+SHORT_OF_DESCRIPTORS = """
+import os, resource, sys, postroad, postroad.errors
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+postroad.connect(sys.argv[1]).close()
+url = sys.argv[2]
+# Whatever is opened next gets the lowest free number.
+free = os.dup(0)
+os.close(free)
+before, outcomes = len(os.listdir("/proc/self/fd")), []
+for more in range(24):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, hard))
+    try:
+        with postroad.connect(url) as backend:
+            queue = backend.create_queue(postroad.QueueSpec("jobs"))
+            queue.send([postroad.OutgoingMessage("one")])
+            queue.ack(queue.receive(wait=5))
+            queue.receive(wait=0.01)
+        outcomes.append("ok")
+    except postroad.errors.Unavailable as error:
+        outcomes.append("refused" if "ulimit" in error.remedy or "blob" in str(error) else repr(error))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+print(*outcomes)
+print(len(os.listdir("/proc/self/fd")) - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system shows no descriptors")
+def test_a_process_without_a_free_descriptor_is_told_so_and_keeps_none(tmp_path: Path) -> None:
+    urls = [f"sqlite:///{tmp_path / name}" for name in ("first.db", "postroad.db")]
+
+    told = subprocess.run(
+        [sys.executable, "-c", SHORT_OF_DESCRIPTORS, *urls], capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert told.stderr == ""
+    outcomes, left = told.stdout.splitlines()
+    assert outcomes.split() == sorted(outcomes.split(), key="refused ok".index)
+    assert {"ok", "refused"} == set(outcomes.split())
+    assert left == "0"
+
+
+def test_an_empty_file_that_others_may_read_becomes_private(tmp_path: Path) -> None:
+    path = tmp_path / "postroad.db"
+    path.touch(mode=0o644)
+
+    with postroad.connect(f"sqlite:///{path}"):
+        modes = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.glob("postroad.db*") if each.is_file()}
+
+    assert set(modes.values()) == {0o600}, modes
 
 
 def test_a_file_of_a_newer_postroad_is_refused(tmp_path: Path) -> None:

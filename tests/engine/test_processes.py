@@ -166,6 +166,47 @@ def test_several_processes_share_a_queue_without_a_duplicate(url: str) -> None:
     assert Counter(got) == {f"got {n}": 1 for base in (0, 1_000) for n in range(base, base + 150)}
 
 
+@pytest.mark.parametrize("exists", [False, True], ids=["a new file", "an empty file"])
+def test_processes_that_open_it_at_the_same_moment_all_get_it(tmp_path: Path, exists: bool) -> None:
+    failures: list[str] = []
+    for round_ in range(20):
+        path = tmp_path / f"{round_}.db"
+        if exists:
+            path.touch()
+        failures += _open_at_once(f"sqlite:///{path}", processes=6)
+        with postroad.connect(f"sqlite:///{path}") as backend:
+            assert backend.queue("jobs").stats().visible == 6
+        assert path.stat().st_mode & 0o777 == 0o600
+
+    assert failures == []
+
+
+def _open_at_once(url: str, *, processes: int) -> list[str]:
+    """What the processes that failed have to say."""
+    gate, opens_gate = os.pipe()
+    answer, answers = os.pipe()
+    children = []
+    for n in range(processes):
+        child = os.fork()
+        if child == 0:
+            os.close(opens_gate)
+            # It ends when the parent closes its end, for all of them at once.
+            os.read(gate, 1)
+            try:
+                with postroad.connect(url) as backend:
+                    backend.create_queue(QueueSpec("jobs")).send([OutgoingMessage(str(n))])
+            except BaseException as error:
+                os.write(answers, f"{error!r}\n".encode())
+            os._exit(0)
+        children.append(child)
+    for end in (gate, opens_gate, answers):
+        os.close(end)
+    for child in children:
+        os.waitpid(child, 0)
+    with os.fdopen(answer) as told:
+        return told.read().splitlines()
+
+
 def test_a_forked_child_is_refused_and_the_parent_goes_on(url: str) -> None:
     with postroad.connect(url) as backend:
         queue = backend.queue("jobs")

@@ -25,16 +25,17 @@ _MAX_NAME = 200
 
 
 class DirectoryBlobs:
-    """Blobs as files below one directory, which is made when missing."""
+    """Blobs as files below one directory, which is made when missing, unless it is only to be read."""
 
     bucket = "directory"
 
-    def __init__(self, path: str | Path, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, path: str | Path, clock: Clock = SYSTEM_CLOCK, *, read_only: bool = False) -> None:
         self.path = Path(path)
         self._clock = clock
         self._closed = False
-        with _translated(str(self.path)):
-            folders.make_root(self.path)
+        if not read_only:
+            with _translated(str(self.path)):
+                folders.make_root(self.path)
 
     def put(self, key: str, data: bytes) -> BlobRef:
         """Store the bytes durably; an existing key is overwritten."""

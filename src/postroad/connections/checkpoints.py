@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -15,7 +16,9 @@ CHECKPOINT_PAGES: Final = 4_000
 class Checkpoints:
     """Knows how long the log of one writer is, and when to try the next copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, expect_in_place: Callable[[], None]) -> None:
+        self._expect_in_place = expect_in_place
+        """Raises when the log is not the one at the path: to copy it would damage the file of others."""
         self._pages = 0
         self._due_at = CHECKPOINT_PAGES
 
@@ -35,6 +38,7 @@ class Checkpoints:
 
     def cut(self) -> None:
         """Give the room of a log that nobody needs back to the disk, if it can be done."""
+        self._expect_in_place()
         with suppress(apsw.Error):
             self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
@@ -43,6 +47,7 @@ class Checkpoints:
         return apsw.SQLITE_OK
 
     def _run(self) -> None:
+        self._expect_in_place()
         try:
             pages, copied = self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.Error:

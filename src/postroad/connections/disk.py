@@ -12,19 +12,69 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from postroad.errors import OutcomeUnknown
+from postroad.errors import OutcomeUnknown, PostroadError, StorageDamaged, Unavailable
 
 
 class Disk:
     """Brings the log of one file to the disk; its owner sees to it that nobody syncs while it is opened or closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._log: int | None = None
         self._refused: str | None = None
+        self._displaced: str | None = None
+        self._file: tuple[int, int] | None = None
+        self._places: tuple[tuple[str, tuple[int, int] | None], ...] = ()
 
-    def open(self, path: Path) -> None:
-        """Take the log of the file, which is open."""
-        self._log = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+    def open(self) -> None:
+        """Take the log of the file, which SQLite has open."""
+        self.expect_same_file()
+        # SQLite locks the file and its shared memory, never the log: closing this descriptor drops no lock.
+        self._log = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        self._file = _identity(str(self._path))
+        memory = f"{self._path}-shm"
+        log = os.fstat(self._log)
+        self._places = (
+            (f"{self._path}-wal", (log.st_dev, log.st_ino)),
+            (str(self._path), self._file),
+            (memory, _identity(memory)),
+        )
+
+    def expect_same_file(self) -> None:
+        """Raise `StorageDamaged` when another file stands at the path than the last time it was open."""
+        if self._file is not None:
+            self._places = ((str(self._path), self._file),)
+            self.expect_in_place()
+
+    def expect_in_place(self) -> None:
+        """Raise `StorageDamaged` when file, log or shared memory are no longer those at the path, now and ever after.
+
+        SQLite itself goes on writing into a log that was removed, and nobody would ever find what is in it.
+        """
+        if self._displaced is None:
+            for place, identity in self._places:
+                if _identity(place) != identity:
+                    self._displaced = place
+                    break
+            else:
+                return
+        raise StorageDamaged(
+            f"{self._displaced}: was removed or replaced while this program had it open",
+            remedy="Stop every program that uses the file, put it back with its log, and repeat what failed.",
+        )
+
+    @property
+    def displaced(self) -> bool:
+        """Whether the files were found to be no longer those at the path."""
+        return self._displaced is not None
+
+    def expect_to_keep(self) -> None:
+        """Raise `Unavailable` before anything is written that must survive, once a sync has failed."""
+        if self._refused is not None:
+            raise Unavailable(
+                f"{self._path}: nothing was stored: the disk failed to keep the log before: {self._refused}",
+                remedy="Repair the disk, start the program again, and repeat what failed.",
+            )
 
     def sync(self) -> None:
         """Return once everything that was committed before this call is on the disk, or raise `OutcomeUnknown`."""
@@ -34,20 +84,32 @@ class Disk:
             except OSError as error:
                 # The system says it once and may have dropped what it could not write: a second try proves nothing.
                 self._refused = str(error)
+        self.expect_in_place()
         if self._refused is not None:
             raise OutcomeUnknown(
-                f"the disk did not keep the log: {self._refused}",
+                f"{self._path}: the disk did not keep the log: {self._refused}",
                 remedy="Repair the disk, start the program again, and repeat what failed under the same ids.",
             )
 
     def close(self) -> None:
         """Sync once more and let the log go; what was committed before needs no more waiting."""
         # Whoever still waits is told when it asks.
-        with suppress(OutcomeUnknown):
+        with suppress(PostroadError):
             self.sync()
         log, self._log = self._log, None
+        self._places = ()
         if log is not None:
             os.close(log)
+
+
+def _identity(place: str) -> tuple[int, int] | None:
+    """Device and inode of what stands at the place; None when nothing does."""
+    try:
+        # Once for each sync: a Path would cost as much again.
+        found = os.stat(place)  # noqa: PTH116
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _to_disk(descriptor: int) -> None:

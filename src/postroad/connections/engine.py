@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import apsw
 
@@ -22,53 +22,60 @@ from postroad.connections.book import Book
 from postroad.connections.checkpoints import Checkpoints
 from postroad.connections.disk import Disk
 from postroad.connections.failures import translate
-from postroad.connections.file import open_file
+from postroad.connections.file import READER_CACHE_KIB, WRITER_CACHE_KIB, make_file, open_file, resolved
 from postroad.connections.inheritance import guard, mark_inherited
-from postroad.connections.meta import begin_file, migrate, read_salt
+from postroad.connections.meta import migrate, part_of, read_salt
+from postroad.connections.read_only import ReadOnlyFile, may_write
 from postroad.connections.reserve import Reserve
 from postroad.connections.schema import Schema
 from postroad.connections.transaction import Transaction
 from postroad.connections.turns import Request, Turns
 from postroad.connections.waiting import Ear, Ears
-from postroad.errors import ConfigurationError, PostroadError, StorageFull
+from postroad.errors import ConfigurationError, NotPermitted, PostroadError, StorageDamaged, StorageFull
 from postroad.telemetry import get_logger
 
 T = TypeVar("T")
-
-# Enough for the pages above the rows; the rows themselves are in the system's own cache.
-WRITER_CACHE_KIB: Final = 3_000
-READER_CACHE_KIB: Final = 500
 
 
 class Engine:
     """One embedded file, shared by the threads of this process and by other processes."""
 
     def __init__(self, path: Path, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.path = path
+        # Once: the file stays the same one when the working directory or a link changes.
+        self.path = path = resolved(path)
         self.clock = clock
         self._turns = Turns()
-        self._disk = Disk()
+        self._disk = Disk(path)
         self._reserve = Reserve(path)
-        self._checkpoints = Checkpoints()
+        self._checkpoints = Checkpoints(self._disk.expect_in_place)
         self._current: Transaction | None = None
         self._writing_by: int | None = None
         self._joined: Transaction | None = None
         self._joined_by: int | None = None
         self._unusable: str | None = None
+        self._looked_at: ReadOnlyFile | None = None
         self._reading = threading.Lock()
         self._forking: Request | None = None
         self._prepared: set[str] = set()
         self._books: list[Book] = []
+        make_file(path)
         self._open()
         self._system_time = isinstance(clock, SystemClock)
-        self._ears = Ears(path, self._data_version)
+        try:
+            self._ears = Ears(path, self._data_version)
+        except OSError as error:
+            self._close_file()
+            raise translate(error, path) from error
         guard(self)
-        self.write(lambda tx: begin_file(tx.connection), relieves=True)
         self.salt: int = self.read(read_salt)
 
     def prepare(self, schema: Schema, *, after_reboot: Callable[[Transaction], None] | None = None) -> None:
         """Make or migrate the tables of one part; when the machine was booted since, let it mend its times."""
         if schema.part in self._prepared:
+            return
+        version, boot = self.read(lambda connection: part_of(connection, schema, self.path))
+        if version == len(schema.steps) and (self.read_only or boot == self.clock.boot_id()):
+            self._prepared.add(schema.part)
             return
 
         def work(tx: Transaction) -> None:
@@ -89,8 +96,7 @@ class Engine:
         The work may run more than once, so it touches nothing but its transaction. Work that relieves the file, as
         leases and acks do, may use the room that is kept for a full disk.
         """
-        if self._unusable is not None:
-            raise ConfigurationError(self._unusable)
+        self._check_writable()
         if self._joined is not None and self._joined_by == threading.get_ident():
             return self._join(self._joined, work)
         request = Request(work, durable=durable, relieves=not durable if relieves is None else relieves)
@@ -125,10 +131,17 @@ class Engine:
         with self._reading:
             # Whoever closed it had to wait for the lock too.
             self._check_usable()
+            if self._looked_at is not None:
+                return self._looked_at.read(work)
             try:
                 return work(self._reader)
             except apsw.Error as error:
                 raise translate(error, self.path) from error
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this process may look at the file and not write to it."""
+        return self._looked_at is not None
 
     @property
     def in_transaction(self) -> bool:
@@ -141,17 +154,21 @@ class Engine:
 
         Without `durable` nobody waits for the disk: what is lost to a power cut must be done again by itself.
         """
-        self._check_usable()
+        self._check_writable()
         if self.in_transaction:
             yield
             return
         with self._own_turn() as turn:
+            if durable:
+                self._disk.expect_to_keep()
             self._keep_room()
             tx = Transaction(self._writer)
             try:
                 self._begin(tx)
                 self._joined, self._joined_by = tx, threading.get_ident()
                 yield
+                if durable or tx.durable:
+                    self._disk.expect_to_keep()
                 self._commit(tx)
             except Exception as error:
                 raise self._undone(tx, error) from error
@@ -182,6 +199,13 @@ class Engine:
         """Microseconds of the wall clock since 1970."""
         return time.time_ns() // 1_000 if self._system_time else int(self.clock.now().timestamp() * 1_000_000)
 
+    def check(self) -> None:
+        """Raise why nothing could be written that must survive, if that is so."""
+        self._check_usable()
+        self._disk.expect_in_place()
+        self._disk.expect_to_keep()
+        self.write(lambda tx: None, durable=False, relieves=False)
+
     def close(self) -> None:
         """Close the file; closing twice changes nothing."""
         if self._unusable is not None:
@@ -207,7 +231,11 @@ class Engine:
         if self._forking is None:
             return
         try:
+            self._disk.expect_same_file()
             self._open()
+        except StorageDamaged as error:
+            # The disk remembers, and refuses whoever comes.
+            get_logger("engine").error("engine_file_displaced", error=str(error))
         except PostroadError as error:
             self._unusable = f"{self.path}: it could not be opened again after a fork: {error}"
         forking, self._forking = self._forking, None
@@ -220,26 +248,53 @@ class Engine:
         self._unusable = f"{self.path}: this backend was opened before fork(); a child opens its own with connect()"
         self._ears.abandon()
         if still_open:
-            mark_inherited(self.path.resolve())
+            mark_inherited(self.path)
         return (self._writer, self._reader) if still_open else ()
 
     def _open(self) -> None:
-        self._writer = open_file(self.path, cache_kib=WRITER_CACHE_KIB)
-        self._reader = open_file(self.path, cache_kib=READER_CACHE_KIB)
-        self._checkpoints.follow(self._writer)
-        self._drop_books()
-        self._disk.open(self.path)
-        self._reserve.open()
+        self._looked_at = None if may_write(self.path) else ReadOnlyFile(self.path)
+        if self._looked_at is None:
+            self._open_for_writing()
+
+    def _open_for_writing(self) -> None:
+        with contextlib.ExitStack() as opened:
+            self._writer = opened.enter_context(contextlib.closing(open_file(self.path, cache_kib=WRITER_CACHE_KIB)))
+            self._reader = opened.enter_context(contextlib.closing(open_file(self.path, cache_kib=READER_CACHE_KIB)))
+            self._checkpoints.follow(self._writer)
+            self._drop_books()
+            try:
+                self._disk.open()
+            except OSError as error:
+                raise translate(error, self.path) from error
+            self._reserve.open()
+            opened.pop_all()
 
     def _close_file(self) -> None:
+        if self._looked_at is not None:
+            self._looked_at.close()
+            return
         self._disk.close()
         self._reserve.close()
-        self._reader.close()
-        self._writer.close()
+        for connection in (self._reader, self._writer):
+            if self._disk.displaced:
+                # SQLite would copy a log that nobody else sees into the file, and remove the log at the path.
+                with contextlib.suppress(apsw.Error):
+                    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.close()
 
     def _check_usable(self) -> None:
         if self._unusable is not None:
             raise ConfigurationError(self._unusable)
+        if self._disk.displaced:
+            self._disk.expect_in_place()
+
+    def _check_writable(self) -> None:
+        self._check_usable()
+        if self._looked_at is not None:
+            raise NotPermitted(
+                f"{self.path}: can only be read by this user; nothing was changed",
+                remedy="Run as the owner of the file, or let this user write to the file and its directory.",
+            )
 
     @contextlib.contextmanager
     def _own_turn(self) -> Iterator[Request]:
@@ -283,11 +338,21 @@ class Engine:
         """Let the next one lead, and wait for the disk for all of the group that have to."""
         if leader.durable:
             self._turns.pass_on(leader)
-            self._disk.sync()
-            for request in leader.group:
-                request.on_disk = True
+            if any(request.durable and request.error is None for request in leader.group):
+                self._sync_for(leader)
         # Many may wake: whoever writes does not wait for the disk behind them.
         self._ears.ring_others()
+
+    def _sync_for(self, leader: Request) -> None:
+        try:
+            self._disk.sync()
+        except PostroadError:
+            # The others find out when they sync for themselves; a leader that failed has an error of its own.
+            if leader.error is None:
+                raise
+            return
+        for request in leader.group:
+            request.on_disk = True
 
     def _sync_alone(self) -> None:
         """Wait for the disk where nobody did: the leader was interrupted, or had begun without need of it."""
@@ -322,15 +387,23 @@ class Engine:
         try:
             self._begin(tx)
             for request in group:
-                if request.work is not None:
-                    tx.durable = request.durable
-                    request.result = request.work(tx)
-                    request.durable = tx.durable
+                self._run_one(tx, request)
             self._commit(tx)
         except Exception as error:
             raise self._undone(tx, error) from error
         self._resolve()
         self._ring(tx)
+
+    def _run_one(self, tx: Transaction, request: Request) -> None:
+        if request.work is None:
+            return
+        if request.durable:
+            self._disk.expect_to_keep()
+        tx.durable = request.durable
+        request.result = request.work(tx)
+        if tx.durable and not request.durable:
+            self._disk.expect_to_keep()
+            request.durable = True
 
     def _keep_room(self) -> None:
         """Have room for acks before anything is added, or raise `StorageFull`."""
@@ -395,6 +468,11 @@ class Engine:
 
     def _data_version(self) -> int:
         try:
-            return self.read(lambda connection: int(connection.pragma("data_version")))
+            return self.read(self._look_at_version)
         except PostroadError:
             return -1
+
+    def _look_at_version(self, connection: apsw.Connection) -> int:
+        # Whoever only waits would wait for ever beside a file that was replaced.
+        self._disk.expect_in_place()
+        return int(connection.pragma("data_version"))

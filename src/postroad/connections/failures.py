@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import apsw
@@ -10,6 +11,8 @@ import apsw
 from postroad.errors import ConfigurationError, OutcomeUnknown, PostroadError, StorageDamaged, StorageFull, Unavailable
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+NO_ROOM_OR_DESCRIPTOR = (*_NO_ROOM, *_NO_DESCRIPTOR)
 _UNSURE = {apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC}
 
 
@@ -17,6 +20,11 @@ def translate(error: apsw.Error | OSError, path: Path) -> PostroadError:
     """The Postroad error that says what happened to the file and what to do."""
     if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and error.errno in _NO_ROOM):
         return StorageFull(f"{path}: the disk is full; nothing was stored")
+    if _is_short_of_descriptors(error):
+        return Unavailable(
+            f"{path}: this process has no file descriptor left",
+            remedy="Close files and connections that are not needed, or raise the limit (`ulimit -n`).",
+        )
     if isinstance(error, apsw.NotADBError):
         return ConfigurationError(f"{path}: is not a Postroad file", field="url")
     if isinstance(error, apsw.CorruptError):
@@ -31,3 +39,20 @@ def translate(error: apsw.Error | OSError, path: Path) -> PostroadError:
     if isinstance(error, apsw.IOError) and getattr(error, "extendedresult", None) in _UNSURE:
         return OutcomeUnknown(f"{path}: the disk did not confirm the write: {error}")
     return Unavailable(f"{path}: {error}", remedy="Check the file, its directory and its permissions.")
+
+
+def _is_short_of_descriptors(error: apsw.Error | OSError) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in _NO_DESCRIPTOR
+    if not isinstance(error, apsw.CantOpenError):
+        return False
+    # SQLite does not tell why it could not open its files: the file, a journal or log, shared memory, the directory.
+    taken: list[int] = []
+    try:
+        taken.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(4))
+    except OSError as tried:
+        return tried.errno in _NO_DESCRIPTOR
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+    return False

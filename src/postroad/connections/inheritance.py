@@ -51,12 +51,19 @@ def mark_inherited(path: Path) -> None:
 
 def is_open(path: Path) -> bool:
     """Whether the embedded engine has this file open in this process."""
-    return any(resource.path.resolve() == path for resource in list(_open))
+    return any(_is_same(resource.path, path) for resource in list(_open))
 
 
 def guard(resource: Forkable) -> None:
     """Let the resource go through every fork from now on."""
     _open.add(resource)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return one.resolve() == other.resolve()
 
 
 def _before() -> None:

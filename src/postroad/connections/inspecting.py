@@ -15,6 +15,7 @@ import apsw
 from postroad.connections.application_file import ApplicationFile
 from postroad.connections.failures import translate
 from postroad.connections.file import FIXED_VERSION
+from postroad.connections.read_only import ReadOnlyFile, may_write
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,9 @@ class FileState:
 
 def engine_file(path: Path) -> FileState:
     """The embedded engine's own file, read by the engine's library."""
+    if not may_write(path):
+        with closing(ReadOnlyFile(path)) as looked_at:
+            return FileState(apsw.sqlite_lib_version(), looked_at.journal_mode())
     try:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         with closing(connection):

@@ -17,6 +17,7 @@ CREATE TABLE IF NOT EXISTS part (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS file (salt INTEGER NOT NULL) STRICT;
 """
+META_TABLES: Final = frozenset(("part", "file"))
 _SALT: Final = "SELECT salt FROM file"
 _SET_SALT: Final = "INSERT INTO file (salt) SELECT ? WHERE NOT EXISTS (SELECT 1 FROM file)"
 _PART: Final = "SELECT version, boot FROM part WHERE name = ?"
@@ -37,14 +38,21 @@ def read_salt(connection: apsw.Connection) -> int:
     return int(connection.execute(_SALT).get)
 
 
-def migrate(connection: apsw.Connection, schema: Schema, boot_id: str, path: Path) -> bool:
-    """Bring the part's tables to the newest version; says whether the machine was booted since the last time."""
-    version, boot = connection.execute(_PART, (schema.part,)).fetchone() or (0, boot_id)
+def part_of(connection: apsw.Connection, schema: Schema, path: Path) -> tuple[int, str]:
+    """The version of the part's tables, 0 when there are none, and the boot of the machine that they belong to."""
+    version, boot = connection.execute(_PART, (schema.part,)).fetchone() or (0, "")
     newest = len(schema.steps)
     if version > newest:
         raise SchemaMismatch(f"{path}: its {schema.part} are of version {version}; this Postroad knows up to {newest}")
+    return version, boot
+
+
+def migrate(connection: apsw.Connection, schema: Schema, boot_id: str, path: Path) -> bool:
+    """Bring the part's tables to the newest version; says whether the machine was booted since the last time."""
+    version, boot = part_of(connection, schema, path)
+    newest = len(schema.steps)
     for step in schema.steps[version:]:
         connection.execute(step)
     if version != newest or boot != boot_id:
         connection.execute(_SET_PART, (schema.part, newest, boot_id))
-    return bool(boot != boot_id)
+    return version > 0 and boot != boot_id

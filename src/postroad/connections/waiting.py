@@ -153,7 +153,8 @@ class Ears:
             self._known_from = math.inf
 
     def _hear(self) -> None:
-        seen, looked_at = -1, 0.0
+        seen: int | None = None
+        looked_at = 0.0
         while not self._closed:
             self._rest_while_nobody_listens()
             rung = self._doorbell.listen(LOOK_EVERY)

@@ -34,10 +34,10 @@ class Doorbell:
         """Make this process's socket, so that others can ring. Hanging twice changes nothing."""
         if self._in is not None:
             return
-        self._in = _unix_socket()
-        self._poll.register(self._in, select.POLLIN)
         # Without a bound socket the slow look at the file still finds everything.
         with contextlib.suppress(OSError):
+            self._in = _unix_socket()
+            self._poll.register(self._in, select.POLLIN)
             self._directory.mkdir(mode=0o700, exist_ok=True)
             self._in.bind(self._address(self._name))
 
@@ -57,7 +57,9 @@ class Doorbell:
     def listen(self, timeout: float) -> set[bytes]:
         """The channels rung since the last look; none when the time is over."""
         channels: set[bytes] = set()
-        if self._in is not None and self._poll.poll(timeout * 1_000):
+        if self._in is None:
+            time.sleep(timeout)
+        elif self._poll.poll(timeout * 1_000):
             with contextlib.suppress(BlockingIOError):
                 while True:
                     channels.update(self._in.recv(_LONGEST_DATAGRAM).split(b"\n"))

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 _SQLITE = "sqlite:///"
 
 
 def data_path(url: str) -> Path | None:
-    """The file that a backend keeps its data in; None where the backend is no file."""
+    """The file that a backend keeps its data in, without links; None where the backend is no file."""
     if not url.startswith(_SQLITE):
         return None
-    return Path(unquote(urlsplit(url).path[1:]))
+    # Not urlsplit, which would cut a name at its '#'.
+    path = Path(unquote(url.removeprefix(_SQLITE).partition("?")[0]))
+    try:
+        return Path(os.path.realpath(path))
+    except OSError:
+        # The working directory is gone: `connect` refuses the path.
+        return path
 
 
 def beside(url: str, suffix: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
@@ -16,10 +17,16 @@ class Scratch:
 
     def __init__(self, clock: Clock) -> None:
         directory = tempfile.mkdtemp(prefix="postroad-")
-        self._remove = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+        self._remove = weakref.finalize(self, _remove, directory, os.getpid())
         self.engine = Engine(Path(directory) / "memory.db", clock=clock)
 
     def close(self) -> None:
         """Close the file and remove it; closing twice changes nothing."""
         self.engine.close()
         self._remove()
+
+
+def _remove(directory: str, owner: int) -> None:
+    # A forked child that ends, or drops its copy, must not take the file from its parent.
+    if os.getpid() == owner:
+        shutil.rmtree(directory, ignore_errors=True)

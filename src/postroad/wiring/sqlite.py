@@ -20,6 +20,7 @@ from postroad.settings import default_stage
 from postroad.streams import Stream
 from postroad.streams.sqlite import SQLiteStreams
 from postroad.topics.sqlite import SQLiteTopics
+from postroad.wiring.url import file_url
 
 if TYPE_CHECKING:
     from postroad.agents.port import AgentStore
@@ -36,18 +37,20 @@ class SQLiteGround:
 
     def __init__(self, path: Path, *, clock: Clock, trail_keep: int) -> None:
         self.stage = default_stage()
-        self.url = f"sqlite:///{path}"
         self._engine = Engine(path, clock=clock)
+        path = self._engine.path
+        self.url = file_url(path)
         try:
             self.queues = SQLiteQueues(self._engine, trail_keep=trail_keep)
             self.topics = self.bus_topics = SQLiteTopics(self._engine, self.queues)
             self.streams = SQLiteStreams(self._engine)
             self.items = SQLiteItems(self._engine)
             records = SQLiteRecords(self._engine)
+            blobs = path.with_name(f"{path.name}.blobs")
+            self.blobs = DirectoryBlobs(blobs, clock, read_only=self._engine.read_only)
         except BaseException:
             self._engine.close()
             raise
-        self.blobs = DirectoryBlobs(path.with_name(f"{path.name}.blobs"), clock)
         self.journal = StoredJournal(records, Overflow(self.blobs), clock=clock)
 
     def queue_tags(self) -> QueueTags | None:
@@ -70,7 +73,7 @@ class SQLiteGround:
         return self._engine.transaction()
 
     def check(self) -> None:
-        self._engine.write(lambda tx: None, durable=False, relieves=False)
+        self._engine.check()
 
     def close(self) -> None:
         self._engine.close()

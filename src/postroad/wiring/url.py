@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from postroad.errors import ConfigurationError
 
@@ -16,6 +16,7 @@ _OPTIONS = {
     "aws": frozenset(("endpoint_url", "stage", "bucket", "table")),
 }
 _REGION = re.compile(r"[a-z0-9-]+")
+_ESCAPES = str.maketrans({"%": "%25", "?": "%3F", "#": "%23"})
 _FORMS = "sqlite:///path, memory:// or aws://region[?endpoint_url=…&stage=…&bucket=…&table=…]"
 
 
@@ -33,15 +34,22 @@ class Address:
         return Path(self.place)
 
 
+def file_url(path: Path) -> str:
+    """The address of an embedded file, which `parse` reads back as the same path."""
+    return "sqlite:///" + str(path).translate(_ESCAPES)
+
+
 def parse(url: str) -> Address:
     """Take an address apart, or refuse it naming the remedy."""
     if not isinstance(url, str):
         raise _refused(repr(url), "is not text")
     if not url.isprintable():
         raise _refused(repr(url), "holds a character that cannot be printed")
-    parts = urlsplit(url)
+    parts = _split(url)
     if parts.scheme not in _OPTIONS:
         raise _refused(url, f"has an unknown scheme {parts.scheme!r}")
+    if url.endswith("?"):
+        raise _refused(url, "ends with '?' and names no option", "If it belongs to the name, write %3F. ")
     try:
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError as error:
@@ -54,10 +62,23 @@ def parse(url: str) -> Address:
     return Address(scheme=parts.scheme, place=_PLACES[parts.scheme](url, parts.netloc, parts.path), options=options)
 
 
+def _split(url: str) -> SplitResult:
+    """Take it apart without losing anything: what stands behind a '#' belongs to a file's name, or to nothing."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "sqlite":
+            return urlsplit(url.replace("#", "%23"))
+    except ValueError as error:
+        raise _refused(url, f"cannot be read: {error}") from None
+    if "#" in url:
+        raise _refused(url, "has a '#', which means nothing there")
+    return parts
+
+
 def _sqlite_place(url: str, host: str, path: str) -> str:
     if host or not path.startswith("/") or len(path) < 2:
         raise _refused(url, "names no file: three slashes stand before the path")
-    place = unquote(path[1:])
+    place = unquote(path[1:], errors="surrogateescape")
     if not place.isprintable():
         raise _refused(url, "holds a character that cannot be printed")
     if place.startswith(":memory:"):
@@ -82,5 +103,5 @@ def _aws_place(url: str, host: str, path: str) -> str:
 _PLACES = {"sqlite": _sqlite_place, "memory": _memory_place, "aws": _aws_place}
 
 
-def _refused(url: str, why: str) -> ConfigurationError:
-    return ConfigurationError(f"url: {url} {why}", field="url", remedy=f"Use {_FORMS}.")
+def _refused(url: str, why: str, remedy: str = "") -> ConfigurationError:
+    return ConfigurationError(f"url: {url} {why}", field="url", remedy=f"{remedy}Use {_FORMS}.")

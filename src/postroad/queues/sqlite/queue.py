@@ -262,6 +262,8 @@ class SQLiteQueue:
         oldest = self._engine.read(partial(looking.oldest_us, queue_id=self._id))
         if oldest is None or oldest > self._engine.now_us() - self._spec.retention * 1_000_000:
             return
+        if self._engine.read_only:
+            return
         while self._write(lambda tx, state: self._store.sweeper.expire_oldest(tx, state), durable=False):
             continue
 

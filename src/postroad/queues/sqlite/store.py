@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one
@@ -84,7 +84,7 @@ class SQLiteQueues:
         check_spec(spec)
 
         def work(tx: Transaction) -> int:
-            queue_id, _ = self._find(tx, spec.name)
+            queue_id, _ = self._find(tx.connection, spec.name)
             self._check_dead_letter(tx, spec)
             state = self.states.get(tx, queue_id)
             state.spec, state.seen_us, state.returns_us = spec, self.engine.monotonic_us(), 0
@@ -98,18 +98,14 @@ class SQLiteQueues:
     def delete_queue(self, name: str) -> None:
         """Remove the queue; a crash in the middle leaves a queue that holds less."""
         self.queue(name).purge()
-        self.engine.write(lambda tx: self.sweeper.remove_queue(tx, self._find(tx, name)[0]), relieves=True)
+        self.engine.write(lambda tx: self.sweeper.remove_queue(tx, self._find(tx.connection, name)[0]), relieves=True)
 
     def queue(self, name: str) -> SQLiteQueue:
         """The queue of this name."""
         check_name(name)
-
-        def work(tx: Transaction) -> SQLiteQueue:
-            self.sweeper.remove_abandoned(tx)
-            queue_id, spec = self._find(tx, name)
-            return SQLiteQueue(self, queue_id, spec)
-
-        return self.engine.write(work, durable=False)
+        self._sweep()
+        queue_id, spec = self.engine.read(lambda connection: self._find(connection, name))
+        return SQLiteQueue(self, queue_id, spec)
 
     def queue_spec(self, name: str) -> QueueSpec:
         """The settings of the queue."""
@@ -121,7 +117,7 @@ class SQLiteQueues:
 
     def queues(self) -> list[str]:
         """All names, sorted."""
-        self.engine.write(self.sweeper.remove_abandoned, durable=False)
+        self._sweep()
         return self.engine.read(lambda connection: [name for (name,) in every(connection, _NAMES)])
 
     def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
@@ -184,8 +180,13 @@ class SQLiteQueues:
             raise dead_letter_missing(spec.dead_letter)
         check_source_allowed(read_spec(found[1]), spec.name)
 
-    def _find(self, tx: Transaction, name: str) -> tuple[int, QueueSpec]:
-        found = one(tx.connection, _FIND, (name,))
+    def _sweep(self) -> None:
+        """Remove queues whose owner is gone. Where there are none, the file is only read."""
+        if not self.engine.read_only and self.engine.read(self.sweeper.sees_abandoned):
+            self.engine.write(self.sweeper.remove_abandoned, durable=False)
+
+    def _find(self, connection: Any, name: str) -> tuple[int, QueueSpec]:
+        found = one(connection, _FIND, (name,))
         if found is None:
             raise queue_missing(name)
         return int(found[0]), read_spec(found[1])

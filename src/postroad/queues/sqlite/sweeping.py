@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from postroad.connections.engine import Engine
-from postroad.connections.fetching import every
+from postroad.connections.fetching import every, one
 from postroad.connections.transaction import Transaction
 from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.claiming import id_range
@@ -57,6 +57,10 @@ class Sweeper:
         for group in {columns[2] for columns in rows.values()} - {None}:
             regroup(tx, state, group, monotonic_us)
         return len(rows)
+
+    def sees_abandoned(self, connection: Any) -> bool:
+        """Whether there are queues that `remove_abandoned` would remove."""
+        return one(connection, _ABANDONED, (self._engine.monotonic_us(),)) is not None
 
     def remove_abandoned(self, tx: Transaction) -> None:
         """Remove queues whose owner renewed nothing for as long as they live."""
