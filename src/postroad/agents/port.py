@@ -63,10 +63,14 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 class FanOut(NamedTuple):
-    """What became of events: rows written, those of them that need no further release, and the events that failed."""
+    """What became of events: rows written, those of them that need no further release, and the events that failed.
+
+    `rejected` counts the rows that will never be taken and were put aside.
+    """
 
     written: int
     released: int = 0
+    rejected: int = 0
     failed: Sequence[StreamEvent] = ()
 
 
