@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from postroad.agents.model import Accept, Deleted, LaneStats, Order, Subscription
+from postroad.events.strict import sendable
 from postroad.queues import PeekedMessage, Queue
+
+_LONGEST_REASON: Final = 1_000
 
 
 class AgentRecord(msgspec.Struct, frozen=True):
@@ -60,6 +63,10 @@ class Rejected(msgspec.Struct, frozen=True):
     sequenceNumber: str
     partitionKey: str
     data: str
+
+    def to_json(self) -> bytes:
+        """The record as the body of a message."""
+        return sendable(msgspec.json.encode(msgspec.structs.replace(self, reason=self.reason[:_LONGEST_REASON])))
 
 
 class FanOut(NamedTuple):

@@ -27,9 +27,9 @@ class Rejects:
     def _is_put(self, entry: Rejected) -> bool:
         try:
             try:
-                [result] = self._queue().send([OutgoingMessage(body=msgspec.json.encode(entry))])
+                [result] = self._queue().send([OutgoingMessage(body=entry.to_json())])
             except MessageTooLarge:
-                [result] = self._queue().send([OutgoingMessage(body=msgspec.json.encode(_cut(entry)))])
+                [result] = self._queue().send([OutgoingMessage(body=_cut(entry).to_json())])
         except PostroadError:
             return False
         return result.ok
