@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from postroad.blobs import Blobs
 from postroad.clock import Clock
-from postroad.errors import ConfigurationError
+from postroad.errors import ConfigurationError, QueueNotFound
 from postroad.events import EventRegistry
 from postroad.items import Items
 from postroad.journal import Journal
@@ -158,7 +158,11 @@ class Backend:
         )  # fmt: skip
 
         def rejected() -> Queue:
-            return self.create_queue(QueueSpec(REJECTED_QUEUE, retention=1_209_600))
+            # A function may send to the queue, but neither make it nor look at its settings.
+            try:
+                return self.queue(REJECTED_QUEUE)
+            except QueueNotFound:
+                return self.create_queue(QueueSpec(REJECTED_QUEUE, retention=1_209_600))
 
         store, opened = self._ground.agent_store(settings, rejected)
         return Agents(store, opened, settings, self.clock)
