@@ -11,7 +11,7 @@ from postroad.blobs import Blobs
 from postroad.blobs.s3 import S3Blobs
 from postroad.clock import Clock
 from postroad.connections.aws import AwsConnection
-from postroad.errors import ConfigurationError, NotSupported
+from postroad.errors import ConfigurationError, NotSupported, Unavailable
 from postroad.items.dynamodb import DynamoItems
 from postroad.journal import EventBridgeSender, Journal
 from postroad.journal.dynamodb import DynamoRecords
@@ -105,8 +105,14 @@ class AwsGround:
         raise NotSupported("AWS has no transaction across its services; use the outbox, or the embedded engine")
 
     def check(self) -> None:
-        """Ask SQS for nothing in particular."""
+        """Ask SQS for nothing in particular, and the table of items for nothing that is there."""
         self.queues.queues()
+        try:
+            self.items.get("postroad/check")
+        except ConfigurationError as error:
+            if error.field != "table":
+                raise
+            raise Unavailable(error.message, field="table", remedy=error.remedy) from error
 
     def close(self) -> None:
         self._connection.close()
