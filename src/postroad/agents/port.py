@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -13,6 +13,8 @@ from postroad.agents.model import Accept, Deleted, LaneStats, Order, Subscriptio
 from postroad.events.strict import sendable
 from postroad.queues import PeekedMessage, Queue
 
+Mover = Literal["runner", "functions", "any"]
+"""Who is to move events from the stream into the lanes: a runner, functions of AWS, or either."""
 _LONGEST_REASON: Final = 1_000
 
 

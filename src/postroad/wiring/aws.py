@@ -30,7 +30,7 @@ from postroad.topics.sns import SNSTopics
 from postroad.wiring.url import Address
 
 if TYPE_CHECKING:
-    from postroad.agents.port import AgentStore
+    from postroad.agents.port import AgentStore, Mover
     from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
     from postroad.topology.site import Site
@@ -95,6 +95,16 @@ class AwsGround:
             self._connection, self.queues, rejected, settings, self.queues.clock, provision_stream=provision_stream
         )
         return store, self.streams.open(named)
+
+    def check_agents(self, mover: Mover) -> bool:
+        """Whether agents are set up here, or `ConfigurationError` that names what is missing."""
+        from postroad.agents.aws.setup import AgentSetup
+        from postroad.agents.runner import CONSUMER
+        from postroad.agents.tables import EVENTS_STREAM
+        from postroad.settings.agents import events_stream
+
+        name = events_stream() or EVENTS_STREAM
+        return AgentSetup(self._connection, name, lambda: self.streams.open(name).workers(CONSUMER)).check(mover)
 
     def site(self) -> Site:
         from postroad.topology.aws.site import AwsSite
