@@ -77,7 +77,12 @@ def test_it_moves_the_events_of_agents(start_up: StartUp, village: Cloud) -> Non
 
     village.publish("ann", 1, 2, 3)
     found: list[int] = []
-    wait_until(lambda: found.extend(village.drain("bob")) or len(found) >= 3, seconds=60)
+
+    def has_all() -> bool:
+        found.extend(village.drain("bob"))
+        return len(found) >= 3
+
+    wait_until(has_all, seconds=60)
 
     assert found == [1, 2, 3]
     assert up.get("/ready").status_code == 200
