@@ -17,6 +17,7 @@ from postroad.agents.records import event_id_of
 from postroad.agents.tables import REJECTED_QUEUE, TABLES
 from postroad.errors import ConfigurationError, NotSupported
 from postroad.streams import Record
+from postroad.testing.json_texts import PLAIN
 
 
 def test_an_event_reaches_each_subscriber_as_it_was_published(post: Post) -> None:
@@ -166,6 +167,42 @@ def test_a_record_that_can_never_be_handled_blocks_nothing_and_is_seen(post: Pos
     assert message["partitionKey"] == "ann"
     assert message["reason"]
     assert sorted(message) == ["data", "partitionKey", "reason", "sequenceNumber", "shardId"]
+
+
+@pytest.mark.parametrize(
+    ("key", "data"),
+    [
+        ("ann", b"x" * 1_000_000),
+        ("\uffff", b"not json"),
+        ("ann", b'{"agentId":"' + "\x80".encode() * 130_000 + b'"}'),
+    ],
+    ids=["a record that is larger than a message", "a key that no message carries", "an endless reason"],
+)
+def test_a_reject_that_no_queue_would_take_as_it_is_blocks_nothing_either(post: Post, key: str, data: bytes) -> None:
+    post.register("ann", "bob")
+    post.agents.subscribe("bob", "ann")
+
+    post.backend.stream("agent-events").put([Record(key, data)])
+    post.publish("ann", 1)
+
+    assert post.drain("bob") == [1]
+    [rejected] = post.backend.queue(REJECTED_QUEUE).receive()
+    assert json.loads(rejected.body)["partitionKey"] == key
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_any_data_that_is_accepted_arrives_unchanged(post: Post, text: str) -> None:
+    post.register("ann", "bob")
+    post.agents.subscribe("bob", "ann")
+    sent = json.dumps({"value": json.loads(text)})
+
+    [result] = post.agents.publish([AgentEvent("ann", "told", json.loads(sent))])
+    post.move()
+    found = [json.dumps(body_of(delivery)["data"]) for delivery in post.take("bob")]
+
+    # NUL alone is refused, and named.
+    assert result.ok is (r"\u0000" not in text)
+    assert found == ([sent] if result.ok else [])
 
 
 def test_nobody_sends_to_a_lane_and_no_list_of_queues_shows_it(post: Post) -> None:

@@ -59,7 +59,8 @@ class Cloud:
 
     def rows(self) -> list[dict[str, Any]]:
         table = self.store._tables.name(SUBSCRIBER_EVENTS)
-        items: list[dict[str, Any]] = self.aws.dynamodb.scan(TableName=table, ConsistentRead=True)["Items"]
+        pages = self.aws.dynamodb.get_paginator("scan").paginate(TableName=table, ConsistentRead=True)
+        items: list[dict[str, Any]] = [item for page in pages for item in page["Items"]]
         return [item for item in items if item["subscriberId"]["S"].endswith(self.ending)]
 
     def markers(self) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import pytest
 from tests.aws.cloud import Cloud
 from tests.aws.emulators import ministack, moto
 from tests.aws.endpoint import Endpoint, endpoint
+from tests.aws.limits import with_limits
 
 from postroad.connections.aws import AwsConnection
 from postroad.items.dynamodb import DynamoItems
@@ -79,15 +80,36 @@ def scripted_aws(scripted: Endpoint) -> Iterator[AwsConnection]:
     connection.close()
 
 
+@pytest.fixture(scope="session")
+def limited(ministack_url: str) -> Iterator[Endpoint]:
+    """Ministack with the limits that AWS applies and it does not."""
+    with with_limits(ministack_url) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def limited_aws(limited: Endpoint) -> Iterator[AwsConnection]:
+    """A connection to it."""
+    connection = AwsConnection("us-east-1", limited.url)
+    yield connection
+    connection.close()
+
+
 @pytest.fixture(scope="module")
-def agents_region(aws: AwsConnection, ministack_url: str) -> Iterator[tuple[Backend, str]]:
+def agents_endpoint(ministack_url: str) -> str:
+    """Where the agents of a file are; a file may choose another endpoint."""
+    return ministack_url
+
+
+@pytest.fixture(scope="module")
+def agents_region(aws: AwsConnection, agents_endpoint: str) -> Iterator[tuple[Backend, str]]:
     """One set of agents' tables and one stream for all tests of a file."""
     ending = uuid.uuid4().hex[:12]
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("AGENTS_TABLE", "SUBSCRIBERS_TABLE", "SUBSCRIBER_EVENTS_TABLE"):
             patch.setenv(variable, f"{variable.lower()}-{ending}")
         patch.setenv("EVENTS_STREAM", f"agent-events-{ending}")
-        patch.setenv("POSTROAD_URL", f"aws://us-east-1?endpoint_url={ministack_url}&table=items-{ending}")
+        patch.setenv("POSTROAD_URL", f"aws://us-east-1?endpoint_url={agents_endpoint}&table=items-{ending}")
         DynamoItems(aws, f"items-{ending}").create_table()
         with connect() as backend:
             backend.agents().provision()

@@ -27,7 +27,7 @@ _PR_SET_PDEATHSIG = 1
 @contextmanager
 def ministack(directory: Path) -> Iterator[str]:
     """A ministack of one's own; its URL."""
-    port = _free_port()
+    port = free_port()
     environment = {**os.environ, "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "LOG_LEVEL": "ERROR"}
     environment["TMPDIR"] = str(directory)
     yield from _running([str(MINISTACK)], environment, port, "/_ministack/health", directory)
@@ -36,7 +36,7 @@ def ministack(directory: Path) -> Iterator[str]:
 @contextmanager
 def moto(directory: Path) -> Iterator[str]:
     """A moto server of one's own; its URL."""
-    port = _free_port()
+    port = free_port()
     command = [str(MOTO), "--host", "127.0.0.1", "--port", str(port)]
     yield from _running(command, dict(os.environ), port, "/moto-api/", directory)
 
@@ -83,7 +83,8 @@ def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
     raise AssertionError(f"the emulator did not answer at {url} within {_START_SECONDS:.0f} s")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -12,11 +12,15 @@ import pytest
 from tests.aws.endpoint import Answer, Endpoint, error
 
 from postroad.agents.aws.fanout import ATTEMPT_SECONDS, ATTEMPTS, GIVE_UP_SECONDS, DynamoFan
+from postroad.agents.aws.rejects import Rejects
 from postroad.agents.aws.tables import Tables
 from postroad.agents.port import StreamEvent
 from postroad.connections.aws import AwsConnection
+from postroad.errors import Unavailable
 from postroad.lambdas import aggregator
+from postroad.queues import Queue, QueueSpec
 from postroad.testing import FakeClock
+from postroad.wiring import connect
 
 SUBSCRIBER = {"subscriberId": {"S": "bob"}, "createdAt": {"S": "2020-01-01T00:00:00.000Z"}}
 EVENT = StreamEvent("ann", "e", "counted", 0, b'{"n":1}', "shard", "7", datetime(2030, 1, 1, tzinfo=UTC))
@@ -31,7 +35,7 @@ def clock() -> FakeClock:
 def fan(scripted: Endpoint, scripted_aws: AwsConnection, clock: FakeClock) -> DynamoFan:
     """`bob` listens to everybody, and a pause moves the clock instead of passing."""
     scripted.on("Query", Answer({"Items": [SUBSCRIBER]}))
-    return DynamoFan(Tables(scripted_aws), retention=60, clock=clock, sleep=clock.advance)
+    return DynamoFan(Tables(scripted_aws), Rejects(_no_queue), retention=60, clock=clock, sleep=clock.advance)
 
 
 @pytest.mark.slow
@@ -83,12 +87,43 @@ def test_a_write_whose_answer_was_lost_is_written_again_with_equal_items(scripte
     assert first == second == third
 
 
+def test_rows_that_are_refused_for_good_are_counted_and_seen_in_the_queue_of_rejects(
+    scripted: Endpoint, scripted_aws: AwsConnection, clock: FakeClock
+) -> None:
+    scripted.on("Query", Answer({"Items": [SUBSCRIBER, {**SUBSCRIBER, "subscriberId": {"S": "cat"}}]}))
+    scripted.on("BatchWriteItem", lambda asked: error("ValidationException") if "bob" in str(asked) else Answer())
+    with connect("memory://") as backend:
+        queue = backend.create_queue(QueueSpec("agents-rejected"))
+        fan = DynamoFan(Tables(scripted_aws), Rejects(lambda: queue), retention=60, clock=clock, sleep=clock.advance)
+
+        outcome = fan.write([EVENT])
+        [entry] = queue.receive()
+
+    assert (outcome.written, outcome.rejected, outcome.failed) == (1, 1, ())
+    assert b"the row of bob" in entry.body
+
+
+def test_a_row_that_is_refused_for_good_comes_again_while_it_cannot_be_put_aside(
+    scripted: Endpoint, fan: DynamoFan
+) -> None:
+    scripted.on("BatchWriteItem", error("ValidationException"))
+
+    outcome = fan.write([EVENT])
+
+    assert (outcome.written, outcome.rejected, outcome.failed) == (0, 0, (EVENT,))
+    assert len(scripted.calls("BatchWriteItem")) == 1
+
+
 def test_the_client_of_these_writes_tries_once_and_ends_within_an_attempt(scripted_aws: AwsConnection) -> None:
     config: Any = scripted_aws.dynamodb_within(ATTEMPT_SECONDS).meta.config
 
     assert config.connect_timeout + config.read_timeout <= ATTEMPT_SECONDS
     assert config.retries["total_max_attempts"] == 1
     assert scripted_aws.dynamodb_within(ATTEMPT_SECONDS) is not scripted_aws.dynamodb
+
+
+def _no_queue() -> Queue:
+    raise Unavailable("the queue of rejects is away")
 
 
 def _record(sequence: str) -> dict[str, Any]:

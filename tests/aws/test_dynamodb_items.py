@@ -45,7 +45,7 @@ def test_a_missing_table_is_told_with_its_remedy(aws: AwsConnection, unique: Cal
     with pytest.raises(ConfigurationError, match="there is no DynamoDB table") as refused:
         items.get("acme/a")
 
-    assert "create_table" in refused.value.remedy
+    assert "postroad journal init" in refused.value.remedy
 
 
 def test_making_the_table_twice_changes_nothing(aws: AwsConnection, unique: Callable[[str], str]) -> None:

@@ -32,6 +32,14 @@ class TestQueuesOnMinistack(QueueConformance):
         return ground_on(aws)
 
 
+class TestQueuesUnderTheLimitsOfAws(LimitRules):
+    """What ministack takes and SQS does not is refused by Postroad, and never by SQS."""
+
+    @pytest.fixture
+    def ground(self, limited_aws: AwsConnection) -> QueueGround:
+        return ground_on(limited_aws)
+
+
 class TestQueuesOnMoto(DeliveryRules, LeaseRules, LimitRules, SettingRules):
     """A second opinion on the wire; order, deduplication and dead letters are beyond moto."""
 

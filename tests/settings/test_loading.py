@@ -144,6 +144,40 @@ def test_a_bad_secret_is_not_repeated() -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_a_setting_of_a_part_stands_in_its_table_or_its_variable(tmp_path: Path) -> None:
+    path = _file(tmp_path, "port = 1\n[agents]\nfunctions = true")
+
+    told = load(env={}, file=path)
+    over = load(env={"POSTROAD_AGENTS_FUNCTIONS": "no"}, file=path)
+
+    assert (told.port, told.agents_functions, told.source("agents_functions")) == (1, True, "file")
+    assert (over.agents_functions, over.source("agents_functions")) == (False, "env")
+    assert load(env={}, file=_file(tmp_path, "[agents]")).agents_functions is False
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "meant"),
+    [
+        ("[agents]\nfunctons = true", "agents.functons", "agents.functions"),
+        ("agents_functions = true", "agents_functions", "agents.functions"),
+        ("agents = 1", "agents", None),
+        ("[agent]\nfunctions = true", "agent", None),
+    ],
+)
+def test_a_setting_that_is_misplaced_is_refused_with_the_one_that_was_meant(
+    tmp_path: Path, text: str, name: str, meant: str | None
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}: not a setting") as caught:
+        load(env={}, file=_file(tmp_path, text))
+
+    assert caught.value.nearest == meant
+
+
+def test_a_bad_value_in_a_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is not true or false"):
+        load(env={}, file=_file(tmp_path, "[agents]\nfunctions = 7"))
+
+
 @pytest.mark.parametrize("text", ['port = "abc"', "port = true", "port = 1.5", "port = [1]"])
 def test_a_bad_value_in_the_file_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"port: .* from file .*postroad.toml is not a whole number"):

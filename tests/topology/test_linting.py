@@ -232,6 +232,17 @@ def rule(**settings: Any) -> Topology:
             ),
             "batch_size",
         ),
+        *(
+            (
+                Topology(
+                    "t",
+                    (StreamDecl("s"), FunctionDecl("f", "m.h", "c", triggers=(TriggerDecl("s", max_attempts=most),))),
+                    (Component("c"),),
+                ),
+                "max_attempts",
+            )
+            for most in (-2, 10_001)
+        ),
         (Topology("t", (QueueDecl(QueueSpec("o")), AlarmDecl("a", "m", "o", float("nan")))), "threshold"),
         (Topology("t", (QueueDecl(QueueSpec("o")), AlarmDecl("a", "m", "o", 1, periods=0))), "periods"),
         (Topology("t", (QueueDecl(QueueSpec("o")),), (Component("c", sends="o"),)), "sends"),  # type: ignore[arg-type]  # what a slip gives

@@ -252,7 +252,7 @@ def test_agents_have_a_stream_two_queues_and_three_functions() -> None:
     for name, source in (("aggregator", "agent-events"), ("publisher", "SubscriberEvents")):
         [trigger] = function(topology, name).triggers
         assert trigger.source == source
-        assert (trigger.bisect, trigger.max_attempts, trigger.report_item_failures) == (True, 5, True)
+        assert (trigger.bisect, trigger.max_attempts, trigger.report_item_failures) == (True, -1, True)
     assert function(topology, "publisher").timeout == 360
     [sweep] = topology.of("rule")
     assert isinstance(sweep, RuleDecl)

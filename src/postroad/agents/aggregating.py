@@ -45,6 +45,6 @@ def aggregate(
         read=len(records),
         written=fan_out.written,
         released=fan_out.released,
-        rejected=len(rejected) - len(unput),
+        rejected=len(rejected) - len(unput) + fan_out.rejected,
         failed=tuple(record.sequence for record in records if (record.shard, record.sequence) in missing),
     )

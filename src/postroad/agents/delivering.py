@@ -13,9 +13,11 @@ from postroad import failpoints
 from postroad.agents.merging import merged
 from postroad.agents.messages import Message, dedup_id, encode
 from postroad.agents.outgoing import LaneSender, Marker, Pair, Recipient, ReleaseResult, ReleaseStore, Row
+from postroad.agents.records import refused
 from postroad.agents.rules import time_text
-from postroad.errors import PostroadError
+from postroad.errors import InvalidInput, PostroadError
 from postroad.queues import OutgoingMessage
+from postroad.telemetry import get_logger
 
 MAX_ENTRIES: Final = 10
 ATTEMPTS: Final = 3
@@ -126,33 +128,44 @@ class Delivering:
             lines.setdefault(self._group(row), deque()).append((place, row))
         left: list[tuple[int, Row]] = []
         while heads := heapq.nsmallest(MAX_ENTRIES, ((line[0][0], group) for group, line in lines.items())):
-            sent = self._try([lines[group][0][1] for _, group in heads])
+            done = self._try([lines[group][0][1] for _, group in heads])
             failpoints.hit("agents.release.mid")
-            for (_, group), ok in zip(heads, sent, strict=True):
+            for (_, group), ok in zip(heads, done, strict=True):
                 if not ok:
                     left += lines.pop(group)
                     continue
                 lines[group].popleft()
                 if not lines[group]:
                     del lines[group]
-            self._result.sent += sum(sent)
         self._result.held += len(left)
         return [row for _, row in sorted(left, key=lambda entry: entry[0])]
 
     def _try(self, batch: Sequence[Row]) -> list[bool]:
-        """Send one call's worth, up to three times; whether each was taken."""
+        """Send one call's worth, up to three times; whether each was taken, or put aside because it never will be."""
         messages = [self._message(row) for row in batch]
-        taken = [False] * len(batch)
+        done = [False] * len(batch)
         for attempt in range(ATTEMPTS):
             if attempt:
                 self._sleep(_BACKOFF_SECONDS * 2**attempt)
-            left = [place for place, ok in enumerate(taken) if not ok]
+            left = [place for place, ok in enumerate(done) if not ok]
             errors = self._lanes.send(self._recipient, [messages[place] for place in left])
             for place, error in zip(left, errors, strict=True):
-                taken[place] = error is None
-            if all(taken):
+                done[place] = self._settled(batch[place], error)
+            if all(done):
                 break
-        return taken
+        return done
+
+    def _settled(self, row: Row, error: PostroadError | None) -> bool:
+        """Count what was taken, and put aside what is refused for good: it would hold back its pair for ever."""
+        if error is None:
+            self._result.sent += 1
+            return True
+        reason = f"the queue of {row.subscriber_id} refuses the message: {error}"
+        if not isinstance(error, InvalidInput) or self._store.reject([refused(row, reason)]):
+            return False
+        self._result.rejected += 1
+        get_logger("agents").warning("agents_rejected", count=1, reason=reason)
+        return True
 
     def _message(self, row: Row) -> OutgoingMessage:
         late = self._marks_late and row.replay_id is None and row.occurred_ms < self._newest_ms

@@ -6,6 +6,8 @@ import hashlib
 
 import msgspec
 
+from postroad.events.strict import sendable
+
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """One event for one subscriber; `agentId` is the producer."""
@@ -24,7 +26,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def encode(message: Message) -> bytes:
     """The message as a body."""
-    return msgspec.json.encode(message)
+    return sendable(msgspec.json.encode(message))
 
 
 def dedup_id(subscriber_id: str, producer_id: str, event_id: str, replay_id: str | None = None) -> str:

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from postroad.agents.model import Order, PairState
+from postroad.agents.port import Rejected
 from postroad.errors import PostroadError
 from postroad.queues import OutgoingMessage
 
@@ -119,6 +120,10 @@ class ReleaseStore(Protocol):
         """Note the youngest timestamp that the agent was sent."""
         ...
 
+    def reject(self, rejected: Sequence[Rejected]) -> Sequence[Rejected]:
+        """Put rows that no queue will ever take where they are seen; those that could not be put are returned."""
+        ...
+
 
 class LaneSender(Protocol):
     """Sends to lanes."""
@@ -134,11 +139,13 @@ class ReleaseResult:
 
     sent: int = 0
     dropped: int = 0
+    rejected: int = 0
     held: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, other: ReleaseResult) -> None:
         self.sent += other.sent
         self.dropped += other.dropped
+        self.rejected += other.rejected
         self.held += other.held
         self.failed += other.failed

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from postroad.agents.model import Accept, Deleted, LaneStats, Order, Subscription
+from postroad.events.strict import sendable
 from postroad.queues import PeekedMessage, Queue
+
+Mover = Literal["runner", "functions", "any"]
+"""Who is to move events from the stream into the lanes: a runner, functions of AWS, or either."""
+_LONGEST_REASON: Final = 1_000
 
 
 class AgentRecord(msgspec.Struct, frozen=True):
@@ -61,12 +66,20 @@ class Rejected(msgspec.Struct, frozen=True):
     partitionKey: str
     data: str
 
+    def to_json(self) -> bytes:
+        """The record as the body of a message."""
+        return sendable(msgspec.json.encode(msgspec.structs.replace(self, reason=self.reason[:_LONGEST_REASON])))
+
 
 class FanOut(NamedTuple):
-    """What became of events: rows written, those of them that need no further release, and the events that failed."""
+    """What became of events: rows written, those of them that need no further release, and the events that failed.
+
+    `rejected` counts the rows that will never be taken and were put aside.
+    """
 
     written: int
     released: int = 0
+    rejected: int = 0
     failed: Sequence[StreamEvent] = ()
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from postroad.agents import rules
+from postroad.agents.outgoing import Row
 from postroad.agents.port import Rejected, StreamEvent
 from postroad.errors import PostroadError
 from postroad.events.strict import checked_bytes
@@ -47,6 +48,21 @@ def read(record: StreamRecord | Unreadable, stream: str) -> StreamEvent | Reject
         reason = error.message if isinstance(error, PostroadError) else str(error)
         data = base64.b64encode(record.data).decode()
         return Rejected(reason, record.shard, record.sequence, record.key, data)
+
+
+def refused(event: StreamEvent | Row, reason: str) -> Rejected:
+    """An event that was read and that a store or queue will never take, as it lay on the stream."""
+    wire = rules.WireEvent(
+        agentId=event.producer_id,
+        timestamp=rules.time_text(event.occurred_ms),
+        eventType=event.event_type,
+        data=msgspec.Raw(event.data),
+        eventId=event.event_id,
+        traceparent=event.traceparent,
+    )
+    shard = event.shard if isinstance(event, StreamEvent) else ""
+    data = base64.b64encode(msgspec.json.encode(wire)).decode()
+    return Rejected(reason, shard, event.sequence, event.producer_id, data)
 
 
 def event_id_of(stream: str, shard: str, sequence: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 from postroad import failpoints
@@ -68,13 +68,17 @@ class Runner:
         with ExitStack() as stack:
             ears = self._store.listen()
             bell = None if ears is None else stack.enter_context(ears)
+            failure: str | None = None
             while not stop.is_set():
                 try:
                     busy = self.run_once().read > 0
                 except PostroadError as error:
-                    get_logger("agents").warning("agents_runner_failed", error=str(error))
+                    if failure != str(error):
+                        failure = str(error)
+                        get_logger("agents").warning("agents_runner_failed", error=failure)
                     stop.wait(_AFTER_FAILURE)
                     continue
+                failure = None
                 if not busy:
                     self._pause(bell, stop)
 
@@ -99,7 +103,7 @@ class Runner:
     def _commit(self, batches: Sequence[tuple[ShardLease, list[StreamRecord]]]) -> AggregateResult:
         """Rows and positions in one transaction where the store can do that; else rows first, which are idempotent."""
         done: dict[ShardLease, str] = {}
-        with self._store.transaction():
+        with self._leases_kept(), self._store.transaction():
             result = aggregate(
                 [record for _, records in batches for record in records], self._store, self._clock,
                 stream=self._stream.name,
@@ -114,6 +118,30 @@ class Runner:
         self._positions.update(done)
         failpoints.hit("agents.fan_out.after_commit")
         return result
+
+    @contextmanager
+    def _leases_kept(self) -> Iterator[None]:
+        """Renew the leases while a batch is under way that may take longer than they last.
+
+        Where rows and positions commit together it takes no longer than that, and would wait for the same lock.
+        """
+        if self._stream.traits.joins_writes:
+            yield
+            return
+        done = threading.Event()
+
+        def renew() -> None:
+            while not done.wait(_RENEW_SECONDS):
+                with suppress(PostroadError):
+                    self._stream.lease(CONSUMER, self.worker, seconds=LEASE_SECONDS)
+
+        renewing = threading.Thread(target=renew, name="agents-leases", daemon=True)
+        renewing.start()
+        try:
+            yield
+        finally:
+            done.set()
+            renewing.join()
 
     def _pause(self, bell: Bell | None, stop: threading.Event) -> None:
         due = self._store.next_due_seconds()

@@ -14,7 +14,7 @@ from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import InvalidMessage
 from postroad.events.ids import uuid7
 from postroad.events.refusals import refusal
-from postroad.events.strict import MAX_DEPTH, is_strict, unsendable
+from postroad.events.strict import MAX_DEPTH, is_strict, sendable, unsendable
 
 _encode = msgspec.json.Encoder().encode
 
@@ -94,7 +94,7 @@ def domain_json(event: DomainEvent, payload: Mapping[str, Any]) -> bytes:
         type=event.type,
     )
     try:
-        body = _encode({"envelope": heading, "key": key, "payload": held})
+        body = sendable(_encode({"envelope": heading, "key": key, "payload": held}))
     except Exception as error:
         raise unsendable(held, path="payload", levels=MAX_DEPTH, why=error) from error
     if not _is_surely_strict(body) and not is_strict(held.values(), MAX_DEPTH - 1):

@@ -21,6 +21,7 @@ from postroad.events.strict import (
     checked_bytes,
     is_safe,
     refuse_what_json_cannot_hold,
+    sendable,
     too_large,
     unsendable,
 )
@@ -106,7 +107,7 @@ class Codec:
         if not isinstance(envelope, Envelope):
             raise InvalidMessage(f"{type(envelope).__name__} is not an Envelope", remedy="Call wrap(event, …) first.")
         try:
-            data = _encode(envelope.__dict__)
+            data = sendable(_encode(envelope.__dict__))
         except Exception as error:
             raise unsendable(vars(envelope), path="", why=error) from error
         if len(data) > self.max_bytes:

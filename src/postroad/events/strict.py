@@ -22,6 +22,13 @@ _ONE_KIND_OF_BRACKET = bytes.maketrans(b"{}", b"[]")
 _ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
+def sendable(encoded: bytes) -> bytes:
+    """The JSON with U+FFFE and U+FFFF as escapes: SQS refuses them as they stand, and they mean the same."""
+    if encoded.isascii() or b"\xef\xbf" not in encoded:
+        return encoded
+    return encoded.replace(b"\xef\xbf\xbe", rb"\ufffe").replace(b"\xef\xbf\xbf", rb"\uffff")
+
+
 def is_safe(data: object, max_bytes: int) -> TypeGuard[bytes]:
     """Whether the message surely is safe to parse; a quick look that most messages pass."""
     return type(data) is bytes and len(data) <= max_bytes and data.isascii() and _has_few_brackets(data)

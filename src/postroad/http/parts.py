@@ -18,6 +18,8 @@ class Part(msgspec.Struct, frozen=True):
     pid: int | None
     state: PartState
     restarts: int = 0
+    missing: str | msgspec.UnsetType = msgspec.UNSET
+    """What it waits for, while something that it needs is away."""
 
 
 class Parts:
@@ -35,5 +37,10 @@ class Parts:
 
     def troubles(self) -> str | None:
         """Which parts do not run; None when all do."""
-        down = [f"{part.name} is {part.state}" for part in self._parts if part.state != "running"]
+        down = [_trouble(part) for part in self._parts if part.state != "running"]
         return ", ".join(down) or None
+
+
+def _trouble(part: Part) -> str:
+    why = "" if part.missing is msgspec.UNSET else f": {part.missing}"
+    return f"{part.name} is {part.state}{why}"

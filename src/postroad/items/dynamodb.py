@@ -149,7 +149,7 @@ class DynamoItems:
     def _no_table(self, _: str) -> ConfigurationError:
         return ConfigurationError(
             f"there is no DynamoDB table {self._table!r}", field="table",
-            remedy="Create it (DynamoItems.create_table, or your infrastructure), or name another with ?table=.",
+            remedy="Make it with `postroad journal init`, or name another with ?table= in the URL.",
         )  # fmt: skip
 
 

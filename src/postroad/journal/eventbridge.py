@@ -13,6 +13,7 @@ from postroad.connections.aws_errors import translated
 from postroad.connections.batches import Again, deliver
 from postroad.connections.batches import Entry as Sent
 from postroad.errors import ConfigurationError, PostroadError, Unavailable
+from postroad.events.strict import sendable
 from postroad.journal.event import JournalEvent
 from postroad.journal.overflow import Overflow
 from postroad.journal.port import AppendResult
@@ -63,7 +64,7 @@ class EventBridgeSender:
             self._overflow.store(packed)
         except PostroadError as error:
             return error
-        detail = msgspec.json.encode(packed.event.to_item())
+        detail = sendable(msgspec.json.encode(packed.event.to_item()))
         source = SOURCE_PREFIX + (self._app or event.app)
         content = {
             "Source": source,

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from postroad.errors import InvalidNotification
+from postroad.events.strict import sendable
 from postroad.notifications.checks import (
     check_id,
     check_text,
@@ -157,4 +158,4 @@ def _offline(document: dict[str, Any]) -> OfflineMessage:
 
 
 def _encode(document: dict[str, Any]) -> str:
-    return msgspec.json.encode(document).decode()
+    return sendable(msgspec.json.encode(document)).decode()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol
 
-from postroad.errors import QueueNotFound
+from postroad.agents.tables import EVENTS_STREAM
+from postroad.errors import ConfigurationError, QueueNotFound
 from postroad.operations.audit import AuditLog
 from postroad.operations.live_databases import dsn_findings, engine_findings
 from postroad.operations.live_files import file_findings
@@ -21,6 +22,7 @@ class Patient(QueueStore, Protocol):
     @property
     def url(self) -> str: ...
     def audit_log(self) -> AuditLog | None: ...
+    def check_agents(self) -> bool: ...
 
 
 def doctor(
@@ -39,6 +41,7 @@ def doctor(
         *setting_findings(overviews, p99),
         *window_findings(specs, outbox_horizon=outbox_horizon, inbox_retention=inbox_retention),
         *dead_letter_findings(backend, overviews),
+        *_agent_findings(backend),
         *engine_findings(backend.url),
         *file_findings(backend.url, backend.clock.now()),
         *_audit_findings(backend.audit_log()),
@@ -54,6 +57,13 @@ def _checked(handler_p99: Mapping[str, float], names: Collection[str]) -> Mappin
                 f'handler_p99: queue "{name}" does not exist', field="handler_p99", nearest=nearest(name, names)
             )
     return {name: seconds("handler_p99", value) for name, value in handler_p99.items()}
+
+
+def _agent_findings(backend: Patient) -> Iterator[Finding]:
+    try:
+        backend.check_agents()
+    except ConfigurationError as error:
+        yield Finding("agents-stuck", "error", EVENTS_STREAM, error.message, error.remedy)
 
 
 def _audit_findings(log: AuditLog | None) -> Iterator[Finding]:

@@ -7,7 +7,12 @@ from typing import Any
 
 import msgspec
 
+from postroad.errors import InvalidMessage
+from postroad.queues.rules import MAX_ATTRIBUTES
+
 EVENT_SOURCE = "postroad"
+VERBATIM = "postroad.verbatim"
+"""The attribute of a body that looks wrapped and is not: it is taken as it stands."""
 
 
 def wrap_detail(body: bytes, attributes: Mapping[str, str]) -> str:
@@ -15,16 +20,30 @@ def wrap_detail(body: bytes, attributes: Mapping[str, str]) -> str:
     return msgspec.json.encode({"attributes": dict(attributes), "body": body.decode()}).decode()
 
 
+def kept_verbatim(body: str, attributes: Mapping[str, str]) -> Mapping[str, str]:
+    """The attributes to send with a body, so that `unwrap` gives back that very body."""
+    if _unwrapped(body) is None:
+        return attributes
+    if len(attributes) >= MAX_ATTRIBUTES:
+        raise InvalidMessage(
+            f"attributes: {len(attributes)} attributes; a body that looks like a notification of SNS or EventBridge "
+            f"needs one of the {MAX_ATTRIBUTES} for itself",
+            field="attributes",
+        )
+    return {**attributes, VERBATIM: "true"}
+
+
 def unwrap(body: str, attributes: dict[str, str]) -> tuple[bytes, dict[str, str]]:
     """Body and attributes as they were published; a body that nobody wrapped stays as it is."""
-    if body[:1] == "{" and ('"Notification"' in body or '"detail-type"' in body):
-        found = _unwrapped(body)
-        if found is not None:
-            return found[0].encode(), {**found[1], **attributes}
-    return body.encode(), attributes
+    if VERBATIM in attributes:
+        return body.encode(), {name: value for name, value in attributes.items() if name != VERBATIM}
+    found = _unwrapped(body)
+    return (body.encode(), attributes) if found is None else (found[0].encode(), {**found[1], **attributes})
 
 
 def _unwrapped(body: str) -> tuple[str, dict[str, str]] | None:
+    if body[:1] != "{" or ('"Notification"' not in body and '"detail-type"' not in body):
+        return None
     try:
         outer = msgspec.json.decode(body)
     except msgspec.DecodeError:

@@ -8,14 +8,27 @@ from contextlib import contextmanager
 
 from postroad.wiring.backend import Backend
 
+_LOOK_AGAIN = 30.0
 
-def move_events(backend: Backend, stop: threading.Event) -> None:
-    """Run until told to stop; where functions of AWS do the work there is nothing to run."""
+
+def move_events(backend: Backend, stop: threading.Event, *, functions: bool = False) -> None:
+    """Run until told to stop. `functions` of AWS may do the work instead: then see that they are there.
+
+    Where nobody set agents up there is nothing to do until somebody does. `ConfigurationError` names what is missing of
+    them.
+    """
     agents = backend.agents()
-    if agents.runs_here:
-        agents.runner(worker="postroad-up").run(stop)
-    else:
-        stop.wait()
+    here = agents.runs_here or not functions
+    while not stop.is_set():
+        if backend.check_agents("runner" if here else "functions") and here:
+            # All that ever run on one file share a name, so that a restart waits for no lease; elsewhere many may run.
+            runner = agents.runner(worker="postroad-up" if agents.runs_here else None)
+            try:
+                runner.run(stop)
+            finally:
+                runner.close()
+        else:
+            stop.wait(_LOOK_AGAIN)
 
 
 @contextmanager

@@ -63,6 +63,7 @@ class Child:
                 pid=self.pid,
                 state=self._state(report),
                 restarts=self._restarts.total + report.restarts,
+                missing=report.missing,
             )
             for report in self._reports.values()
         )

@@ -33,7 +33,7 @@ class RunnerPart:
 
 RUNNER_PARTS = (
     RunnerPart("housekeeping", lambda at: keep_house(at.backend, at.settings, at.stop)),
-    RunnerPart("agents", lambda at: move_events(at.backend, at.stop)),
+    RunnerPart("agents", lambda at: move_events(at.backend, at.stop, functions=at.settings.agents_functions)),
     RunnerPart("notifications", lambda at: send_notifications(at.backend, at.stop)),
     RunnerPart("worker", lambda at: run_tasks(at.backend, at.settings, at.stop)),
 )

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
+import msgspec
+
+from postroad.errors import PostroadError
 from postroad.http.parts import PartState
 from postroad.service.child import Line
 from postroad.service.loading import load_modules
@@ -15,6 +19,9 @@ from postroad.service.wire import Notice, PartReport
 from postroad.telemetry import get_logger
 from postroad.wiring import connect
 
+_FIRST_LOOK = 0.5
+_LONGEST_LOOK = 30.0
+_STEADY_SECONDS = 2.0
 _log = get_logger("runners")
 
 
@@ -57,7 +64,7 @@ class Runners:
             self._tell(part, "running", restarts)
             started_at = time.monotonic()
             try:
-                part.run(self._workplace)
+                self._run_when_it_can(part, restarts)
             except Exception:
                 _log.exception("part_failed", part=part.name)
             if stop.is_set():
@@ -70,7 +77,43 @@ class Runners:
             stop.wait(restarts.delay)
             restarts = restarts.started_again()
 
-    def _tell(self, part: RunnerPart, state: PartState, restarts: Restarts) -> None:
+    def _run_when_it_can(self, part: RunnerPart, restarts: Restarts) -> None:
+        """Run the part; while something that it needs is away, say so and look again, which is no death."""
+        pause = _FIRST_LOOK
+        missing: str | None = None
+        while not self._workplace.stop.is_set():
+            started_at = time.monotonic()
+            try:
+                with self._recovering(part, restarts) if missing else nullcontext():
+                    part.run(self._workplace)
+                return
+            except PostroadError as error:
+                if time.monotonic() - started_at > _STEADY_SECONDS:
+                    pause, missing = _FIRST_LOOK, None
+                told, missing = missing, f"{error} {error.remedy}"
+            if missing != told:
+                _log.warning("part_waiting", part=part.name, error=missing)
+            self._tell(part, "starting", restarts, missing)
+            self._workplace.stop.wait(pause)
+            pause = min(pause * 2, _LONGEST_LOOK)
+
+    @contextmanager
+    def _recovering(self, part: RunnerPart, restarts: Restarts) -> Iterator[None]:
+        """Say that a part which failed a moment ago runs again, once it has done so for a while."""
+        steady = threading.Timer(_STEADY_SECONDS, self._tell, (part, "running", restarts))
+        steady.start()
+        try:
+            yield
+        finally:
+            steady.cancel()
+            steady.join()
+
+    def _tell(self, part: RunnerPart, state: PartState, restarts: Restarts, missing: str | None = None) -> None:
         with self._lock:
-            self._reports[part.name] = PartReport(name=part.name, state=state, restarts=restarts.total)
+            self._reports[part.name] = PartReport(
+                name=part.name,
+                state=state,
+                restarts=restarts.total,
+                missing=msgspec.UNSET if missing is None else missing,
+            )
             self._to_supervisor.report(*self._reports.values())

@@ -36,6 +36,7 @@ class PartReport(msgspec.Struct, frozen=True):
     name: str
     state: PartState
     restarts: int = 0
+    missing: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Report(msgspec.Struct, frozen=True):

@@ -16,11 +16,18 @@ class Key:
     name: str
     read: Reader
     secret: bool = False
+    table: str | None = None
+    """The table of the file in which it stands, without which its name begins there."""
 
     @property
     def env(self) -> str:
         """The variable that sets it."""
         return PREFIX + self.name.upper()
+
+    @property
+    def in_file(self) -> str:
+        """What the file calls it: `port`, or `agents.functions` for `functions` in the table `agents`."""
+        return self.name if self.table is None else f"{self.table}.{self.name.removeprefix(f'{self.table}_')}"
 
 
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
@@ -49,9 +56,12 @@ KEYS = (
     Key("trail_keep", whole(0, 100_000_000)),
     Key("tenant", text(_ID, _ID_FORM)),
     Key("app", text(_ID, _ID_FORM)),
+    Key("agents_functions", truth, table="agents"),
 )
 BY_NAME = {key.name: key for key in KEYS}
 BY_ENV = {key.env: key for key in KEYS}
+IN_FILE = {key.in_file: key for key in KEYS}
+TABLES = frozenset(key.table for key in KEYS if key.table is not None)
 
 KNOWN_BESIDES = frozenset(
     PREFIX + name

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from postroad.errors import ConfigurationError
-from postroad.settings.keys import BY_ENV, BY_NAME, KNOWN_BESIDES, KNOWN_PREFIXES, PREFIX, Key
+from postroad.settings.keys import BY_ENV, BY_NAME, IN_FILE, KNOWN_BESIDES, KNOWN_PREFIXES, PREFIX, TABLES, Key
 from postroad.settings.names import nearest
 from postroad.settings.reading import Refused
 from postroad.settings.settings import Settings, Source
@@ -104,8 +104,17 @@ def _from_file(file: Path | str | None) -> dict[str, Any]:
     path = Path(FILE_NAME if file is None else file)
     if file is None and not path.exists():
         return {}
-    table = _parse(path)
-    return {name: _read(_key_of_file(name, path), value, f"file {path}") for name, value in table.items()}
+    found = ((_key_of_file(name, path), value) for name, value in _named(_parse(path)))
+    return {key.name: _read(key, value, f"file {path}") for key, value in found}
+
+
+def _named(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The settings of a file by their names; those in a table behind its name."""
+    for name, value in document.items():
+        if isinstance(value, dict) and name in TABLES:
+            yield from ((f"{name}.{inner}", each) for inner, each in value.items())
+        else:
+            yield name, value
 
 
 def _parse(path: Path) -> dict[str, Any]:
@@ -130,13 +139,13 @@ def _key_of_file(name: str, path: Path) -> Key:
             f"token: not accepted in file {path}, where others may read it", field="token",
             remedy="Set token_file to a file with mode 0600, or the variable POSTROAD_TOKEN.",
         )  # fmt: skip
-    if name not in BY_NAME:
-        keys = ", ".join(key for key in BY_NAME if key != "token")
+    if name not in IN_FILE:
+        keys = ", ".join(key for key in IN_FILE if key != "token")
         raise ConfigurationError(
-            f"{name}: not a setting (file {path})", field=name, nearest=nearest(name, BY_NAME),
+            f"{name}: not a setting (file {path})", field=name, nearest=nearest(name, IN_FILE),
             remedy=f"The settings are {keys}.",
         )  # fmt: skip
-    return BY_NAME[name]
+    return IN_FILE[name]
 
 
 def _read(key: Key, value: Any, source: str) -> Any:

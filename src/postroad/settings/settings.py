@@ -33,6 +33,8 @@ class Settings:
     trail_keep: int = 100_000
     tenant: str = "default"
     app: str = "postroad"
+    agents_functions: bool = False
+    """Whether functions of AWS move the events of agents, so that `postroad up` does not."""
 
     failpoints: str | None = None
     sources: Mapping[str, Source] = field(default_factory=dict)

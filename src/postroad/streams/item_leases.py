@@ -5,7 +5,7 @@ One item holds both for a consumer and a shard, so that a checkpoint and a takeo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -63,11 +63,17 @@ class ItemLeases:
         """Remember that the consumer has read the closed shard to its end."""
         self._change(consumer, shard, lambda holding: msgspec.structs.replace(holding, drained=True))
 
+    def workers(self, consumer: str) -> list[str]:
+        """Who asked for shards lately; it changes nothing."""
+        now = self._now()
+        own = self._worker_key(consumer, "")
+        return [item.key.removeprefix(own) for item, until in self._workers(consumer) if until > now]
+
     def lease(self, consumer: str, worker: str, shards: Sequence[str], seconds: float) -> list[ShardLease]:
         """Take or renew this worker's share of the shards."""
         now = self._now()
         until = now + seconds
-        self._items.put(f"{self._prefix}/{consumer}/workers/{worker}", msgspec.json.encode(until), expect=ANY)
+        self._items.put(self._worker_key(consumer, worker), msgspec.json.encode(until), expect=ANY)
         holdings = {shard: self._get(consumer, shard) for shard in shards}
         held = {shard: holding.worker for shard, holding in holdings.items() if holding.until > now}
         chosen = share(shards, held, worker=worker, workers=self._alive(consumer, now))
@@ -88,20 +94,23 @@ class ItemLeases:
         return None if taken is None else ShardLease(shard=shard, worker=worker, token=taken.token)
 
     def _alive(self, consumer: str, now: float) -> list[str]:
-        prefix = f"{self._prefix}/{consumer}/workers/"
+        """Who asked for shards lately; those whose time is over are forgotten."""
         alive: list[str] = []
+        for item, until in self._workers(consumer):
+            if until > now:
+                alive.append(item.key.removeprefix(self._worker_key(consumer, "")))
+            else:
+                self._items.delete(item.key, expect=item.version)
+        return alive
+
+    def _workers(self, consumer: str) -> Iterator[tuple[Item, float]]:
         cursor: str | None = None
         while True:
-            page = self._items.scan(prefix, cursor=cursor)
-            for item in page.items:
-                until = msgspec.json.decode(item.value, type=float)
-                if until > now:
-                    alive.append(item.key.removeprefix(prefix))
-                else:
-                    self._items.delete(item.key, expect=item.version)
+            page = self._items.scan(self._worker_key(consumer, ""), cursor=cursor)
+            yield from ((item, msgspec.json.decode(item.value, type=float)) for item in page.items)
             cursor = page.cursor
             if cursor is None:
-                return alive
+                return
 
     def _is_held(self, holding: Holding, lease: ShardLease) -> bool:
         same = holding.worker == lease.worker and holding.token == lease.token
@@ -112,6 +121,9 @@ class ItemLeases:
 
     def _key(self, consumer: str, shard: str) -> str:
         return f"{self._prefix}/{consumer}/shards/{shard}"
+
+    def _worker_key(self, consumer: str, worker: str) -> str:
+        return f"{self._prefix}/{consumer}/workers/{worker}"
 
     def _get(self, consumer: str, shard: str) -> Holding:
         return _read(self._items.get(self._key(consumer, shard)))

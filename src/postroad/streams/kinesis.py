@@ -149,6 +149,10 @@ class KinesisStream:
         rules.check_lease(consumer, worker, seconds)
         return self._leases.lease(consumer, worker, self._readable(consumer), seconds)
 
+    def workers(self, consumer: str) -> list[str]:
+        """Who asked for shards lately."""
+        return self._leases.workers(consumer)
+
     @property
     def _client(self) -> KinesisClient:
         return self._connection.kinesis

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from postroad.errors import InvalidMessage
-from postroad.events.strict import checked_bytes
+from postroad.events.strict import checked_bytes, sendable
 from postroad.queues import Delivery, OutgoingMessage, PeekedMessage
 from postroad.tasks.definitions import MAX_TIMEOUT
 from postroad.tasks.naming import ANY_REQUEST_ID, NAME
@@ -58,7 +58,7 @@ def outgoing(message: TaskMessage, tenant: str, *, delay: float = 0.0) -> Outgoi
     """The message as a queue takes it."""
     body = {name: value for name, value in msgspec.to_builtins(message).items() if value is not None}
     attributes = {"requestId": message.request_id, "tenantId": tenant}
-    return OutgoingMessage(msgspec.json.encode(body), attributes, delay=delay)
+    return OutgoingMessage(sendable(msgspec.json.encode(body)), attributes, delay=delay)
 
 
 def read(delivery: Delivery | PeekedMessage) -> TaskMessage:

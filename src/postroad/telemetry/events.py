@@ -71,6 +71,7 @@ LOG_EVENTS = (
     "part_failed",
     "part_started",
     "part_stopped",
+    "part_waiting",
     "queue_purged",
     "queue_redriven",
     "session_observer_failed",

@@ -12,6 +12,7 @@ import pytest
 from postroad.blobs import MAX_BLOB_BYTES, BlobRef, Blobs
 from postroad.errors import BlobNotFound, InvalidInput, StorageDamaged
 from postroad.testing.differences import Differences
+from postroad.testing.json_texts import DOUBTFUL, PLAIN, as_bytes
 
 BAD_KEYS = [
     "", "/", "/etc/passwd", "../up", "a/../b", "a/..", "a//b", "a/", "./a", "a/./b", ".hidden", "a/.hidden", "A/b",
@@ -44,6 +45,13 @@ class BlobsConformance(Differences):
         ref = blobs.put("overflow/20300101/a", data)
 
         assert blobs.get(ref) == data
+
+    def test_any_json_text_comes_back_unchanged(self, blobs: Blobs) -> None:
+        values = [as_bytes(text) for text in (*PLAIN, *DOUBTFUL)]
+
+        refs = [blobs.put(f"overflow/20300101/{number}", value) for number, value in enumerate(values)]
+
+        assert [blobs.get(ref) for ref in refs] == values
 
     def test_a_reference_names_key_size_and_hash(self, blobs: Blobs) -> None:
         ref = blobs.put("overflow/20300101/a", b"abc")

@@ -12,6 +12,7 @@ import pytest
 from postroad.errors import InvalidInput
 from postroad.items import ABSENT, ANY, Expect, Item, ItemResult, Items
 from postroad.testing.differences import Differences
+from postroad.testing.json_texts import DOUBTFUL, PLAIN, as_bytes
 
 BAD_KEYS = [
     "", "acme", "/rest", "acme/", "ac me/rest", "é/rest", "a" * 257 + "/rest", "acme/a\nb", "acme/a\x00b",
@@ -58,6 +59,15 @@ class ItemsConformance(Differences):
 
         assert result == ItemResult(ok=True, item=Item(key="acme/a", value=value, version=1))
         assert items.get("acme/a") == result.item
+
+    def test_any_json_text_comes_back_unchanged(self, items: Items) -> None:
+        values = [as_bytes(text) for text in (*PLAIN, *DOUBTFUL)]
+
+        for number, value in enumerate(values):
+            items.put(f"acme/{number}", value)
+
+        found = [items.get(f"acme/{number}") for number in range(len(values))]
+        assert [item and item.value for item in found] == values
 
     def test_a_version_is_one_at_first_and_grows_by_one_with_each_write(self, items: Items) -> None:
         results = [items.put("acme/a", b"same") for _ in range(4)]

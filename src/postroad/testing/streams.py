@@ -16,6 +16,7 @@ import pytest
 from postroad.errors import ConfigurationError, InvalidInput, InvalidName, StreamNotFound
 from postroad.streams import LATEST, TRIM_HORIZON, Record, ShardLease, Stream, StreamRecord
 from postroad.testing.differences import Differences
+from postroad.testing.json_texts import DOUBTFUL, PLAIN, as_bytes
 from postroad.testing.shards import ShardLeaseRules
 
 MEBIBYTE = 1_048_576
@@ -69,6 +70,14 @@ class StreamConformance(ShardLeaseRules, Differences):
         again = ground.open("orders", shards=1)
 
         assert [record.data for record in _all(again)] == [b"kept"]
+
+    def test_any_json_text_arrives_unchanged(self, narrow: Stream) -> None:
+        values = [as_bytes(text) for text in (*PLAIN, *DOUBTFUL)]
+
+        results = narrow.put([Record("k", value) for value in values])
+
+        assert all(result.ok for result in results)
+        assert [record.data for record in _all(narrow)] == values
 
     def test_another_number_of_shards_is_refused_naming_both(self, ground: StreamGround) -> None:
         ground.open("orders", shards=2)

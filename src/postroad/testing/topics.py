@@ -19,6 +19,7 @@ from postroad.errors import (
 )
 from postroad.queues import OutgoingMessage, Queue
 from postroad.testing.differences import Differences
+from postroad.testing.json_texts import accepted
 from postroad.testing.queues.ground import QueueGround, bodies, ordered, take, texts
 from postroad.topics import Subscription, Topic
 
@@ -74,6 +75,17 @@ class TopicConformance(Differences):
         assert {copy.body for copy in copies} == {"news é".encode()}
         assert {copy.attributes["EventType"] for copy in copies} == {"Placed"}
         assert queues[1].ack([copies[1]])[0].ok
+
+    def test_any_json_text_that_is_accepted_arrives_unchanged(self, ground: TopicGround) -> None:
+        topic = ground.topic()
+        queue = ground.subscriber(topic)
+
+        sent = accepted(lambda text: topic.publish(texts(text)))
+
+        copies = take(queue, len(sent))
+        assert sorted(bodies(copies)) == sorted(sent)
+        assert all(copy.attributes == {} for copy in copies)
+        assert queue.receive() == []
 
     def test_publishing_without_subscribers_is_ok(self, ground: TopicGround) -> None:
         [result] = ground.topic().publish(texts("to nobody"))

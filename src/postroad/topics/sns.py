@@ -14,6 +14,7 @@ from postroad.errors import InvalidInput, OutcomeUnknown, PostroadError, Throttl
 from postroad.queues import OutgoingMessage, Queue, SendResult
 from postroad.queues.sqs import SQSQueue, SQSQueues
 from postroad.queues.sqs.wire import attributes_of, size_of
+from postroad.queues.unwrapping import kept_verbatim
 from postroad.topics import queue_policies, rules
 from postroad.topics.port import Filter, Subscription, TopicTraits
 
@@ -140,8 +141,8 @@ class SNSTopic:
 
     def _entry(self, message: OutgoingMessage, body: bytes) -> Entry[dict[str, Any]]:
         content: dict[str, Any] = {"Message": body.decode()}
-        if message.attributes:
-            content["MessageAttributes"] = attributes_of(message.attributes)
+        if attributes := kept_verbatim(content["Message"], message.attributes):
+            content["MessageAttributes"] = attributes_of(attributes)
         if message.group is not None:
             content["MessageGroupId"] = message.group
         if self._fifo:

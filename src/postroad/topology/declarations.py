@@ -121,7 +121,11 @@ class RuleDecl:
 
 @dataclass(frozen=True, slots=True)
 class TriggerDecl:
-    """A queue, a stream or a table's stream that calls a function; the last three settings are for streams."""
+    """A queue, a stream or a table's stream that calls a function; the last three settings are for streams.
+
+    `max_attempts` is how often a batch is tried again before it is given up: its records are lost then. With -1 it is
+    tried until the records expire.
+    """
 
     source: str
     batch_size: int = 10

@@ -60,6 +60,8 @@ def _problems(resource: Resource) -> Iterator[Problem]:
         for trigger in resource.triggers:
             if not _is_whole(trigger.batch_size) or not 1 <= trigger.batch_size <= 10_000:
                 yield "batch_size", f"{trigger.batch_size!r} is not a whole number from 1 to 10,000"
+            if not _is_whole(trigger.max_attempts) or not -1 <= trigger.max_attempts <= 10_000:
+                yield "max_attempts", f"{trigger.max_attempts!r} is not a whole number from -1 to 10,000"
 
 
 def _of_rule(rule: RuleDecl) -> Iterator[Problem]:

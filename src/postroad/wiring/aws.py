@@ -12,7 +12,7 @@ from postroad.blobs.s3 import S3Blobs
 from postroad.clock import Clock
 from postroad.connections.aws import AwsConnection
 from postroad.connections.batches import ATTEMPTS
-from postroad.errors import ConfigurationError, NotSupported
+from postroad.errors import ConfigurationError, NotSupported, Unavailable
 from postroad.items.dynamodb import DynamoItems
 from postroad.journal import EventBridgeSender, Journal
 from postroad.journal.dynamodb import DynamoRecords
@@ -31,7 +31,7 @@ from postroad.topics.sns import SNSTopics
 from postroad.wiring.url import Address
 
 if TYPE_CHECKING:
-    from postroad.agents.port import AgentStore
+    from postroad.agents.port import AgentStore, Mover
     from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
     from postroad.topology.site import Site
@@ -103,6 +103,16 @@ class AwsGround:
         )
         return store, self.streams.open(named)
 
+    def check_agents(self, mover: Mover) -> bool:
+        """Whether agents are set up here, or `ConfigurationError` that names what is missing."""
+        from postroad.agents.aws.setup import AgentSetup
+        from postroad.agents.runner import CONSUMER
+        from postroad.agents.tables import EVENTS_STREAM
+        from postroad.settings.agents import events_stream
+
+        name = events_stream() or EVENTS_STREAM
+        return AgentSetup(self._connection, name, lambda: self.streams.open(name).workers(CONSUMER)).check(mover)
+
     def site(self) -> Site:
         from postroad.topology.aws.site import AwsSite
 
@@ -114,8 +124,14 @@ class AwsGround:
         raise NotSupported("AWS has no transaction across its services; use the outbox, or the embedded engine")
 
     def check(self) -> None:
-        """Ask SQS for nothing in particular."""
+        """Ask SQS for nothing in particular, and the table of items for nothing that is there."""
         self.queues.queues()
+        try:
+            self.items.get("postroad/check")
+        except ConfigurationError as error:
+            if error.field != "table":
+                raise
+            raise Unavailable(error.message, field="table", remedy=error.remedy) from error
 
     def close(self) -> None:
         self._connection.close()

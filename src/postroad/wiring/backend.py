@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from postroad.blobs import Blobs
 from postroad.clock import Clock
-from postroad.errors import ConfigurationError
+from postroad.errors import ConfigurationError, QueueNotFound
 from postroad.events import EventRegistry
 from postroad.items import Items
 from postroad.journal import Journal
@@ -25,6 +25,7 @@ from postroad.wiring.ground import Ground
 if TYPE_CHECKING:
     # A program that only uses queues does not pay for the import of the bus.
     from postroad.agents import Agents
+    from postroad.agents.port import Mover
     from postroad.bus.archive import Archive
     from postroad.bus.config import BusConfig
     from postroad.bus.stores import QueueTags
@@ -167,10 +168,23 @@ class Backend:
         )  # fmt: skip
 
         def rejected() -> Queue:
-            return self.create_queue(QueueSpec(REJECTED_QUEUE, retention=1_209_600))
+            # A function may send to the queue, but neither make it nor look at its settings.
+            try:
+                return self.queue(REJECTED_QUEUE)
+            except QueueNotFound:
+                return self.create_queue(QueueSpec(REJECTED_QUEUE, retention=1_209_600))
 
         store, opened = self._ground.agent_store(settings, rejected)
         return Agents(store, opened, settings, self.clock)
+
+    def check_agents(self, mover: Mover = "any") -> bool:
+        """Whether agents are set up here; `ConfigurationError` names what of it is missing.
+
+        Args:
+            mover: Who is to move events from the stream into the lanes. `"functions"` asks whether functions of AWS do,
+                `"any"` whether those or a runner do; `"runner"` asks for neither, since the caller is about to run one.
+        """
+        return self._ground.check_agents(mover)
 
     def queue_tags(self) -> QueueTags | None:
         """Signs of life on queues, for a store that removes no abandoned ones by itself; None elsewhere."""

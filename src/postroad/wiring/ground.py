@@ -15,7 +15,7 @@ from postroad.streams import Stream
 from postroad.topics import Topic
 
 if TYPE_CHECKING:
-    from postroad.agents.port import AgentStore
+    from postroad.agents.port import AgentStore, Mover
     from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
     from postroad.topology.site import Site
@@ -64,6 +64,7 @@ class Ground(Protocol):
     def agent_store(
         self, settings: AgentSettings, rejected: Callable[[], Queue]
     ) -> tuple[AgentStore, Stream]: ...  # fmt: skip
+    def check_agents(self, mover: Mover) -> bool: ...
     def transaction(self) -> AbstractContextManager[None]: ...
     def check(self) -> None: ...
     def close(self) -> None: ...

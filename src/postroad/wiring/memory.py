@@ -22,7 +22,7 @@ from postroad.topics.memory import MemoryTopics
 from postroad.wiring.scratch import Scratch
 
 if TYPE_CHECKING:
-    from postroad.agents.port import AgentStore
+    from postroad.agents.port import AgentStore, Mover
     from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
     from postroad.topology.site import Site
@@ -59,6 +59,10 @@ class MemoryGround:
         if self._scratch is None:
             self._scratch = Scratch(self._clock)
         return SQLiteAgentStore(self._scratch.engine, stream, rejected, settings, durable=False), stream
+
+    def check_agents(self, mover: Mover) -> bool:
+        """True: agents need nothing beside the store, and whoever runs it moves their events."""
+        return True
 
     def site(self) -> Site:
         from postroad.topology.embedded import EmbeddedSite, EmbeddedStores

@@ -23,7 +23,7 @@ from postroad.topics.sqlite import SQLiteTopics
 from postroad.wiring.url import file_url
 
 if TYPE_CHECKING:
-    from postroad.agents.port import AgentStore
+    from postroad.agents.port import AgentStore, Mover
     from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
     from postroad.topology.site import Site
@@ -62,6 +62,10 @@ class SQLiteGround:
 
         stream = self.streams.stream(settings.stream, shards=4, retention=86_400)
         return SQLiteAgentStore(self._engine, stream, rejected, settings), stream
+
+    def check_agents(self, mover: Mover) -> bool:
+        """True: agents need nothing beside the store, and whoever runs it moves their events."""
+        return True
 
     def site(self) -> Site:
         from postroad.topology.embedded import EmbeddedSite, EmbeddedStores

@@ -21,7 +21,7 @@ from postroad.agents.outgoing import Recipient
 from postroad.agents.rules import not_found
 from postroad.agents.tables import DEAD_QUEUE, SUBSCRIBER_EVENTS, SUBSCRIBERS
 from postroad.clock import Clock
-from postroad.errors import NotSupported, PostroadError
+from postroad.errors import InvalidInput, NotSupported, PostroadError
 from postroad.queues import AckResult, Delivery, OutgoingMessage, PeekedMessage, Queue, QueueStats, SendResult
 from postroad.queues.port import QueueTraits
 from postroad.queues.sqs import SQSQueues
@@ -108,6 +108,9 @@ class SQSLanes:
         """Send at most ten messages, of as many groups; what became of each."""
         try:
             results = self._queues.queue(recipient.queue_url, attempts=1).send(messages)
+        except InvalidInput as error:
+            # One message that SQS does not take refuses the call: the others go without it.
+            return [error] if len(messages) == 1 else [self.send(recipient, [each])[0] for each in messages]
         except PostroadError as error:
             return [error] * len(messages)
         return [None if result.ok else _as_error(result.error) for result in results]

@@ -7,11 +7,13 @@ from typing import Any, Final
 
 import msgspec
 
+from postroad.agents.aws.rejects import Rejects
 from postroad.agents.aws.rows import MARKER, UNREADABLE, discarded_of, held_of, row_of
 from postroad.agents.aws.subscriptions import pair_key
 from postroad.agents.aws.tables import Tables
 from postroad.agents.aws.values import number, text
 from postroad.agents.outgoing import Held, Marker, Pair, Recipient, Replay, Row
+from postroad.agents.port import Rejected
 from postroad.agents.rules import time_text
 from postroad.agents.tables import AGENTS, BY_SUBSCRIBER, SUBSCRIBER_EVENTS, SUBSCRIBERS
 from postroad.clock import Clock
@@ -31,9 +33,10 @@ _TRIES: Final = 10
 class DynamoRelease:
     """Pairs and what is held of them."""
 
-    def __init__(self, tables: Tables, clock: Clock) -> None:
+    def __init__(self, tables: Tables, clock: Clock, rejects: Rejects) -> None:
         self._tables = tables
         self._clock = clock
+        self._rejects = rejects
 
     def recipients(self, agent_ids: Sequence[str]) -> Mapping[str, Recipient]:
         """Those of the agents that are there."""
@@ -132,6 +135,10 @@ class DynamoRelease:
             "(attribute_not_exists(newestReleased) OR newestReleased < :newest)",
             ExpressionAttributeValues={":newest": number(newest_ms)},
         )  # fmt: skip
+
+    def reject(self, rejected: Sequence[Rejected]) -> Sequence[Rejected]:
+        """Put rows that no queue will ever take where they are seen; those that could not be put are returned."""
+        return self._rejects.put(rejected)
 
     def waiting(self) -> list[Marker]:
         """Markers for all pairs that drain or wait to be replayed."""

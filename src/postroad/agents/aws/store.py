@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
-import msgspec
-
 from postroad.agents.aws.fanout import DynamoFan
 from postroad.agents.aws.lanes import SQSLanes
 from postroad.agents.aws.registry import RETENTION_SECONDS, DynamoRegistry
+from postroad.agents.aws.rejects import Rejects
 from postroad.agents.aws.release import DynamoRelease
 from postroad.agents.aws.subscriptions import DynamoSubscriptions
 from postroad.agents.aws.tables import Tables
@@ -22,12 +21,10 @@ from postroad.agents.settings import AgentSettings
 from postroad.agents.tables import DEAD_QUEUE
 from postroad.clock import Clock
 from postroad.connections.aws import AwsConnection
-from postroad.errors import MessageTooLarge, PostroadError
-from postroad.queues import OutgoingMessage, Queue, QueueSpec
+from postroad.queues import Queue, QueueSpec
 from postroad.queues.sqs import SQSQueues
 
 SWEEP_EVERY: Final = 60.0
-_FITS: Final = 700_000
 
 
 class AwsAgentStore:
@@ -53,8 +50,9 @@ class AwsAgentStore:
         self._sleep = sleep
         self._provision_stream = provision_stream
         self._tables = Tables(connection)
-        self.release_store = DynamoRelease(self._tables, clock)
-        self._fan = DynamoFan(self._tables, retention=settings.retention, clock=clock, sleep=sleep)
+        rejects = Rejects(rejected)
+        self.release_store = DynamoRelease(self._tables, clock, rejects)
+        self._fan = DynamoFan(self._tables, rejects, retention=settings.retention, clock=clock, sleep=sleep)
         self._sends = False
         self._swept_at = float("-inf")
         self.registry = DynamoRegistry(
@@ -91,13 +89,13 @@ class AwsAgentStore:
         unsent = {key for _, key in result.failed}
         stuck = {row.producer_id for row in written if row.key in unsent}
         return FanOut(
-            outcome.written, released=result.sent,
+            outcome.written, released=result.sent, rejected=outcome.rejected + result.rejected,
             failed=(*outcome.failed, *(event for event in events if event.producer_id in stuck)),
         )  # fmt: skip
 
     def reject(self, rejected: Sequence[Rejected]) -> Sequence[Rejected]:
         """Put records that can never be handled where they are seen; those that could not be put are returned."""
-        return [entry for entry in rejected if not self._is_put(entry)]
+        return self.release_store.reject(rejected)
 
     def release_due(self) -> int:
         """Nothing waits for its time here: the hold-back window is over when rows are sent."""
@@ -128,18 +126,3 @@ class AwsAgentStore:
     def listen(self) -> AbstractContextManager[Bell] | None:
         """Kinesis rings no bell."""
         return None
-
-    def _is_put(self, entry: Rejected) -> bool:
-        try:
-            try:
-                [result] = self._rejected().send([OutgoingMessage(body=msgspec.json.encode(entry))])
-            except MessageTooLarge:
-                [result] = self._rejected().send([OutgoingMessage(body=msgspec.json.encode(_cut(entry)))])
-        except PostroadError:
-            return False
-        return result.ok
-
-
-def _cut(entry: Rejected) -> Rejected:
-    """The record's beginning: SQS takes no more."""
-    return msgspec.structs.replace(entry, reason=f"{entry.reason} (its data is cut)", data=entry.data[:_FITS])

@@ -97,6 +97,14 @@ class Tables:
                 return
             start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
+    def describe(self, table: Table) -> Mapping[str, Any] | None:
+        """What DynamoDB says of the table; None when there is none."""
+        with translated(f"DynamoDB table {self.name(table)!r}"):
+            try:
+                return self.client.describe_table(TableName=self.name(table))["Table"]
+            except self.client.exceptions.ResourceNotFoundException:
+                return None
+
     def provision(self) -> None:
         """Make what is missing, and wait until it can be used."""
         for table in TABLES:

@@ -10,6 +10,9 @@ from typing import Any, Final
 import msgspec
 
 _MOST_DIGITS: Final = 38
+_MOST_LEVELS: Final = 30
+"""DynamoDB takes 32, and does not say whether the item and the innermost value count."""
+_MOST_KEY_BYTES: Final = 65_535
 
 
 def text(value: str) -> dict[str, str]:
@@ -23,9 +26,9 @@ def number(value: float) -> dict[str, str]:
 
 
 def payload(data: bytes) -> dict[str, Any]:
-    """A JSON object as a map; one with numbers that DynamoDB cannot keep stays as text."""
+    """A JSON object as a map; one that would be refused, or come back as another one, stays as text."""
     try:
-        return _value(json.loads(data, parse_float=Decimal))
+        return _value(json.loads(data, parse_float=Decimal, object_pairs_hook=_object), _MOST_LEVELS)
     except (ValueError, DecimalException):
         return {"S": data.decode()}
 
@@ -35,7 +38,17 @@ def payload_json(value: Mapping[str, Any]) -> bytes:
     return value["S"].encode() if "S" in value else msgspec.json.encode(_plain(value))
 
 
-def _value(value: Any) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The members of an object, each of which a map can hold under its name."""
+    members = dict(pairs)
+    if len(members) < len(pairs) or any(not 0 < len(name.encode()) <= _MOST_KEY_BYTES for name in members):
+        raise ValueError("names that a map of DynamoDB cannot have")
+    return members
+
+
+def _value(value: Any, levels: int) -> dict[str, Any]:
+    if isinstance(value, dict | list) and levels == 0:
+        raise ValueError("nested deeper than DynamoDB takes")
     if value is None:
         return {"NULL": True}
     if isinstance(value, bool):
@@ -43,16 +56,22 @@ def _value(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return {"S": value}
     if isinstance(value, dict):
-        return {"M": {key: _value(child) for key, child in value.items()}}
+        return {"M": {key: _value(child, levels - 1) for key, child in value.items()}}
     if isinstance(value, list):
-        return {"L": [_value(child) for child in value]}
-    return {"N": _digits(Decimal(value))}
+        return {"L": [_value(child, levels - 1) for child in value]}
+    return {"N": _digits(value)}
 
 
-def _digits(value: Decimal) -> str:
-    """The number as DynamoDB takes it: up to 38 digits, 1E-130 to 1E+126."""
-    shown = value.normalize()
-    if len(shown.as_tuple().digits) > _MOST_DIGITS or (shown and not -130 <= shown.adjusted() <= 125):
+def _digits(value: int | Decimal) -> str:
+    """The number as DynamoDB takes it: up to 38 digits, 1E-130 to 1E+126.
+
+    It gives back 1.0 as 1, so a fraction of zero cannot be kept as a number.
+    """
+    if isinstance(value, Decimal) and value == value.to_integral_value():
+        raise ValueError("a number that comes back without its fraction")
+    told = Decimal(value)
+    digits = "".join(map(str, told.as_tuple().digits)).strip("0")
+    if len(digits) > _MOST_DIGITS or (digits and not -130 <= told.adjusted() <= 125):
         raise ValueError("a number that DynamoDB cannot keep")
     return str(value)
 

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import apsw
-import msgspec
 
 from postroad.agents.port import Bell, FanOut, Rejected, StreamEvent
 from postroad.agents.settings import AgentSettings
@@ -71,7 +70,7 @@ class SQLiteAgentStore:
 
     def reject(self, rejected: Sequence[Rejected]) -> Sequence[Rejected]:
         """Put records that can never be handled where they are seen."""
-        self._rejected().send([OutgoingMessage(body=msgspec.json.encode(entry)) for entry in rejected])
+        self._rejected().send([OutgoingMessage(body=entry.to_json()) for entry in rejected])
         return ()
 
     def release_due(self) -> int:

@@ -10,6 +10,7 @@ import msgspec
 
 from postroad.errors import InvalidMessage, MessageTooLarge, Undecryptable
 from postroad.events import DomainEvent
+from postroad.events.strict import sendable
 from postroad.outbox.dispatching.naming import group_id
 from postroad.outbox.dispatching.rows import ClaimedRow
 from postroad.outbox.dispatching.verdicts import Rejected, described
@@ -81,4 +82,4 @@ def _with_further_fields(body: bytes, stored: str) -> bytes:
         return body
     further = {name: value for name, value in envelope.items() if name not in _HEADING}
     event = msgspec.json.decode(body)
-    return msgspec.json.encode({**event, "envelope": {**event["envelope"], **further}})
+    return sendable(msgspec.json.encode({**event, "envelope": {**event["envelope"], **further}}))

@@ -10,7 +10,7 @@ from typing import Any
 
 from postroad.queues.markers import DEAD_LETTER, mark_moved
 from postroad.queues.port import Delivery, OutgoingMessage, PeekedMessage
-from postroad.queues.unwrapping import unwrap
+from postroad.queues.unwrapping import kept_verbatim, unwrap
 
 MAX_BATCH = 10
 MAX_BATCH_BYTES = 1_048_576
@@ -18,9 +18,10 @@ MAX_BATCH_BYTES = 1_048_576
 
 def entry_of(message: OutgoingMessage, body: bytes, *, fifo: bool) -> dict[str, Any]:
     """The parameters that send the message; what is not set is left out, and only FIFO queues get a dedup id."""
-    entry: dict[str, Any] = {"MessageBody": body.decode()}
-    if message.attributes:
-        entry["MessageAttributes"] = attributes_of(message.attributes)
+    text = body.decode()
+    entry: dict[str, Any] = {"MessageBody": text}
+    if attributes := kept_verbatim(text, message.attributes):
+        entry["MessageAttributes"] = attributes_of(attributes)
     if message.group is not None:
         entry["MessageGroupId"] = message.group
     if fifo and message.dedup_id is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,9 +10,10 @@ from uuid import UUID
 
 import msgspec
 
-from postroad.errors import InvalidEvent
+from postroad.errors import InvalidEvent, InvalidInput
 from postroad.journal import AppendResult, Journal
 from postroad.testing.journal.ground import T0, GroundedTests, add, heartbeat, ids, made, pending, whole
+from postroad.testing.json_texts import accepted
 
 DEEP: dict[str, Any] = {"name": "bottom"}
 for _ in range(60):
@@ -56,6 +58,18 @@ class Appending(GroundedTests):
         assert [(event.properties, event.context) for event in found] == [
             (event.properties, event.context) for event in events
         ]
+
+    def test_any_json_text_that_is_accepted_comes_back_unchanged(self, journal: Journal) -> None:
+        def append(text: str) -> None:
+            properties = {"value": _value(text)}
+            [result] = journal.append([made("Store Opened", "s-1", entity_type="STORE", properties=properties)])
+            if result.error is not None:
+                raise InvalidInput(str(result.error))
+
+        sent = accepted(append)
+
+        found = journal.query("PK", tenant="acme").events
+        assert sorted(_text(event.properties["value"]) for event in found) == sorted(map(_text, map(_value, sent)))
 
     def test_a_type_that_nobody_knows_is_stored_and_read(self, journal: Journal) -> None:
         event = made("Parcel Lost: twice", "p-1", entity_type="PARCEL_2", properties={"any": "thing"})
@@ -139,3 +153,12 @@ class Appending(GroundedTests):
         assert latest.event_id == max(event.event_id for event in events if event.timestamp == T0 + 5)
         assert journal.latest("acme", "TASK", "req-2") is None
         assert journal.latest("other", "TASK", "req-1") is None
+
+
+def _value(text: str) -> Any:
+    return json.loads(text.removeprefix("\ufeff"), strict=False)
+
+
+def _text(value: Any) -> str:
+    """The value as text that tells 1 from 1.0."""
+    return json.dumps(value, sort_keys=True)

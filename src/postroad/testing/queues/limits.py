@@ -8,6 +8,7 @@ import pytest
 
 from postroad.errors import ConfigurationError, InvalidMessage, InvalidName, MessageTooLarge
 from postroad.queues import OutgoingMessage, QueueSpec
+from postroad.testing.json_texts import accepted
 from postroad.testing.queues.ground import QueueGround, QueueRules, take_one, texts
 
 TOO_MANY = {f"attribute{n}": "v" for n in range(11)}
@@ -142,6 +143,22 @@ class LimitRules(QueueRules):
 
         assert received.body.decode() == body
         assert received.attributes["k"] == body
+
+    @pytest.mark.parametrize("fifo", [False, True])
+    def test_any_json_text_that_is_accepted_arrives_unchanged(self, ground: QueueGround, fifo: bool) -> None:
+        queue = ground.create(fifo=fifo, visibility=60, content_dedup=fifo)
+        group = "g" if fifo else None
+
+        sent = accepted(lambda text: queue.send(texts(text, group=group)))
+
+        found: list[str] = []
+        while len(found) < len(sent):
+            delivery = take_one(queue)
+            assert delivery.attributes == {}
+            found.append(delivery.body.decode())
+            queue.ack([delivery])
+        assert sorted(found) == sorted(sent)
+        assert queue.receive() == []
 
     def test_ten_attributes_and_the_longest_ids_fit(self, ground: QueueGround) -> None:
         queue = ground.create(fifo=True)

@@ -27,6 +27,7 @@ LAMBDA = "lambda.amazonaws.com"
 _ITERATOR_AGE_MS = 60_000
 _PUBLISHER_SECONDS = 360
 _BATCH = 100
+_UNTIL_IT_EXPIRES = -1
 
 
 def agents_topology(prefix: str = "") -> Topology:
@@ -73,16 +74,21 @@ def _functions(prefix: str, names: dict[str, str], stream: str, rejected: str) -
     return (
         FunctionDecl(
             f"{prefix}aggregator", "postroad.lambdas.aggregator.handler", "aggregator", timeout=60,
-            environment=environment, triggers=(TriggerDecl(stream, batch_size=_BATCH),), on_failure=rejected,
+            environment=environment, triggers=(_trigger(stream),), on_failure=rejected,
         ),
         FunctionDecl(
             f"{prefix}publisher", "postroad.lambdas.publisher.handler", "publisher", timeout=_PUBLISHER_SECONDS,
-            environment=environment, triggers=(TriggerDecl(rows, batch_size=_BATCH),), on_failure=rejected,
+            environment=environment, triggers=(_trigger(rows),), on_failure=rejected,
         ),
         FunctionDecl(
             f"{prefix}sweeper", "postroad.lambdas.sweeper.handler", "sweeper", timeout=60, environment=environment,
         ),
     )  # fmt: skip
+
+
+def _trigger(source: str) -> TriggerDecl:
+    """What is given up is lost, for a failure destination gets no record: only the stream's retention ends a retry."""
+    return TriggerDecl(source, batch_size=_BATCH, max_attempts=_UNTIL_IT_EXPIRES)
 
 
 def _components(names: dict[str, str], *, stream: str, dead: str, rejected: str, lanes: str) -> tuple[Component, ...]:
