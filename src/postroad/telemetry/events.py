@@ -87,6 +87,7 @@ LOG_EVENTS = (
     "task_letter_unreadable",
     "task_quarantined",
     "task_receive_failed",
+    "task_receive_recovered",
     "task_record_failed",
     "task_refused",
     "task_resent",
@@ -97,6 +98,8 @@ LOG_EVENTS = (
     "topology_applied",
     "visibility_too_short",
     "worker_role_failed",
+    "worker_role_recovered",
+    "worker_roles_ended",
     "worker_started",
     "worker_stopped",
 )
