@@ -54,6 +54,10 @@ def worker(
     retry_base: Annotated[
         float | None, typer.Option(parser=duration, metavar="S", help="The pause before a second attempt (1s).")
     ] = None,
+    unknown_grace: Annotated[
+        float | None,
+        typer.Option(parser=duration, metavar="S", help="How long an unknown task waits for another worker (10m)."),
+    ] = None,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when there is nothing left to do.")] = False,
     roles: Annotated[
         str | None, typer.Option(metavar="ROLE,…", help=f"What to do: {', '.join(ROLES)}; all by default.")
@@ -71,6 +75,7 @@ def worker(
     given = {
         "timeout": timeout, "max_attempts": max_attempts, "visibility_extension": visibility_extension,
         "extension_interval": extension_interval, "drain_timeout": drain_timeout, "retry_base": retry_base,
+        "unknown_grace": unknown_grace,
     }  # fmt: skip
     from postroad.jobs.roles import duties
 

@@ -55,7 +55,9 @@ class Crew:
         self._stops = stops
         shop.stopping.clear()
         self._receiver = Receiver(shop, until_idle=until_idle)
-        self._lanes = [Lane(shop) for _ in range(shop.config.concurrency)]
+        # Whoever works until idle waits for no other worker that might know a task.
+        grace = 0.0 if until_idle else shop.config.unknown_grace
+        self._lanes = [Lane(shop, unknown_grace=grace) for _ in range(shop.config.concurrency)]
         self._finished = 0
         self._received = False
         self._error: BaseException | None = None

@@ -95,6 +95,7 @@ LOG_EVENTS = (
     "task_settle_failed",
     "task_started",
     "task_timed_out",
+    "task_unknown",
     "topology_applied",
     "visibility_too_short",
     "worker_role_failed",
