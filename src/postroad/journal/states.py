@@ -11,6 +11,9 @@ from postroad.journal.folding import STATES, Progress, TaskState, fold
 from postroad.journal.port import Journal
 
 TASK = "TASK"
+JOB = "JOB"
+JOB_CREATED = "Job Created"
+JOB_TASKS_ADDED = "Job Tasks Added"
 
 
 @runtime_checkable
@@ -45,6 +48,15 @@ def task_state(
     `raw` leaves blobs where they are: whoever asks only how a task stands needs no output.
     """
     return fold(every_event(journal, "GSI1", tenant=tenant, entity=(TASK, request_id), end=at, raw=raw))
+
+
+def tasks_of_job(journal: Journal, tenant: str, job_id: str) -> list[dict[str, Any]]:
+    """The tasks that a job was made with, then those that were added to it, as their events name them."""
+    asked: dict[str, Any] = {"tenant": tenant, "entity": (JOB, job_id)}
+    created = every_event(journal, "GSI5", **asked, event_type=JOB_CREATED)
+    added = every_event(journal, "GSI5", **asked, event_type=JOB_TASKS_ADDED)
+    tasks = [task for event in created for task in event.properties["tasks"]]
+    return [*tasks, *(task for event in added for task in event.properties["newTasks"])]
 
 
 def tasks_by_state(
