@@ -12,7 +12,7 @@ import pytest
 from tests.tasks.benches import APP, TENANT, Bench, eventually, is_alive, lines
 
 from postroad import Backend, OutgoingMessage
-from postroad.errors import ConfigurationError, InvalidEvent, InvalidTask, Unavailable
+from postroad.errors import ConfigurationError, InvalidEvent, InvalidTask, OverflowMismatch, Unavailable
 from postroad.journal import JournalEvent, task_history, task_state
 from postroad.journal.records import Entry
 from postroad.queues import AckResult, Delivery
@@ -110,6 +110,33 @@ def test_a_row_that_no_worker_could_read_fails_alone_and_once(bench: Bench) -> N
         assert failed.error.startswith(f"the task cannot be sent: {field}: ")
         history = task_history(bench.backend.journal(), TENANT, name)
         assert [event.event_type for event in history] == ["Task Pending", "Task Failed"]
+
+
+def test_an_altered_blob_of_an_input_fails_its_task_alone(on_sqlite: Backend, tmp_path: Path) -> None:
+    bench = Bench(on_sqlite)
+    pending(bench, "large", input={"text": "x" * 300_000})
+    pending(bench, "r1")
+    [blob] = [path for path in tmp_path.rglob("*-payload.json*") if path.is_file()]
+    blob.write_bytes(blob.read_bytes().replace(b"xx", b"yy", 1))
+
+    assert [reconcile(bench) for _ in range(2)] == [1, 0]
+    bench.work()
+
+    assert bench.state("r1").state == "completed"
+    failed = bench.state("large")
+    assert (failed.state, failed.error_category) == ("failed", "validation")
+    assert [event.overflow_error is None for event in bench.producer.history("large")] == [False, True]
+    with pytest.raises(OverflowMismatch):
+        bench.producer.retry("large")
+
+
+def test_a_large_input_that_was_not_sent_is_read_from_its_blob(bench: Bench) -> None:
+    pending(bench, "large", input={"text": "x" * 300_000})
+
+    assert reconcile(bench) == 1
+    bench.work()
+
+    assert bench.state("large").output == {"text": "x" * 300_000}
 
 
 def test_a_retry_of_a_row_that_no_worker_could_read_is_refused(bench: Bench) -> None:

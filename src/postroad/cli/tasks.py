@@ -82,6 +82,7 @@ def status(
 
 def history(call: Call, request_id: RequestId) -> None:
     """Print every event of a task, in order."""
+    from postroad.documents import event_item
     from postroad.journal import task_history
     from postroad.tasks.naming import check_request_id
     from postroad.telemetry import legible
@@ -92,7 +93,7 @@ def history(call: Call, request_id: RequestId) -> None:
     if not events:
         raise NotFound(f'there is no task "{request_id}"')
     lines = (f"{_when(event.timestamp)}  {legible(event.event_type)}{_detail(event.properties)}" for event in events)
-    call.show({"items": [event.to_item() for event in events], "next_cursor": None}, *lines)
+    call.show({"items": [event_item(event) for event in events], "next_cursor": None}, *lines)
 
 
 def retry(call: Call, request_id: RequestId, queue: QueueOption = "tasks") -> None:

@@ -19,6 +19,7 @@ from postroad.jobs.books import HeldJob, Job, JobBooks, Status
 from postroad.jobs.graph import Graph, request_id_of
 from postroad.journal import Appends, Journal, JournalEvent
 from postroad.journal.folding import CANCELLED, COMPLETED, TERMINAL
+from postroad.journal.overflow import whole
 from postroad.journal.states import task_state
 from postroad.tasks.books import Books
 from postroad.tasks.grounds import Ground
@@ -232,7 +233,7 @@ class Mover:
             )
             if not page.events:
                 return None
-            outputs[needed] = page.events[0].properties.get("output")
+            outputs[needed] = whole(page.events[0]).properties.get("output")
         return outputs
 
     def _note_failure(self, job_id: str) -> str | None:

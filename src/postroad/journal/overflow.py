@@ -64,6 +64,13 @@ class Overflow:
         properties = {name: value for name, value in event.properties.items() if name != OVERFLOW} | moved
         return msgspec.structs.replace(event, properties=properties)
 
+    def unpack_or_note(self, event: JournalEvent) -> JournalEvent:
+        """The event with all its properties; one whose blob is not what was stored notes it in `overflow_error`."""
+        try:
+            return self.unpack(event)
+        except OverflowMismatch as error:
+            return msgspec.structs.replace(event, overflow_error=error.message)
+
     def _read(self, event: JournalEvent) -> dict[str, Any]:
         if self._blobs is None:
             raise _mismatch(event, "there are no blobs to read it from")
@@ -73,6 +80,13 @@ class Overflow:
             return msgspec.json.decode(data, type=dict[str, Any])
         except (BlobNotFound, StorageDamaged, InvalidInput, msgspec.MsgspecError) as error:
             raise _mismatch(event, str(error)) from error
+
+
+def whole(event: JournalEvent) -> JournalEvent:
+    """Return the event, or raise `OverflowMismatch` when part of it could not be read."""
+    if event.overflow_error is not None:
+        raise OverflowMismatch(event.overflow_error, event_id=event.event_id)
+    return event
 
 
 def blob_key(entity_id: str, event_id: UUID) -> str:

@@ -21,6 +21,7 @@ from postroad.errors import Conflict, InvalidTask, PostroadError
 from postroad.events.refusals import refusal
 from postroad.journal import Journal, JournalEvent
 from postroad.journal.folding import PENDING
+from postroad.journal.overflow import whole
 from postroad.queues import Queue
 from postroad.tasks.books import Books
 from postroad.tasks.grounds import Ground
@@ -221,9 +222,14 @@ def last_pending(journal: Journal, tenant: str, request_id: str, *, run: int | N
 
 
 def message_of(pending: JournalEvent) -> TaskMessage:
-    """The message of a run, out of what the journal recorded; `InvalidTask` when no worker could read it."""
+    """The message of a run, out of what the journal recorded.
+
+    Raises:
+        InvalidTask: No worker could read it.
+        OverflowMismatch: Part of it lies in a blob that is not what was stored.
+    """
     known: dict[str, Any] = {
-        name: pending.properties[name]
+        name: whole(pending).properties[name]
         for name in ("requestId", "name", "input", "run", "timeoutMs", "taskId", "jobId", "dependencyOutputs")
         if name in pending.properties
     }
