@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
 
@@ -10,7 +11,14 @@ import msgspec
 
 from postroad.blobs import BlobRef, Blobs
 from postroad.blobs.rules import reference
-from postroad.errors import BlobNotFound, EventTooLarge, InvalidInput, OverflowMismatch, StorageDamaged
+from postroad.errors import (
+    BlobNotFound,
+    EventTooLarge,
+    InvalidInput,
+    OverflowMismatch,
+    PostroadError,
+    StorageDamaged,
+)
 from postroad.journal.event import OVERFLOW, JournalEvent
 from postroad.journal.records import Entry
 
@@ -70,6 +78,14 @@ class Overflow:
             return self.unpack(event)
         except OverflowMismatch as error:
             return msgspec.structs.replace(event, overflow_error=error.message)
+
+    def forget(self, event: JournalEvent) -> None:
+        """Delete the blob of an event that was removed; one that cannot be deleted stays, and harms nobody."""
+        if OVERFLOW not in event.properties or self._blobs is None:
+            return
+        with suppress(PostroadError):
+            pointer = checked_pointer(event, self._blobs.bucket)
+            self._blobs.delete(BlobRef(key=pointer.key, size=pointer.size, sha256=pointer.sha256))
 
     def _read(self, event: JournalEvent) -> dict[str, Any]:
         if self._blobs is None:

@@ -80,6 +80,18 @@ class StoredJournal:
         page = self.query("GSI1", tenant=tenant, entity=(entity_type, entity_id), descending=True, limit=1)
         return whole(page.events[0]) if page.events else None
 
+    @property
+    def keeps_days(self) -> int | None:
+        """After how many days somebody has to remove an event; None: never, or the store does it by itself."""
+        return None if self._records.expires_itself else self._ttl_days
+
+    def remove(self, events: Sequence[JournalEvent]) -> None:
+        """Forget these events, read with `raw`, and their blobs."""
+        if events:
+            self._records.remove(events)
+        for event in events:
+            self._overflow.forget(event)
+
     def states(self, tenant: str, *, app: str | None, since: int | None) -> Iterable[tuple[str, str]] | None:
         """Request id and state of each task, where the store keeps them; None where it does not."""
         Question(index="PK" if app is None else "GSI2", tenant=tenant, app=app, start=since)

@@ -1,4 +1,7 @@
-"""The reconciler: sends what was recorded as pending and never sent, and forgets what ended long ago."""
+"""The reconciler: sends what was recorded as pending and never sent, and forgets what ended long ago.
+
+It walks in small steps: leases thirty days after their runs ended, events after `EVENTS_TTL_DAYS`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from postroad.items import Items
 from postroad.journal import Journal, JournalEvent
 from postroad.journal.folding import FAILED, PENDING
 from postroad.journal.overflow import Overflow
+from postroad.journal.pruning import Expiry
 from postroad.journal.states import task_state
 from postroad.queues.markers import legible
 from postroad.tasks.books import Books
@@ -55,6 +59,7 @@ class Reconciler:
         self._overflow = Overflow(backend.blobs())
         self._scribe = Scribe(app=who.app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
         self._forgetting = Forgetting(self._items, backend.blobs(), self._tenant)
+        self._expiry = Expiry(self._journal, self._tenant)
         self._seen: set[tuple[str, int]] = set()
 
     def run_once(self) -> int:
@@ -82,6 +87,7 @@ class Reconciler:
             raise errors[0]
         self._set_watermark(now - self._stale_ms - _LATE_MS)
         self._forgetting.step(now)
+        self._expiry.step(now)
         return sent
 
     def _resend(self, pending: JournalEvent) -> bool:
