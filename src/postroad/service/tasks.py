@@ -24,8 +24,13 @@ def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> No
         stop.wait()
         return
     over = threading.Event()
-    # The other parts go on when a thread of this one ends; the error starts this one again.
-    threading.Thread(target=lambda: (stop.wait(), over.set()), name="postroad-worker-stop", daemon=True).start()
+
+    def follow() -> None:
+        # The other parts go on when a thread of this one ends; the error starts this one again.
+        stop.wait()
+        over.set()
+
+    threading.Thread(target=follow, name="postroad-worker-stop", daemon=True).start()
     with Rounds(roles, ended=over.set):
         _work(backend, settings, over)
 
