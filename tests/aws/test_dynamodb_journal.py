@@ -15,9 +15,10 @@ from postroad.items.dynamodb import DynamoItems
 from postroad.journal.dynamodb import DynamoRecords
 from postroad.journal.dynamodb.table import definition
 from postroad.journal.overflow import Overflow
+from postroad.journal.pruning import Expiry, Pruned, prune
 from postroad.journal.stored import StoredJournal
 from postroad.testing.journal import JournalConformance, JournalGround
-from postroad.testing.journal.ground import add, pending, whole
+from postroad.testing.journal.ground import T0, add, completed, pending, whole
 from postroad.wiring import connect
 
 pytestmark = pytest.mark.aws
@@ -169,3 +170,16 @@ def test_a_backend_finds_its_table_and_its_bus_in_the_environment(
         assert whole(backend.journal(), "PK") == [event.event_id]
         assert backend.journal().latest("acme", "TASK", "req-1") is not None
         backend.journal().init()
+
+
+def test_an_operator_prunes_the_table_and_nobody_else_does(aws: AwsConnection, unique: Callable[[str], str]) -> None:
+    ground = fresh(aws, unique)
+    events = [pending("req-1", 1), completed("req-1", 2, output="x" * 300_000), pending("req-2", 3)]
+    add(ground.journal, events)
+
+    assert Expiry(ground.journal, "acme").step(T0 + 10**10) == 0
+    pruned = prune(ground.journal, "acme", before=T0 + 10)
+
+    assert pruned == Pruned(removed=2, kept=1)
+    assert whole(ground.journal, "PK") == [events[2].event_id]
+    assert aws.s3.list_objects_v2(Bucket=ground.blobs.bucket).get("KeyCount") == 0

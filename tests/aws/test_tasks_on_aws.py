@@ -18,6 +18,7 @@ import postroad
 from postroad import Backend
 from postroad.connections.aws import AwsConnection
 from postroad.errors import ConfigurationError, Conflict, QueueNotFound, Unavailable
+from postroad.jobs import JobDispatcher
 from postroad.journal import AppendResult, JournalEvent
 from postroad.journal.folding import TERMINAL
 from postroad.lambdas import dlq_processor
@@ -58,9 +59,14 @@ def bench(backend: Backend) -> Bench:
 
 def test_the_queues_begin_with_the_stage_and_are_never_made_at_run_time(url: str, stage: str) -> None:
     with postroad.connect(url) as backend:
-        with pytest.raises(QueueNotFound):
+        with pytest.raises(QueueNotFound) as missing:
             TaskProducer(backend, tenant_id=TENANT, app=APP).submit("echo")
+        with pytest.raises(QueueNotFound) as other:
+            JobDispatcher(backend, queue="other", tenant_id=TENANT, app=APP).run_once()
 
+        assert f'"{stage}-tasks"' in str(missing.value)
+        assert "`postroad task init`" in missing.value.remedy
+        assert "`postroad task init --queue other`" in other.value.remedy
         ensure_queues(backend)
 
         assert {f"{stage}-tasks", f"{stage}-tasks-dlq", f"{stage}-tasks-dispatch"} <= set(backend.queues())

@@ -64,3 +64,14 @@ def test_a_worker_that_runs_until_idle_brings_a_job_to_its_end(postroad: Postroa
     assert postroad("worker", "--import", "tests.tasks.chores", "--until-idle").code == 0
 
     assert postroad("job", "status", "j", "--json").document["status"] == "completed"
+
+
+def test_a_waiting_task_of_a_job_is_cancelled_and_the_job_shows_it(postroad: Postroad) -> None:
+    postroad("job", "submit", "job.json")
+
+    cancelled = postroad("task", "cancel", "j.b", "--confirm", "j.b", "--json")
+
+    assert (cancelled.code, cancelled.document) == (0, {"requestId": "j.b", "cancelled": True})
+    assert postroad("task", "cancel", "j.x", "--confirm", "j.x").code == 1
+    shown = postroad("job", "status", "j", "--json").document
+    assert (shown["status"], shown["progress"]["cancelled"]) == ("partial_failure", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,26 @@ def test_verify_says_where_nothing_is_kept(postroad: Postroad) -> None:
 
     assert outcome.code == 0
     assert "keeps no states" in outcome.out
+
+
+def test_old_events_are_pruned_and_those_of_running_tasks_kept(postroad: Postroad) -> None:
+    old = int(time.time() * 1_000) - 100 * 86_400_000
+    with connect("sqlite:///postroad.db") as backend:
+        for name, kinds in (("over", ("Task Pending", "Task Cancelled")), ("runs", ("Task Pending",))):
+            for place, kind in enumerate(kinds):
+                properties = {"requestId": name, "name": "step", "reason": "no"}
+                event = JournalEvent.create(
+                    kind, tenant_id="default", entity_id=name, timestamp=old + place, properties=properties
+                )
+                backend.journal().append([event])
+
+    pruned = postroad("journal", "prune", "--older-than", "90d", "--json")
+
+    assert (pruned.code, pruned.document) == (0, {"pruned": 2, "kept": 1})
+    assert (
+        postroad("journal", "prune", "--older-than", "90d").out == "pruned 0, kept 1 of running tasks and open jobs\n"
+    )
+    assert [item["entityId"] for item in postroad("journal", "query", "--json").document["items"]] == ["runs"]
+    assert postroad("journal", "verify").code == 0
+    assert postroad("journal", "prune").code == 2
+    assert postroad("journal", "prune", "--older-than", "soon").code == 2

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -205,3 +206,25 @@ def test_a_worker_program_stops_clean_on_sigterm(postroad: Postroad, tasks: Path
     assert json.loads(out)["stopped"] is True
     assert postroad("task", "status", "r1", "--json").document["state"] == "pending"
     assert any(b"worker_stopped" in line for line in err.splitlines())
+
+
+ENDS = """
+import sys
+from postroad.jobs import JobDispatcher
+JobDispatcher.reconcile = lambda self: sys.exit(0)
+sys.argv = ["postroad", "worker", *sys.argv[1:]]
+from postroad.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("roles", [(), ("--roles", "dispatcher")])
+def test_a_worker_program_exits_with_1_when_the_thread_of_its_roles_ends(
+    roles: tuple[str, ...], postroad: Postroad, tasks: Path
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS, "--import", "shop_tasks", *roles], capture_output=True, text=True, timeout=60
+    )
+
+    assert ended.returncode == 1, ended.stderr
+    assert "worker_roles_ended" in ended.stderr

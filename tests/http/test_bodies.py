@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import http.client
 import json
 import socket
 from collections.abc import Iterator
@@ -119,6 +120,40 @@ def test_a_body_one_byte_too_long_is_413_and_one_that_just_fits_is_not(serve: Se
 def _in_chunks(body: bytes) -> Iterator[bytes]:
     yield body[:2_000]
     yield body[2_000:]
+
+
+LARGE = b" " * 20_000_000
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "status"), [(SEND, ADMIN, 413), (SEND, "nobody", 401), ("/nowhere", ADMIN, 404)]
+)
+@pytest.mark.parametrize("connection", ["close", "keep-alive"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_client_that_sends_a_refused_body_to_its_end_reads_the_answer(
+    orders: Api, path: str, token: str, status: int, connection: str, chunked: bool
+) -> None:
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}", "Connection": connection}
+    client = http.client.HTTPConnection(orders.host, orders.port, timeout=60)
+    body = (LARGE[place : place + 65_536] for place in range(0, len(LARGE), 65_536)) if chunked else LARGE
+
+    client.request("POST", path, body=body, headers=headers, encode_chunked=chunked)
+    answer = client.getresponse()
+    told = json.loads(answer.read())
+    if connection == "keep-alive":
+        client.request("GET", "/health")
+        assert client.getresponse().status == 200
+    client.close()
+
+    assert (answer.status, told["status"]) == (status, status)
+    assert orders.backend.queue("orders").peek() == []
+
+
+def test_a_client_that_waits_before_it_sends_a_long_body_gets_its_answer_at_once(orders: Api) -> None:
+    with orders.connect() as connection:
+        connection.sendall(_head(SEND, length=20_000_000).replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"))
+
+        assert _status(connection) == 413
 
 
 def test_a_body_announced_as_too_long_is_refused_before_it_is_sent(orders: Api) -> None:

@@ -10,6 +10,7 @@ from postroad.jobs import JobDispatcher, Jobs
 from postroad.journal import JournalEvent
 from postroad.journal.states import every_event, task_history
 from postroad.queues import Queue
+from postroad.tasks import TaskProducer
 from postroad.tasks.books import Books
 from postroad.tasks.recording import Scribe, TaskId
 
@@ -30,6 +31,7 @@ class Floor:
         self.backend = backend
         self.tenant = tenant
         self.jobs = Jobs(backend, tenant_id=self.tenant, app=APP)
+        self.producer = TaskProducer(backend, tenant_id=self.tenant, app=APP)
         self.dispatcher = self.another_dispatcher()
         self._books = Books(backend)
         self._scribe = Scribe(app=APP, environment="dev", origin="sqs-worker", clock=backend.clock)

@@ -146,6 +146,90 @@ class JobRules:
 
         assert len(floor.events("j", "Job Failure Detected")) == 2
 
+    @pytest.mark.parametrize("heard", [True, False], ids=["woken", "not-woken"])
+    def test_a_job_whose_failed_task_is_retried_is_no_longer_failed(self, floor: Floor, heard: bool) -> None:
+        floor.jobs.submit_job(chain("a", "b"), job_id="j")
+        floor.end("j", "a", "Task Failed")
+        floor.wake()
+        floor.dispatcher.reconcile()
+        assert floor.status("j")["status"] == "partial_failure"
+
+        floor.producer.retry("j.a")
+
+        assert floor.status("j")["status"] == "processing"
+        if heard:
+            floor.wake()
+        else:
+            floor.sleep_through()
+            floor.dispatcher.reconcile()
+        assert [job.status for job in floor.jobs.list_jobs().items] == ["processing"]
+        floor.end("j", "a", output=1)
+        floor.sleep_through()
+        floor.dispatcher.reconcile()
+        floor.end("j", "b", output=2)
+        floor.sleep_through()
+        floor.dispatcher.reconcile()
+        assert floor.status("j")["status"] == "completed"
+        assert len(floor.events("j", "Job Failure Detected")) == 1
+
+    def test_a_failure_after_a_retry_is_told_again(self, floor: Floor) -> None:
+        floor.jobs.submit_job(chain("a"), job_id="j")
+        floor.end("j", "a", "Task Failed")
+        floor.wake()
+        floor.producer.retry("j.a")
+        floor.wake()
+        floor.end("j", "a", "Task Failed")
+        floor.wake()
+
+        assert floor.status("j")["status"] == "partial_failure"
+        assert len(floor.events("j", "Job Failure Detected")) == 2
+
+    def test_a_waiting_task_that_is_cancelled_never_begins_and_holds_back_what_depends_on_it(
+        self, floor: Floor
+    ) -> None:
+        floor.jobs.submit_job(chain("a", "b", "c"), job_id="j")
+
+        assert floor.producer.cancel("j.b") is True
+        assert floor.producer.cancel("j.b") is False
+
+        floor.wake()
+        floor.complete("j", "a")
+        floor.dispatcher.reconcile()
+        assert floor.started() == ["a"]
+        assert floor.states("j") == {"a": "completed", "b": "cancelled", "c": "waiting"}
+        assert floor.status("j")["status"] == "partial_failure"
+        (detected,) = floor.events("j", "Job Failure Detected")
+        assert detected.properties["failedTaskId"] == "b"
+        with pytest.raises(Conflict, match="before it began"):
+            floor.producer.retry("j.b")
+        with pytest.raises(NotFound):
+            floor.producer.cancel("j.x")
+        with pytest.raises(NotFound):
+            floor.producer.cancel("nobody.a")
+
+    def test_a_resume_lets_a_task_that_was_cancelled_while_it_waited_wait_again(self, floor: Floor) -> None:
+        # The one that waits is named first, so that it would stand in the way of the other.
+        tasks = [
+            {"taskId": "b", "name": "step", "dependsOn": ["a"]},
+            {"taskId": "a", "name": "step"},
+        ]
+        floor.jobs.submit_job(tasks, job_id="j")
+        floor.producer.cancel("j.b")
+        floor.end("j", "a", "Task Failed")
+        floor.wake()
+        floor.sent()
+
+        assert floor.jobs.resume("j").resumed_tasks == ["b", "a"]
+
+        assert floor.started() == ["a"]
+        floor.dispatcher.reconcile()
+        assert floor.status("j")["status"] == "processing"
+        assert len(floor.events("j", "Job Failure Detected")) == 1
+        floor.complete("j", "a")
+        assert [(message["taskId"], message["run"]) for message in floor.sent()] == [("b", 2)]
+        floor.complete("j", "b")
+        assert floor.status("j")["status"] == "completed"
+
     def test_there_is_nothing_to_resume_without_a_failure(self, floor: Floor) -> None:
         floor.jobs.submit_job(chain("a"), job_id="j")
 

@@ -92,8 +92,18 @@ def test_a_blob_that_is_gone_hides_no_state(on_file: Floor, tmp_path: Path) -> N
     assert on_file.states("j")["task-A"] == "completed"
     assert HealthCheck(on_file.backend, tenant_id=TENANT, app=APP).check().summary["totalProcessing"] == 0
     assert why(on_file.backend, "j.task-A", tenant=TENANT, app=APP).verdict == "completed"
+    *others, ended = on_file.of_task("j", "task-A")
+    assert [event.overflow_error for event in others] == [None] * len(others)
+    assert "there is no blob" in (ended.overflow_error or "")
     with pytest.raises(OverflowMismatch):
-        on_file.of_task("j", "task-A")
+        on_file.producer.status("j.task-A")
+    # What depends on the output is not begun with none; another job goes on.
+    on_file.jobs.submit_job(SEED, job_id="k")
+    on_file.end("k", "task-A", output=1)
+    on_file.sleep_through()
+    on_file.dispatcher.reconcile()
+    assert on_file.states("j")["task-C"] == "waiting"
+    assert on_file.states("k")["task-C"] == "pending"
 
 
 def test_the_example_job_is_run_by_workers_and_dispatchers(backend: Backend) -> None:

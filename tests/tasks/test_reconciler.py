@@ -7,12 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.tasks.benches import APP, TENANT, Bench, eventually, is_alive, lines
 
 from postroad import Backend, OutgoingMessage
-from postroad.errors import ConfigurationError
-from postroad.journal import JournalEvent
+from postroad.errors import ConfigurationError, InvalidEvent, InvalidTask, OverflowMismatch, Unavailable
+from postroad.journal import JournalEvent, task_history, task_state
+from postroad.journal.records import Entry
 from postroad.queues import AckResult, Delivery
 from postroad.tasks import DeadLetterHandler, Reconciler, TaskWorker
 from postroad.tasks.books import Books
@@ -77,6 +79,139 @@ def test_one_reconciler_looks_again_and_again(bench: Bench) -> None:
     time.sleep(0.002)
 
     assert [reconciler.run_once() for _ in range(3)] == [1, 0, 0]
+
+
+def recorded_before(bench: Bench, request_id: str, **properties: Any) -> None:
+    """Put a row into the journal that is no longer accepted, as an older version of the program did."""
+    event = JournalEvent.create(
+        "Task Pending", tenant_id=TENANT, entity_id=request_id, app=APP,
+        properties={"requestId": request_id, "name": "echo", "input": {}},
+    )  # fmt: skip
+    odd = msgspec.structs.replace(event, properties={**event.properties, **properties})
+    journal: Any = bench.backend.journal()
+    assert journal._records.add([Entry.of(odd)], odd.timestamp, None) == [True]
+
+
+def test_a_row_that_no_worker_could_read_fails_alone_and_once(bench: Bench) -> None:
+    pending(bench, "order:42")
+    recorded_before(bench, "slow", timeoutMs=200_000.5)
+    pending(bench, "other", requestId="another")
+    pending(bench, "r1", run=1)
+
+    assert [reconcile(bench) for _ in range(3)] == [1, 0, 0]
+    bench.work()
+
+    assert bench.state("r1").state == "completed"
+    for name, field in (("order:42", "requestId"), ("slow", "timeoutMs"), ("other", "requestId")):
+        failed = task_state(bench.backend.journal(), TENANT, name)
+        assert failed is not None
+        assert (failed.state, failed.error_category) == ("failed", "validation")
+        assert failed.error is not None
+        assert failed.error.startswith(f"the task cannot be sent: {field}: ")
+        history = task_history(bench.backend.journal(), TENANT, name)
+        assert [event.event_type for event in history] == ["Task Pending", "Task Failed"]
+
+
+def test_an_altered_blob_of_an_input_fails_its_task_alone(on_sqlite: Backend, tmp_path: Path) -> None:
+    bench = Bench(on_sqlite)
+    pending(bench, "large", input={"text": "x" * 300_000})
+    pending(bench, "r1")
+    [blob] = [path for path in tmp_path.rglob("*-payload.json*") if path.is_file()]
+    blob.write_bytes(blob.read_bytes().replace(b"xx", b"yy", 1))
+
+    assert [reconcile(bench) for _ in range(2)] == [1, 0]
+    bench.work()
+
+    assert bench.state("r1").state == "completed"
+    failed = bench.state("large")
+    assert (failed.state, failed.error_category) == ("failed", "validation")
+    assert [event.overflow_error is None for event in bench.producer.history("large")] == [False, True]
+    with pytest.raises(OverflowMismatch):
+        bench.producer.retry("large")
+
+
+def test_a_large_input_that_was_not_sent_is_read_from_its_blob(bench: Bench) -> None:
+    pending(bench, "large", input={"text": "x" * 300_000})
+
+    assert reconcile(bench) == 1
+    bench.work()
+
+    assert bench.state("large").output == {"text": "x" * 300_000}
+
+
+def test_a_retry_of_a_row_that_no_worker_could_read_is_refused(bench: Bench) -> None:
+    recorded_before(bench, "slow", timeoutMs=200_000.5)
+    reconcile(bench)
+
+    with pytest.raises(InvalidTask, match="timeoutMs"):
+        bench.producer.retry("slow")
+
+
+@pytest.mark.parametrize("given", [{"timeoutMs": 200_000.5}, {"timeoutMs": 0}, {"timeoutMs": 43_200_001}])
+def test_a_timeout_that_is_none_is_refused_by_the_event(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidEvent, match=r"properties\.timeoutMs"):
+        JournalEvent.create(
+            "Task Pending", tenant_id=TENANT, entity_id="r1", properties={"requestId": "r1", "name": "echo", **given}
+        )
+
+
+@pytest.mark.parametrize("name", ["run", "token"])
+def test_a_number_that_no_store_holds_is_refused_by_the_event(name: str) -> None:
+    with pytest.raises(InvalidEvent, match=rf"properties\.{name}"):
+        JournalEvent.create(
+            "Task Pending", tenant_id=TENANT, entity_id="r1",
+            properties={"requestId": "r1", "name": "echo", name: 2**63},
+        )  # fmt: skip
+
+
+class BrokenQueues:
+    """A backend whose queue of tasks does not take some messages."""
+
+    def __init__(self, backend: Backend, broken: str) -> None:
+        self._backend, self._broken = backend, broken
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def queue(self, name: str) -> Any:
+        return self if name == "tasks" else self._backend.queue(name)
+
+    def send(self, messages: list[OutgoingMessage]) -> Any:
+        if self._broken.encode() in messages[0].body:
+            raise Unavailable("the queue does not answer")
+        return self._backend.queue("tasks").send(messages)
+
+
+def test_a_run_that_cannot_be_sent_now_keeps_no_other_waiting_and_is_sent_later(bench: Bench) -> None:
+    for name in ("r1", "r2", "r3"):
+        pending(bench, name, run=1)
+    broken: Any = BrokenQueues(bench.backend, "r2")
+
+    with pytest.raises(Unavailable):
+        Reconciler(broken, tenant_id=TENANT, app=APP, stale_after=0).run_once()
+
+    assert bench.backend.queue("tasks").stats().visible == 2
+    assert reconcile(bench) == 1
+
+
+def test_a_dead_letter_that_cannot_be_ended_keeps_no_other_waiting(bench: Bench) -> None:
+    handles = [bench.producer.submit("echo", {"n": number}) for number in range(3)]
+    queue, items = bench.backend.queue("tasks"), bench.backend.items()
+    queue.reject(queue.receive(max_messages=10), reason="received too often")
+    key = f"{TENANT}/LEASE#TASK#{handles[1].request_id}"
+    items.put(key, b"this is no lease")
+
+    assert bench.bury() == 2
+
+    assert [bench.state(handle.request_id).state for handle in handles] == ["failed", "pending", "failed"]
+
+
+def test_a_dead_letter_with_the_id_of_no_job_stays(bench: Bench) -> None:
+    bench.backend.queue("tasks-dlq").send([OutgoingMessage(b'{"requestId": "r1", "name": "echo", "jobId": "a b"}')])
+
+    assert bench.bury() == 0
+
+    assert bench.backend.queue("tasks-dlq").stats().delayed + bench.backend.queue("tasks-dlq").stats().in_flight == 1
 
 
 @pytest.mark.parametrize("stale_after", [-1, float("nan"), "x", True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -50,6 +51,81 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
         registry.get("scrape-stor")
 
     assert refused.value.nearest == "scrape-store"
+
+
+class Callable:
+    async def __call__(self, input: Any, ctx: Any) -> None: ...
+
+
+async def a_coroutine(input: Any, ctx: Any) -> None: ...
+
+
+async def an_async_generator(input: Any, ctx: Any) -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [a_coroutine, an_async_generator, functools.partial(a_coroutine), Callable()])
+def test_an_async_function_is_refused_with_the_remedy(function: Any) -> None:
+    registry = TaskRegistry()
+
+    with pytest.raises(ConfigurationError, match="is async") as refused:
+        registry.register(function, "later")
+
+    assert "asyncio.run" in refused.value.remedy
+    assert registry.names() == []
+    with pytest.raises(ConfigurationError, match="is async"):
+        task("later", registry=registry)(function)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: None,
+        lambda input: None,
+        lambda input, ctx, more: None,
+        lambda input, ctx, *, more: None,
+        lambda *, input, ctx: None,
+        7,
+    ],
+)
+def test_a_function_that_does_not_take_input_and_context_is_refused_with_the_remedy(function: Any) -> None:
+    registry = TaskRegistry()
+
+    with pytest.raises(ConfigurationError) as refused:
+        registry.register(function, "odd")
+
+    assert refused.value.field == "function"
+    assert registry.names() == []
+
+
+def decorated(function: Any) -> Any:
+    """A decorator that passes the input only, and says so to nobody."""
+
+    @functools.wraps(function)
+    def call(input: Any, ctx: Any) -> Any:
+        return function(input)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda input, ctx: None,
+        lambda *arguments: None,
+        lambda input, ctx, more=1: None,
+        lambda a, /, b, **more: None,
+        functools.partial(lambda extra, input, ctx: None, 1),
+        decorated(lambda input: None),
+        dict.get,
+    ],
+)
+def test_a_function_that_takes_input_and_context_in_any_way_is_a_task(function: Any) -> None:
+    registry = TaskRegistry()
+
+    registry.register(function, "fine")
+
+    assert registry.names() == ["fine"]
 
 
 def test_two_functions_of_one_name_are_refused_and_the_same_one_twice_is_not() -> None:

@@ -23,7 +23,7 @@ DEFAULTS: dict[Callable[..., Any], dict[str, Any]] = {
         "queue": "tasks", "imports": (), "registry": None, **WHO, "concurrency": 3, "wait": 20.0,
         "visibility_extension": 30.0, "extension_interval": 20.0, "timeout": 200.0, "kill_grace": 5.0,
         "max_attempts": 3, "retry_base": 1.0, "retry_cap": 30.0, "drain_timeout": 30.0, "pass_env": (),
-        "max_output_bytes": 5_242_880, "child_reuse": 1, "worker_id": None, "journal": None,
+        "max_output_bytes": 5_242_880, "child_reuse": 1, "unknown_grace": 600.0, "worker_id": None, "journal": None,
     },
     TaskWorker.run: {"until_idle": False},
     DeadLetterHandler: {"queue": "tasks", **WHO},

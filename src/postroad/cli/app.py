@@ -64,7 +64,7 @@ _NOUNS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     ),
     "task": ("Submit tasks, and see, retry and cancel them.", "postroad task submit scrape-store", (tasks,)),
     "job": ("Submit graphs of tasks, and see, resume and cancel them.", "postroad job list", (jobs,)),
-    "journal": ("Make, read and verify the journal of tasks and jobs.", "postroad journal query", (journal,)),
+    "journal": ("Make, read, verify and prune the journal of tasks and jobs.", "postroad journal query", (journal,)),
     "agent": (
         "Make agents, connect them, and see what waits for them.",
         "postroad agent create ann",

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from postroad.cli.call import Call
+from postroad.cli.durations import spoken
 from postroad.cli.errors import ANSWER_IS_NO
 from postroad.cli.verbs import add_verb
 from postroad.telemetry import legible
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 _BAD = ("critical", "overtime")
+_HEADINGS = ("TASK", "HEALTH", ">RUNNING FOR", ">SILENT FOR", "WORKER", "STEP")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -38,7 +43,26 @@ def health(
         else:
             report = check.check()
             document, tasks = {"summary": report.summary, "tasks": report.tasks}, report.tasks
-    lines = [legible(f"{task['requestId']}  {task.get('health') or task.get('status', '-')}") for task in tasks]
-    call.show(document, *(lines or ["no task runs"]))
+    call.show(document, _table(tasks) if tasks else "no task runs")
     if any(task.get("health") in _BAD or task.get("status") == "not_found" for task in tasks):
         raise typer.Exit(ANSWER_IS_NO)
+
+
+def _table(tasks: list[dict[str, Any]]) -> Table:
+    from rich.text import Text
+
+    from postroad.cli.tables import table
+
+    return table(_HEADINGS, ([Text(legible(cell)) for cell in _cells(task)] for task in tasks))
+
+
+def _cells(task: dict[str, Any]) -> tuple[str, ...]:
+    """One task: how it is, how long it runs, how long nothing was heard of it, where it runs and what it last did."""
+    activity = task.get("lastActivity") or {}
+    return (
+        task["requestId"],
+        task.get("health") or task.get("currentState") or task.get("status", "-"),
+        *(spoken(task[name] / 1_000) if name in task else "-" for name in ("elapsed", "timeSinceLastEvent")),
+        task.get("workerId") or "-",
+        activity.get("stepName") or activity.get("type") or "-",
+    )

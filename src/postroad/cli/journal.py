@@ -1,4 +1,4 @@
-"""`postroad journal init|query|verify`."""
+"""`postroad journal init|query|verify|prune`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from postroad.cli.call import Call
+from postroad.cli.durations import duration
 from postroad.cli.errors import ANSWER_IS_NO
 from postroad.cli.output import write
 from postroad.cli.verbs import add_verb
@@ -27,6 +28,7 @@ def add_to(app: typer.Typer) -> None:
     add_verb(app, "init", init, example="postroad journal init --url aws://eu-central-1")
     add_verb(app, "query", query, example="postroad journal query --entity TASK#req-123 --order asc")
     add_verb(app, "verify", verify, example="postroad journal verify --tenant acme")
+    add_verb(app, "prune", prune, example="postroad journal prune --older-than 90d")
 
 
 def init(call: Call) -> None:
@@ -88,6 +90,23 @@ def verify(call: Call, tenant: Tenant = None) -> None:
     call.show(document, *_verdict(found))
     if found.differences:
         raise typer.Exit(ANSWER_IS_NO)
+
+
+def prune(
+    call: Call,
+    older_than: Annotated[
+        float, typer.Option(parser=duration, metavar="DURATION", help="What happened longer ago: 90d.", min=0)
+    ],
+    tenant: Tenant = None,
+) -> None:
+    """Remove old events, in small steps; those of running tasks and of jobs that are not over stay."""
+    from postroad.journal.pruning import prune as remove
+
+    with call.backend() as backend:
+        before = int((backend.clock.now().timestamp() - older_than) * 1_000)
+        pruned = remove(backend.journal(), tenant or call.settings().tenant, before=before)
+    document = {"pruned": pruned.removed, "kept": pruned.kept}
+    call.show(document, f"pruned {pruned.removed:,}, kept {pruned.kept:,} of running tasks and open jobs")
 
 
 def _tell(events: int) -> None:

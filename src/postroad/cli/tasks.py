@@ -82,6 +82,7 @@ def status(
 
 def history(call: Call, request_id: RequestId) -> None:
     """Print every event of a task, in order."""
+    from postroad.documents import event_item
     from postroad.journal import task_history
     from postroad.tasks.naming import check_request_id
     from postroad.telemetry import legible
@@ -92,7 +93,7 @@ def history(call: Call, request_id: RequestId) -> None:
     if not events:
         raise NotFound(f'there is no task "{request_id}"')
     lines = (f"{_when(event.timestamp)}  {legible(event.event_type)}{_detail(event.properties)}" for event in events)
-    call.show({"items": [event.to_item() for event in events], "next_cursor": None}, *lines)
+    call.show({"items": [event_item(event) for event in events], "next_cursor": None}, *lines)
 
 
 def retry(call: Call, request_id: RequestId, queue: QueueOption = "tasks") -> None:
@@ -110,8 +111,14 @@ def cancel(
     confirm: Annotated[str | None, typer.Option(metavar="ID", help="The id again, instead of the question.")] = None,
 ) -> None:
     """Let a task not run, or be killed where it runs; exit 1 when it had ended already."""
+    from postroad.tasks.naming import check_request_id
+    from postroad.tasks.producing import name_in_job
+
+    check_request_id(request_id, of_a_job=True)
     with call.backend() as backend:
-        _state(call, backend, request_id)
+        # A task of a job that waits for others has no state of its own yet.
+        if name_in_job(backend.journal(), call.settings().tenant, request_id) is None:
+            _state(call, backend, request_id)
         confirm_name(request_id, confirm, f'cancels task "{request_id}"')
         cancelled = _producer(call, backend).cancel(request_id)
     call.show({"requestId": request_id, "cancelled": cancelled}, "cancelled" if cancelled else "it had ended already")

@@ -19,7 +19,7 @@ from postroad.telemetry import configure_logs
 if TYPE_CHECKING:
     from postroad.settings import Settings
     from postroad.tasks import TaskWorker
-    from postroad.tasks.roles import Rounds
+    from postroad.tasks.roles import Role
     from postroad.wiring import Backend
 
 TASKS = "tasks"
@@ -54,6 +54,10 @@ def worker(
     retry_base: Annotated[
         float | None, typer.Option(parser=duration, metavar="S", help="The pause before a second attempt (1s).")
     ] = None,
+    unknown_grace: Annotated[
+        float | None,
+        typer.Option(parser=duration, metavar="S", help="How long an unknown task waits for another worker (10m)."),
+    ] = None,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when there is nothing left to do.")] = False,
     roles: Annotated[
         str | None, typer.Option(metavar="ROLE,…", help=f"What to do: {', '.join(ROLES)}; all by default.")
@@ -71,17 +75,16 @@ def worker(
     given = {
         "timeout": timeout, "max_attempts": max_attempts, "visibility_extension": visibility_extension,
         "extension_interval": extension_interval, "drain_timeout": drain_timeout, "retry_base": retry_base,
+        "unknown_grace": unknown_grace,
     }  # fmt: skip
     from postroad.jobs.roles import duties
-    from postroad.tasks.roles import Rounds
 
     with call.backend() as backend:
         crew: TaskWorker | None = None
         if TASKS in chosen:
             crew = _worker(backend, settings, queue, imports or list(settings.load), given)
         others = duties(backend, queue=queue, tenant_id=settings.tenant, app=settings.app, roles=chosen)
-        rounds = Rounds(others)
-        _run(crew, rounds, until_idle=until_idle)
+        _run(crew, others, until_idle=until_idle)
     call.show({"stopped": True, "worker": None if crew is None else crew.worker_id}, "stopped")
 
 
@@ -110,27 +113,32 @@ def _worker(
     )  # fmt: skip
 
 
-def _run(crew: TaskWorker | None, rounds: Rounds, *, until_idle: bool) -> None:
+def _run(crew: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> None:
     """Work until stopped, or until neither tasks nor roles find anything to do."""
+    from postroad.tasks.roles import Rounds
+
     if until_idle:
+        rounds = Rounds(roles)
         while True:
             if crew is not None:
                 crew.run(until_idle=True)
             if not rounds.once() or (crew is not None and crew.was_stopped):
                 return
-    with rounds:
-        if crew is not None:
-            crew.run()
-        else:
-            _wait_for_a_signal()
+    if crew is None:
+        _run_roles(roles)
+        return
+    with Rounds(roles, ended=crew.stop):
+        crew.run()
 
 
-def _wait_for_a_signal() -> None:
+def _run_roles(roles: list[Role]) -> None:
+    """Run nothing but roles until a signal comes."""
     from postroad.tasks.crew import Bell, heeding_signals
+    from postroad.tasks.roles import Rounds
 
     bell = Bell()
     try:
-        with heeding_signals(bell.ring):
+        with heeding_signals(bell.ring), Rounds(roles, ended=bell.ring):
             bell.wait(inf)
     finally:
         bell.close()

@@ -10,7 +10,7 @@ from postroad.documents.agents import (
     published,
     registered,
 )
-from postroad.documents.journal import entity_of, journal_item, moment_of, timeline
+from postroad.documents.journal import entity_of, event_item, journal_item, moment_of, timeline
 from postroad.documents.problems import entry_problem, problem, remedy
 from postroad.documents.queues import (
     delivery,
@@ -36,6 +36,7 @@ __all__ = [
     "delivery",
     "entity_of",
     "entry_problem",
+    "event_item",
     "failure_groups_document",
     "journal_item",
     "lane_stats",

@@ -11,9 +11,15 @@ from postroad.journal.keys import KEY_NAMES
 from postroad.journal.port import Entity
 
 
+def event_item(event: JournalEvent) -> dict[str, Any]:
+    """The event's item; where part of it could not be read, with the reason."""
+    item = event.to_item()
+    return item if event.overflow_error is None else {**item, "overflow_error": event.overflow_error}
+
+
 def journal_item(event: JournalEvent) -> dict[str, Any]:
     """The event's item without its keys, with what only they tell."""
-    item = {name: value for name, value in event.to_item().items() if name not in KEY_NAMES}
+    item = {name: value for name, value in event_item(event).items() if name not in KEY_NAMES}
     return {"event_id": str(event.event_id), "app": event.app, **item}
 
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
 import uuid
+from contextlib import suppress
 from urllib.parse import parse_qsl
 
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
+from litestar.types import (
+    ASGIApp,
+    HTTPReceiveMessage,
+    HTTPScope,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    WebSocketReceiveMessage,
+)
 
 from postroad import failpoints
 from postroad.errors import HostNotAllowed, PostroadError, RouteNotFound, TokenInUrl
@@ -19,6 +30,8 @@ from postroad.telemetry import get_logger
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_DISCARD_SECONDS = 30.0
+_SILENT_SECONDS = 5.0
 _QUIET = frozenset({"/health", "/ready"})
 _SECURITY = [
     (
@@ -48,8 +61,9 @@ class Door:
             return
         started = time.monotonic()
         headers = dict(scope["headers"])
-        answer = _Answer(send, _request_id(headers.get(b"x-request-id")), headless=scope["method"] == "HEAD")
         head = scope["method"] == "HEAD"
+        body = _Body(receive) if _has_body(headers) else None
+        answer = _Answer(send, _request_id(headers.get(b"x-request-id")), headless=head, body=body)
         scope.setdefault("state", {}).update(
             context=self._context, request_id=answer.request_id, headers=headers, head=head
         )
@@ -58,7 +72,7 @@ class Door:
             await _refuse(refusal, answer)
         else:
             _as_route_methods(scope)
-            await self._app(scope, receive, answer)
+            await self._app(scope, receive if body is None else body, answer)
         if path not in _QUIET and _logging.isEnabledFor(logging.INFO):
             _log.info(
                 "http_request",
@@ -84,12 +98,37 @@ class Door:
         return None
 
 
+class _Body:
+    """The body of a request on its way in, and whether it was read to its end."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.is_read = False
+
+    async def __call__(self) -> HTTPReceiveMessage | WebSocketReceiveMessage:
+        message = await self._receive()
+        self.is_read = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    async def discard(self) -> None:
+        """Read the rest and forget it, unless it comes too slowly.
+
+        A connection that is closed while its client still sends is reset, and the client never sees the answer.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                while not self.is_read:
+                    async with asyncio.timeout(_SILENT_SECONDS):
+                        await self()
+
+
 class _Answer:
     """The way out: adds the headers that every answer has, and leaves the body out for HEAD."""
 
-    def __init__(self, send: Send, request_id: str, *, headless: bool) -> None:
+    def __init__(self, send: Send, request_id: str, *, headless: bool, body: _Body | None) -> None:
         self._send = send
         self._headless = headless
+        self._body = body
         self.request_id = request_id
         self.status = 0
 
@@ -100,8 +139,14 @@ class _Answer:
             message["headers"] = [
                 *message["headers"], *_SECURITY, (b"x-request-id", self.request_id.encode()),
             ]  # fmt: skip
-        elif message["type"] == "http.response.body" and self._headless:
-            message["body"] = b""
+        elif message["type"] == "http.response.body":
+            if self._headless:
+                message["body"] = b""
+            if self._body is not None and not self._body.is_read and not message.get("more_body", False):
+                # The answer is complete for its reader; the connection may be closed once the request is, too.
+                await self._send({**message, "more_body": True})
+                await self._body.discard()
+                message = {**message, "body": b""}
         await self._send(message)
 
 
@@ -111,6 +156,12 @@ async def _refuse(error: PostroadError, answer: _Answer) -> None:
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await answer({"type": "http.response.start", "status": error.status, "headers": raw})
     await answer({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _has_body(headers: dict[bytes, bytes]) -> bool:
+    """Whether a body follows; a client that waits for leave to send it sends none that is refused."""
+    follows = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+    return follows and b"expect" not in headers
 
 
 def _as_route_methods(scope: HTTPScope) -> None:

@@ -9,11 +9,8 @@ from postroad.jobs.board import Board
 from postroad.jobs.books import Job
 from postroad.jobs.graph import Graph, read_graph
 from postroad.journal import Journal
-from postroad.journal.states import every_event
+from postroad.journal.states import tasks_of_job
 
-JOB: Final = "JOB"
-CREATED: Final = "Job Created"
-TASKS_ADDED: Final = "Job Tasks Added"
 _KEPT: Final = 64
 
 
@@ -42,8 +39,4 @@ class Boards:
 
     def graph(self, job_id: str) -> Graph:
         """The graph that the journal tells: what the job was made with and all that was added, wherever it stands."""
-        entity = (JOB, job_id)
-        created = every_event(self._journal, "GSI5", tenant=self._tenant, entity=entity, event_type=CREATED)
-        added = every_event(self._journal, "GSI5", tenant=self._tenant, entity=entity, event_type=TASKS_ADDED)
-        tasks = [task for event in created for task in event.properties["tasks"]]
-        return read_graph([*tasks, *(task for event in added for task in event.properties["newTasks"])])
+        return read_graph(tasks_of_job(self._journal, self._tenant, job_id))

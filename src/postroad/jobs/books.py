@@ -21,6 +21,7 @@ from postroad.items.port import Expect, Item
 from postroad.journal import Appends, JournalEvent
 from postroad.tasks.books import needed
 from postroad.tasks.grounds import Ground
+from postroad.tasks.leases import open_job_key
 
 Status = Literal["processing", "completed", "partial_failure", "cancelled"]
 STATUSES: Final = ("processing", "completed", "partial_failure", "cancelled")
@@ -118,7 +119,7 @@ class JobBooks:
         return f"{self._tenant}/JOB#{job_id}"
 
     def _open_key(self, job_id: str) -> str:
-        return f"{self._tenant}/OPENJOB#{job_id}"
+        return open_job_key(self._tenant, job_id)
 
     def _mark(self, job_id: str, *, is_open: bool) -> None:
         if is_open:

@@ -64,8 +64,9 @@ class JobDispatcher:
         for job_id in list(mover.jobs.open_jobs()):
             try:
                 result = mover.dispatch(job_id)
-            except PostroadError as error:
-                tell("job_dispatch_failed", job_id=job_id, error=str(error))
+            except Exception as error:
+                # Whatever is wrong with one job, the others go on.
+                tell("job_dispatch_failed", job_id=job_id, error=f"{type(error).__name__}: {error}")
                 continue
             moved += len(result.dispatched) + result.completed + (result.failed_task is not None)
         return moved
@@ -79,8 +80,8 @@ class JobDispatcher:
             return
         try:
             self._mover(wake_up.tenant_id).advance(wake_up.job_id, wake_up.task_id, state=wake_up.state)
-        except PostroadError as error:
-            tell("job_dispatch_failed", job_id=wake_up.job_id, error=str(error))
+        except Exception as error:
+            tell("job_dispatch_failed", job_id=wake_up.job_id, error=f"{type(error).__name__}: {error}")
             if delivery.receive_count < _MOST_WAKINGS:
                 with suppress(PostroadError):
                     self._queue.release([delivery], after=2.0 ** (delivery.receive_count - 1), error=str(error))

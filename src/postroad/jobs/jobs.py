@@ -10,7 +10,6 @@ from typing import Any, Literal
 import msgspec
 
 from postroad.errors import Conflict, InvalidJob
-from postroad.jobs.boards import CREATED, TASKS_ADDED
 from postroad.jobs.books import HeldJob, Job
 from postroad.jobs.graph import Graph, GraphTask, check_job_id, read_tasks
 from postroad.jobs.mover import FAILED, Mover, quietly
@@ -18,6 +17,7 @@ from postroad.jobs.status import JobStatus
 from postroad.jobs.viewing import JobPage, JobViews, not_found
 from postroad.journal import Appends, JournalEvent
 from postroad.journal.checks import ID_REMEDY, is_id
+from postroad.journal.states import JOB_CREATED, JOB_TASKS_ADDED
 from postroad.tasks.grounds import Ground, party
 from postroad.tasks.registry import TaskRegistry
 
@@ -90,7 +90,7 @@ class Jobs:
             raise InvalidJob("tasks: none of them can start; at least one must depend on nothing", field="tasks")
         recorded = _recorded(graph.tasks.values())
         event = self._event(
-            CREATED, job_id, tasks=recorded, totalTasks=len(graph), requestId=request_id
+            JOB_CREATED, job_id, tasks=recorded, totalTasks=len(graph), requestId=request_id
         )  # fmt: skip
         job = Job(
             total=len(graph), digest=_digest(recorded), queue=self._queue_name, created_at=event.timestamp,
@@ -115,7 +115,7 @@ class Jobs:
             new = self._read(tasks, graph)
             total = held.job.total + len(new)
             event = self._event(
-                TASKS_ADDED, job_id, newTasks=_recorded(new), previousTotalTasks=held.job.total, totalTasksNow=total
+                JOB_TASKS_ADDED, job_id, newTasks=_recorded(new), previousTotalTasks=held.job.total, totalTasksNow=total
             )
             job = msgspec.structs.replace(held.job, total=total)
             if self._mover.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:

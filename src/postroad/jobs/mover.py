@@ -15,10 +15,11 @@ import msgspec
 from postroad.errors import PostroadError, Unavailable
 from postroad.jobs.board import Board
 from postroad.jobs.boards import Boards
-from postroad.jobs.books import HeldJob, Job, JobBooks
+from postroad.jobs.books import HeldJob, Job, JobBooks, Status
 from postroad.jobs.graph import Graph, request_id_of
 from postroad.journal import Appends, Journal, JournalEvent
 from postroad.journal.folding import CANCELLED, COMPLETED, TERMINAL
+from postroad.journal.overflow import whole
 from postroad.journal.states import task_state
 from postroad.tasks.books import Books
 from postroad.tasks.grounds import Ground
@@ -82,12 +83,14 @@ class Mover:
         if state == "completed":
             board.note_completed(task_id)
             known = {} if output is None else {task_id: output}
+            again = self._begin_again(job_id, held, board) if held.job.resuming else []
             begun, hidden = self._begin_ready(job_id, board, board.graph.dependents.get(task_id, []), known=known)
             if hidden:
                 raise _not_visible(job_id)
-            return DispatchResult(begun, self._finish(job_id))
-        failed = self._tell_failure(job_id) if state in FAILED else None
-        return DispatchResult(failed_task=failed)
+            return DispatchResult([*again, *begun], self._finish(job_id))
+        if state in FAILED and held.job.failure_told:
+            return DispatchResult()
+        return DispatchResult(failed_task=self._note_failure(job_id))
 
     def begin(self, job_id: str, task_ids: Iterable[str]) -> DispatchResult:
         """Begin those of the tasks that wait for nothing; the others of the job are not looked at."""
@@ -112,8 +115,9 @@ class Mover:
         if self._finish(job_id):
             return DispatchResult(begun, completed=True)
         states = self.states(job_id, board.graph)
-        failed = self._tell_failure(job_id) if any(state in FAILED for state in states.values()) else None
-        if failed is None and not begun and held.job.failure_told and _rests(states):
+        is_failed = any(fails(held.job, task_id, state) for task_id, state in states.items())
+        failed = self._note_failure(job_id) if is_failed is not held.job.failure_told else None
+        if is_failed and held.job.failure_told and not begun and _rests(states):
             self.jobs.close(job_id)
         return DispatchResult(begun, failed_task=failed)
 
@@ -187,19 +191,20 @@ class Mover:
 
     def _begin_again(self, job_id: str, held: HeldJob, board: Board) -> list[str]:
         """Begin the next run of tasks that a resume named; which ones."""
-        begun: list[str] = []
+        begun, left, is_completed = list[str](), dict[str, int](), self._is_completed(job_id)
         for task_id, run in held.job.resuming.items():
             lease = self.lease(job_id, task_id)
             if lease is None or lease.lease.run >= run:
                 continue
-            submission = self._submission(job_id, board, task_id, run=run, known={})
+            # One that was cancelled before it began may still have to wait for others.
+            ready = board.is_ready(task_id, is_completed)
+            submission = self._submission(job_id, board, task_id, run=run, known={}) if ready else None
             if submission is None:
-                return begun
-            if self._submissions.begin_again(submission, lease):
+                left[task_id] = run
+            elif self._submissions.begin_again(submission, lease):
                 begun.append(task_id)
-        if held.job.resuming:
-            done = msgspec.structs.replace(held.job, resuming={})
-            self.jobs.write(job_id, done, (), expect=held, is_open=True)
+        if left != held.job.resuming:
+            self.jobs.write(job_id, msgspec.structs.replace(held.job, resuming=left), (), expect=held, is_open=True)
         return begun
 
     def _submission(
@@ -228,22 +233,25 @@ class Mover:
             )
             if not page.events:
                 return None
-            outputs[needed] = page.events[0].properties.get("output")
+            outputs[needed] = whole(page.events[0]).properties.get("output")
         return outputs
 
-    def _tell_failure(self, job_id: str) -> str | None:
-        """Record that a task failed, once for each resume; the task when this call did it."""
+    def _note_failure(self, job_id: str) -> str | None:
+        """Record that a task failed, once until none is failed any more; return the task when this call did it."""
         while True:
             held, board = self._open(job_id)
-            if held is None or board is None or held.job.is_over or held.job.failure_told:
+            if held is None or board is None or held.job.is_over:
                 return None
             states = self.states(job_id, board.graph)
-            failed = next((task_id for task_id, state in states.items() if state in FAILED), None)
-            if failed is None:
+            failed = next((task for task, state in states.items() if fails(held.job, task, state)), None)
+            if held.job.failure_told is (failed is not None):
                 return None
-            event = self.event(FAILURE_DETECTED, job_id, failedTaskId=failed, taskStatuses=states)
-            job = msgspec.structs.replace(held.job, status="partial_failure", failure_told=True)
-            if self.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
+            events = []
+            if failed is not None:
+                events = [self.event(FAILURE_DETECTED, job_id, failedTaskId=failed, taskStatuses=states)]
+            status: Status = "processing" if failed is None else "partial_failure"
+            job = msgspec.structs.replace(held.job, status=status, failure_told=failed is not None)
+            if self.jobs.write(job_id, job, events, expect=held, is_open=True) is not None:
                 return failed
 
     def _finish(self, job_id: str) -> bool:
@@ -259,6 +267,11 @@ class Mover:
             job: Job = msgspec.structs.replace(held.job, status="completed", completed_at=event.timestamp)
             if self.jobs.write(job_id, job, [event], expect=held, is_open=False) is not None:
                 return True
+
+
+def fails(job: Job, task_id: str, state: str | None) -> bool:
+    """Whether the task holds its job back; one that is about to begin again does not."""
+    return state in FAILED and task_id not in job.resuming
 
 
 def quietly(move: Callable[[], DispatchResult], job_id: str) -> DispatchResult:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
 from postroad.jobs.books import Job
 from postroad.jobs.graph import GraphTask, request_id_of
-from postroad.jobs.mover import Mover
+from postroad.jobs.mover import Mover, fails
 from postroad.journal.states import task_state
 
 PROGRESS: Final = ("waiting", "pending", "processing", "completed", "failed", "cancelled")
@@ -64,9 +65,16 @@ def status_of(mover: Mover, job_id: str, job: Job) -> JobStatus:
     tasks = [_task_status(mover, job_id, task) for task in graph.tasks.values()]
     progress = {name: sum(task.status == name for task in tasks) for name in PROGRESS}
     return JobStatus(
-        job_id=job_id, status=job.status, total_tasks=job.total, progress=progress, created_at=job.created_at,
+        job_id=job_id, status=_status(job, tasks), total_tasks=job.total, progress=progress, created_at=job.created_at,
         completed_at=job.completed_at if job.status == "completed" else None, tasks=tasks,
     )  # fmt: skip
+
+
+def _status(job: Job, tasks: Iterable[JobTaskStatus]) -> str:
+    """The status of the job as its tasks tell it, whether a dispatcher has seen them or not."""
+    if job.is_over:
+        return job.status
+    return "partial_failure" if any(fails(job, task.task_id, task.status) for task in tasks) else "processing"
 
 
 def _task_status(mover: Mover, job_id: str, task: GraphTask) -> JobTaskStatus:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from postroad.jobs.boards import JOB
 from postroad.jobs.status import JobStatus
 from postroad.jobs.viewing import JobViews
 from postroad.journal import Journal
-from postroad.journal.states import every_event
+from postroad.journal.states import JOB, every_event
 from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
 
 _NAMED = 5

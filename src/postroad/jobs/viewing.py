@@ -7,12 +7,12 @@ from typing import Literal, Self
 import msgspec
 
 from postroad.errors import InvalidInput, NotFound
-from postroad.jobs.boards import CREATED
 from postroad.jobs.books import STATUSES
 from postroad.jobs.drawing import draw
 from postroad.jobs.graph import check_job_id
 from postroad.jobs.mover import Mover
 from postroad.jobs.status import JobStatus, JobSummary, status_of
+from postroad.journal.states import JOB_CREATED
 from postroad.queues.rules import check_count
 from postroad.tasks.grounds import Ground
 
@@ -51,7 +51,7 @@ class JobViews:
         found: list[JobSummary] = []
         while len(found) < limit:
             page = self._mover.journal.query(
-                "GSI4", tenant=self._mover.tenant, event_type=CREATED, descending=True, limit=limit - len(found),
+                "GSI4", tenant=self._mover.tenant, event_type=JOB_CREATED, descending=True, limit=limit - len(found),
                 cursor=cursor, raw=True,
             )  # fmt: skip
             found += [each for event in page.events if (each := self._summary(event.entity_id, status)) is not None]

@@ -41,6 +41,8 @@ class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When the journal stored it, in milliseconds; None before."""
     ttl: int | None = None
     """When the store may forget it, in seconds since 1970."""
+    overflow_error: str | None = None
+    """Why the properties that lie in a blob could not be read; the others and the pointer to the blob are there."""
 
     @classmethod
     def create(

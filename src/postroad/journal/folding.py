@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from postroad.journal.event import JournalEvent
+from postroad.journal.overflow import whole
 
 PENDING: Final = "Task Pending"
 STARTED: Final = "Task Processing Started"
@@ -80,7 +81,11 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
 
 
 def fold(events: Iterable[JournalEvent], at: int | None = None) -> TaskState | None:
-    """The state of one task, as it was at a moment in milliseconds or as it is; None before its first event."""
+    """The state of one task, as it was at a moment in milliseconds or as it is; None before its first event.
+
+    Raises:
+        OverflowMismatch: The output lies in a blob that is not what was stored. Events read with `raw` have no output.
+    """
     ordered = _in_order(events, at)
     if not ordered:
         return None
@@ -133,7 +138,7 @@ def _outcome(counted: Sequence[JournalEvent]) -> dict[str, Any]:
     last = counted[-1].properties
     match counted[-1].event_type:
         case "Task Completed":
-            return {"output": last.get("output")}
+            return {"output": whole(counted[-1]).properties.get("output")}
         case "Task Failed":
             return {"error": last.get("error"), "error_category": last.get("errorCategory")}
         case "Task Timeout":

@@ -38,6 +38,23 @@ class MemoryRecords:
         with self._lock:
             return _key(event) in self._rows
 
+    @property
+    def expires_itself(self) -> bool:
+        """Nothing leaves memory by itself."""
+        return False
+
+    def remove(self, events: Sequence[JournalEvent]) -> None:
+        """Forget these events; one that is not there changes nothing."""
+        with self._lock:
+            for event in events:
+                key = _key(event)
+                if self._rows.pop(key, None) is not None:
+                    for scope in _scopes(event):
+                        places = self._places[scope]
+                        del places[bisect_left(places, key[1])]
+                        if not places:
+                            del self._places[scope]
+
     def read(self, question: Question, low: bytes, high: bytes, limit: int) -> list[JournalEvent]:
         """Up to `limit` events between two places, both of them outside."""
         tenant, entity = question.tenant, question.entity

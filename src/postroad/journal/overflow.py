@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
 
@@ -10,7 +11,14 @@ import msgspec
 
 from postroad.blobs import BlobRef, Blobs
 from postroad.blobs.rules import reference
-from postroad.errors import BlobNotFound, EventTooLarge, InvalidInput, OverflowMismatch, StorageDamaged
+from postroad.errors import (
+    BlobNotFound,
+    EventTooLarge,
+    InvalidInput,
+    OverflowMismatch,
+    PostroadError,
+    StorageDamaged,
+)
 from postroad.journal.event import OVERFLOW, JournalEvent
 from postroad.journal.records import Entry
 
@@ -64,6 +72,21 @@ class Overflow:
         properties = {name: value for name, value in event.properties.items() if name != OVERFLOW} | moved
         return msgspec.structs.replace(event, properties=properties)
 
+    def unpack_or_note(self, event: JournalEvent) -> JournalEvent:
+        """The event with all its properties; one whose blob is not what was stored notes it in `overflow_error`."""
+        try:
+            return self.unpack(event)
+        except OverflowMismatch as error:
+            return msgspec.structs.replace(event, overflow_error=error.message)
+
+    def forget(self, event: JournalEvent) -> None:
+        """Delete the blob of an event that was removed; one that cannot be deleted stays, and harms nobody."""
+        if OVERFLOW not in event.properties or self._blobs is None:
+            return
+        with suppress(PostroadError):
+            pointer = checked_pointer(event, self._blobs.bucket)
+            self._blobs.delete(BlobRef(key=pointer.key, size=pointer.size, sha256=pointer.sha256))
+
     def _read(self, event: JournalEvent) -> dict[str, Any]:
         if self._blobs is None:
             raise _mismatch(event, "there are no blobs to read it from")
@@ -73,6 +96,13 @@ class Overflow:
             return msgspec.json.decode(data, type=dict[str, Any])
         except (BlobNotFound, StorageDamaged, InvalidInput, msgspec.MsgspecError) as error:
             raise _mismatch(event, str(error)) from error
+
+
+def whole(event: JournalEvent) -> JournalEvent:
+    """Return the event, or raise `OverflowMismatch` when part of it could not be read."""
+    if event.overflow_error is not None:
+        raise OverflowMismatch(event.overflow_error, event_id=event.event_id)
+    return event
 
 
 def blob_key(entity_id: str, event_id: UUID) -> str:

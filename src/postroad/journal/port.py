@@ -72,7 +72,10 @@ class Journal(Appends, Protocol):
         cursor: str | None = None,
         raw: bool = False,
     ) -> Page:
-        """A page of one index: `PK`, or `GSI1` to `GSI7` with what they need. `raw` leaves blobs where they are."""
+        """A page of one index: `PK`, or `GSI1` to `GSI7` with what they need. `raw` leaves blobs where they are.
+
+        An event whose blob is missing or altered says so in `overflow_error`; the others of its page are whole.
+        """
         ...
 
     def latest(self, tenant: str, entity_type: str, entity_id: str) -> JournalEvent | None:

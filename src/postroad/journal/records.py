@@ -70,6 +70,15 @@ class Records(Protocol):
         """Whether an event of this tenant, time and id is there."""
         ...
 
+    @property
+    def expires_itself(self) -> bool:
+        """Whether the store removes entries when their `ttl` is over."""
+        ...
+
+    def remove(self, events: Sequence[JournalEvent]) -> None:
+        """Forget these events; one that is not there changes nothing."""
+        ...
+
     def read(self, question: Question, low: bytes, high: bytes, limit: int) -> list[JournalEvent]:
         """Up to `limit` events between two places, both of them outside."""
         ...

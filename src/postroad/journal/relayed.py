@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from postroad.errors import NotSupported
 from postroad.journal.event import JournalEvent
 from postroad.journal.port import AppendResult, Appends, Journal, Page
+from postroad.journal.pruning import Removes
 
 
 class RelayedJournal:
@@ -23,6 +25,17 @@ class RelayedJournal:
     def append(self, events: Sequence[JournalEvent]) -> list[AppendResult]:
         """Hand each event to the sender."""
         return self._sender.append(events)
+
+    @property
+    def keeps_days(self) -> int | None:
+        """After how many days somebody has to remove an event, where the events arrive; None: nobody has to."""
+        return self._journal.keeps_days if isinstance(self._journal, Removes) else None
+
+    def remove(self, events: Sequence[JournalEvent]) -> None:
+        """Forget these events where they arrived."""
+        if not isinstance(self._journal, Removes):
+            raise NotSupported("this journal cannot forget events")
+        self._journal.remove(events)
 
     def query(self, index: str, **asked: Any) -> Page:
         """A page of one index of what has arrived."""

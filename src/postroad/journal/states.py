@@ -8,9 +8,13 @@ from typing import Any, Protocol, runtime_checkable
 from postroad.journal.asking import MAX_LIMIT
 from postroad.journal.event import JournalEvent
 from postroad.journal.folding import STATES, Progress, TaskState, fold
+from postroad.journal.overflow import whole
 from postroad.journal.port import Journal
 
 TASK = "TASK"
+JOB = "JOB"
+JOB_CREATED = "Job Created"
+JOB_TASKS_ADDED = "Job Tasks Added"
 
 
 @runtime_checkable
@@ -42,9 +46,19 @@ def task_state(
 ) -> TaskState | None:
     """The state of a task, as it was at a moment in milliseconds or as it is; None before its first event.
 
-    `raw` leaves blobs where they are: whoever asks only how a task stands needs no output.
+    `raw` leaves blobs where they are: whoever asks only how a task stands needs no output. Without it,
+    `OverflowMismatch` is raised when the output lies in a blob that is not what was stored.
     """
     return fold(every_event(journal, "GSI1", tenant=tenant, entity=(TASK, request_id), end=at, raw=raw))
+
+
+def tasks_of_job(journal: Journal, tenant: str, job_id: str) -> list[dict[str, Any]]:
+    """The tasks that a job was made with, then those that were added to it, as their events name them."""
+    asked: dict[str, Any] = {"tenant": tenant, "entity": (JOB, job_id)}
+    created = every_event(journal, "GSI5", **asked, event_type=JOB_CREATED)
+    added = every_event(journal, "GSI5", **asked, event_type=JOB_TASKS_ADDED)
+    tasks = [task for event in created for task in whole(event).properties["tasks"]]
+    return [*tasks, *(task for event in added for task in whole(event).properties["newTasks"])]
 
 
 def tasks_by_state(

@@ -9,7 +9,7 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidEvent, PostroadError
 from postroad.journal.asking import Question, check_limit
 from postroad.journal.event import JournalEvent
-from postroad.journal.overflow import Overflow
+from postroad.journal.overflow import Overflow, whole
 from postroad.journal.places import place_of
 from postroad.journal.port import AppendResult, Entity, Page
 from postroad.journal.records import Entry, Records, checked_entry
@@ -57,7 +57,10 @@ class StoredJournal:
         cursor: str | None = None,
         raw: bool = False,
     ) -> Page:
-        """A page of one index: `PK`, or `GSI1` to `GSI7` with what they need. `raw` leaves blobs where they are."""
+        """A page of one index: `PK`, or `GSI1` to `GSI7` with what they need. `raw` leaves blobs where they are.
+
+        An event whose blob is missing or altered says so in `overflow_error`; the others of its page are whole.
+        """
         check_limit(limit)
         question = Question(
             index=index, tenant=tenant, entity=entity, app=app, event_type=event_type, start=start, end=end,
@@ -68,14 +71,26 @@ class StoredJournal:
         events = found[:limit]
         last = events[-1] if len(found) > limit else None
         return Page(
-            events=events if raw else [self._overflow.unpack(event) for event in events],
+            events=events if raw else [self._overflow.unpack_or_note(event) for event in events],
             cursor=None if last is None else question.cursor(place_of(last.timestamp, last.event_id)),
         )
 
     def latest(self, tenant: str, entity_type: str, entity_id: str) -> JournalEvent | None:
-        """The last event of an entity, or None."""
+        """The last event of an entity, or None; `OverflowMismatch` when its blob is not what was stored."""
         page = self.query("GSI1", tenant=tenant, entity=(entity_type, entity_id), descending=True, limit=1)
-        return page.events[0] if page.events else None
+        return whole(page.events[0]) if page.events else None
+
+    @property
+    def keeps_days(self) -> int | None:
+        """After how many days somebody has to remove an event; None: never, or the store does it by itself."""
+        return None if self._records.expires_itself else self._ttl_days
+
+    def remove(self, events: Sequence[JournalEvent]) -> None:
+        """Forget these events, read with `raw`, and their blobs."""
+        if events:
+            self._records.remove(events)
+        for event in events:
+            self._overflow.forget(event)
 
     def states(self, tenant: str, *, app: str | None, since: int | None) -> Iterable[tuple[str, str]] | None:
         """Request id and state of each task, where the store keeps them; None where it does not."""

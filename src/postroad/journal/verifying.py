@@ -65,7 +65,7 @@ def _differences(journal: Journal, tenant: str, kept: dict[str, str], folded: di
     # Events may have come in meanwhile: what looks different is looked at once more, by itself.
     now = (_kept(journal, tenant) or {}) if doubtful else {}
     for request_id in doubtful:
-        state = task_state(journal, tenant, request_id)
+        state = task_state(journal, tenant, request_id, raw=True)
         name = None if state is None else state.state
         if now.get(request_id) != name:
             yield Difference(request_id, now.get(request_id), name)

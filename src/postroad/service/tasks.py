@@ -23,8 +23,16 @@ def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> No
     except QueueNotFound:
         stop.wait()
         return
-    with Rounds(roles):
-        _work(backend, settings, stop)
+    over = threading.Event()
+
+    def follow() -> None:
+        # The other parts go on when a thread of this one ends; the error starts this one again.
+        stop.wait()
+        over.set()
+
+    threading.Thread(target=follow, name="postroad-worker-stop", daemon=True).start()
+    with Rounds(roles, ended=over.set):
+        _work(backend, settings, over)
 
 
 def _work(backend: Backend, settings: Settings, stop: threading.Event) -> None:
@@ -43,5 +51,5 @@ def _work(backend: Backend, settings: Settings, stop: threading.Event) -> None:
         stop.wait()
         worker.stop()
 
-    threading.Thread(target=stop_in_time, name="postroad-worker-stop", daemon=True).start()
+    threading.Thread(target=stop_in_time, name="postroad-worker-drain", daemon=True).start()
     worker.run()

@@ -17,7 +17,7 @@ from postroad.items import ABSENT
 from postroad.items.port import Expect, Item
 from postroad.journal import Appends, JournalEvent
 from postroad.tasks.grounds import Ground
-from postroad.tasks.leases import Held, Lease, lease_key
+from postroad.tasks.leases import Held, Lease, lease_key, open_job_key
 from postroad.tasks.telling import tell
 from postroad.tasks.waking import Bells
 
@@ -56,6 +56,14 @@ class Books:
         """Forget the lease, if it is still as expected."""
         self._items.delete(lease_key(tenant, request_id), expect=expect.version)
 
+    def open_job(self, tenant: str, job_id: str) -> None:
+        """Have dispatchers look at a job again, of which a task is about to run once more."""
+        self._items.put(open_job_key(tenant, job_id), b"1")
+
+    def wake_job(self, tenant: str, lease: Lease) -> None:
+        """Tell dispatchers that a task of a job is pending again; without it they see it at their next look."""
+        self._bells.ring(tenant, lease, state="pending")
+
     def read(self, tenant: str, request_id: str) -> Held | None:
         """The lease as it stands."""
         return _held(self._items.get(lease_key(tenant, request_id)))
@@ -78,14 +86,14 @@ class Books:
             with suppress(PostroadError):
                 written = self._write_together(key, lease, due, version, then)
                 if written.ok:
-                    self._bells.ring(tenant, lease)
+                    self._ring(tenant, lease)
                 return written
         written = self._put(key, self._owing(request_id, lease, due), version)
         if not written.ok:
             return written
         recorded = self.record(due)
         self._follow(then, recorded)
-        self._bells.ring(tenant, lease)
+        self._ring(tenant, lease)
         return Written(True, self._paid(written.held) if recorded else written.held, recorded)
 
     def record(self, events: Sequence[JournalEvent]) -> bool:
@@ -120,6 +128,10 @@ class Books:
         except PostroadError as error:
             # The message comes back by itself, and the lease tells what to do with it.
             tell("task_ack_failed", error=str(error))
+
+    def _ring(self, tenant: str, lease: Lease) -> None:
+        if lease.outcome is not None:
+            self._bells.ring(tenant, lease, state=lease.outcome.state)
 
     def _put(self, key: str, lease: Lease, version: int | Expect) -> Written:
         result = self._items.put(key, _encode(lease), expect=version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,33 +24,99 @@ class ErrorClass(msgspec.Struct, frozen=True):
 UNKNOWN = ErrorClass("unknown", False)
 _STATUSES = {status: category for category in CATEGORIES for status in category.statuses}
 # Programs in other languages put the name of an exception where Python puts a code, and the other way round.
-_TYPES = {name: category for category in CATEGORIES for name in (*category.types, *category.codes)}
+_TYPES = {name: category for category in CATEGORIES for name in (*category.types, *category.codes, *category.libraries)}
 _CODES = {name.casefold(): category for name, category in _TYPES.items()}
+_AWS_CODES = {name.casefold(): category for category in CATEGORIES for name in category.aws}
+_DATABASES = {name: category for category in CATEGORIES for name in category.databases}
 _ETIMEDOUT = re.compile(r"(?<!\w)ETIMEDOUT(?!\w)", re.IGNORECASE)
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
+_LONGEST_CHAIN = 20
 
 
 def classify_error(
     message: str, *, status: int | None = None, code: str | None = None, type_name: str | None = None
 ) -> ErrorClass:
-    """The class of an error by its status, then its code, then its exception's type, then whole words of its text."""
-    found = (
-        (_STATUSES.get(status) if status is not None else None)
-        or (_CODES.get(code.casefold()) if code is not None else None)
-        or (_by_type(type_name, message) if type_name is not None else None)
-        or _by_words(message)
-    )
+    """Return the class of an error.
+
+    A code of AWS counts first, then the HTTP status, any other code, the exception's type, and whole words of the text.
+
+    Args:
+        message: The text of the error.
+        status: The HTTP status of the answer, where there was one.
+        code: A code such as "ECONNRESET" or "ThrottlingException".
+        type_name: The name of the exception's class; "package.Class" for that of a library.
+    """
+    found = _category(message, status, code, type_name)
     return UNKNOWN if found is None else ErrorClass(found.name, found.retryable)
 
 
 def classify_exception(error: BaseException) -> ErrorClass:
-    """The class of an exception; the types it derives from count where its own name says nothing."""
-    cause = error.__cause__ if isinstance(error, Retryable | NonRetryable) and error.__cause__ is not None else error
-    names = (kind.__name__ for kind in type(cause).__mro__)
+    """Return the class of an exception: its own, else that of what caused it.
+
+    `Retryable` and `NonRetryable` decide about another attempt wherever they stand before the first known error.
+    """
+    decided: bool | None = None
+    for each in _chain(error):
+        if isinstance(each, Retryable | NonRetryable):
+            decided = isinstance(each, Retryable) if decided is None else decided
+            if each.category is not None:
+                return ErrorClass(each.category, decided)
+        if (found := _category_of(each)) is not None:
+            return ErrorClass(found.name, found.retryable if decided is None else decided)
+    return ErrorClass(UNKNOWN.category, bool(decided))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception, then the reason it names, its cause and its context, and theirs; each once."""
+    waiting, seen = [error], set[int]()
+    while waiting and len(seen) < _LONGEST_CHAIN:
+        each = waiting.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        context = None if each.__suppress_context__ else each.__context__
+        behind = (_attribute(each, "reason"), each.__cause__, context)
+        waiting += [other for other in behind if isinstance(other, BaseException)]
+
+
+def _category_of(error: BaseException) -> Category | None:
+    by_database = _by_database(error)
+    if by_database is not None:
+        return by_database
+    names = (name for kind in type(error).__mro__ for name in (_qualified(kind), kind.__name__))
     type_name = next((name for name in names if name in _TYPES), None)
-    found = classify_error(str(cause), status=_status(cause), code=_code(cause), type_name=type_name)
-    if isinstance(error, Retryable | NonRetryable):
-        return ErrorClass(error.category or found.category, isinstance(error, Retryable))
-    return found
+    return _category(str(error), _status(error), _code(error), type_name)
+
+
+def _category(message: str, status: int | None, code: str | None, type_name: str | None) -> Category | None:
+    return (
+        (_AWS_CODES.get(code.casefold()) if code is not None else None)
+        or (_STATUSES.get(status) if status is not None else None)
+        or (_CODES.get(code.casefold()) if code is not None else None)
+        or (_by_type(type_name, message) if type_name is not None else None)
+        or _by_words(message)
+    )
+
+
+def _qualified(kind: type) -> str:
+    """The package and the name of a class; where in the package it is defined differs between versions."""
+    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+
+
+def _by_database(error: BaseException) -> Category | None:
+    """The category by the SQLSTATE of PostgreSQL's drivers, or by the result that sqlite3 names."""
+    state = _attribute(error, "sqlstate") or _attribute(error, "pgcode")
+    if isinstance(state, str):
+        return _DATABASES.get(state) or _DATABASES.get(state[:2])
+    result = _attribute(error, "sqlite_errorname")
+    if isinstance(result, str):
+        # SQLITE_BUSY_SNAPSHOT is a kind of SQLITE_BUSY.
+        return _DATABASES.get("_".join(result.split("_")[:2]))
+    if _qualified(type(error)) in ("psycopg.OperationalError", "psycopg2.OperationalError"):
+        # A connection that was refused carries no SQLSTATE, and one refused for its password does not improve.
+        return _AUTH if _AUTH_WORDS.search(str(error)) else None
+    return None
 
 
 def _by_type(type_name: str, message: str) -> Category | None:
@@ -70,6 +137,7 @@ def _words(category: Category) -> re.Pattern[str]:
 
 
 _WORDS = tuple((category, _words(category)) for category in CATEGORIES)
+_AUTH, _AUTH_WORDS = next((category, words) for category, words in _WORDS if category.name == "auth")
 
 
 def _status(error: BaseException) -> int | None:
@@ -78,21 +146,34 @@ def _status(error: BaseException) -> int | None:
 
 
 def _answers(error: BaseException) -> Iterator[Any]:
-    for holder in (error, getattr(error, "response", None)):
+    for holder in (error, _attribute(error, "response")):
         for name in ("status", "status_code", "code"):
-            yield getattr(holder, name, None)
+            yield _attribute(holder, name)
     yield _in_response(error, "ResponseMetadata", "HTTPStatusCode")
 
 
 def _code(error: BaseException) -> str | None:
-    code = getattr(error, "code", None) or _in_response(error, "Error", "Code")
+    code = _attribute(error, "code") or _in_response(error, "Error", "Code")
     if isinstance(code, str):
         return code
-    number = getattr(error, "errno", None)
+    number = _attribute(error, "errno")
+    if number is None and (told := _ERRNO.search(str(error))) is not None:
+        # asyncio joins several failures into one text and leaves their number out.
+        number = int(told[1])
     return errno.errorcode.get(number) if isinstance(number, int) else None
 
 
 def _in_response(error: BaseException, part: str, name: str) -> Any:
-    response = getattr(error, "response", None)
+    response = _attribute(error, "response")
     found = response.get(part) if isinstance(response, Mapping) else None
     return found.get(name) if isinstance(found, Mapping) else None
+
+
+def _attribute(holder: object, name: str) -> Any:
+    """What somebody else's object says under a name; one that warns or raises says nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return getattr(holder, name, None)
+        except Exception:
+            return None

@@ -31,6 +31,7 @@ class WorkerConfig:
     pass_env: tuple[str, ...] = ()
     max_output_bytes: int = 5_242_880
     child_reuse: int = 1
+    unknown_grace: float = 600.0
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "max_attempts", "max_output_bytes"):
@@ -38,7 +39,7 @@ class WorkerConfig:
         check_whole(self.child_reuse, "child_reuse", MAX_REUSE)
         check_timeout(self.timeout)
         _between(self.wait, "wait", 0, MAX_WAIT)
-        for name in ("kill_grace", "retry_base", "retry_cap", "drain_timeout"):
+        for name in ("kill_grace", "retry_base", "retry_cap", "drain_timeout", "unknown_grace"):
             _between(getattr(self, name), name, 0, MAX_VISIBILITY)
         _between(self.extension_interval, "extension_interval", 0.001, MAX_VISIBILITY)
         # A message is hidden for one and a half extensions, which must stay within what queues allow.

@@ -13,6 +13,7 @@ from math import inf
 
 from postroad.tasks.lanes import Lane, settle_quietly
 from postroad.tasks.receiving import Receiver
+from postroad.tasks.roles import thread_ended
 from postroad.tasks.shop import Shop
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -54,13 +55,19 @@ class Crew:
         self._stops = stops
         shop.stopping.clear()
         self._receiver = Receiver(shop, until_idle=until_idle)
-        self._lanes = [Lane(shop) for _ in range(shop.config.concurrency)]
+        # Whoever works until idle waits for no other worker that might know a task.
+        grace = 0.0 if until_idle else shop.config.unknown_grace
+        self._lanes = [Lane(shop, unknown_grace=grace) for _ in range(shop.config.concurrency)]
         self._finished = 0
         self._received = False
+        self._error: BaseException | None = None
         self._threads: list[threading.Thread] = []
 
     def run(self) -> None:
-        """Work until told to stop, or until there is nothing left to do."""
+        """Work until told to stop, or until there is nothing left to do.
+
+        Raises an error when one of the threads ended before that.
+        """
         try:
             for lane in self._lanes:
                 lane.open()
@@ -71,6 +78,8 @@ class Crew:
             self._receiver.stop()
             for lane in self._lanes:
                 lane.close()
+        if self._error is not None:
+            raise thread_ended("a thread of the worker", self._error)
 
     def _start(self, target: Callable[..., None], *arguments: Lane, name: str) -> None:
         # A daemon, so that a poll that nobody waits for any more does not keep the process alive.
@@ -81,6 +90,8 @@ class Crew:
     def _receive(self) -> None:
         try:
             self._receiver.run()
+        except BaseException as error:
+            self._error = error
         finally:
             self._received = True
             self._bell.ring()
@@ -90,6 +101,9 @@ class Crew:
             while (delivery := self._receiver.work.get()) is not None:
                 settle_quietly(lane, delivery)
                 self._receiver.done()
+        except BaseException as error:
+            self._error = error
+            self._receiver.stop()
         finally:
             self._finished += 1
             self._bell.ring()

@@ -43,8 +43,16 @@ class DeadLetterHandler:
         """Handle all dead letters that are there; how many events were recorded."""
         recorded = 0
         while deliveries := self._letters.receive(max_messages=_AT_ONCE, visibility=_VISIBILITY):
-            recorded += sum(self.handle(delivery) == "ended" for delivery in deliveries)
+            recorded += sum(self._handled(delivery) == "ended" for delivery in deliveries)
         return recorded
+
+    def _handled(self, delivery: Delivery) -> Handled:
+        """Handle one dead letter; one that fails comes back by itself and keeps no other one waiting."""
+        try:
+            return self.handle(delivery)
+        except Exception as error:
+            tell("task_handling_failed", message_id=delivery.message_id, error=f"{type(error).__name__}: {error}")
+            return "stays"
 
     def handle(self, delivery: Delivery) -> Handled:
         """Handle one dead letter: it ended its run, asked for nothing any more, or stays where it is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable
@@ -38,6 +39,30 @@ class TaskDefinition:
         if self.memory_limit is not None:
             check_whole(self.memory_limit, "memory_limit")
         check_variables(self.pass_env)
+
+
+def check_function(function: Any) -> None:
+    """Refuse what a worker cannot call as `function(input, ctx)`."""
+    name = getattr(function, "__name__", repr(function))
+    if not callable(function):
+        raise ConfigurationError(f"function: {function!r} is not a function", field="function")
+    called = (function, type(function).__call__)
+    if any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in called):
+        raise ConfigurationError(
+            f"function: {name} is async, and a worker calls plain functions", field="function",
+            remedy="Register a plain function that calls asyncio.run(...) on the async one.",
+        )  # fmt: skip
+    try:
+        # A decorator's own parameters count, not those of the function that it wraps.
+        inspect.signature(function, follow_wrapped=False).bind({}, None)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"function: {name} cannot be called with an input and a context: {error}", field="function",
+            remedy="Write it as def task(input, ctx); give every other parameter a default.",
+        ) from None  # fmt: skip
+    except ValueError:
+        # A function of C that does not tell its parameters.
+        return
 
 
 def check_timeout(value: Any, field: str = "timeout") -> float:

@@ -12,14 +12,15 @@ from postroad import failpoints
 from postroad.errors import InvalidMessage
 from postroad.journal.folding import ATTEMPT_FAILED, FAILED
 from postroad.queues import Delivery
+from postroad.settings import nearest
 from postroad.tasks.attempts import QUARANTINED, Attempt
 from postroad.tasks.children import kernel
 from postroad.tasks.children.seats import Seat, SeatLost
 from postroad.tasks.children.wire import Active, Ready, Report
 from postroad.tasks.judging import Halted, Verdict, crash_of_keeper, judge, lost
 from postroad.tasks.leases import Failure, Held, Lease
-from postroad.tasks.messages import TaskMessage, named_by, read, tenant_of
-from postroad.tasks.receipts import Drop, HandBack, Quarantine, Take, decide
+from postroad.tasks.messages import TaskMessage, is_name, named_by, read, tenant_of
+from postroad.tasks.receipts import Drop, HandBack, Quarantine, Take, decide, pause_while_unknown
 from postroad.tasks.recording import TaskId
 from postroad.tasks.shop import Shop
 from postroad.tasks.telling import tell
@@ -29,6 +30,7 @@ _NO_CHILD_SECONDS = 30.0
 _STOPPING_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 # How long after its children the worker may hear of its own stop.
 _STOP_SECONDS = 0.5
+_MOST_UNKNOWN = 1_000
 KEEPER_SECONDS = 15.0
 """How long a keeper may take to bury a child and tell of it."""
 
@@ -36,8 +38,9 @@ KEEPER_SECONDS = 15.0
 class Lane:
     """Runs the tasks it is given. Another thread may halt what it runs."""
 
-    def __init__(self, shop: Shop) -> None:
+    def __init__(self, shop: Shop, *, unknown_grace: float = 0.0) -> None:
         self._shop = shop
+        self._unknown_grace = unknown_grace
         self._lock = threading.Lock()
         self._seat: Seat | None = None
         self._pid: int | None = None
@@ -76,7 +79,7 @@ class Lane:
             return
         entry = self._shop.nursery.tasks.get(message.name)
         if entry is None:
-            self._refuse(delivery, f"unknown task {message.name[:100]!r}")
+            self._meet_unknown(delivery, tenant, message)
             return
         attempt = Attempt(self._shop, delivery, tenant, message, entry)
         self._admit(attempt, delivery, message)
@@ -217,6 +220,33 @@ class Lane:
             tell("task_quarantined", request_id=task.request_id, run=task.run)
         return written.ok
 
+    def _meet_unknown(self, delivery: Delivery, tenant: str, message: TaskMessage) -> None:
+        """Leave a name that is not known here to workers that may know it; fail it when its grace is over."""
+        shop, name = self._shop, message.name
+        if not is_name(name):
+            self._refuse(delivery, f"name: {name[:100]!r} is not the name of a task")
+            return
+        held = shop.books.read(tenant, message.request_id)
+        lease = None if held is None else held.lease
+        now = shop.now()
+        receipt = decide(lease, run=message.run, now=now, max_attempts=1 << 30)
+        pause = pause_while_unknown(now - _pending_since(lease, delivery, message.run), grace=self._unknown_grace)
+        if isinstance(receipt, Take) and pause is not None:
+            self._log_unknown(message)
+            shop.release(delivery, after=pause, error=f"unknown task {name!r}")
+            return
+        close = nearest(name, shop.nursery.tasks)
+        self._refuse(delivery, f"unknown task {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+
+    def _log_unknown(self, message: TaskMessage) -> None:
+        """Log a name that is not known here, once."""
+        known = self._shop.unknown
+        if message.name not in known:
+            if len(known) >= _MOST_UNKNOWN:
+                known.clear()
+            known.add(message.name)
+            tell("task_unknown", task=message.name, request_id=message.request_id, grace=self._unknown_grace)
+
     def _refuse(self, delivery: Delivery, error: str) -> None:
         """Move what cannot be run to the dead letters; where it names a task, that task failed."""
         tell("task_refused", message_id=delivery.message_id, error=error)
@@ -256,6 +286,13 @@ class Lane:
             task.tenant_id, task.request_id, lease.settled(event), [event], expect=held,
             then=lambda recorded: shop.bury(delivery, reason=error, error=error),
         ).ok  # fmt: skip
+
+
+def _pending_since(lease: Lease | None, delivery: Delivery, run: int) -> float:
+    """When the run became pending, in seconds since 1970."""
+    if lease is not None and lease.run == run and lease.begun_at:
+        return lease.begun_at / 1_000
+    return delivery.sent_at.timestamp()
 
 
 def settle_quietly(lane: Lane, delivery: Delivery) -> None:

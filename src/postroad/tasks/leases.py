@@ -131,6 +131,11 @@ def lease_key(tenant: str, request_id: str) -> str:
     return f"{leases_of(tenant)}{request_id}"
 
 
+def open_job_key(tenant: str, job_id: str) -> str:
+    """The key of the item that has dispatchers look at a job."""
+    return f"{tenant}/OPENJOB#{job_id}"
+
+
 def lease_end(now: float, visibility_extension: float) -> int:
     """Until when a lease taken or refreshed now is good, in seconds rounded up."""
     return math.ceil(now + 1.5 * visibility_extension)

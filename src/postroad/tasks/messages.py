@@ -9,8 +9,8 @@ import msgspec
 
 from postroad.errors import InvalidMessage
 from postroad.events.strict import checked_bytes, sendable
+from postroad.journal.events.fields import NestedId, Number, TimeoutMs
 from postroad.queues import Delivery, OutgoingMessage, PeekedMessage
-from postroad.tasks.definitions import MAX_TIMEOUT
 from postroad.tasks.naming import ANY_REQUEST_ID, NAME
 
 _TENANT = re.compile(r"[A-Za-z0-9_.:-]{1,256}")
@@ -23,10 +23,10 @@ class TaskMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     request_id: Annotated[str, msgspec.Meta(pattern=rf"^{ANY_REQUEST_ID.pattern}\Z")]
     name: str
     input: dict[str, Any] = {}
-    run: Annotated[int, msgspec.Meta(ge=1)] = 1
-    timeout_ms: Annotated[int, msgspec.Meta(gt=0, le=int(MAX_TIMEOUT * 1_000))] | None = None
-    task_id: str | None = None
-    job_id: str | None = None
+    run: Number = 1
+    timeout_ms: TimeoutMs | None = None
+    task_id: NestedId | None = None
+    job_id: NestedId | None = None
     dependency_outputs: dict[str, Any] | None = None
 
     def document(self, *, attempt: int, token: int) -> bytes:
@@ -48,7 +48,7 @@ class TaskMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class _Named(msgspec.Struct, rename="camel"):
     request_id: str
-    run: int = 1
+    run: Number = 1
 
 
 _decode = msgspec.json.Decoder(TaskMessage).decode
@@ -77,7 +77,7 @@ def named_by(delivery: Delivery | PeekedMessage) -> tuple[str, int] | None:
         found = msgspec.json.decode(checked_bytes(delivery.body, _MAX_BYTES), type=_Named)
     except (msgspec.DecodeError, ValueError, RecursionError, InvalidMessage):
         return None
-    if ANY_REQUEST_ID.fullmatch(found.request_id) is None or found.run < 1:
+    if ANY_REQUEST_ID.fullmatch(found.request_id) is None:
         return None
     return found.request_id, found.run
 

@@ -10,11 +10,11 @@ from postroad.errors import Conflict, NotFound
 from postroad.events.ids import uuid7
 from postroad.journal import Appends, Journal, JournalEvent
 from postroad.journal.folding import CANCELLED, TaskState
-from postroad.journal.states import task_history, task_state
+from postroad.journal.states import task_history, task_state, tasks_of_job
 from postroad.tasks.books import Books
 from postroad.tasks.definitions import check_timeout
 from postroad.tasks.grounds import Ground, party
-from postroad.tasks.leases import Held
+from postroad.tasks.leases import Held, Lease
 from postroad.tasks.messages import TaskMessage
 from postroad.tasks.naming import check_delay, check_input, check_name, check_request_id
 from postroad.tasks.recording import Scribe, TaskId
@@ -46,6 +46,7 @@ class TaskProducer:
         who = party(tenant_id, app)
         self._tenant = who.tenant_id
         self._registry = registry
+        self._queue_name = queue
         self._scribe = Scribe(app=who.app, environment=backend.stage, origin="producer", clock=backend.clock)
         self._books = Books(backend, journal)
         self._submissions = Submissions(backend, self._books, queue_name=queue)
@@ -82,24 +83,33 @@ class TaskProducer:
         if lease.outcome is None or lease.outcome.state == "completed":
             state = "not finished" if lease.outcome is None else "completed"
             raise Conflict(f"task {request_id!r} is {state}; only failed and cancelled tasks are retried")
-        pending = self._last_pending(request_id)
+        pending = self._last_pending(request_id, lease)
         message = msgspec.structs.replace(message_of(pending), run=lease.run + 1)
         submission = Submission.of(message, self._tenant, self._scribe, depends_on=pending.properties.get("dependsOn"))
+        if lease.job_id is not None:
+            self._books.open_job(self._tenant, lease.job_id)
         if not self._submissions.begin_again(submission, held):
             raise Conflict(f"task {request_id!r} was retried by somebody else just now")
+        self._books.wake_job(self._tenant, lease)
         return TaskHandle(request_id, message.run, True)
 
     def cancel(self, request_id: str) -> bool:
-        """Let the task not run, or be killed where it runs; False when it had ended already."""
-        while (held := self._known(request_id)).lease.outcome is None:
-            lease = held.lease
+        """Let the task not run, or be killed where it runs; False when it had ended already.
+
+        A task of a job that waits for others never begins, and holds back what depends on it.
+        """
+        check_request_id(request_id, of_a_job=True)
+        while True:
+            held = self._books.read(self._tenant, request_id)
+            lease = self._waiting(request_id) if held is None else held.lease
+            if lease.outcome is not None:
+                return False
             task = TaskId(
                 tenant_id=self._tenant, request_id=request_id, run=lease.run, job_id=lease.job_id, task_id=lease.task_id
             )
             event = self._scribe.event(CANCELLED, task, reason="cancelled on request")
             if self._books.write(self._tenant, request_id, lease.settled(event), [event], expect=held).ok:
                 return True
-        return False
 
     def status(self, request_id: str, at: int | None = None) -> TaskState | None:
         """How the task stands, or stood at a moment in milliseconds; None before its first event."""
@@ -118,8 +128,31 @@ class TaskProducer:
             raise NotFound(f"there is no task {request_id!r}")
         return held
 
-    def _last_pending(self, request_id: str) -> JournalEvent:
+    def _waiting(self, request_id: str) -> Lease:
+        """The first lease of a job's task that was not begun yet."""
+        name = name_in_job(self._journal, self._tenant, request_id)
+        if name is None:
+            raise NotFound(f"there is no task {request_id!r}")
+        job_id, _, task_id = request_id.partition(".")
+        return Lease(
+            name=name, queue=self._queue_name, app=self._scribe.app, job_id=job_id, task_id=task_id,
+            begun_at=self._scribe.now_ms(),
+        )  # fmt: skip
+
+    def _last_pending(self, request_id: str, lease: Lease) -> JournalEvent:
         found = last_pending(self._journal, self._tenant, request_id)
+        if found is None and lease.job_id is not None:
+            raise Conflict(
+                f"task {request_id!r} was cancelled before it began",
+                remedy=f"Resume its job: postroad job resume {lease.job_id}",
+            )
         if found is None:
             raise NotFound(f"the journal holds no input of task {request_id!r}")
         return found
+
+
+def name_in_job(journal: Journal, tenant: str, request_id: str) -> str | None:
+    """The name of a job's task, begun or not; None when there is no such job or task."""
+    job_id, dot, task_id = request_id.partition(".")
+    found = tasks_of_job(journal, tenant, job_id) if dot else []
+    return next((task["name"] for task in found if task["taskId"] == task_id), None)

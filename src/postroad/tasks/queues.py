@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from postroad.errors import QueueNotFound
 from postroad.queues import Queue, QueueSpec
 
 VISIBILITY = 900
@@ -42,13 +43,22 @@ def ensure_queues(backend: QueueMaker, queue: str = "tasks") -> None:
 
 def open_queue(backend: QueueMaker, queue: str, *, dead_letters: bool = False) -> Queue:
     """A queue of tasks, made first on a ground of one's own; on AWS only what exists is used."""
-    if not backend.stage_prefix:
-        ensure_queues(backend, queue)
-    return backend.queue(backend.stage_prefix + queue + ("-dlq" if dead_letters else ""))
+    return _opened(backend, queue, "-dlq" if dead_letters else "")
 
 
 def open_dispatch_queue(backend: QueueMaker, queue: str) -> Queue:
     """The queue of wake-ups beside a queue of tasks."""
+    return _opened(backend, queue, "-dispatch")
+
+
+def _opened(backend: QueueMaker, queue: str, ending: str) -> Queue:
     if not backend.stage_prefix:
         ensure_queues(backend, queue)
-    return backend.queue(f"{backend.stage_prefix}{queue}-dispatch")
+    try:
+        return backend.queue(f"{backend.stage_prefix}{queue}{ending}")
+    except QueueNotFound as error:
+        option = "" if queue == "tasks" else f" --queue {queue}"
+        raise QueueNotFound(
+            error.message, field=error.field,
+            remedy=f"Make the queues of tasks with their dead letters: `postroad task init{option}` or the topology.",
+        ) from error  # fmt: skip

@@ -52,3 +52,13 @@ def decide(lease: Lease | None, *, run: int, now: float, max_attempts: int) -> R
 def pause_before_retry(attempt: int, *, base: float, cap: float, chance: float) -> float:
     """Seconds until the next attempt: doubled each time, scattered, never above the cap."""
     return float(min(base * 2.0 ** min(attempt - 1, 60) * (1 + chance), cap))
+
+
+def pause_while_unknown(age: float, *, grace: float) -> float | None:
+    """Seconds until a worker may look again at a task whose name it does not know; None when the grace is over.
+
+    The pause grows with the age of the run: a worker that knows the name gets a young task soon, and an old one does
+    not use up the receives that its queue allows.
+    """
+    left = grace - age
+    return None if left <= 0 else min(max(1.0, age / 2), max(60.0, grace / 30), left)

@@ -45,10 +45,15 @@ class Receiver:
                         max_messages=wanted, wait=self._wait(), visibility=self._shop.config.visibility
                     )
                 empty = 0 if deliveries or not self._looks_idle(wanted) else empty + 1
-                backoff.reset()
-            except PostroadError as error:
-                tell("task_receive_failed", error=str(error))
+            except Exception as error:
+                # Whatever it was, the worker must not fall silent: it may not happen the next time.
+                if not backoff.failures:
+                    tell("task_receive_failed", error=f"{type(error).__name__}: {error}")
                 self.stopping.wait(backoff.next(self._shop.chance()))
+            else:
+                if backoff.failures:
+                    tell("task_receive_recovered", failures=backoff.failures)
+                backoff.reset()
             self._hand_out(deliveries)
             self._free.release(wanted - len(deliveries)) if wanted > len(deliveries) else None
             if self._until_idle and empty >= _LOOKS_BEFORE_IDLE:

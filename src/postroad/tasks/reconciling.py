@@ -1,4 +1,7 @@
-"""The reconciler: sends what was recorded as pending and never sent, and forgets what ended long ago."""
+"""The reconciler: sends what was recorded as pending and never sent, and forgets what ended long ago.
+
+It walks in small steps: leases thirty days after their runs ended, events after `EVENTS_TTL_DAYS`.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,28 @@ from collections.abc import Iterator
 
 import msgspec
 
+from postroad.errors import InvalidInput, OverflowMismatch
 from postroad.items import Items
 from postroad.journal import Journal, JournalEvent
-from postroad.journal.folding import PENDING
+from postroad.journal.folding import FAILED, PENDING
+from postroad.journal.overflow import Overflow
+from postroad.journal.pruning import Expiry
 from postroad.journal.states import task_state
+from postroad.queues.markers import legible
 from postroad.tasks.books import Books
 from postroad.tasks.config import check_seconds
 from postroad.tasks.forgetting import Forgetting
 from postroad.tasks.grounds import Ground, party
-from postroad.tasks.leases import Held
+from postroad.tasks.leases import Held, Lease
+from postroad.tasks.recording import Scribe, TaskId
 from postroad.tasks.submitting import Submission, Submissions, message_of
 from postroad.tasks.telling import tell
 
 # Events may come an hour late; what is older than that was seen by an earlier look.
 _LATE_MS = 3_900_000
 _PAGE = 500
+# So many failures in a row are not the fault of one event.
+_MOST_FAILURES = 3
 
 
 class Reconciler:
@@ -46,32 +56,68 @@ class Reconciler:
         self._books = Books(backend)
         self._submissions = Submissions(backend, self._books, queue_name=queue)
         self._submissions.open_queue()
+        self._overflow = Overflow(backend.blobs())
+        self._scribe = Scribe(app=who.app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
         self._forgetting = Forgetting(self._items, backend.blobs(), self._tenant)
+        self._expiry = Expiry(self._journal, self._tenant)
         self._seen: set[tuple[str, int]] = set()
 
     def run_once(self) -> int:
-        """Send every run that has waited too long without a message; how many."""
+        """Send every run that has waited too long without a message, and return how many were sent.
+
+        Each run is handled on its own. One that can never be sent fails. Any other error is raised when the others
+        have been handled, and its run is looked at again.
+        """
         now = int(self._clock.now().timestamp() * 1_000)
         seen, sent = set[tuple[str, int]](), 0
+        errors, in_a_row = list[Exception](), 0
         for pending in self._pending(since=self._watermark(), until=now - self._stale_ms):
             place = (pending.entity_id, pending.properties.get("run", 1))
-            if place not in self._seen:
-                sent += self._resend(pending)
-            seen.add(place)
+            try:
+                sent += place not in self._seen and self._resend(pending)
+            except Exception as error:
+                errors, in_a_row = [*errors, error], in_a_row + 1
+                if in_a_row == _MOST_FAILURES:
+                    break
+            else:
+                seen.add(place)
+                in_a_row = 0
         self._seen = seen
+        if errors:
+            raise errors[0]
         self._set_watermark(now - self._stale_ms - _LATE_MS)
         self._forgetting.step(now)
+        self._expiry.step(now)
         return sent
 
     def _resend(self, pending: JournalEvent) -> bool:
         held = self._books.read(self._tenant, pending.entity_id)
         if not self._waits(pending, held):
             return False
-        message = message_of(pending)
-        submission = Submission(tenant=self._tenant, message=message, pending=pending, app=pending.app)
-        self._submissions.resend(submission, held)
+        try:
+            message = message_of(self._overflow.unpack(pending))
+            submission = Submission(tenant=self._tenant, message=message, pending=pending, app=pending.app)
+            self._submissions.resend(submission, held)
+        except (InvalidInput, OverflowMismatch) as error:
+            self._fail(pending, held, f"the task cannot be sent: {error}")
+            return False
         tell("task_resent", request_id=message.request_id, run=message.run)
         return True
+
+    def _fail(self, pending: JournalEvent, held: Held | None, error: str) -> None:
+        """End a run that no worker could ever read."""
+        request_id, told = pending.entity_id, pending.properties
+        task = TaskId(
+            tenant_id=self._tenant, request_id=request_id, run=told.get("run", 1), job_id=told.get("jobId"),
+            task_id=told.get("taskId"),
+        )  # fmt: skip
+        event = self._scribe.event(
+            FAILED, task, error=legible(error), errorCategory="validation", retryCount=0, source="worker"
+        )
+        lease = Lease(run=task.run, queue=self._queue_name, job_id=task.job_id, task_id=task.task_id)
+        settled = (lease if held is None else held.lease).settled(event)
+        if self._books.write(self._tenant, request_id, settled, [event], expect=held).ok:
+            tell("task_refused", request_id=request_id, error=error)
 
     def _waits(self, pending: JournalEvent, held: Held | None) -> bool:
         """Whether the run is still pending, of this queue, and its message was not sent."""
@@ -89,8 +135,9 @@ class Reconciler:
         cursor: str | None = None
         while True:
             page = self._journal.query(
-                "GSI4", tenant=self._tenant, event_type=PENDING, start=since, end=until, limit=_PAGE, cursor=cursor
-            )
+                "GSI4", tenant=self._tenant, event_type=PENDING, start=since, end=until, limit=_PAGE, cursor=cursor,
+                raw=True,
+            )  # fmt: skip
             yield from page.events
             cursor = page.cursor
             if cursor is None:

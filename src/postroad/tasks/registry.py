@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 
 from postroad.errors import ConfigurationError, UnknownTask
 from postroad.settings import nearest
-from postroad.tasks.definitions import TaskDefinition, TaskFunction
+from postroad.tasks.definitions import TaskDefinition, TaskFunction, check_function
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,8 +21,14 @@ class TaskRegistry:
         self._tasks: dict[str, TaskDefinition] = {}
 
     def register(self, function: F, name: str | None = None, **options: Any) -> F:
-        """Make the function a task, under its own name unless another is given; returns the function."""
-        self._add(TaskDefinition(name=name or function.__name__, function=function, **_frozen(options)))
+        """Make the function a task, under its own name unless another is given; returns the function.
+
+        Raises:
+            ConfigurationError: It cannot be called as `function(input, ctx)`, or it is `async def`.
+        """
+        check_function(function)
+        own_name = getattr(function, "__name__", None)
+        self._add(TaskDefinition(name=name or own_name or "", function=function, **_frozen(options)))
         return function
 
     def command(self, name: str, command: Any, **options: Any) -> None:
@@ -102,4 +108,5 @@ def _place(definition: TaskDefinition) -> object:
     if function is None:
         return definition.command
     code = getattr(function, "__code__", None)
-    return (function.__qualname__, code.co_filename if code is not None else function.__module__)
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return (name, code.co_filename if code is not None else function.__module__)

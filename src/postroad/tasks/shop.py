@@ -34,6 +34,8 @@ class Shop:
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set while the worker is being stopped."""
     chance: Callable[[], float] = field(default=random.random)
+    unknown: set[str] = field(default_factory=set)
+    """Names of tasks that nobody here knows and that were logged."""
 
     def now(self) -> float:
         """The wall clock in seconds."""

@@ -17,9 +17,11 @@ from typing import Any, Self
 import msgspec
 
 from postroad import failpoints
-from postroad.errors import Conflict, PostroadError
+from postroad.errors import Conflict, InvalidTask, PostroadError
+from postroad.events.refusals import refusal
 from postroad.journal import Journal, JournalEvent
 from postroad.journal.folding import PENDING
+from postroad.journal.overflow import whole
 from postroad.queues import Queue
 from postroad.tasks.books import Books
 from postroad.tasks.grounds import Ground
@@ -220,10 +222,24 @@ def last_pending(journal: Journal, tenant: str, request_id: str, *, run: int | N
 
 
 def message_of(pending: JournalEvent) -> TaskMessage:
-    """The message of a run, out of what the journal recorded."""
+    """The message of a run, out of what the journal recorded.
+
+    Raises:
+        InvalidTask: No worker could read it.
+        OverflowMismatch: Part of it lies in a blob that is not what was stored.
+    """
     known: dict[str, Any] = {
-        name: pending.properties[name]
+        name: whole(pending).properties[name]
         for name in ("requestId", "name", "input", "run", "timeoutMs", "taskId", "jobId", "dependencyOutputs")
         if name in pending.properties
     }
-    return msgspec.convert(known, TaskMessage)
+    try:
+        message = msgspec.convert(known, TaskMessage)
+    except msgspec.ValidationError as error:
+        found = refusal(error)
+        raise InvalidTask(found.message, field=found.field) from error
+    if message.request_id != pending.entity_id:
+        raise InvalidTask(
+            f"requestId: {message.request_id!r} is not the entity {pending.entity_id!r} of the event", field="requestId"
+        )
+    return message

@@ -17,7 +17,7 @@ _making = threading.Lock()
 _INFORMATION = frozenset(
     {
         *("task_started", "task_completed", "task_retried", "task_interrupted", "task_resent"),
-        *("worker_started", "worker_stopped"),
+        *("worker_started", "worker_stopped", "worker_role_recovered", "task_receive_recovered"),
     }
 )
 

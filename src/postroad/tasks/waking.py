@@ -14,7 +14,7 @@ from postroad.tasks.telling import tell
 
 
 class WakeUp(msgspec.Struct, frozen=True, rename="camel"):
-    """A task of a job ended in this state."""
+    """A task of a job is in this state: it ended, or is pending again."""
 
     tenant_id: str
     job_id: str
@@ -37,11 +37,11 @@ class Bells:
         self._backend = backend
         self._queues: dict[str, Queue] = {}
 
-    def ring(self, tenant: str, lease: Lease) -> None:
-        """Tell dispatchers when the lease is of a job's task that has ended; a failure is made good by their looks."""
-        if lease.outcome is None or lease.job_id is None or lease.task_id is None or not lease.queue:
+    def ring(self, tenant: str, lease: Lease, *, state: str) -> None:
+        """Tell dispatchers the state of a task when it is a job's; a failure is made good by their looks."""
+        if lease.job_id is None or lease.task_id is None or not lease.queue:
             return
-        wake_up = WakeUp(tenant, lease.job_id, lease.task_id, lease.outcome.state)
+        wake_up = WakeUp(tenant, lease.job_id, lease.task_id, state)
         try:
             self._queue(lease.queue).send([OutgoingMessage(msgspec.json.encode(wake_up))])
         except PostroadError as error:

@@ -23,7 +23,11 @@ from postroad.tasks.telling import tell
 
 
 class TaskWorker:
-    """Runs the tasks of one queue, `concurrency` at a time, until it is stopped."""
+    """Runs the tasks of one queue, `concurrency` at a time, until it is stopped.
+
+    A task whose name it does not know is handed back for `unknown_grace` seconds, counted from `Task Pending`, so that
+    workers of another version may take it; then it fails. With `until_idle` it fails at once.
+    """
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class TaskWorker:
         pass_env: Sequence[str] = (),
         max_output_bytes: int = 5_242_880,
         child_reuse: int = 1,
+        unknown_grace: float = 600.0,
         worker_id: str | None = None,
         journal: Appends | None = None,
     ) -> None:
@@ -55,7 +60,7 @@ class TaskWorker:
             extension_interval=extension_interval, timeout=timeout, kill_grace=kill_grace, max_attempts=max_attempts,
             retry_base=retry_base, retry_cap=retry_cap, drain_timeout=drain_timeout,
             pass_env=pass_env if isinstance(pass_env, str) else tuple(pass_env),  # type: ignore[arg-type]  # refused
-            max_output_bytes=max_output_bytes, child_reuse=child_reuse,
+            max_output_bytes=max_output_bytes, child_reuse=child_reuse, unknown_grace=unknown_grace,
         )  # fmt: skip
         who = party(tenant_id, app)
         self.worker_id = check_worker_id(_new_id() if worker_id is None else worker_id)

@@ -15,7 +15,7 @@ from postroad.journal.overflow import Overflow
 from postroad.journal.stored import StoredJournal
 from postroad.queues import Queue
 from postroad.queues.memory import MemoryQueues
-from postroad.settings import default_stage
+from postroad.settings import default_stage, events_ttl_days
 from postroad.streams import Stream
 from postroad.streams.memory import MemoryStreams
 from postroad.topics.memory import MemoryTopics
@@ -45,7 +45,7 @@ class MemoryGround:
         self.items = MemoryItems()
         self.blobs = MemoryBlobs(clock)
         self._records = MemoryRecords()
-        self.journal = StoredJournal(self._records, Overflow(self.blobs), clock=clock)
+        self.journal = StoredJournal(self._records, Overflow(self.blobs), clock=clock, ttl_days=events_ttl_days())
 
     def queue_tags(self) -> QueueTags | None:
         """None: abandoned queues are removed by the store itself."""

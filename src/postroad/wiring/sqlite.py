@@ -16,7 +16,7 @@ from postroad.journal.sqlite import SQLiteRecords
 from postroad.journal.stored import StoredJournal
 from postroad.queues import Queue
 from postroad.queues.sqlite import SQLiteQueues
-from postroad.settings import default_stage
+from postroad.settings import default_stage, events_ttl_days
 from postroad.streams import Stream
 from postroad.streams.sqlite import SQLiteStreams
 from postroad.topics.sqlite import SQLiteTopics
@@ -37,6 +37,8 @@ class SQLiteGround:
 
     def __init__(self, path: Path, *, clock: Clock, trail_keep: int) -> None:
         self.stage = default_stage()
+        # Before the file is opened, so that a wrong one leaves nothing behind.
+        ttl_days = events_ttl_days()
         self._engine = Engine(path, clock=clock)
         path = self._engine.path
         self.url = file_url(path)
@@ -51,7 +53,7 @@ class SQLiteGround:
         except BaseException:
             self._engine.close()
             raise
-        self.journal = StoredJournal(records, Overflow(self.blobs), clock=clock)
+        self.journal = StoredJournal(records, Overflow(self.blobs), clock=clock, ttl_days=ttl_days)
 
     def queue_tags(self) -> QueueTags | None:
         """None: abandoned queues are removed by the store itself."""

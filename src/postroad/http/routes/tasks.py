@@ -8,7 +8,7 @@ from litestar import Response, get, post
 from litestar.openapi.spec import Example
 from litestar.params import Body, PathParameter, QueryParameter
 
-from postroad.documents import submitted, task_document
+from postroad.documents import event_item, submitted, task_document
 from postroad.errors import InvalidTask, NotFound
 from postroad.http import work_forms as forms
 from postroad.http.answers import answers
@@ -77,7 +77,7 @@ async def show_task_history(
             cursor=after,
         )  # fmt: skip
         following = None if page.cursor is None else context.cursors.seal(of, page.cursor)
-        return {"items": [event.to_item() for event in page.events], "next_cursor": following}
+        return {"items": [event_item(event) for event in page.events], "next_cursor": following}
 
     return Response(await context.run(look))
 

@@ -26,7 +26,7 @@ def written(value: Any) -> dict[str, Any]:
 
 
 def written_document(value: dict[str, Any]) -> dict[str, Any]:
-    """An object as an attribute: as a map, or as JSON text where it is one that DynamoDB's maps cannot hold."""
+    """An object as an attribute: as a map, or as JSON text where a map of DynamoDB would refuse or change it."""
     return written(value) if _fits(value, _MAX_LEVELS) else {"S": msgspec.json.encode(value).decode()}
 
 
@@ -51,7 +51,8 @@ def _fits(value: Any, levels: int) -> bool:
     if isinstance(value, int):
         return -_TOO_LARGE < value < _TOO_LARGE
     if isinstance(value, float):
-        return value == 0 or _SMALLEST <= abs(value) <= _LARGEST
+        # DynamoDB gives back 1.0 as 1.
+        return not value.is_integer() and _SMALLEST <= abs(value) <= _LARGEST
     if isinstance(value, dict):
         return levels > 0 and "" not in value and all(_fits(child, levels - 1) for child in value.values())
     return not isinstance(value, list) or (levels > 0 and all(_fits(child, levels - 1) for child in value))

@@ -60,6 +60,18 @@ class DynamoRecords:
             )
         return "Item" in answer
 
+    @property
+    def expires_itself(self) -> bool:
+        """DynamoDB removes items whose `ttl` is over."""
+        return True
+
+    def remove(self, events: Sequence[JournalEvent]) -> None:
+        """Forget these events; one that is not there changes nothing."""
+        sent = [Sent({name: keys_of(event)[name] for name in ("PK", "SK")}) for event in events]
+        for result in deliver(sent, self._delete, most=1, most_bytes=1):
+            if isinstance(result, PostroadError):
+                raise result
+
     def read(self, question: Question, low: bytes, high: bytes, limit: int) -> list[JournalEvent]:
         """Up to `limit` events between two places, both of them outside."""
         if _first_time(low) > _last_time(high):
@@ -79,6 +91,11 @@ class DynamoRecords:
                 )
             except self._client.exceptions.ConditionalCheckFailedException:
                 return [False]
+        return [True]
+
+    def _delete(self, keys: list[dict[str, Any]]) -> list[bool]:
+        with translated("DynamoDB delete of an event", self._known):
+            self._client.delete_item(TableName=self._table, Key=_written(keys[0]))
         return [True]
 
     def _in_order(self, question: Question, low: bytes, high: bytes, limit: int) -> Iterator[JournalEvent]:

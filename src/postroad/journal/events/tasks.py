@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from postroad.journal.events.fields import Count, Id, Milliseconds, Number, Properties, Seconds
+from postroad.journal.events.fields import Count, Id, Milliseconds, Number, Properties, Seconds, TimeoutMs
 
 
 class TaskProperties(Properties, frozen=True, kw_only=True):
@@ -24,6 +24,7 @@ class TaskPending(TaskProperties, frozen=True, kw_only=True):
     depends_on: list[str] | None = None
     input: dict[str, Any] | None = None
     dependency_outputs: dict[str, Any] | None = None
+    timeout_ms: TimeoutMs | None = None
 
 
 class TaskProcessingStarted(TaskProperties, frozen=True, kw_only=True):

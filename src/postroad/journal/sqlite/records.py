@@ -30,6 +30,12 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 _LAST: Final = "SELECT max(id) FROM journal_event"
 _SINCE: Final = "SELECT tenant, place FROM journal_event WHERE id > ?"
 _HAS: Final = "SELECT 1 FROM journal_event WHERE tenant = ? AND place = ?"
+_REMOVE: Final = "DELETE FROM journal_event INDEXED BY journal_pk WHERE (tenant, place) IN (VALUES (?, ?))"
+_FORGET_TASK: Final = """
+DELETE FROM journal_task WHERE entity IN (VALUES (?)) AND NOT EXISTS (
+    SELECT 1 FROM journal_event INDEXED BY journal_gsi1 WHERE journal_event.entity = journal_task.entity
+)
+"""
 
 Row = tuple[int, int, int, int, bytes, int, int | None, int, bytes]
 """Tenant, entity, app, type, place, time of receipt, ttl, checksum and body."""
@@ -61,6 +67,16 @@ class SQLiteRecords:
 
         return self._engine.read(look)
 
+    @property
+    def expires_itself(self) -> bool:
+        """A file forgets nothing by itself."""
+        return False
+
+    def remove(self, events: Sequence[JournalEvent]) -> None:
+        """Forget these events, and the kept states of tasks that have none any more."""
+        # Lost to a power cut, it is done again; on a full disk it makes room.
+        self._engine.write(lambda tx: self._remove(tx.connection, events), durable=False)
+
     def read(self, question: Question, low: bytes, high: bytes, limit: int) -> list[JournalEvent]:
         """Up to `limit` events between two places, both of them outside."""
         statement = (BACKWARD if question.descending else FORWARD)[question.index]
@@ -75,6 +91,17 @@ class SQLiteRecords:
     def states(self, tenant: str, *, app: str | None, since: int | None) -> Iterable[tuple[str, str]]:
         """Request id and state of each task with an event in the app and at or after `since`."""
         return read_states(self._engine, self._scopes, tenant, app=app, since=since)
+
+    def _remove(self, connection: apsw.Connection, events: Sequence[JournalEvent]) -> None:
+        tenants: dict[str, list[int] | None] = {}
+        for event in events:
+            if event.tenant_id not in tenants:
+                tenants[event.tenant_id] = self._scopes.find(connection, [event.tenant_id])
+        rows = [(*tenant, _place(event)) for event in events if (tenant := tenants[event.tenant_id]) is not None]
+        run_many(connection, _REMOVE, rows)
+        names = {names_of(event)[1] for event in events if event.entity_type == TASK}
+        tasks = [found for name in sorted(names) if (found := self._scopes.find(connection, [name])) is not None]
+        run_many(connection, _FORGET_TASK, [tuple(task) for task in tasks])
 
     def _add(
         self, tx: Transaction, entries: Sequence[Entry], received_at: int, ttl: int | None

@@ -9,7 +9,7 @@ import pytest
 
 from postroad.blobs import BlobRef
 from postroad.errors import EventTooLarge, OverflowMismatch
-from postroad.journal import JournalEvent
+from postroad.journal import JournalEvent, task_state
 from postroad.testing.journal.ground import GroundedTests, JournalGround, add, completed, made, pending
 
 LARGE = "x" * 210_000
@@ -99,6 +99,27 @@ class Overflowing(GroundedTests):
         assert noticed.value.event_id == event.event_id
         assert len(ground.journal.query("PK", tenant="acme", raw=True).events) == 2
         assert ground.journal.latest("acme", "TASK", "req-2") is not None
+        found = {each.event_id: each for each in ground.journal.query("PK", tenant="acme").events}
+        assert found[other.event_id].overflow_error is None
+        assert found[other.event_id].properties == other.properties
+        assert str(event.event_id) in (found[event.event_id].overflow_error or "")
+        assert "_s3Overflow" in found[event.event_id].properties
+        with pytest.raises(OverflowMismatch):
+            task_state(ground.journal, "acme", "req-1")
+        state = task_state(ground.journal, "acme", "req-1", raw=True)
+        assert state is not None
+        assert state.state == "completed"
+
+    def test_a_blob_of_the_input_that_is_altered_hides_no_output(self, ground: JournalGround) -> None:
+        event = pending("req-1", 1, properties={"input": {"large": LARGE}})
+        add(ground.journal, [event, completed("req-1", 2, output="done")])
+        ref = blob_of(ground, event)
+        ground.blobs.put(ref.key, b"altered")
+
+        state = task_state(ground.journal, "acme", "req-1")
+
+        assert state is not None
+        assert (state.state, state.output) == ("completed", "done")
 
     def test_appending_again_leaves_the_blob_as_it_was(self, ground: JournalGround) -> None:
         event = completed("req-1", output=LARGE)

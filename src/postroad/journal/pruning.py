@@ -1,0 +1,140 @@
+"""Pruning: old events are removed in small steps; those of running tasks and open jobs stay.
+
+A task or job goes as a whole: nothing of it is removed before its last event is old enough, and nothing of a job's
+tasks before the job itself may go. On DynamoDB the table's own time to live removes events; there only an operator
+prunes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
+
+import msgspec
+
+from postroad.errors import InvalidInput, NotSupported
+from postroad.journal.event import JournalEvent
+from postroad.journal.folding import fold
+from postroad.journal.port import Entity, Journal
+from postroad.journal.states import JOB, TASK, every_event, task_history
+
+DAY_MS: Final = 86_400_000
+_PAGE: Final = 500
+_MOST_PAGES: Final = 4
+_JOB_IS_OVER: Final = frozenset({"Job Completed", "Job Cancelled"})
+
+
+@runtime_checkable
+class Removes(Protocol):
+    """A journal that can forget events."""
+
+    @property
+    def keeps_days(self) -> int | None:
+        """After how many days somebody has to remove an event; None: never, or the store does it by itself."""
+        ...
+
+    def remove(self, events: Sequence[JournalEvent]) -> None:
+        """Forget these events, read with `raw`, and their blobs."""
+        ...
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """How many old events were removed, and how many were kept because their task or job is not over."""
+
+    removed: int = 0
+    kept: int = 0
+
+
+def prune(journal: Journal, tenant: str, *, before: int, told: Callable[[Pruned], Any] = lambda so_far: None) -> Pruned:
+    """Remove all events of the tenant that happened before a moment in milliseconds.
+
+    Args:
+        journal: Where the events are.
+        tenant: Whose events.
+        before: The moment; events at it and after it stay.
+        told: Hears after each step how far it is.
+
+    Raises:
+        InvalidInput: `before` is not a moment in milliseconds.
+        NotSupported: The journal cannot forget events.
+    """
+    if type(before) is not int:
+        raise InvalidInput(f"before: {before!r} is not a whole number of milliseconds since 1970", field="before")
+    total = Pruned()
+    for _, step in _steps(journal, tenant, before=before):
+        total = Pruned(total.removed + step.removed, total.kept + step.kept)
+        told(total)
+    return total
+
+
+class Expiry:
+    """Removes what is older than the journal keeps it, a few events at a time, round after round."""
+
+    def __init__(self, journal: Journal, tenant: str) -> None:
+        self._journal = journal
+        self._tenant = tenant
+        self._reached: int | None = None
+        """The time of the last event that was looked at; None at the beginning of a round."""
+
+    def step(self, now: int) -> int:
+        """Look at the next few events and return how many were removed."""
+        if not isinstance(self._journal, Removes) or self._journal.keeps_days is None:
+            return 0
+        before = now - self._journal.keeps_days * DAY_MS
+        steps = _steps(self._journal, self._tenant, start=self._reached, before=before, received_before=before)
+        removed, self._reached = 0, None
+        for _, (reached, step) in zip(range(_MOST_PAGES), steps, strict=False):
+            removed, self._reached = removed + step.removed, reached
+        return removed
+
+
+def _steps(
+    journal: Journal, tenant: str, *, before: int, start: int | None = None, received_before: int | None = None
+) -> Iterator[tuple[int | None, Pruned]]:
+    """Remove page after page, each in a short commit of its own; with each the time it reached, None at the end."""
+    if not isinstance(journal, Removes):
+        raise NotSupported("this journal cannot forget events")
+    living = _Living(journal, tenant, before)
+    cursor = None
+    while True:
+        page = journal.query("PK", tenant=tenant, start=start, end=before - 1, limit=_PAGE, cursor=cursor, raw=True)
+        old = [event for event in page.events if received_before is None or (event.received_at or 0) < received_before]
+        over = [event for event in old if (event.entity_type, event.entity_id) not in living]
+        journal.remove(over)
+        cursor = page.cursor
+        yield None if cursor is None else page.events[-1].timestamp, Pruned(len(over), len(page.events) - len(over))
+        if cursor is None:
+            return
+
+
+class _Living:
+    """The tasks and jobs of which nothing may be removed yet."""
+
+    def __init__(self, journal: Journal, tenant: str, before: int) -> None:
+        self._journal = journal
+        self._tenant = tenant
+        self._before = before
+        self._known: dict[Entity, bool] = {}
+
+    def __contains__(self, entity: Entity) -> bool:
+        if entity[0] not in (TASK, JOB):
+            return False
+        if entity not in self._known:
+            self._known[entity] = self._task_lives(entity[1]) if entity[0] == TASK else self._job_lives(entity[1])
+        return self._known[entity]
+
+    def _task_lives(self, request_id: str) -> bool:
+        job_id, dot, _ = request_id.partition(".")
+        if dot and (JOB, job_id) in self:
+            return True
+        events = task_history(self._journal, self._tenant, request_id, raw=True)
+        state = fold(events)
+        return self._is_young(events) or (state is not None and state.state in ("pending", "processing"))
+
+    def _job_lives(self, job_id: str) -> bool:
+        events = list(every_event(self._journal, "GSI1", tenant=self._tenant, entity=(JOB, job_id), raw=True))
+        is_open = bool(events) and not any(event.event_type in _JOB_IS_OVER for event in events)
+        return is_open or self._is_young(events)
+
+    def _is_young(self, events: Sequence[JournalEvent]) -> bool:
+        return bool(events) and events[-1].timestamp >= self._before
