@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import postroad
 from benchmarks import ours
+from benchmarks.emulator import REGION, running, version
 from benchmarks.frame import Load, Loads, Open, Opened, Row, Side, WrongResult
+from benchmarks.limits import limit
+from benchmarks.sqs import CREDENTIALS, counted_requests
 from postroad.jobs import JobDispatcher, Jobs
-from postroad.tasks import ensure_queues
+from postroad.jobs.roles import duties
+from postroad.tasks import TaskWorker, ensure_queues
 from postroad.tasks.books import Books
 from postroad.tasks.recording import Scribe, TaskId
+from postroad.tasks.registry import TaskRegistry
+from postroad.tasks.roles import Rounds
 
 TENANT, APP = "bench", "bench"
 Shape = Callable[[int], list[dict[str, Any]]]
@@ -137,7 +146,84 @@ _THOUSANDS = Loads(
     full=Load(messages=5_000, crowd=1_000), quick=Load(messages=1_000, crowd=250), smallest=Load(messages=12, crowd=6)
 )
 
+
+@contextmanager
+def _on_aws(directory: Path) -> Iterator[postroad.Backend]:
+    """A backend on emulated AWS with a journal and the queues of tasks."""
+    with ExitStack() as stack:
+        endpoint = stack.enter_context(running(directory))
+        stack.enter_context(mock.patch.dict(os.environ, CREDENTIALS))
+        backend = stack.enter_context(postroad.connect(f"aws://{REGION}?endpoint_url={endpoint}&stage=bench"))
+        backend.journal().init()
+        ensure_queues(backend)
+        yield backend
+
+
+@contextmanager
+def _looking(directory: Path, load: Load) -> Iterator[Opened]:
+    """Requests of a look at a job of which one task is pending and all others wait for it."""
+    tasks = [_task(number, [0] if number else []) for number in range(load.crowd)]
+    with _on_aws(directory) as backend:
+        jobs = Jobs(backend, tenant_id=TENANT, app=APP)
+        jobs.submit_job(tasks[:_AT_ONCE], job_id="wide")
+        for first in range(_AT_ONCE, load.crowd, _AT_ONCE):
+            jobs.add_tasks("wide", tasks[first : first + _AT_ONCE])
+        dispatcher = JobDispatcher(backend, tenant_id=TENANT, app=APP)
+
+        def run() -> float:
+            with counted_requests() as requests:
+                dispatcher.dispatch("wide")
+            return float(len(requests))
+
+        yield Opened(run)
+
+
+@contextmanager
+def _idling(directory: Path, load: Load) -> Iterator[Opened]:
+    """Requests a minute of a worker with nothing to do, its roles included; one long run counts for every round."""
+    with _on_aws(directory) as backend:
+        worker = TaskWorker(backend, tenant_id=TENANT, app=APP, registry=TaskRegistry())
+        thread = threading.Thread(target=worker.run)
+        with Rounds(duties(backend, tenant_id=TENANT, app=APP)):
+            thread.start()
+            # What opening costs is not what idling costs.
+            time.sleep(_SETTLE_SECONDS)
+            with counted_requests() as requests:
+                time.sleep(load.crowd)
+            worker.stop()
+            thread.join()
+        per_minute = len(requests) * 60 / load.crowd
+        yield Opened(lambda: per_minute)
+
+
+_WAITING = Loads(
+    full=Load(messages=1, crowd=100), quick=Load(messages=1, crowd=100), smallest=Load(messages=1, crowd=60)
+)
+_SECONDS = Loads(
+    full=Load(messages=0, crowd=300), quick=Load(messages=0, crowd=150), smallest=Load(messages=0, crowd=3)
+)
+_SETTLE_SECONDS = 2.0
+
 ROWS = [
+    Row(
+        name="jobs-aws-calls",
+        unit="ratio",
+        target=1.0,
+        loads=_WAITING,
+        what="HTTP requests of a look at a job of 100 tasks of which 99 wait (fewer is better)",
+        ours=Side(label="postroad", package="postroad", needs=version, open=_looking),
+        peer=limit("limit of 5", 5.0),
+    ),
+    Row(
+        name="worker-idle-calls",
+        unit="ratio",
+        target=1.0,
+        loads=_SECONDS,
+        what="HTTP requests a minute of an idle worker with all roles on AWS (fewer is better)",
+        ours=Side(label="postroad", package="postroad", needs=version, open=_idling),
+        peer=limit("limit of 10", 10.0),
+        note="one run, whose figure stands for all rounds",
+    ),
     _row("jobs-chain", "a chain of 1,000 tasks beside one of 50, per task", chain, _THOUSAND),
     _row("jobs-fan", "1 task, 998 behind it and 1 behind these, beside 1, 48 and 1, per task", fan, _THOUSAND),
     _row("jobs-layers", "1,000 tasks in layers of 50 beside 50 in layers of 10, per task", layers, _THOUSAND),

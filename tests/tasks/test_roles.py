@@ -76,6 +76,18 @@ def test_a_role_that_raises_runs_again_after_a_pause_and_logs_each_change_once(
     assert changes == ["worker_role_failed", "worker_role_recovered"]
 
 
+def test_a_role_that_takes_long_keeps_no_other_one_waiting() -> None:
+    over, other = threading.Event(), Failing(0, KeyError())
+
+    def slow() -> int:
+        over.wait()
+        return 0
+
+    with Rounds([Role("slow", 0.0, slow), Role("other", 0.01, other)]):
+        eventually(lambda: len(other.done_at) > 5)
+        over.set()
+
+
 def test_a_thread_of_roles_that_ends_is_told_of_and_raised() -> None:
     ended = threading.Event()
 
@@ -108,7 +120,7 @@ def test_an_odd_row_ends_no_role(bench: Bench, logged: Logged) -> None:
 
     with Rounds(duties(bench.backend, tenant_id=TENANT, app=APP)):
         eventually(lambda: state("order:42") == "failed" and bench.backend.queue("tasks").stats().visible == 1)
-        # The dispatcher is on the same thread, and still hears wake-ups.
+        # The dispatcher still hears wake-ups.
         wake_ups = bench.backend.queue("tasks-dispatch")
         wake_ups.send([OutgoingMessage(b"no wake-up")])
         eventually(lambda: wake_ups.stats().visible + wake_ups.stats().in_flight == 0)

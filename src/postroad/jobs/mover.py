@@ -111,10 +111,18 @@ class Mover:
         if held.job.is_over:
             self.jobs.close(job_id)
             return DispatchResult()
-        begun = [*self._begin_again(job_id, held, board), *self._begin_ready(job_id, board, board.graph.tasks)[0]]
-        if self._finish(job_id):
+        leases = self.leases(job_id)
+        waiting = [task_id for task_id in board.graph.tasks if task_id not in leases]
+        states = self._states(job_id, board.graph, leases)
+        for task_id, state in states.items():
+            if state == "completed":
+                board.note_completed(task_id)
+        begun = [
+            *self._begin_again(job_id, held, board, states),
+            *self._begin_ready(job_id, board, waiting, states=states)[0],
+        ]
+        if self._finish(job_id, states):
             return DispatchResult(begun, completed=True)
-        states = self.states(job_id, board.graph)
         is_failed = any(fails(held.job, task_id, state) for task_id, state in states.items())
         failed = self._note_failure(job_id) if is_failed is not held.job.failure_told else None
         if is_failed and held.job.failure_told and not begun and _rests(states):
@@ -124,18 +132,31 @@ class Mover:
     def state(self, job_id: str, task_id: str) -> str | None:
         """The state of a task: by its lease, else by the events that somebody without one has recorded."""
         held = self.lease(job_id, task_id)
-        if held is None:
-            return None
-        if held.lease.outcome is not None:
-            return held.lease.outcome.state
-        told = task_state(self.journal, self.tenant, request_id_of(job_id, task_id), raw=True)
-        if told is not None and told.run == held.lease.run and told.last_event_type in TERMINAL:
-            return told.state
-        return "pending" if held.lease.owner is None else "processing"
+        return None if held is None else self._state(job_id, task_id, held.lease)
 
     def states(self, job_id: str, graph: Graph) -> dict[str, str | None]:
         """The state of every task; None for one that was never begun."""
-        return {task_id: self.state(job_id, task_id) for task_id in graph.tasks}
+        return self._states(job_id, graph, self.leases(job_id))
+
+    def leases(self, job_id: str) -> dict[str, Held]:
+        """The leases of all tasks of the job that were ever begun."""
+        return self.tasks.read_many(self.tenant, request_id_of(job_id, ""))
+
+    def _states(self, job_id: str, graph: Graph, leases: Mapping[str, Held]) -> dict[str, str | None]:
+        return {
+            task_id: self._state(job_id, task_id, leases[task_id].lease) if task_id in leases else None
+            for task_id in graph.tasks
+        }
+
+    def _state(self, job_id: str, task_id: str, lease: Lease) -> str:
+        if lease.outcome is not None:
+            return lease.outcome.state
+        if lease.is_live(self.scribe.now_ms() / 1_000):
+            return "processing"
+        told = task_state(self.journal, self.tenant, request_id_of(job_id, task_id), raw=True)
+        if told is not None and told.run == lease.run and told.last_event_type in TERMINAL:
+            return told.state
+        return "pending" if lease.owner is None else "processing"
 
     def lease(self, job_id: str, task_id: str) -> Held | None:
         """The lease of a task; None when it was never begun."""
@@ -165,20 +186,28 @@ class Mover:
         held = self.jobs.read(job_id)
         return (None, None) if held is None else (held, self.boards.get(job_id, held.job))
 
-    def _is_completed(self, job_id: str) -> Callable[[str], bool]:
+    def _is_completed(self, job_id: str, states: Mapping[str, str | None] | None) -> Callable[[str], bool]:
+        """Tells whether a task is completed: as one look at all of them saw it, or else by a look of its own."""
+
         def ask(task_id: str) -> bool:
-            return self.state(job_id, task_id) == "completed"
+            return (self.state(job_id, task_id) if states is None else states.get(task_id)) == "completed"
 
         return ask
 
     def _begin_ready(
-        self, job_id: str, board: Board, tasks: Iterable[str], *, known: Mapping[str, Any] | None = None
+        self,
+        job_id: str,
+        board: Board,
+        tasks: Iterable[str],
+        *,
+        known: Mapping[str, Any] | None = None,
+        states: Mapping[str, str | None] | None = None,
     ) -> tuple[list[str], bool]:
         """Begin those of the tasks that were never begun and wait for nothing any more; which ones.
 
         The second tells whether there was one whose needs ended before the journal shows what they returned.
         """
-        begun, hidden, is_completed = list[str](), False, self._is_completed(job_id)
+        begun, hidden, is_completed = list[str](), False, self._is_completed(job_id, states)
         for task_id in tasks:
             if not board.is_ready(task_id, is_completed) or self.lease(job_id, task_id) is not None:
                 continue
@@ -189,9 +218,11 @@ class Mover:
                 begun.append(task_id)
         return begun, hidden
 
-    def _begin_again(self, job_id: str, held: HeldJob, board: Board) -> list[str]:
+    def _begin_again(
+        self, job_id: str, held: HeldJob, board: Board, states: Mapping[str, str | None] | None = None
+    ) -> list[str]:
         """Begin the next run of tasks that a resume named; which ones."""
-        begun, left, is_completed = list[str](), dict[str, int](), self._is_completed(job_id)
+        begun, left, is_completed = list[str](), dict[str, int](), self._is_completed(job_id, states)
         for task_id, run in held.job.resuming.items():
             lease = self.lease(job_id, task_id)
             if lease is None or lease.lease.run >= run:
@@ -254,13 +285,13 @@ class Mover:
             if self.jobs.write(job_id, job, events, expect=held, is_open=True) is not None:
                 return failed
 
-    def _finish(self, job_id: str) -> bool:
+    def _finish(self, job_id: str, states: Mapping[str, str | None] | None = None) -> bool:
         """Complete the job if all of its tasks are completed; whether this call did it."""
         while True:
             held, board = self._open(job_id)
             if held is None or board is None or held.job.is_over:
                 return False
-            if not board.is_finished(self._is_completed(job_id)):
+            if not board.is_finished(self._is_completed(job_id, states)):
                 return False
             statuses = dict.fromkeys(board.graph.tasks, "completed")
             event = self.event(JOB_COMPLETED, job_id, totalTasks=held.job.total, taskStatuses=statuses)

@@ -10,7 +10,9 @@ import msgspec
 from postroad.jobs.books import Job
 from postroad.jobs.graph import GraphTask, request_id_of
 from postroad.jobs.mover import Mover, fails
+from postroad.journal.folding import EVENT_TO_STATE
 from postroad.journal.states import task_state
+from postroad.tasks.leases import Held
 
 PROGRESS: Final = ("waiting", "pending", "processing", "completed", "failed", "cancelled")
 
@@ -62,7 +64,8 @@ def status_of(mover: Mover, job_id: str, job: Job) -> JobStatus:
     """The job as journal and item tell it."""
     board = mover.boards.get(job_id, job)
     graph = mover.boards.graph(job_id) if board is None else board.graph
-    tasks = [_task_status(mover, job_id, task) for task in graph.tasks.values()]
+    leases = mover.leases(job_id)
+    tasks = [_task_status(mover, job_id, task, leases.get(task.task_id)) for task in graph.tasks.values()]
     progress = {name: sum(task.status == name for task in tasks) for name in PROGRESS}
     return JobStatus(
         job_id=job_id, status=_status(job, tasks), total_tasks=job.total, progress=progress, created_at=job.created_at,
@@ -77,15 +80,26 @@ def _status(job: Job, tasks: Iterable[JobTaskStatus]) -> str:
     return "partial_failure" if any(fails(job, task.task_id, task.status) for task in tasks) else "processing"
 
 
-def _task_status(mover: Mover, job_id: str, task: GraphTask) -> JobTaskStatus:
+def _task_status(mover: Mover, job_id: str, task: GraphTask, held: Held | None) -> JobTaskStatus:
     request_id = request_id_of(job_id, task.task_id)
-    state = task_state(mover.journal, mover.tenant, request_id, raw=True)
+    status, last_event_type, last_event_at = _told(mover, request_id, held)
     return JobTaskStatus(
         task_id=task.task_id,
         request_id=request_id,
         name=task.name,
         depends_on=list(task.depends_on),
-        status="waiting" if state is None else state.state,
-        last_event_type=None if state is None else state.last_event_type,
-        last_event_at=None if state is None else state.last_event_at,
+        status=status,
+        last_event_type=last_event_type,
+        last_event_at=last_event_at,
     )
+
+
+def _told(mover: Mover, request_id: str, held: Held | None) -> tuple[str, str | None, int | None]:
+    """The state of a task with its last event: as its lease has it, or as the journal does where the lease is older."""
+    if held is None:
+        return "waiting", None, None
+    lease = held.lease
+    if lease.last_event_type is not None:
+        return EVENT_TO_STATE[lease.last_event_type], lease.last_event_type, lease.last_event_at
+    state = task_state(mover.journal, mover.tenant, request_id, raw=True)
+    return ("waiting", None, None) if state is None else (state.state, state.last_event_type, state.last_event_at)

@@ -259,7 +259,10 @@ class Attempt:
         until = lease_end(shop.now(), shop.config.visibility_extension)
         try:
             while True:
-                lease = msgspec.structs.replace(held.lease, effective_until=until)
+                lease = msgspec.structs.replace(
+                    held.lease, effective_until=until, last_event_type=HEARTBEAT,
+                    last_event_at=shop.scribe.now_ms(),
+                )  # fmt: skip
                 written = shop.books.put(self.task.tenant_id, self.task.request_id, lease, expect=held)
                 if written.ok:
                     self._held = written.held

@@ -23,6 +23,7 @@ from postroad.tasks.waking import Bells
 
 Then = Callable[[bool], None]
 _INLINE_BYTES = 200_000
+_PAGE = 500
 _encode = msgspec.json.Encoder().encode
 LEASES = "leases/"
 decode_lease = msgspec.json.Decoder(Lease).decode
@@ -68,6 +69,16 @@ class Books:
         """The lease as it stands."""
         return _held(self._items.get(lease_key(tenant, request_id)))
 
+    def read_many(self, tenant: str, prefix: str) -> dict[str, Held]:
+        """The leases of all tasks whose request id begins like this, by what follows; one request for many."""
+        start, cursor = lease_key(tenant, prefix), None
+        found: dict[str, Held] = {}
+        while True:
+            page = self._items.scan(start, limit=_PAGE, cursor=cursor)
+            found.update({item.key.removeprefix(start): held for item in page.items if (held := _held(item))})
+            if (cursor := page.cursor) is None:
+                return found
+
     def write(
         self,
         tenant: str,
@@ -82,6 +93,7 @@ class Books:
         key = lease_key(tenant, request_id)
         version = _version(expect)
         due = [*self._owed(lease), *events]
+        lease = lease.with_last_of(events)
         if self.together:
             with suppress(PostroadError):
                 written = self._write_together(key, lease, due, version, then)

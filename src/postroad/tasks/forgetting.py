@@ -20,6 +20,11 @@ class Forgetting:
         self._prefix = leases_of(tenant)
         self._cursor: str | None = None
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a round has begun and not ended."""
+        return self._cursor is not None
+
     def step(self, now_ms: int) -> int:
         """Look at the next few; how many were forgotten."""
         page = self._items.scan(self._prefix, limit=_AT_ONCE, cursor=self._cursor)

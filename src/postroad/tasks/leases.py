@@ -7,6 +7,7 @@ owner and token, so that a worker that slept through its lease changes nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -60,10 +61,20 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     begun_at: int = 0
     """When the run was submitted, in milliseconds."""
     failure: Failure | None = None
+    last_event_type: str | None = None
+    """What was recorded last with a write of this item; None where that is not known."""
+    last_event_at: int | None = None
     owed: list[dict[str, Any]] = []
     """Items of events that may not be in the journal yet."""
     owed_at: BlobRef | None = None
     """Where they are when they are too large."""
+
+    def with_last_of(self, events: Sequence[JournalEvent]) -> Lease:
+        """The lease that knows the last of these events, which are recorded with it."""
+        if not events:
+            return self
+        last = events[-1]
+        return msgspec.structs.replace(self, last_event_type=last.event_type, last_event_at=last.timestamp)
 
     def is_live(self, now: float) -> bool:
         """Whether somebody holds it."""

@@ -5,12 +5,14 @@ It walks in small steps: leases thirty days after their runs ended, events after
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 
-from postroad.errors import InvalidInput, OverflowMismatch
-from postroad.items import Items
+from postroad.errors import InvalidInput, OverflowMismatch, PostroadError
+from postroad.items import ABSENT, Items
 from postroad.journal import Journal, JournalEvent
 from postroad.journal.folding import FAILED, PENDING
 from postroad.journal.overflow import Overflow
@@ -28,9 +30,46 @@ from postroad.tasks.telling import tell
 
 # Events may come an hour late; what is older than that was seen by an earlier look.
 _LATE_MS = 3_900_000
+# How far behind its end the watermark may be: it is written once in so many milliseconds, and not at each look.
+_MARK_EVERY_MS = 600_000
+_FORGET_EVERY_MS = 600_000
 _PAGE = 500
 # So many failures in a row are not the fault of one event.
 _MOST_FAILURES = 3
+
+
+class ReconcilerLease:
+    """Lets one worker of a tenant reconcile at a time, where each look costs requests.
+
+    Whoever holds it renews it with each look; one that died is followed by another when its time is over. Two that hold
+    it for a moment do no harm.
+    """
+
+    def __init__(self, backend: Ground, *, tenant: str, queue: str, seconds: float) -> None:
+        self._items: Items = backend.items()
+        self._clock = backend.clock
+        self._key = f"{tenant}/RECONCILER#{queue}"
+        self._me = uuid.uuid4().hex
+        self._seconds = seconds
+        self._version: int | None = None
+
+    def hold(self) -> bool:
+        """Take or renew the lease; False while another worker has it."""
+        now = self._clock.now().timestamp()
+        value = msgspec.json.encode({"owner": self._me, "until": now + self._seconds})
+        written = self._items.put(self._key, value, expect=ABSENT if self._version is None else self._version)
+        if not written.ok and written.item is not None:
+            known = msgspec.json.decode(written.item.value)
+            if known["owner"] == self._me or known["until"] <= now:
+                written = self._items.put(self._key, value, expect=written.item.version)
+        self._version = written.item.version if written.ok and written.item is not None else None
+        return written.ok
+
+    def give_up(self) -> None:
+        """Let another worker take it at once."""
+        if self._version is not None:
+            with suppress(PostroadError):
+                self._items.delete(self._key, expect=self._version)
 
 
 class Reconciler:
@@ -61,6 +100,8 @@ class Reconciler:
         self._forgetting = Forgetting(self._items, backend.blobs(), self._tenant)
         self._expiry = Expiry(self._journal, self._tenant)
         self._seen: set[tuple[str, int]] = set()
+        self._marked: int | None = None
+        self._forgot_at = 0
 
     def run_once(self) -> int:
         """Send every run that has waited too long without a message, and return how many were sent.
@@ -86,7 +127,9 @@ class Reconciler:
         if errors:
             raise errors[0]
         self._set_watermark(now - self._stale_ms - _LATE_MS)
-        self._forgetting.step(now)
+        if now - self._forgot_at >= _FORGET_EVERY_MS or self._forgetting.is_under_way:
+            self._forgetting.step(now)
+            self._forgot_at = now
         self._expiry.step(now)
         return sent
 
@@ -149,8 +192,12 @@ class Reconciler:
 
     def _watermark(self) -> int | None:
         """Up to when everything was looked at before; None at the first look."""
-        item = self._items.get(self._mark)
-        return None if item is None else msgspec.json.decode(item.value, type=int)
+        if self._marked is None:
+            item = self._items.get(self._mark)
+            self._marked = None if item is None else msgspec.json.decode(item.value, type=int)
+        return self._marked
 
     def _set_watermark(self, moment: int) -> None:
-        self._items.put(self._mark, msgspec.json.encode(moment))
+        if self._marked is None or moment - self._marked >= _MARK_EVERY_MS:
+            self._items.put(self._mark, msgspec.json.encode(moment))
+            self._marked = moment

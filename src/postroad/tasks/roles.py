@@ -15,6 +15,7 @@ from postroad.queues.backoff import Backoff
 from postroad.tasks.telling import tell
 
 _LEAST_PAUSE_SECONDS = 0.5
+_STOP_SECONDS = 5.0
 _chance = random.random
 
 
@@ -25,6 +26,8 @@ class Role:
     name: str
     every: float
     run_once: Callable[[], int]
+    close: Callable[[], object] = lambda: None
+    """Called when the role is over."""
 
 
 @dataclass(slots=True)
@@ -37,11 +40,14 @@ class _Turn:
     error: Exception | None = None
     """Why it failed the last time; None after a success."""
 
-    def take(self) -> int:
+    def take(self, is_over: Callable[[], bool] = lambda: False) -> int:
         """Run the role once. One that raises runs again after a pause; a line is logged when it begins to fail."""
         try:
             done = self.role.run_once()
         except Exception as error:
+            if is_over():
+                # The store was closed meanwhile, and nobody waits for this any more.
+                return 0
             # Whatever it was, it may not happen the next time, and the other roles must not wait for it.
             if self.error is None:
                 tell("worker_role_failed", role=self.role.name, error=f"{type(error).__name__}: {error}")
@@ -57,18 +63,21 @@ class _Turn:
 
 
 class Rounds:
-    """Runs some roles on a thread of its own, each when it is due.
+    """Runs each role on a thread of its own, again whenever it is due: none waits for another.
 
     Args:
         roles: What is to be done.
-        ended: Called when the thread ends although nobody stopped it; whoever left the `with` block then gets an error.
+        ended: Called when a thread ends although nobody stopped it; whoever left the `with` block then gets an error.
     """
 
     def __init__(self, roles: Sequence[Role], *, ended: Callable[[], object] = lambda: None) -> None:
         self._turns = [_Turn(role) for role in roles]
         self._ended = ended
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="postroad-roles", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, args=(turn,), name=f"postroad-{turn.role.name}", daemon=True)
+            for turn in self._turns
+        ]
         self._error: BaseException | None = None
 
     def once(self) -> int:
@@ -80,32 +89,30 @@ class Rounds:
         return done
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._stopping.set()
-        self._thread.join()
+        # A long poll that is under way is not waited for: what it brings comes back by itself.
+        deadline = time.monotonic() + _STOP_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for turn in self._turns:
+            turn.role.close()
         if self._error is not None and error is None:
-            raise thread_ended("the thread of the roles", self._error)
+            raise thread_ended("the thread of a role", self._error)
 
-    def _run(self) -> None:
+    def _run(self, turn: _Turn) -> None:
         try:
             while not self._stopping.is_set():
-                self._walk()
+                turn.take(self._stopping.is_set)
+                self._stopping.wait(max(0.0, turn.due - time.monotonic()))
         except BaseException as error:
             self._error = error
-            tell("worker_roles_ended", error=f"{type(error).__name__}: {error}")
+            tell("worker_roles_ended", role=turn.role.name, error=f"{type(error).__name__}: {error}")
             self._ended()
-
-    def _walk(self) -> None:
-        """Run the roles that are due, then wait for the next one."""
-        now = time.monotonic()
-        for turn in self._turns:
-            if turn.due <= now and not self._stopping.is_set():
-                turn.take()
-        next_due = min((turn.due for turn in self._turns), default=now + 60.0)
-        self._stopping.wait(max(0.0, next_due - time.monotonic()))
 
 
 def thread_ended(what: str, error: BaseException) -> PostroadError:

@@ -166,7 +166,8 @@ class Submissions:
         queue = self._queue
         failed: PostroadError | None = None
         with self._together():
-            written = self._books.put(submission.tenant, submission.request_id, lease, expect=expect)
+            told = lease.with_last_of([submission.pending])
+            written = self._books.put(submission.tenant, submission.request_id, told, expect=expect)
             if not written.ok:
                 return False
             assert written.held is not None
