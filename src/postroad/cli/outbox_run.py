@@ -16,10 +16,10 @@ from postroad.cli.dsn import Dsn
 from postroad.cli.durations import duration
 from postroad.cli.outboxes import Schema, Table, opened
 from postroad.cli.output import write_json
-from postroad.cli.stopping import stopped_by_signals
 from postroad.cli.verbs import add_verb
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.settings import aws_place, no_color, sns_arn
+from postroad.signals import stopped_by_signals
 from postroad.telemetry import configure_logs
 
 if TYPE_CHECKING:
@@ -32,7 +32,13 @@ _DRAIN_SECONDS = 86_400.0
 
 def add_to(app: typer.Typer) -> None:
     """Make the verb part of `postroad outbox`."""
-    add_verb(app, "run", run, example="postroad outbox run --topic events-transfers.fifo --dsn sqlite:///app.db")
+    add_verb(
+        app,
+        "run",
+        run,
+        example="postroad outbox run --topic events-transfers.fifo --dsn sqlite:///app.db",
+        until_stopped=True,
+    )
 
 
 def pauses(text: str) -> tuple[float, ...]:

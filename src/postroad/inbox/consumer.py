@@ -31,8 +31,8 @@ from postroad.queues.acking import Acker
 from postroad.queues.burying import GivenDeadLetters
 from postroad.queues.holding import Holdings
 from postroad.queues.housekeeping import Housekeeper
-from postroad.queues.stopping import stopped_by_sigterm
 from postroad.queues.tally import Tally
+from postroad.signals import stopped_by_sigterm
 
 _BATCH = 10
 _OTHER_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
