@@ -269,6 +269,142 @@ def test_run_drains_the_outbox_onto_the_topic_and_ends_with_its_report(
     assert [body["envelope"]["eventId"] for body in bodies] == ids
 
 
+def test_run_refuses_a_misspelt_topic_and_sends_nothing(postroad: Postroad, record: Callable[..., str]) -> None:
+    with connect("sqlite:///events.db") as backend:
+        backend.topic(TOPIC, fifo=True)
+    record("tr_1")
+
+    refused = postroad(
+        "outbox", "run", "--topic", "events-transfer.fifo", "--url", "sqlite:///events.db", "--dsn", DSN, "--drain"
+    )
+
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.splitlines()[-3:-1] == [
+        'error: topic "events-transfer.fifo" does not exist', f'did you mean "{TOPIC}"?',
+    ]  # fmt: skip
+    assert "--create-topic" in refused.err.splitlines()[-1]
+    assert postroad("outbox", "status", "--dsn", DSN, "--json").document["pending"] == 1
+    with connect("sqlite:///events.db") as backend:
+        assert backend.topics() == [TOPIC]
+
+
+def test_run_makes_a_topic_when_it_is_told_to_and_says_that_nobody_receives_from_it(
+    postroad: Postroad, record: Callable[..., str]
+) -> None:
+    record("tr_1")
+    target = ("--topic", TOPIC, "--url", "sqlite:///events.db", "--dsn", DSN, "--drain")
+
+    made = postroad("outbox", "run", *target, "--create-topic")
+    with connect("sqlite:///events.db") as backend:
+        backend.topic(TOPIC, fifo=True, create=False).subscribe(backend.create_queue(QueueSpec("l.fifo", fifo=True)))
+    heard = postroad("outbox", "run", *target)
+
+    assert (made.code, json.loads(made.out)["sent"]) == (0, 1)
+    assert made.err.count("outbox_no_receivers") == 1
+    assert (heard.code, heard.err.count("outbox_no_receivers")) == (0, 0)
+
+
+def test_what_was_sent_to_the_wrong_topic_is_replayed_to_the_right_one_in_order(
+    postroad: Postroad, record: Callable[..., str]
+) -> None:
+    with connect("sqlite:///events.db") as backend:
+        backend.topic("wrong.fifo", fifo=True)
+        backend.topic(TOPIC, fifo=True).subscribe(backend.create_queue(QueueSpec("ledger.fifo", fifo=True)))
+    ids = [record("tr_1"), record("tr_2"), record("tr_1")]
+    where = ("--url", "sqlite:///events.db", "--dsn", DSN)
+    assert json.loads(postroad("outbox", "run", "--topic", "wrong.fifo", *where, "--drain").out)["sent"] == 3
+    chosen = ("outbox", "replay", "--since", "2020-01-01T00:00:00Z", "--to", TOPIC, *where, *SIGNED, "--json")
+
+    planned = postroad(*chosen, "--dry-run")
+    nothing_yet = postroad("outbox", "audit", "--dsn", DSN, "--json").document["items"]
+    done = postroad(*chosen)
+
+    counts = {"selected": 3, "failed": 0, "held": 0, "last_error": None}
+    assert planned.document == {**counts, "replayed": 0, "dry_run": True}
+    assert nothing_yet == []
+    assert (done.code, done.document) == (0, {**counts, "replayed": 3, "dry_run": False})
+    with connect("sqlite:///events.db") as backend:
+        bodies = [json.loads(message.body) for message in backend.queue("ledger.fifo").peek()]
+    assert [body["envelope"]["eventId"] for body in bodies if body["key"] == {"transferId": "tr_1"}] == ids[::2]
+    assert sorted(body["envelope"]["eventId"] for body in bodies) == sorted(ids)
+    entries = postroad("outbox", "audit", "--dsn", DSN, "--json").document["items"]
+    assert {(each["actor"], each["action"], each["before"], each["after"]) for each in entries} == {
+        ("kim", "replay", "SENT", "SENT")
+    }
+    assert sorted(each["event_id"] for each in entries) == sorted(ids)
+    start, end = AuditLog(Path("postroad-audit.jsonl")).read()
+    assert (start.action, end.action, end.detail["replayed"]) == ("outbox replay", "outbox replay ended", 3)
+
+
+def test_a_replay_that_is_interrupted_says_in_the_audit_how_far_it_came(outbox: Outbox) -> None:
+    with connect("sqlite:///events.db") as backend:
+        backend.topic(TOPIC, fifo=True)
+    with closing(sqlite3.connect("app.db")) as connection, connection:
+        outbox.add_many(connection, [DomainEvent(type="t", key={"k": str(n)}, payload={}) for n in range(20_000)])
+        connection.execute("UPDATE outbox SET state = 'SENT'")
+    arguments = [
+        "outbox",
+        "replay",
+        "--type",
+        "t",
+        "--to",
+        TOPIC,
+        "--url",
+        "sqlite:///events.db",
+        "--dsn",
+        DSN,
+        *SIGNED,
+    ]
+    process = subprocess.Popen([sys.executable, "-m", "postroad", *arguments], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while "1,000 replayed" not in process.stderr.readline():
+        assert process.poll() is None
+
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    _, end = AuditLog(Path("postroad-audit.jsonl")).read()
+    assert (end.action, end.detail["interrupted"]) == ("outbox replay ended", True)
+    assert 1_000 <= end.detail["replayed"] <= len(outbox.audit(limit=20_000)) < 20_000
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--type", "transfers.submitted", "--to", TOPIC, "--by", "kim"),
+        ("--type", "transfers.submitted", "--to", TOPIC, "--by", " ", "--reason", "x"),
+        ("--type", "transfers.submitted", *SIGNED),
+        ("--to", TOPIC, *SIGNED),
+        ("--since", "2026-01-31", "--to", TOPIC, *SIGNED),
+        ("--type", "transfers.submitted", "--to", "events-transfer.fifo", *SIGNED),
+    ],
+)
+def test_a_replay_that_does_not_say_what_where_who_or_why_is_refused(
+    given: tuple[str, ...], postroad: Postroad, record: Callable[..., str]
+) -> None:
+    with connect("sqlite:///events.db") as backend:
+        backend.topic(TOPIC, fifo=True).subscribe(backend.create_queue(QueueSpec("ledger.fifo", fifo=True)))
+    record("tr_1", state="SENT")
+
+    refused = postroad("outbox", "replay", *given, "--url", "sqlite:///events.db", "--dsn", DSN)
+
+    assert refused.code == 2
+    with connect("sqlite:///events.db") as backend:
+        assert backend.queue("ledger.fifo").stats().visible == 0
+
+
+def test_a_replay_that_matches_nothing_is_exit_1(postroad: Postroad, record: Callable[..., str]) -> None:
+    with connect("sqlite:///events.db") as backend:
+        backend.topic(TOPIC, fifo=True)
+    record("tr_1")
+
+    where = ("--to", TOPIC, "--url", "sqlite:///events.db", "--dsn", DSN)
+    outcome = postroad("outbox", "replay", "--type", "transfers.submitted", *where, *SIGNED)
+
+    assert (outcome.code, outcome.out) == (1, f"replayed 0 of 0 to {TOPIC}\n")
+
+
 def test_run_takes_its_policy_its_keys_and_its_number_of_passes(postroad: Postroad, outbox: Outbox) -> None:
     keys = {"current": "k1", "keys": {"k1": base64.b64encode(b"k" * 32).decode()}}
     Path("keys.json").write_text(json.dumps(keys))
@@ -352,8 +488,9 @@ def test_a_running_dispatcher_shows_its_metrics_and_stops_clean(
     outbox: Outbox, record: Callable[..., str], free_port: int
 ) -> None:
     arguments = ["outbox", "run", "--topic", TOPIC, "--url", "sqlite:///events.db", "--dsn", DSN, "--poll", "0.1"]
+    arguments += ["--create-topic", "--metrics-port", str(free_port), "--service", "cts"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "postroad", *arguments, "--metrics-port", str(free_port), "--service", "cts"],
+        [sys.executable, "-m", "postroad", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"},
     )  # fmt: skip
     event_id = record("tr_1")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Protocol
 
-from postroad.errors import QueueNotFound
+from postroad.errors import NotPermitted, QueueNotFound
 from postroad.operations.audit import AuditLog
 from postroad.operations.live_databases import dsn_findings, engine_findings
 from postroad.operations.live_files import file_findings
@@ -21,6 +22,7 @@ class Patient(QueueStore, Protocol):
     @property
     def url(self) -> str: ...
     def audit_log(self) -> AuditLog | None: ...
+    def topics_without_subscriptions(self) -> list[str]: ...
 
 
 def doctor(
@@ -38,6 +40,7 @@ def doctor(
         *setting_findings(backend, specs, p99),
         *window_findings(specs, outbox_horizon=outbox_horizon, inbox_retention=inbox_retention),
         *dead_letter_findings(backend, specs),
+        *_unheard_topics(backend),
         *engine_findings(backend.url),
         *file_findings(backend.url, backend.clock.now()),
         *_audit_findings(backend.audit_log()),
@@ -53,6 +56,14 @@ def _checked(handler_p99: Mapping[str, float], names: Collection[str]) -> Mappin
                 f'handler_p99: queue "{name}" does not exist', field="handler_p99", nearest=nearest(name, names)
             )
     return {name: seconds("handler_p99", value) for name, value in handler_p99.items()}
+
+
+def _unheard_topics(backend: Patient) -> Iterator[Finding]:
+    with suppress(NotPermitted):
+        for name in backend.topics_without_subscriptions():
+            message = f"{name}: nobody is subscribed to this topic, so what is published there reaches nobody"
+            remedy = "Subscribe a queue to it, or publish to another topic if the name is a mistake."
+            yield Finding("topic-unheard", "warning", name, message, remedy)
 
 
 def _audit_findings(log: AuditLog | None) -> Iterator[Finding]:
