@@ -520,15 +520,20 @@ def test_the_alarms_come_in_both_formats(postroad: Postroad) -> None:
     rules = postroad("outbox", "alarms", "--json").document["groups"][0]["rules"]
     template = postroad("outbox", "alarms", "--format", "cloudformation", "--json").document
 
-    names = {"event_outbox_backlog", "event_publish_lag_seconds", "event_consumer_lag_seconds", "dead_letter_count"}
-    assert {rule["alert"] for rule in rules} == names
+    lags = {
+        "event_outbox_backlog": "event_outbox_backlog > 5000",
+        "event_publish_lag_seconds": "event_publish_lag_seconds > 60",
+        "event_consumer_lag_seconds": "event_consumer_lag_seconds > 300",
+    }
+    assert {rule["alert"] for rule in rules} == {*lags, "dead_letter_count"}
     assert {(rule["expr"], rule.get("for")) for rule in rules} == {
-        ("event_outbox_backlog > 5000", "300s"),
-        ("event_publish_lag_seconds > 60", "300s"),
-        ("event_consumer_lag_seconds > 300", "300s"),
+        *((f"{over} or {name} != {name} or absent({name})", "300s") for name, over in lags.items()),
         ("dead_letter_count >= 1", None),
     }
-    assert {each["Properties"]["AlarmName"] for each in template["Resources"].values()} == names
+    assert {
+        each["Properties"]["AlarmName"]: each["Properties"]["TreatMissingData"]
+        for each in template["Resources"].values()
+    } == {**dict.fromkeys(lags, "breaching"), "dead_letter_count": "notBreaching"}
     assert all("docs/runbooks/" in rule["annotations"]["description"] for rule in rules)
 
 

@@ -188,7 +188,7 @@ def _reported(registry: CollectorRegistry, url: str) -> Iterator[None]:
 
     address = parse(url)
     region = address.place if address.scheme == "aws" else ""
-    connection = AwsConnection(region or None, address.options.get("endpoint_url"))
+    connection = AwsConnection(region or aws_place()[0], address.options.get("endpoint_url"))
     try:
         with reporting(registry, connection):
             yield

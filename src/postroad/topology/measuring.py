@@ -9,7 +9,7 @@ from typing import Literal
 from postroad.queues import QueueStats
 from postroad.topology.declarations import AlarmDecl, QueueDecl
 from postroad.topology.linting import check
-from postroad.topology.site import Sited
+from postroad.topology.site import Site, Sited
 from postroad.topology.topology import Topology
 
 State = Literal["ok", "alarm", "no_data"]
@@ -31,7 +31,7 @@ def evaluate_alarms(topology: Topology, backend: Sited) -> tuple[AlarmState, ...
     check(topology)
     site = backend.site()
     alarms = [each for each in topology.resources if isinstance(each, AlarmDecl)]
-    return tuple(_judged(alarm, site.measure(topology, alarm)) for alarm in alarms)
+    return tuple(_judged(alarm, site.measure(topology, alarm), site) for alarm in alarms)
 
 
 def measured(alarm: AlarmDecl, stats: QueueStats | None) -> float | None:
@@ -56,8 +56,9 @@ def dead_letter_queues(topology: Topology) -> list[str]:
     return sorted({each.spec.dead_letter for each in queues if each.spec.dead_letter is not None})
 
 
-def _judged(alarm: AlarmDecl, value: float | None) -> AlarmState:
+def _judged(alarm: AlarmDecl, value: float | None, site: Site) -> AlarmState:
     if value is None:
-        return AlarmState(alarm.name, "no_data", None, float(alarm.threshold))
+        state: State = "alarm" if site.gathers_metrics and alarm.missing == "breaching" else "no_data"
+        return AlarmState(alarm.name, state, None, float(alarm.threshold))
     over = _COMPARE[alarm.comparison](value, alarm.threshold)
     return AlarmState(alarm.name, "alarm" if over else "ok", value, float(alarm.threshold))
