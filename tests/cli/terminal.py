@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,6 +31,11 @@ class Outcome:
     def problem(self) -> Any:
         """The problem object on stderr."""
         return json.loads(self.err)
+
+
+def hear_ctrl_c() -> None:
+    """Let a program that is about to start hear SIGINT, which what runs in the background of a shell does not."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 Postroad = Callable[..., Outcome]

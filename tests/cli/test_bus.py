@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.cli.terminal import PROGRAM, Postroad, program
+from tests.cli.terminal import PROGRAM, Postroad, hear_ctrl_c, program
 
 from postroad import Backend, QueueSpec, Record, codec
 from postroad.wiring import connect
@@ -116,7 +116,9 @@ def test_an_unreachable_backend_is_exit_3(postroad: Postroad, monkeypatch: pytes
 def tailing(*args: str) -> Iterator[subprocess.Popen[str]]:
     """`postroad bus tail orders` as a program, once it is subscribed."""
     command = [*PROGRAM, "bus", "tail", "orders", *args]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear_ctrl_c
+    ) as process:
         try:
             with connect(URL) as backend:
                 _until(lambda: bool(backend.topic("orders").subscriptions()))

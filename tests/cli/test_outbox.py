@@ -269,6 +269,41 @@ def test_run_drains_the_outbox_onto_the_topic_and_ends_with_its_report(
     assert [body["envelope"]["eventId"] for body in bodies] == ids
 
 
+def test_run_refuses_a_misspelt_topic_and_sends_nothing(postroad: Postroad, record: Callable[..., str]) -> None:
+    with connect("sqlite:///events.db") as backend:
+        backend.topic(TOPIC, fifo=True)
+    record("tr_1")
+
+    refused = postroad(
+        "outbox", "run", "--topic", "events-transfer.fifo", "--url", "sqlite:///events.db", "--dsn", DSN, "--drain"
+    )
+
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.splitlines()[-3:-1] == [
+        'error: topic "events-transfer.fifo" does not exist', f'did you mean "{TOPIC}"?',
+    ]  # fmt: skip
+    assert "--create-topic" in refused.err.splitlines()[-1]
+    assert postroad("outbox", "status", "--dsn", DSN, "--json").document["pending"] == 1
+    with connect("sqlite:///events.db") as backend:
+        assert backend.topics() == [TOPIC]
+
+
+def test_run_makes_a_topic_when_it_is_told_to_and_says_that_nobody_receives_from_it(
+    postroad: Postroad, record: Callable[..., str]
+) -> None:
+    record("tr_1")
+    target = ("--topic", TOPIC, "--url", "sqlite:///events.db", "--dsn", DSN, "--drain")
+
+    made = postroad("outbox", "run", *target, "--create-topic")
+    with connect("sqlite:///events.db") as backend:
+        backend.topic(TOPIC, fifo=True, create=False).subscribe(backend.create_queue(QueueSpec("l.fifo", fifo=True)))
+    heard = postroad("outbox", "run", *target)
+
+    assert (made.code, json.loads(made.out)["sent"]) == (0, 1)
+    assert made.err.count("outbox_no_receivers") == 1
+    assert (heard.code, heard.err.count("outbox_no_receivers")) == (0, 0)
+
+
 def test_run_takes_its_policy_its_keys_and_its_number_of_passes(postroad: Postroad, outbox: Outbox) -> None:
     keys = {"current": "k1", "keys": {"k1": base64.b64encode(b"k" * 32).decode()}}
     Path("keys.json").write_text(json.dumps(keys))
@@ -352,8 +387,9 @@ def test_a_running_dispatcher_shows_its_metrics_and_stops_clean(
     outbox: Outbox, record: Callable[..., str], free_port: int
 ) -> None:
     arguments = ["outbox", "run", "--topic", TOPIC, "--url", "sqlite:///events.db", "--dsn", DSN, "--poll", "0.1"]
+    arguments += ["--create-topic", "--metrics-port", str(free_port), "--service", "cts"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "postroad", *arguments, "--metrics-port", str(free_port), "--service", "cts"],
+        [sys.executable, "-m", "postroad", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"},
     )  # fmt: skip
     event_id = record("tr_1")
@@ -383,15 +419,20 @@ def test_the_alarms_come_in_both_formats(postroad: Postroad) -> None:
     rules = postroad("outbox", "alarms", "--json").document["groups"][0]["rules"]
     template = postroad("outbox", "alarms", "--format", "cloudformation", "--json").document
 
-    names = {"event_outbox_backlog", "event_publish_lag_seconds", "event_consumer_lag_seconds", "dead_letter_count"}
-    assert {rule["alert"] for rule in rules} == names
+    lags = {
+        "event_outbox_backlog": "event_outbox_backlog > 5000",
+        "event_publish_lag_seconds": "event_publish_lag_seconds > 60",
+        "event_consumer_lag_seconds": "event_consumer_lag_seconds > 300",
+    }
+    assert {rule["alert"] for rule in rules} == {*lags, "dead_letter_count"}
     assert {(rule["expr"], rule.get("for")) for rule in rules} == {
-        ("event_outbox_backlog > 5000", "300s"),
-        ("event_publish_lag_seconds > 60", "300s"),
-        ("event_consumer_lag_seconds > 300", "300s"),
+        *((f"{over} or {name} != {name} or absent({name})", "300s") for name, over in lags.items()),
         ("dead_letter_count >= 1", None),
     }
-    assert {each["Properties"]["AlarmName"] for each in template["Resources"].values()} == names
+    assert {
+        each["Properties"]["AlarmName"]: each["Properties"]["TreatMissingData"]
+        for each in template["Resources"].values()
+    } == {**dict.fromkeys(lags, "breaching"), "dead_letter_count": "notBreaching"}
     assert all("docs/runbooks/" in rule["annotations"]["description"] for rule in rules)
 
 

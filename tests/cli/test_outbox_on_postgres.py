@@ -40,7 +40,20 @@ def test_a_dispatcher_listens_unless_it_is_told_to_poll_only(
 
 @contextmanager
 def _dispatcher(dsn: str, *flags: str) -> Iterator[None]:
-    arguments = ("outbox", "run", "--topic", "events.fifo", "--url", "memory://", "--dsn", dsn, "--poll", "0.1", *flags)
+    arguments = (
+        "outbox",
+        "run",
+        "--topic",
+        "events.fifo",
+        "--create-topic",
+        "--url",
+        "memory://",
+        "--dsn",
+        dsn,
+        "--poll",
+        "0.1",
+        *flags,
+    )
     process = subprocess.Popen(
         [*PROGRAM, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ}
     )

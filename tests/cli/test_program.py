@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli.terminal import PROGRAM, program
+from tests.cli.terminal import PROGRAM, hear_ctrl_c, program
 
 from postroad.operations import AuditLog
 from postroad.queues import OutgoingMessage, QueueSpec
@@ -103,7 +103,9 @@ def test_an_interrupted_redrive_is_exit_130_and_loses_nothing(stop: signal.Signa
         backend.create_queue(QueueSpec("orders-dlq"))
         backend.create_queue(QueueSpec("orders", dead_letter="orders-dlq"))
         backend.queue("orders-dlq").send([OutgoingMessage(str(number)) for number in range(20)])
-        redrive = subprocess.Popen([*PROGRAM, "queue", "redrive", "orders-dlq", "--yes", "--rate", "5"])
+        redrive = subprocess.Popen(
+            [*PROGRAM, "queue", "redrive", "orders-dlq", "--yes", "--rate", "5"], preexec_fn=hear_ctrl_c
+        )
         while backend.queue("orders").stats().visible == 0:
             assert redrive.poll() is None
             time.sleep(0.02)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ import sqlalchemy
 from django.conf import settings as django_settings
 from django.db.transaction import atomic
 from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 from tests.inbox.ground import Ground
 
@@ -69,6 +71,37 @@ def test_sqlalchemy_commits_the_row_with_its_own_work(ground: Ground, engine: sq
         connection.commit()
     with engine.begin() as connection:
         assert not ground.inbox.first_time(connection, "ledger", EVENT)
+
+
+@pytest.mark.parametrize("ground", ["postgres"], indirect=True)
+def test_sqlalchemy_on_psycopg2_takes_part(ground: Ground) -> None:
+    engine = sqlalchemy.create_engine(ground.dsn.replace("postgresql://", "postgresql+psycopg2://"))
+    with engine.begin() as connection:
+        assert ground.inbox.first_time(connection, "ledger", EVENT)
+    with engine.begin() as connection:
+        assert not ground.inbox.first_time(connection, "ledger", EVENT)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("ground", ["postgres"], indirect=True)
+def test_sqlalchemy_on_asyncpg_takes_part(ground: Ground) -> None:
+    ground.rows("CREATE TABLE transfers (id text PRIMARY KEY, amount int)")
+
+    def handle(connection: sqlalchemy.Connection) -> tuple[bool, bool]:
+        first = ground.inbox.first_time(connection, "ledger", EVENT, fingerprint="f")
+        return first, insert_once(connection, "transfers", key={"id": "tr_1"}, values={"amount": 5})
+
+    async def work() -> list[tuple[bool, bool]]:
+        engine = create_async_engine(ground.dsn.replace("postgresql://", "postgresql+asyncpg://"))
+        outcomes = []
+        for _ in range(2):
+            async with engine.begin() as connection:
+                outcomes.append(await connection.run_sync(handle))
+        await engine.dispose()
+        return outcomes
+
+    assert asyncio.run(work()) == [(True, True), (False, False)]
+    assert ground.rows("SELECT * FROM transfers") == [("tr_1", 5)]
 
 
 def test_a_session_of_sqlalchemy_takes_part(ground: Ground, engine: sqlalchemy.Engine) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -16,7 +18,7 @@ from tests.inbox.ground import Ground
 from tests.inbox.mail import event, held, posting, send, send_body
 
 from postroad import Backend, Queue, QueueSpec
-from postroad.errors import Unavailable
+from postroad.errors import ConfigurationError, Unavailable
 from postroad.inbox import Consumer, ConsumeReport, DomainEvent, Inbox
 from postroad.inbox.timing import Timing
 
@@ -267,6 +269,46 @@ def test_lag_handler_time_and_dead_letters_are_measured(ground: Ground, queue: Q
     assert sample("event_consumer_lag_seconds", **labels) == 0
     assert sample("dead_letter_count", **labels) == 1
     assert (sample("postroad_handler_seconds_count", **labels) or 0) - before == 1
+
+
+def test_a_handler_that_hangs_shows_a_growing_lag_that_no_newer_event_hides(ground: Ground, backend: Backend) -> None:
+    queue = backend.create_queue(QueueSpec("hung.fifo", fifo=True))
+    labels = {"service": "hung", "queue": queue.name}
+    begun, go_on, handled = threading.Event(), threading.Event(), []
+    old = dataclasses.replace(event("tr_1"), occurred_at=datetime.now(UTC) - timedelta(seconds=400))
+
+    def handler(event: DomainEvent, effect: Any) -> None:
+        if event.event_id == old.event_id:
+            begun.set()
+            go_on.wait(60)
+        handled.append(event.event_id)
+
+    # Two consumers of one service and queue show one lag, whoever of them holds the oldest event.
+    made = [
+        Consumer(queue, handler, name=name, inbox=ground.inbox, effects="external", concurrency=2, service="hung")
+        for name in ("ledger", "ledger-again")
+    ]
+    with started(made[0]), started(made[1]):
+        assert sample("event_consumer_lag_seconds", **labels) == 0
+        send(queue, old)
+        assert begun.wait(20)
+        first = sample("event_consumer_lag_seconds", **labels) or 0.0
+        send(queue, event("tr_2"))
+        until(lambda: handled)
+        hidden_by_none = sample("event_consumer_lag_seconds", **labels) or 0.0
+        go_on.set()
+        until(lambda: len(handled) == 2)
+        until(lambda: sample("event_consumer_lag_seconds", **labels) == 0)
+
+    assert 400 <= first < hidden_by_none
+
+
+@pytest.mark.parametrize("interval", [0, -1, float("nan"), float("inf"), True, "60"])
+def test_an_interval_of_reports_that_is_no_time_is_refused(ground: Ground, queue: Queue, interval: Any) -> None:
+    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox)
+
+    with pytest.raises(ConfigurationError, match="interval"):
+        consumer.report_to_cloudwatch(interval, region="us-east-1")
 
 
 def test_a_visibility_below_twice_the_p99_is_advised_against(

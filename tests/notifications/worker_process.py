@@ -8,8 +8,8 @@ import sys
 from typing import Any
 
 from postroad import connect
-from postroad.cli.stopping import stopped_by_signals
 from postroad.notifications import APNSSender, FCMSender, NotificationStore, NotificationWorker
+from postroad.signals import stopped_by_signals
 
 
 def main(url: str, database: str, apns: dict[str, Any], fcm: dict[str, Any], **options: Any) -> None:

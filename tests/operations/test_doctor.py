@@ -61,6 +61,17 @@ def codes(findings: tuple[Finding, ...]) -> list[tuple[str, str, str]]:
     return [(finding.code, finding.severity, finding.target) for finding in findings]
 
 
+def test_a_topic_that_nobody_is_subscribed_to_is_found(backend: Backend) -> None:
+    make(backend, DEAD, ORDERS)
+    backend.topic("heard").subscribe(backend.queue("orders"))
+    backend.topic("unheard")
+
+    found = [finding for finding in doctor(backend) if finding.code == "topic-unheard"]
+
+    assert [(finding.severity, finding.target) for finding in found] == [("warning", "unheard")]
+    assert backend.topics_without_subscriptions() == ["unheard"]
+
+
 def test_a_healthy_store_has_no_findings(backend: Backend) -> None:
     make(backend, DEAD, ORDERS)
 

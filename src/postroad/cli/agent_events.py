@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from postroad.cli.durations import duration
 from postroad.cli.output import write, write_json
 from postroad.cli.verbs import add_verb
 from postroad.errors import InvalidEvent, InvalidInput, PostroadError
+from postroad.signals import ended_by_sigterm, stopped_by_signals
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ _FOREVER = 315_360_000.0
 def add_to(noun: typer.Typer) -> None:
     """Make the verbs part of the noun."""
     add_verb(noun, "publish", publish, example="""postroad agent publish ann order.placed '{"id": 7}'""")
-    add_verb(noun, "tail", tail, example="postroad agent tail bob --max 10 --wait 5")
-    add_verb(noun, "run", run, example="postroad agent run --once")
+    add_verb(noun, "tail", tail, example="postroad agent tail bob --max 10 --wait 5", until_stopped=True)
+    add_verb(noun, "run", run, example="postroad agent run --once", until_stopped=True)
 
 
 def publish(
@@ -74,7 +74,7 @@ def tail(
     """Print what is delivered to an agent, one JSON object a line, and ack it."""
     from postroad.documents import agent_delivery
 
-    with agents_of(call) as agents:
+    with ended_by_sigterm(), agents_of(call) as agents:
         queue = agents.queue(agent_id)
         held: list[Delivery] = []
         try:
@@ -90,20 +90,19 @@ def tail(
 
 def run(call: Call, once: Annotated[bool, typer.Option("--once", help="End when nothing is left.")] = False) -> None:
     """Move events from the stream into the lanes, until Ctrl-C."""
-    with agents_of(call) as agents:
+    with stopped_by_signals() as stop, agents_of(call) as agents:
         runner = agents.runner()
         if not once:
-            with _stopped_by_signals() as stop:
-                runner.run(stop)
+            runner.run(stop)
             return
-        rounds = _rounds(runner)
+        rounds = _rounds(runner, stop)
     totals = {name: sum(getattr(each, name) for each in rounds) for name in ("read", "written", "released", "rejected")}
     call.show(totals, ", ".join(f"{value:,} {name}" for name, value in totals.items()))
 
 
-def _rounds(runner: Runner) -> list[RunStats]:
+def _rounds(runner: Runner, stop: threading.Event) -> list[RunStats]:
     rounds = [runner.run_once()]
-    while rounds[-1].read:
+    while rounds[-1].read and not stop.is_set():
         rounds.append(runner.run_once())
     return rounds
 
@@ -193,15 +192,3 @@ def _give_back(queue: Queue, held: list[Delivery]) -> None:
     undo = getattr(queue, "undo", queue.release)
     if held:
         undo(held)
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set."""
-    stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

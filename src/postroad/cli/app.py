@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,8 +108,3 @@ def run(args: Sequence[str]) -> int:
         return int(program().main(args=list(args), prog_name="postroad", standalone_mode=False) or 0)
     except Exception as error:
         return report(error, as_json="--json" in args)
-
-
-def main() -> None:
-    """The entry point of the command `postroad`."""
-    sys.exit(run(sys.argv[1:]))

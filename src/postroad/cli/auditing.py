@@ -32,6 +32,9 @@ def audited(
     try:
         yield done
     except PostroadError as error:
-        log.append(f"{action} ended", target, {"refused": str(error)}, actor=by)
+        log.append(f"{action} ended", target, {"refused": str(error), **done}, actor=by)
+        raise
+    except KeyboardInterrupt:
+        log.append(f"{action} ended", target, {"interrupted": True, **done}, actor=by)
         raise
     log.append(f"{action} ended", target, done, actor=by)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +17,7 @@ from postroad.cli.errors import ANSWER_IS_NO
 from postroad.cli.output import write, write_json
 from postroad.cli.verbs import add_verb
 from postroad.errors import InvalidInput, PostroadError, QueueNotFound, TopicNotFound
+from postroad.signals import ended_by_sigterm
 
 if TYPE_CHECKING:
     from postroad.events import Envelope
@@ -32,7 +30,7 @@ TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", au
 def add_to(app: typer.Typer) -> None:
     """Make the verbs part of `postroad bus`."""
     add_verb(app, "publish", publish, example="""postroad bus publish orders orders.placed '{"id": 7}' --key 7""")
-    add_verb(app, "tail", tail, example="postroad bus tail orders --type orders.placed --timeout 1m")
+    add_verb(app, "tail", tail, example="postroad bus tail orders --type orders.placed", until_stopped=True)
     add_verb(app, "replay", replay, example="postroad bus replay orders --to orders-again --since 2026-01-31T00:00:00Z")
     add_verb(app, "sweep", sweep, example="postroad bus sweep orders")
 
@@ -78,7 +76,7 @@ def tail(
     """Print the events of a topic as they come, one JSON object a line, until Ctrl-C."""
     from postroad.bus.tailing import tail as watch
 
-    with call.backend() as backend, _ended_by_sigterm():
+    with ended_by_sigterm(), call.backend() as backend:
         name = _existing(backend, topic) if _is_there(backend, topic) else topic
         found = watch(backend, name, group, types=type_ or (), limit=limit, timeout=timeout)
         with closing(found):
@@ -209,23 +207,6 @@ def _refuse_without_archive(backend: Backend, queue: str, topic: str) -> None:
             f'topic "{topic}" has no archive', field="topic",
             remedy=f'backend.archive("{topic}") makes one; it keeps what is published from then on.',
         ) from error  # fmt: skip
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as if it had come to its end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(signum: int, frame: object) -> None:
-        raise typer.Exit(0)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _summary(report: dict[str, int], to: str, *, dry_run: bool) -> str:

@@ -11,10 +11,10 @@ from urllib.parse import quote, urlsplit
 import typer
 
 from postroad.cli.call import Call
-from postroad.cli.stopping import stopped_by_signals
 from postroad.cli.verbs import add_verb
 from postroad.errors import ConfigurationError
 from postroad.settings import NotificationSettings, no_color, notification_settings
+from postroad.signals import stopped_by_signals
 from postroad.telemetry import configure_logs, get_logger
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ _MOST_TASKS = 1_000_000
 
 def add_to(app: typer.Typer) -> None:
     """Make the verb part of `postroad notifications`."""
-    add_verb(app, "worker", worker, example="postroad notifications worker --url aws://eu-central-1")
+    add_verb(
+        app, "worker", worker, example="postroad notifications worker --url aws://eu-central-1", until_stopped=True
+    )
 
 
 def worker(call: Call) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,23 +16,31 @@ from postroad.cli.dsn import Dsn
 from postroad.cli.durations import duration
 from postroad.cli.outboxes import Schema, Table, opened
 from postroad.cli.output import write_json
-from postroad.cli.stopping import stopped_by_signals
 from postroad.cli.verbs import add_verb
-from postroad.errors import ConfigurationError, InvalidInput
+from postroad.errors import ConfigurationError, InvalidInput, PostroadError, TopicNotFound
 from postroad.settings import aws_place, no_color, sns_arn
-from postroad.telemetry import configure_logs
+from postroad.signals import stopped_by_signals
+from postroad.telemetry import configure_logs, get_logger
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from postroad.outbox import DispatchReport, OutboxDispatcher
+    from postroad.settings import Settings
+    from postroad.topics import Topic
 
 _DRAIN_SECONDS = 86_400.0
 
 
 def add_to(app: typer.Typer) -> None:
     """Make the verb part of `postroad outbox`."""
-    add_verb(app, "run", run, example="postroad outbox run --topic events-transfers.fifo --dsn sqlite:///app.db")
+    add_verb(
+        app,
+        "run",
+        run,
+        example="postroad outbox run --topic events-transfers.fifo --dsn sqlite:///app.db",
+        until_stopped=True,
+    )
 
 
 def pauses(text: str) -> tuple[float, ...]:
@@ -66,6 +74,7 @@ def run(
         int | None, typer.Option(min=1, max=65_535, metavar="P", help="Serve metrics on this port of localhost.")
     ] = None,
     cloudwatch: Annotated[bool, typer.Option("--cloudwatch", help="Send the metrics to CloudWatch.")] = False,
+    create_topic: Annotated[bool, typer.Option("--create-topic", help="Make the topic when it is missing.")] = False,
     once: Annotated[bool, typer.Option("--once", help="One pass.")] = False,
     drain: Annotated[bool, typer.Option("--drain", help="Until nothing is due.")] = False,
     dsn: Dsn = None,
@@ -80,7 +89,6 @@ def run(
     from prometheus_client import CollectorRegistry
 
     from postroad.outbox import DispatcherConfig, OutboxDispatcher
-    from postroad.wiring import connect
 
     given = {"lease": lease, "poll": poll, "backoff": backoff}
     config = DispatcherConfig(
@@ -89,13 +97,33 @@ def run(
     )  # fmt: skip
     registry = CollectorRegistry()
     name = _named(topic)
-    url = _where(settings.url, name)
-    with opened(dsn, table, schema, keyfile=keyfile) as outbox, connect(url, trail_keep=settings.trail_keep) as backend:
-        target = backend.topic(name, fifo=name.endswith(".fifo"))
+    reported_from = _where(settings.url, name) if cloudwatch else None
+    with (
+        opened(dsn, table, schema, keyfile=keyfile) as outbox,
+        topic_named(name, settings, create=create_topic) as target,
+    ):
         dispatcher = OutboxDispatcher(outbox, target, config, service=service, metrics=registry)
-        with _shown(registry, metrics_port, url if cloudwatch else None), stopped_by_signals() as stop:
+        with _shown(registry, metrics_port, reported_from), stopped_by_signals() as stop:
             report = _dispatch(dispatcher, stop, once=once, drain=drain)
     write_json(asdict(report))
+
+
+@contextmanager
+def topic_named(name: str, settings: Settings, *, create: bool = False) -> Iterator[Topic]:
+    """The topic to publish to; one that does not exist is refused, and one without subscriptions is worth a warning."""
+    from postroad.wiring import connect
+
+    with connect(_where(settings.url, name), trail_keep=settings.trail_keep) as backend:
+        try:
+            topic = backend.topic(name, fifo=name.endswith(".fifo"), create=create)
+        except TopicNotFound as error:
+            error.remedy = "Name a topic that exists, or make this one with `postroad outbox run --create-topic`."
+            raise
+        # Who may publish and nothing else cannot look.
+        with suppress(PostroadError):
+            if not topic.subscriptions():
+                get_logger("outbox").warning("outbox_no_receivers", topic=topic.name)
+        yield topic
 
 
 def _named(given: str | None) -> str:
@@ -160,7 +188,7 @@ def _reported(registry: CollectorRegistry, url: str) -> Iterator[None]:
 
     address = parse(url)
     region = address.place if address.scheme == "aws" else ""
-    connection = AwsConnection(region or None, address.options.get("endpoint_url"))
+    connection = AwsConnection(region or aws_place()[0], address.options.get("endpoint_url"))
     try:
         with reporting(registry, connection):
             yield

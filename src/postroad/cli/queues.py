@@ -11,9 +11,9 @@ from postroad.cli.call import Call
 from postroad.cli.completion import queue_names
 from postroad.cli.confirming import confirm_name
 from postroad.cli.durations import duration
-from postroad.cli.stopping import interrupted_by_sigterm
 from postroad.cli.verbs import add_verb
 from postroad.errors import InvalidInput
+from postroad.signals import interrupted_by_sigterm
 
 QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The queue.", autocompletion=queue_names)]
 Confirm = Annotated[str | None, typer.Option(metavar="NAME", help="The queue's name again, instead of the question.")]

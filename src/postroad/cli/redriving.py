@@ -16,8 +16,8 @@ from postroad.cli.confirming import confirm_yes
 from postroad.cli.durations import duration, moment, per_second
 from postroad.cli.errors import ANSWER_IS_NO
 from postroad.cli.messages import attributes
-from postroad.cli.stopping import interrupted_by_sigterm
 from postroad.cli.verbs import add_verb
+from postroad.signals import interrupted_by_sigterm
 
 if TYPE_CHECKING:
     from postroad.queues.redrive import RedriveReport

@@ -12,7 +12,7 @@ from postroad.cli.verbs import add_verb
 
 def add_to(app: typer.Typer) -> None:
     """Make the verb part of the program."""
-    add_verb(app, "up", up, example="postroad up --port 9000 --open")
+    add_verb(app, "up", up, example="postroad up --port 9000 --open", until_stopped=True)
 
 
 def up(

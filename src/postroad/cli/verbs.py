@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from postroad import signals
 from postroad.cli.call import Call
 from postroad.cli.output import write
 from postroad.errors import InvalidInput
@@ -50,18 +51,29 @@ def noun(summary: str, *, example: str) -> typer.Typer:
 
 
 def add_verb(
-    place: typer.Typer, name: str, function: Callable[..., None], *, example: str, destructive: bool = False
+    place: typer.Typer,
+    name: str,
+    function: Callable[..., None],
+    *,
+    example: str,
+    destructive: bool = False,
+    until_stopped: bool = False,
 ) -> None:
-    """Make a function `(call, …)` a command that takes the shared options besides its own."""
+    """Make a function `(call, …)` a command that takes the shared options besides its own.
+
+    One that runs `until_stopped` handles SIGTERM and Ctrl-C itself, those included that came before it began.
+    """
 
     def run(ctx: typer.Context, **given: Any) -> None:
+        if not until_stopped:
+            signals.release()
         shared = {option.name: given.pop(option.name) for option in _SHARED}
         function(_merged(ctx.find_object(Call) or Call(), shared), **given)
 
     functools.update_wrapper(run, function)
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     _sign(run, [_CONTEXT, *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own), *_SHARED])
-    vars(run)["destructive"] = destructive
+    vars(run).update(destructive=destructive, until_stopped=until_stopped)
     place.command(name, epilog=_epilog(example))(run)
 
 

@@ -10,8 +10,8 @@ from postroad.cli.call import Call
 from postroad.cli.completion import queue_names
 from postroad.cli.durations import duration, spoken
 from postroad.cli.output import write, write_json
-from postroad.cli.stopping import stopped_by_signals
 from postroad.cli.verbs import add_verb
+from postroad.signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from postroad.wiring import Backend
@@ -21,7 +21,7 @@ _INTERVAL = 1.0
 
 def add_to(app: typer.Typer) -> None:
     """Make the verb part of `postroad queue`."""
-    add_verb(app, "watch", watch, example="postroad queue watch orders orders-dlq --interval 5s")
+    add_verb(app, "watch", watch, example="postroad queue watch orders orders-dlq --interval 5s", until_stopped=True)
 
 
 def pause(text: str) -> float:
@@ -43,7 +43,7 @@ def watch(
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Look so many times, then end.")] = None,
 ) -> None:  # fmt: skip
     """Show what queues hold, again and again, until Ctrl-C."""
-    with call.backend() as backend, stopped_by_signals() as stop:
+    with stopped_by_signals() as stop, call.backend() as backend:
         looks = 0
         while not stop.is_set():
             for name in names:

@@ -14,6 +14,7 @@ from postroad.cli.durations import duration
 from postroad.cli.verbs import add_verb
 from postroad.errors import ConfigurationError
 from postroad.settings import no_color
+from postroad.signals import heard_by
 from postroad.telemetry import configure_logs
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ ROLES = (TASKS, "dispatcher", "dlq", "reconciler")
 
 def add_to(app: typer.Typer) -> None:
     """Make the verb part of the program."""
-    add_verb(app, "worker", worker, example="postroad worker --import shop.tasks --concurrency 8")
+    add_verb(app, "worker", worker, example="postroad worker --import shop.tasks --concurrency 8", until_stopped=True)
 
 
 def worker(
@@ -133,12 +134,12 @@ def _run(crew: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> Non
 
 def _run_roles(roles: list[Role]) -> None:
     """Run nothing but roles until a signal comes."""
-    from postroad.tasks.crew import Bell, heeding_signals
+    from postroad.tasks.crew import Bell
     from postroad.tasks.roles import Rounds
 
     bell = Bell()
     try:
-        with heeding_signals(bell.ring), Rounds(roles, ended=bell.ring):
+        with heard_by(bell.ring), Rounds(roles, ended=bell.ring):
             bell.wait(inf)
     finally:
         bell.close()

@@ -14,7 +14,8 @@ from typing import Any, Literal, Protocol
 from postroad.errors import NotInTransaction
 
 Dialect = Literal["postgresql", "sqlite"]
-Mark = Literal["%s", "?"]
+Mark = Literal["%s", "?", "$"]
+"""How a driver marks a value: %s, ?, or $1, $2 and so on."""
 Row = tuple[Any, ...]
 ACCEPTED = "psycopg Connection, SQLAlchemy Connection or Session, Django's connection, sqlite3.Connection"
 _IDLE, _IN_ERROR = 0, 3
@@ -57,14 +58,18 @@ def in_transaction(connection: object) -> Caller:
 
 def marked(statement: str, caller: Caller) -> str:
     """The statement, in which `?` stands for each value, as this caller's driver wants it."""
-    return statement if caller.mark == "?" else _in_format_style(statement)
+    if caller.mark == "?":
+        return statement
+    return _in_format_style(statement) if caller.mark == "%s" else _numbered(statement)
 
 
 def lacks_tables(error: BaseException | None) -> bool:
     """Whether a driver, or a library around it, says that a table or column does not exist."""
     if error is None:
         return False
-    if getattr(error, "sqlstate", None) in _NO_TABLES or str(error).startswith(_NO_TABLES_OF_SQLITE):
+    # psycopg2 calls it pgcode.
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if state in _NO_TABLES or str(error).startswith(_NO_TABLES_OF_SQLITE):
         return True
     return lacks_tables(getattr(error, "orig", None) or error.__cause__)
 
@@ -72,6 +77,12 @@ def lacks_tables(error: BaseException | None) -> bool:
 @lru_cache(maxsize=512)
 def _in_format_style(statement: str) -> str:
     return statement.replace("%", "%%").replace("?", "%s")
+
+
+@lru_cache(maxsize=512)
+def _numbered(statement: str) -> str:
+    first, *rest = statement.split("?")
+    return first + "".join(f"${number}{text}" for number, text in enumerate(rest, 1))
 
 
 def _recognised(connection: Any) -> tuple[Caller, bool]:
@@ -166,23 +177,31 @@ class _Sqlalchemy:
 
     def is_open(self) -> bool:
         below = self.connection.connection.driver_connection
+        if self.mark == "$":
+            return bool(below.is_in_transaction())
         return bool(below.in_transaction) if self.dialect == "sqlite" else _psycopg_is_open(below)
 
 
 def _sqlalchemy(connection: Any) -> tuple[Caller, bool]:
-    dialect = _dialect(connection.dialect.name)
-    mark: Mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
-    return _Sqlalchemy(connection, dialect, mark), _sqlalchemy_commits(connection, dialect)
+    dialect, style = _dialect(connection.dialect.name), connection.dialect.paramstyle
+    mark: Mark = "?" if style == "qmark" else "$" if style == "numeric_dollar" else "%s"
+    caller = _Sqlalchemy(connection, dialect, mark)
+    return caller, _sqlalchemy_commits(caller)
 
 
-def _sqlalchemy_commits(connection: Any, dialect: Dialect) -> bool:
+def _sqlalchemy_commits(caller: _Sqlalchemy) -> bool:
     """Ask the driver's connection, once SQLAlchemy has begun: a listener may send the BEGIN only then."""
+    connection = caller.connection
     begun = None if connection.in_transaction() else connection.begin()
     below = connection.connection.driver_connection
-    commits = _sqlite3_commits(below) if dialect == "sqlite" else _psycopg_commits(below)
+    if caller.mark == "$":
+        # asyncpg has no mode: SQLAlchemy begins for it with the first statement, unless it is told to autocommit.
+        commits = connection.connection.dbapi_connection.autocommit and not below.is_in_transaction()
+    else:
+        commits = _sqlite3_commits(below) if caller.dialect == "sqlite" else _psycopg_commits(below)
     if commits and begun is not None:
         begun.rollback()
-    return commits
+    return bool(commits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import translated
@@ -14,7 +14,6 @@ from postroad.errors import PostroadError
 from postroad.telemetry import get_logger
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
 NAMESPACE: Final = "Postroad"
@@ -24,10 +23,14 @@ Series = tuple[str, frozenset[tuple[str, str]]]
 """A histogram's name and labels."""
 
 
+class Figures(Protocol):
+    """A registry of Prometheus, or some of its metrics."""
+
+    def collect(self) -> Iterable[Metric]: ...
+
+
 @contextmanager
-def reporting(
-    registry: CollectorRegistry, connection: AwsConnection, *, every: float = EVERY_SECONDS
-) -> Iterator[None]:
+def reporting(registry: Figures, connection: AwsConnection, *, every: float = EVERY_SECONDS) -> Iterator[None]:
     """Report the figures of the registry now, every minute and once more at the end."""
     done, reporter = threading.Event(), Reporter(registry, connection)
 
@@ -50,7 +53,7 @@ def reporting(
 class Reporter:
     """Sends gauges as they stand, and of histograms what they counted since the last report."""
 
-    def __init__(self, registry: CollectorRegistry, connection: AwsConnection) -> None:
+    def __init__(self, registry: Figures, connection: AwsConnection) -> None:
         self._registry = registry
         self._connection = connection
         self._told: dict[Series, dict[float, float]] = {}

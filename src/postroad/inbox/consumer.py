@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -31,8 +32,9 @@ from postroad.queues.acking import Acker
 from postroad.queues.burying import GivenDeadLetters
 from postroad.queues.holding import Holdings
 from postroad.queues.housekeeping import Housekeeper
-from postroad.queues.stopping import stopped_by_sigterm
 from postroad.queues.tally import Tally
+from postroad.settings import aws_place
+from postroad.signals import stopped_by_sigterm
 
 _BATCH = 10
 _OTHER_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
@@ -89,15 +91,14 @@ class Consumer:
             if effects == "database"
             else Outside(name=name, inbox=inbox, handler=timed, on_unknown=on_unknown, renewals=renewals)
         )
-        self._judge = Judge(
-            choice=choose(types), application=self._application, teller=self._teller, clock=SYSTEM_CLOCK
-        )
+        self._judge = Judge(choice=choose(types), application=self._application, teller=self._teller)
         self._patience = Patience(SYSTEM_CLOCK, enabled=queue.traits.fifo)
         letters = None if dead_letters is None else GivenDeadLetters(dead_letters, SYSTEM_CLOCK)
         self._settler = Settler(
             queue=queue, visibility=self._visibility, dead_letters=letters, acker=acker, holdings=self._holdings,
             patience=self._patience, tally=Tally(), teller=self._teller,
         )  # fmt: skip
+        self._reporting: Callable[[], AbstractContextManager[None]] = nullcontext
         self._lifecycle = threading.Lock()
         self._work: Work | None = None
 
@@ -105,6 +106,39 @@ class Consumer:
     def advice(self) -> Mapping[str, str]:
         """What should be changed, by the name of its warning, such as `visibility_too_short`."""
         return self._timing.advice
+
+    def report_to_cloudwatch(
+        self, interval: float = 60.0, *, region: str | None = None, endpoint_url: str | None = None
+    ) -> None:
+        """Report lag, dead letters and handler times to CloudWatch from the next start on, for as long as it runs.
+
+        The figures go to the namespace `Postroad` under the names that Prometheus sees. Alarms on the lag treat missing
+        figures as a fault, so a consumer that died is noticed. The credentials need `cloudwatch:PutMetricData`.
+
+        Args:
+            interval: Seconds from one report to the next. CloudWatch keeps one figure a minute, so 60 is usual.
+            region: The region of CloudWatch; by default that of the environment.
+            endpoint_url: Another address of CloudWatch, such as that of an emulator.
+
+        Raises:
+            ConfigurationError: `interval` is not a time above zero, or no region is known.
+        """
+        _check_interval(interval)
+        from postroad.connections.aws import AwsConnection
+        from postroad.connections.cloudwatch import reporting
+
+        place = region or aws_place()[0]
+        AwsConnection(place, endpoint_url).close()
+
+        @contextmanager
+        def report() -> Iterator[None]:
+            with (
+                closing(AwsConnection(place, endpoint_url)) as connection,
+                reporting(self._teller, connection, every=interval),
+            ):
+                yield
+
+        self._reporting = report
 
     def run_once(self, *, wait: float = 0.0) -> ConsumeReport:
         """Receive once, handle what came, and tell what became of it."""
@@ -145,7 +179,10 @@ class Consumer:
         with self._lifecycle:
             if self._work is not None:
                 raise RuntimeError("the consumer is already started; stop it first")
-            self._work = Work(self._new_shift(raises=False), self._receive, self._look_around, self._teller)
+            self._teller.begin()
+            self._work = Work(
+                self._new_shift(raises=False), self._receive, self._look_around, self._teller, self._reporting
+            )
             self._work.thread.start()
             return self._work
 
@@ -195,6 +232,11 @@ def _check(*, name: object, handler: object, concurrency: object, effects: objec
         raise _refused("effects", effects, "'database' or 'external'")
     if on_unknown not in ("dead_letter", "retry"):
         raise _refused("on_unknown", on_unknown, "'dead_letter' or 'retry'")
+
+
+def _check_interval(interval: object) -> None:
+    if isinstance(interval, bool) or not isinstance(interval, int | float) or not 0 < interval < math.inf:
+        raise _refused("interval", interval, "a number of seconds above 0")
 
 
 def _refused(field: str, value: object, wanted: str) -> ConfigurationError:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from postroad.clock import Clock
 from postroad.errors import ConfigurationError, InvalidMessage, StorageFull, TransportError
 from postroad.events import DomainEvent
 from postroad.inbox.applying import Ack, Again, Application, Bury, Handler, Verdict
@@ -54,7 +53,6 @@ class Judge:
     choice: Choice
     application: Application
     teller: Teller
-    clock: Clock
 
     def judge(self, delivery: Delivery) -> tuple[Verdict, DomainEvent | None]:
         """Make the event's effect where it has to be made, and say what follows."""
@@ -64,9 +62,9 @@ class Judge:
             return Bury(reason="malformed", error=describe(error)), None
         if event.type not in self.choice:
             return Ack("ignored"), event
-        self.teller.handling(event, self.clock.now())
         try:
-            return self.application.apply(event, fingerprint_of(event)), event
+            with self.teller.handling(event):
+                return self.application.apply(event, fingerprint_of(event)), event
         except Exception as error:
             return Again(outcome="failed", error=describe(error), database=isinstance(error, _THE_DATABASE)), event
 

@@ -124,7 +124,6 @@ class Shift:
         if idle:
             # Nobody else is about to fill the batch of acks.
             self._settler.acker.flush()
-            self._settler.teller.idle()
 
     def _begin(self, held: Held) -> bool:
         """Whether the message is still ours to handle."""

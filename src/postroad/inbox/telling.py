@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
+from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import PostroadError
 from postroad.events import DomainEvent
 from postroad.queues import Delivery, Queue
@@ -15,6 +18,7 @@ from postroad.telemetry.metrics import counter, gauge, histogram
 
 if TYPE_CHECKING:
     from prometheus_client import Gauge, Histogram
+    from prometheus_client.metrics_core import Metric
 
 _standard = logging.getLogger("postroad.inbox")
 
@@ -23,6 +27,36 @@ def tell_conflict(consumer: str, event_id: str) -> None:
     """Count and write down that a known event id came with another content."""
     counter("event_inbox_conflicts").labels(consumer).inc()
     get_logger("inbox").warning("inbox_conflict", consumer=consumer, event_id=event_id)
+
+
+class _InHandling:
+    """The events that are being handled by all consumers of one service and queue in this process."""
+
+    def __init__(self) -> None:
+        self._since: dict[object, datetime] = {}
+
+    @contextmanager
+    def held(self, event: DomainEvent) -> Iterator[None]:
+        """Count the event among those in handling."""
+        token = object()
+        self._since[token] = event.occurred_at
+        try:
+            yield
+        finally:
+            del self._since[token]
+
+    def lag(self) -> float:
+        """The age of the oldest event in handling, in seconds; 0 when there is none."""
+        oldest = min(self._since.copy().values(), default=None)
+        return 0.0 if oldest is None else max(0.0, (SYSTEM_CLOCK.now() - oldest).total_seconds())
+
+
+@cache
+def _in_handling(service: str, queue: str) -> _InHandling:
+    """Made once for each pair of labels, with its gauge, which is read when somebody looks."""
+    made = _InHandling()
+    gauge("event_consumer_lag_seconds").labels(service, queue).set_function(made.lag)
+    return made
 
 
 class Teller:
@@ -76,13 +110,22 @@ class Teller:
         """The queue hides messages for less than twice the time that handlers need."""
         get_logger("inbox").warning("visibility_too_short", advice=advice, **self._names)
 
-    def handling(self, event: DomainEvent, now: datetime) -> None:
-        """Show how old the event is that is being handled."""
-        self._lag.set(max(0.0, (now - event.occurred_at).total_seconds()))
+    def handling(self, event: DomainEvent) -> AbstractContextManager[None]:
+        """Show the age of the event for as long as it is being handled, unless another one is older."""
+        return self._in_handling.held(event)
 
-    def idle(self) -> None:
-        """Show that nothing is being handled."""
-        self._lag.set(0.0)
+    def begin(self) -> None:
+        """Show that there is a consumer, though it handles nothing yet: alarms go off when there is none."""
+        _ = self._in_handling
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this consumer, and of others with the same service and queue."""
+        mine = dict(zip(("service", "queue"), self._labels, strict=True))
+        of_consumers = gauge("event_consumer_lag_seconds"), gauge("dead_letter_count")
+        for source in (*of_consumers, histogram("postroad_handler_seconds")):
+            for metric in source.collect():
+                metric.samples = [sample for sample in metric.samples if mine.items() <= sample.labels.items()]
+                yield metric
 
     def took(self, seconds: float) -> None:
         """Count one call of the handler."""
@@ -101,8 +144,8 @@ class Teller:
         return {**self._names, "message_id": delivery.message_id, "receives": delivery.receive_count, **known}
 
     @cached_property
-    def _lag(self) -> Gauge:
-        return gauge("event_consumer_lag_seconds").labels(*self._labels)
+    def _in_handling(self) -> _InHandling:
+        return _in_handling(*self._labels)
 
     @cached_property
     def _dead_letters(self) -> Gauge:

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from postroad.inbox.shift import Shift
@@ -28,12 +29,18 @@ class Work:
     """One start of a consumer. Its stop signal is its own, so that an old thread never comes back to life."""
 
     def __init__(
-        self, shift: Shift, receive: Callable[[], list[Delivery]], look_around: LookAround, teller: Teller
+        self,
+        shift: Shift,
+        receive: Callable[[], list[Delivery]],
+        look_around: LookAround,
+        teller: Teller,
+        reporting: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._shift = shift
         self._receive = receive
         self._look_around = look_around
         self._teller = teller
+        self._reporting = reporting
         self._stopping = threading.Event()
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name="postroad-receiver", daemon=True)
@@ -51,8 +58,10 @@ class Work:
     def _run(self) -> None:
         backoff = Backoff()
         try:
-            while not self._stopping.is_set():
-                self._turn(backoff)
+            # Reports end with this thread, so that nobody takes a consumer for alive that is not.
+            with self._reporting():
+                while not self._stopping.is_set():
+                    self._turn(backoff)
         except BaseException as error:
             self.error = error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from postroad.connections.callers import in_transaction
+from postroad.connections.callers import in_transaction, marked
 from postroad.connections.identifiers import check_identifier
 from postroad.errors import ConfigurationError
 
@@ -26,9 +26,9 @@ def insert_once(connection: Any, table: str, *, key: Mapping[str, Any], values: 
             check_identifier(name, field)
     caller = in_transaction(connection)
     statement = _INSERT.format(
-        table=f'"{table}"', columns=_listed(row), marks=", ".join([caller.mark] * len(row)), key=_listed(key)
+        table=f'"{table}"', columns=_listed(row), marks=", ".join("?" * len(row)), key=_listed(key)
     )
-    return bool(caller.rows(statement, tuple(row.values())))
+    return bool(caller.rows(marked(statement, caller), tuple(row.values())))
 
 
 def _listed(names: Mapping[str, Any]) -> str:

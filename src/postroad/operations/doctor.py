@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from postroad.agents.tables import EVENTS_STREAM
-from postroad.errors import ConfigurationError, QueueNotFound
+from postroad.errors import ConfigurationError, NotPermitted, QueueNotFound
 from postroad.operations.audit import AuditLog
 from postroad.operations.live_databases import dsn_findings, engine_findings
 from postroad.operations.live_files import file_findings
@@ -23,6 +24,7 @@ class Patient(QueueStore, Protocol):
     def url(self) -> str: ...
     def audit_log(self) -> AuditLog | None: ...
     def check_agents(self) -> bool: ...
+    def topics_without_subscriptions(self) -> list[str]: ...
 
 
 def doctor(
@@ -42,6 +44,7 @@ def doctor(
         *window_findings(specs, outbox_horizon=outbox_horizon, inbox_retention=inbox_retention),
         *dead_letter_findings(backend, overviews),
         *_agent_findings(backend),
+        *_unheard_topics(backend),
         *engine_findings(backend.url),
         *file_findings(backend.url, backend.clock.now()),
         *_audit_findings(backend.audit_log()),
@@ -64,6 +67,14 @@ def _agent_findings(backend: Patient) -> Iterator[Finding]:
         backend.check_agents()
     except ConfigurationError as error:
         yield Finding("agents-stuck", "error", EVENTS_STREAM, error.message, error.remedy)
+
+
+def _unheard_topics(backend: Patient) -> Iterator[Finding]:
+    with suppress(NotPermitted):
+        for name in backend.topics_without_subscriptions():
+            message = f"{name}: nobody is subscribed to this topic, so what is published there reaches nobody"
+            remedy = "Subscribe a queue to it, or publish to another topic if the name is a mistake."
+            yield Finding("topic-unheard", "warning", name, message, remedy)
 
 
 def _audit_findings(log: AuditLog | None) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from postroad.outbox.rows import (
     OutboxRow,
     OutboxStatus,
     Reconciliation,
+    ReplayReport,
 )
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "OutboxStatus",
     "Publisher",
     "Reconciliation",
+    "ReplayReport",
     "bus_name",
     "group_id",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,8 @@ from postroad.outbox.asynchrony import record_async
 from postroad.outbox.canary import redrive_behind_canaries
 from postroad.outbox.cipher import AesGcmCipher, is_sealed
 from postroad.outbox.dialects import Words
+from postroad.outbox.dispatching.publishing import Outlet, Publisher, Sender
+from postroad.outbox.dispatching.rendering import Renderer
 from postroad.outbox.drafts import Drafting, Overrides
 from postroad.outbox.grants import Role, grants
 from postroad.outbox.looking import Looking
@@ -28,6 +30,7 @@ from postroad.outbox.reading import stored_id
 from postroad.outbox.reconciling import Handled, reconcile
 from postroad.outbox.recording import Recording
 from postroad.outbox.redriving import Redriving, Selection, group_of, lane_named
+from postroad.outbox.replay import Replay, Sendings, selected
 from postroad.outbox.rows import (
     AuditEntry,
     EventId,
@@ -36,6 +39,7 @@ from postroad.outbox.rows import (
     OutboxRow,
     OutboxStatus,
     Reconciliation,
+    ReplayReport,
 )
 from postroad.outbox.schema import Names
 
@@ -254,6 +258,50 @@ class Outbox:
         """Give a failed or parked event up; its key goes on, and the next message of the key names it."""
         _require(by=by, reason=reason)
         Redriving(self.database, self._words).skip(event_id, by=by, reason=reason)
+
+    def replay(
+        self,
+        publisher: Publisher | Sender,
+        *,
+        by: str,
+        reason: str,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        type: str | None = None,
+        key: Mapping[str, str] | str | None = None,
+        dry_run: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> ReplayReport:
+        """Publish events that were sent already again, under their ids and per key in their order.
+
+        The rows stay SENT; each event that was published again gets an entry in the audit. A topic that deduplicates
+        drops an event that it has seen in the last five minutes.
+
+        Args:
+            publisher: A topic, a queue, or anything with `publish(messages)`.
+            by: Who does it, for the audit.
+            reason: Why, for the audit.
+            since: Only events sent at this time or later; aware.
+            until: Only events sent before this time; aware.
+            type: Only events of this type.
+            key: Only events of this key, as for `redrive`.
+            dry_run: Count the events, publish nothing.
+            progress: Called now and then with the number of events published so far.
+
+        Raises:
+            TargetUnavailable: The topic does not take anything; what was published before is in the audit.
+            ValueError: Nothing says which events, or `by` or `reason` is blank.
+        """
+        _require(by=by, reason=reason)
+        wanted = Sendings(since=since, until=until, type=type, lane=lane_named(key))
+        if wanted == Sendings():
+            raise ValueError("replay: give since, until, a type or a key")
+        event_ids = selected(self.database, self._words, wanted)
+        if dry_run:
+            return ReplayReport(len(event_ids))
+        renderer = Renderer(max_bytes=self.max_bytes, decrypt=self.opened)
+        replay = Replay(self.database, self._words, renderer, Outlet(publisher), by=by, reason=reason)
+        return replay.run(event_ids, progress)
 
     def prune(self, *, older_than: timedelta = timedelta(days=7), batch: int = 1_000) -> int:
         """Delete events that were sent or skipped longer ago; how many."""

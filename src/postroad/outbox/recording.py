@@ -18,6 +18,11 @@ ADD: Final = """
 INSERT INTO {outbox} (id, eventtype, payload, event_id, tenant, lane) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING RETURNING 1
 """
+# Values are sent as text, since a connection may have codecs of its own for uuid and jsonb.
+_ADD_ASYNCPG: Final = """
+INSERT INTO {outbox} (id, eventtype, payload, event_id, tenant, lane)
+VALUES (CAST($1::text AS uuid), $2, CAST($3::text AS jsonb), $4, $5, $6) ON CONFLICT DO NOTHING RETURNING 1
+"""
 _ADD_MANY_POSTGRES: Final = """
 INSERT INTO {outbox} (id, eventtype, payload, event_id, tenant, lane)
 SELECT (d ->> 0)::uuid, d ->> 1, (d ->> 2)::jsonb, d ->> 0, d ->> 3, d ->> 4
@@ -58,19 +63,22 @@ class Recording:
         self._take_back = names.fill(_TAKE_BACK_SQLITE)
         self.on_psycopg = self._add.replace("?", "%s")
         """The insert of one row, with the marks that psycopg wants."""
+        self.on_asyncpg = names.fill(_ADD_ASYNCPG)
+        """The insert of one row, with the marks that asyncpg wants."""
+        self._adds = {"?": self._add, "%s": self.on_psycopg, "$": self.on_asyncpg}
 
     def add(self, caller: Caller, draft: Draft) -> UUID:
         """Insert one row; DuplicateEvent leaves the transaction as it was."""
-        self._check(caller)
+        self.check(caller.dialect)
         with telling_of_missing_tables:
-            added = caller.rows(self.on_psycopg if caller.mark == "%s" else self._add, values(draft))
+            added = caller.rows(self._adds[caller.mark], values(draft))
         if not added:
             raise duplicate(draft)
         return draft.event_id
 
     def add_many(self, caller: Caller, drafts: Sequence[Draft]) -> list[UUID]:
         """Insert all rows or none, in their order."""
-        self._check(caller)
+        self.check(caller.dialect)
         _refuse_repeated(drafts)
         insert = self._insert_on_postgres if self._dialect == "postgresql" else self._insert_on_sqlite
         with telling_of_missing_tables:
@@ -98,9 +106,10 @@ class Recording:
             caller.rows(marked(self._take_back, caller), (_json(added),))
         return len(added)
 
-    def _check(self, caller: Caller) -> None:
-        if caller.dialect != self._dialect:
-            raise TypeError(f"connection: is to {caller.dialect}, and this outbox is on {self._dialect}")
+    def check(self, dialect: Dialect) -> None:
+        """Refuse a connection to the other kind of database."""
+        if dialect != self._dialect:
+            raise TypeError(f"connection: is to {dialect}, and this outbox is on {self._dialect}")
 
 
 class _Telling:

@@ -31,7 +31,7 @@ SELECT {columns} FROM {outbox} AS o
    AND EXISTS (SELECT 1 FROM {parked} AS p WHERE p.tenant = coalesce(o.tenant, '') AND p.lane = o.lane)
  ORDER BY seq {for_update}
 """
-_AUDIT: Final = """
+AUDIT: Final = """
 INSERT INTO {audit} (actor, action, event_id, reason, before, after)
 SELECT ?, ?, event_id, ?, state, ? FROM {outbox} WHERE event_id IN {among} ORDER BY seq
 """
@@ -96,7 +96,7 @@ class Redriving:
             rows = self._with_parked_keys(session, self._select(session, selection))
             if rows:
                 ids, keys = _json(row.event_id for row in rows), _keys(rows)
-                session.change(self._words(_AUDIT), (by, "redrive", reason, PENDING, ids))
+                session.change(self._words(AUDIT), (by, "redrive", reason, PENDING, ids))
                 session.change(self._words(_REDRIVE), (ids,))
                 session.change(self._words(_NO_GAP), (ids,))
                 session.change(self._words(_OPEN_KEYS), (keys,))
@@ -108,7 +108,7 @@ class Redriving:
         with self._database.transaction() as session:
             row = self._select(session, Selection(event_ids=(stored_id(event_id),)))[0]
             ids, tenant = _json([row.event_id]), row.tenant_id or ""
-            session.change(self._words(_AUDIT), (by, "skip", reason, SKIPPED, ids))
+            session.change(self._words(AUDIT), (by, "skip", reason, SKIPPED, ids))
             session.change(self._words(_SKIP), (str(row.event_id),))
             session.change(self._words(_GAP), (tenant, row.lane, row.seq, str(row.event_id)))
             parked_by = session.rows(self._words(_PARKED_BY), (tenant, row.lane))

@@ -95,6 +95,20 @@ class AuditEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """What became of a replay."""
+
+    selected: int
+    """Events that fit; in a dry run nothing is published of them."""
+    replayed: int = 0
+    failed: int = 0
+    """Events that could not be published. Later events of their keys are not tried."""
+    held: int = 0
+    """Events behind a failed one of their key."""
+    last_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Reconciliation:
     """Which sent events a consumer has handled, which it lacks, and which it has that were never recorded here."""
 

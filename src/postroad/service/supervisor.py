@@ -13,6 +13,7 @@ from postroad.http.parts import Part
 from postroad.service.children import Child
 from postroad.service.probing import answers_ready
 from postroad.service.wire import Notice
+from postroad.signals import was_held
 
 DRAIN_SECONDS = 8.0
 CLOSE_SECONDS = 1.5
@@ -47,7 +48,10 @@ class Supervisor:
         """Stop on SIGTERM or Ctrl-C; on a second Ctrl-C at once."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
+            before = signal.getsignal(number)
             loop.add_signal_handler(number, self._signalled, number)
+            if was_held(before):
+                self._signalled(number)
 
     def _signalled(self, number: signal.Signals) -> None:
         if self._stop.is_set() and number is signal.SIGINT:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import select
-import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import inf
 
 from postroad.tasks.lanes import Lane, settle_quietly
 from postroad.tasks.receiving import Receiver
 from postroad.tasks.roles import thread_ended
 from postroad.tasks.shop import Shop
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Bell:
@@ -139,17 +135,3 @@ class Crew:
     def _halt(self, grace: float) -> None:
         for lane in self._lanes:
             lane.halt(grace)
-
-
-@contextmanager
-def heeding_signals(heard: Callable[[], None]) -> Iterator[None]:
-    """Let SIGTERM and SIGINT be heard instead of ending the process; in the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, lambda *_: heard()) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

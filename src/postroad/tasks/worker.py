@@ -9,10 +9,11 @@ import uuid
 from collections.abc import Sequence
 
 from postroad.journal import Appends
+from postroad.signals import heard_by
 from postroad.tasks.books import Books
 from postroad.tasks.children.seats import Nursery
 from postroad.tasks.config import WorkerConfig, check_worker_id
-from postroad.tasks.crew import Bell, Crew, heeding_signals
+from postroad.tasks.crew import Bell, Crew
 from postroad.tasks.environment import for_children
 from postroad.tasks.grounds import Ground, party
 from postroad.tasks.queues import open_queue
@@ -95,7 +96,7 @@ class TaskWorker:
         """Work until stopped, or until the queue holds nothing. In the main thread SIGTERM and SIGINT stop it."""
         bell = self._bell = Bell()
         try:
-            with heeding_signals(self.stop):
+            with heard_by(self.stop):
                 self._shop.nursery.start()
                 tell("worker_started", worker=self.worker_id, tasks=sorted(self._shop.nursery.tasks))
                 Crew(self._shop, bell, lambda: self._stops, until_idle=until_idle).run()

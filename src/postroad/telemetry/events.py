@@ -60,6 +60,7 @@ LOG_EVENTS = (
     "outbox_database_lost",
     "outbox_failed",
     "outbox_listen_unavailable",
+    "outbox_no_receivers",
     "outbox_published",
     "outbox_retried",
     "outbox_stale",

@@ -14,7 +14,7 @@ _GAUGES = {
     "event_outbox_backlog": ("Rows of the outbox that wait to be published.", ("service",)),
     "event_publish_lag_seconds": ("Age of the oldest row that waits to be published, 0 when none does.", ("service",)),
     "dead_letter_count": ("Failed rows of an outbox, or dead letters of a consumer's queue.", ("service", "queue")),
-    "event_consumer_lag_seconds": ("Age of the event being handled, 0 when idle.", ("service", "queue")),
+    "event_consumer_lag_seconds": ("Age of the oldest event being handled, 0 when idle.", ("service", "queue")),
 }
 _HISTOGRAMS = {
     "postroad_publish_seconds": ("From the recording of an event to its publication.", ("service",)),

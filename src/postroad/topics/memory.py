@@ -39,10 +39,24 @@ class MemoryTopics:
             state = self._states.setdefault(name, _State(fifo))
         return MemoryTopic(self._queues, name, state)
 
+    def existing(self, name: str, *, fifo: bool = False) -> MemoryTopic:
+        """The topic of this name; TopicNotFound when there is none."""
+        rules.check_topic_name(name, fifo=fifo)
+        with self._queues.shelves.lock:
+            state = self._states.get(name)
+        if state is None:
+            raise rules.no_topic(name, self.topics())
+        return MemoryTopic(self._queues, name, state)
+
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         with self._queues.shelves.lock:
             return sorted(self._states)
+
+    def topics_without_subscriptions(self) -> list[str]:
+        """The names of the topics that no queue is subscribed to, sorted."""
+        with self._queues.shelves.lock:
+            return sorted(name for name, state in self._states.items() if not state.filters)
 
     def delete_topic(self, name: str) -> None:
         """Forget the topic and who was subscribed to it; deleting twice changes nothing."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from postroad.errors import ConfigurationError, InvalidInput, InvalidMessage, InvalidName
+from postroad.errors import ConfigurationError, InvalidInput, InvalidMessage, InvalidName, TopicNotFound
 from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.queues.rules import check_messages
+from postroad.settings import nearest
 from postroad.topics.port import Filter
 
 Values = Mapping[str, tuple[str, ...]]
@@ -30,6 +31,11 @@ def check_topic_name(name: object, *, fifo: bool) -> str:
             remedy="End the name of a FIFO topic, and of no other, with '.fifo'.",
         )  # fmt: skip
     return name
+
+
+def no_topic(name: str, names: Collection[str]) -> TopicNotFound:
+    """The error of a topic that is not among those that exist."""
+    return TopicNotFound(f'topic "{name}" does not exist', field="topic", nearest=nearest(name, names))
 
 
 def is_arn(name: object) -> bool:

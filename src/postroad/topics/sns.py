@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import THROTTLED, Make, refused, short_code, translated
 from postroad.connections.batches import ATTEMPTS, Again, Entry, deliver
-from postroad.errors import InvalidInput, OutcomeUnknown, PostroadError, Throttled, TopicNotFound, Unavailable
+from postroad.errors import (
+    InvalidInput,
+    NotPermitted,
+    OutcomeUnknown,
+    PostroadError,
+    Throttled,
+    TopicNotFound,
+    Unavailable,
+)
 from postroad.queues import OutgoingMessage, Queue, SendResult
 from postroad.queues.sqs import SQSQueue, SQSQueues
 from postroad.queues.sqs.wire import attributes_of, size_of
@@ -45,11 +53,42 @@ class SNSTopics:
         rules.check_topic_name(name, fifo=fifo)
         return SNSTopic(self._connection, self._queues, name, attempts=self._attempts)
 
+    def existing(self, name: str, *, fifo: bool = False) -> SNSTopic:
+        """The topic of this name, which is never made; TopicNotFound when there is none.
+
+        Who may not list topics gets the topic at the ARN of the name, and publishing tells whether it exists.
+        """
+        if rules.is_arn(name):
+            return self.topic(name)
+        rules.check_topic_name(name, fifo=fifo)
+        try:
+            arns = {arn.rpartition(":")[2]: arn for arn in self._arns()}
+        except NotPermitted:
+            return self.topic(self._arn(name))
+        if name not in arns:
+            raise rules.no_topic(name, arns)
+        return self.topic(arns[name])
+
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
+        return sorted(arn.rpartition(":")[2] for arn in self._arns())
+
+    def topics_without_subscriptions(self) -> list[str]:
+        """The names of the topics that nothing is subscribed to, neither a queue nor anything else, sorted."""
+        with translated("SNS subscriptions"):
+            pages: Any = self._connection.sns.get_paginator("list_subscriptions").paginate()
+            heard = {found["TopicArn"] for page in pages for found in page["Subscriptions"]}
+        return sorted(arn.rpartition(":")[2] for arn in self._arns() if arn not in heard)
+
+    def _arns(self) -> list[str]:
         with translated("SNS topics"):
             pages: Any = self._connection.sns.get_paginator("list_topics").paginate()
-            return sorted(topic["TopicArn"].rpartition(":")[2] for page in pages for topic in page["Topics"])
+            return [topic["TopicArn"] for page in pages for topic in page["Topics"]]
+
+    def _arn(self, name: str) -> str:
+        with translated("the account"):
+            _, partition, _, _, account, _ = self._connection.sts.get_caller_identity()["Arn"].split(":", 5)
+        return f"arn:{partition}:sns:{self._connection.region}:{account}:{name}"
 
 
 class SNSTopic:

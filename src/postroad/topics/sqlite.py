@@ -39,6 +39,11 @@ CREATE TABLE subscription (
 _FIND: Final = "SELECT id FROM topic WHERE name = ?"
 _ADD: Final = "INSERT INTO topic (name, next) VALUES (?, 1) ON CONFLICT DO NOTHING"
 _NAMES: Final = "SELECT name FROM topic ORDER BY name"
+_UNHEARD: Final = """
+SELECT name FROM topic WHERE NOT EXISTS (
+    SELECT 1 FROM subscription JOIN queue ON queue.id = subscription.queue WHERE topic = topic.id
+) ORDER BY name
+"""
 _COUNT: Final = "UPDATE topic SET next = next + ? WHERE id = ? RETURNING next"
 _SUBSCRIBE: Final = """
 INSERT INTO subscription (topic, queue, filter) SELECT ?, id, ? FROM queue WHERE name = ?
@@ -70,14 +75,26 @@ class SQLiteTopics:
     def topic(self, name: str, *, fifo: bool = False) -> SQLiteTopic:
         """The topic of this name, made when missing."""
         rules.check_topic_name(name, fifo=fifo)
-        found = self.engine.read(lambda connection: one(connection, _FIND, (name,)))
+        found = self._find(name)
         if found is None:
             found = self.engine.write(lambda tx: self._add(tx, name))
+        return SQLiteTopic(self, found[0], name, fifo=fifo)
+
+    def existing(self, name: str, *, fifo: bool = False) -> SQLiteTopic:
+        """The topic of this name; TopicNotFound when there is none."""
+        rules.check_topic_name(name, fifo=fifo)
+        found = self._find(name)
+        if found is None:
+            raise rules.no_topic(name, self.topics())
         return SQLiteTopic(self, found[0], name, fifo=fifo)
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         return self.engine.read(lambda connection: [name for (name,) in every(connection, _NAMES)])
+
+    def topics_without_subscriptions(self) -> list[str]:
+        """The names of the topics that no queue is subscribed to, sorted."""
+        return self.engine.read(lambda connection: [name for (name,) in every(connection, _UNHEARD)])
 
     def delete_topic(self, name: str) -> None:
         """Forget the topic and who was subscribed to it; deleting twice changes nothing."""
@@ -87,6 +104,9 @@ class SQLiteTopics:
             tx.connection.execute(_DELETE, (name,))
 
         self.engine.write(work)
+
+    def _find(self, name: str) -> Any:
+        return self.engine.read(lambda connection: one(connection, _FIND, (name,)))
 
     def _add(self, tx: Transaction, name: str) -> Any:
         tx.connection.execute(_ADD, (name,))

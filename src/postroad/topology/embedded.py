@@ -65,6 +65,8 @@ class EmbeddedStores:
 class EmbeddedSite:
     """One look at an embedded ground, and the changes that follow from it."""
 
+    gathers_metrics = False
+
     def __init__(self, stores: EmbeddedStores) -> None:
         self._stores = stores
         self._owners = dict(_owners(stores.items))

@@ -33,16 +33,16 @@ def evaluate_alarms(topology: Topology, backend: Sited) -> tuple[AlarmState, ...
     check(topology)
     site = backend.site()
     alarms = [each for each in topology.resources if isinstance(each, AlarmDecl)]
-    return tuple(_judged(alarm, _measured(site, topology, alarm)) for alarm in alarms)
+    return tuple(_state(site, topology, alarm) for alarm in alarms)
 
 
-def _measured(site: Site, topology: Topology, alarm: AlarmDecl) -> float | None:
-    """The metric of the alarm; None where nobody knows it, or where these credentials may not ask."""
+def _state(site: Site, topology: Topology, alarm: AlarmDecl) -> AlarmState:
+    """The alarm as the store tells it; `no_data` where these credentials may not ask."""
     try:
-        return site.measure(topology, alarm)
+        return _judged(alarm, site.measure(topology, alarm), site)
     except NotPermitted as error:
         get_logger("topology").warning("alarm_not_measured", alarm=alarm.name, error=str(error))
-        return None
+        return AlarmState(alarm.name, "no_data", None, float(alarm.threshold))
 
 
 def measured(alarm: AlarmDecl, stats: QueueStats | None) -> float | None:
@@ -67,8 +67,9 @@ def dead_letter_queues(topology: Topology) -> list[str]:
     return sorted({each.spec.dead_letter for each in queues if each.spec.dead_letter is not None})
 
 
-def _judged(alarm: AlarmDecl, value: float | None) -> AlarmState:
+def _judged(alarm: AlarmDecl, value: float | None, site: Site) -> AlarmState:
     if value is None:
-        return AlarmState(alarm.name, "no_data", None, float(alarm.threshold))
+        state: State = "alarm" if site.gathers_metrics and alarm.missing == "breaching" else "no_data"
+        return AlarmState(alarm.name, state, None, float(alarm.threshold))
     over = _COMPARE[alarm.comparison](value, alarm.threshold)
     return AlarmState(alarm.name, "alarm" if over else "ok", value, float(alarm.threshold))

@@ -19,10 +19,18 @@ def alarm_rules(topology: Topology) -> dict[str, Any]:
     return {"groups": [{"name": topology.name, "rules": [_rule(alarm) for alarm in alarms]}]}
 
 
+def _expression(alarm: AlarmDecl) -> str:
+    over = f"{alarm.metric} {alarm.comparison} {alarm.threshold:g}"
+    if alarm.missing != "breaching":
+        return over
+    # A figure that cannot be had, since the database does not answer, is NaN, which is no more than anything.
+    return f"{over} or {alarm.metric} != {alarm.metric} or absent({alarm.metric})"
+
+
 def _rule(alarm: AlarmDecl) -> dict[str, Any]:
     rule: dict[str, Any] = {
         "alert": alarm.name,
-        "expr": f"{alarm.metric} {alarm.comparison} {alarm.threshold:g}",
+        "expr": _expression(alarm),
         "annotations": {"description": runbook(alarm)},
     }
     if alarm.periods > 1:

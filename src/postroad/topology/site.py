@@ -44,6 +44,9 @@ class Stray:
 class Site(Protocol):
     """A store on which a topology stands. A site looks at things once: take a new one for every plan."""
 
+    gathers_metrics: bool
+    """Whether programs report their metrics to it, so that one that is missing says something."""
+
     def look(self, topology: Topology, resource: Resource, *, code: str | None) -> Look:
         """See one resource, reading only."""
         ...

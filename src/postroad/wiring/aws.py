@@ -48,8 +48,14 @@ class AwsTopics:
         is_bus = is_arn(name) and ":events:" in name
         return (self.buses if is_bus else self.sns).topic(name, fifo=fifo)
 
+    def existing(self, name: str, *, fifo: bool) -> Topic:
+        return self.topic(name, fifo=fifo) if is_arn(name) else self.sns.existing(name, fifo=fifo)
+
     def topics(self) -> list[str]:
         return self.sns.topics()
+
+    def topics_without_subscriptions(self) -> list[str]:
+        return self.sns.topics_without_subscriptions()
 
 
 class AwsGround:

@@ -102,15 +102,25 @@ class Backend:
         """The names of the queues that have this one as their dead-letter queue, sorted."""
         return self._ground.queues.sources(dead_letters)
 
-    def topic(self, name: str, fifo: bool = False, *, overflow: Overflow | None = None) -> Topic:
-        """The topic of this name, made when missing. An ARN is taken as it is and no call is made."""
+    def topic(self, name: str, fifo: bool = False, *, overflow: Overflow | None = None, create: bool = True) -> Topic:
+        """The topic of this name, made when missing unless `create` is False. An ARN is taken as it is, without a call.
+
+        Raises:
+            TopicNotFound: with `create=False` and no such topic. Where the role may not list the topics of AWS, the
+                topic is returned unseen, and publishing to it fails when it does not exist.
+        """
         blobs = self._blobs_for(overflow)
-        topic = self._ground.topics.topic(name, fifo=fifo)
+        store = self._ground.topics
+        topic = store.topic(name, fifo=fifo) if create else store.existing(name, fifo=fifo)
         return topic if blobs is None else OverflowingTopic(topic, blobs, clock=self.clock, pruning=self._pruning)
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         return self._ground.topics.topics()
+
+    def topics_without_subscriptions(self) -> list[str]:
+        """The names of the topics whose messages reach nobody, sorted."""
+        return self._ground.topics.topics_without_subscriptions()
 
     def stream(self, name: str, shards: int = 4, retention: float = 86_400) -> Stream:
         """The stream of this name, made when missing."""

@@ -21,7 +21,7 @@ from postroad.outbox.dispatching.rendering import Render, Renderer
 from postroad.outbox.dispatching.report import DispatchReport
 from postroad.outbox.dispatching.telling import Teller
 from postroad.outbox.dispatching.verdicts import described
-from postroad.queues.stopping import stopped_by_sigterm
+from postroad.signals import stopped_by_sigterm
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

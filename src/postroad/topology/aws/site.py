@@ -39,6 +39,8 @@ _VISIBLE = "ApproximateNumberOfMessagesVisible"
 class AwsSite:
     """One account in one region."""
 
+    gathers_metrics = True
+
     def __init__(self, connection: AwsConnection) -> None:
         self._connection = connection
         self._forms: dict[Key, Form] = {}

@@ -45,6 +45,8 @@ def transfer_alarms(prefix: str, topic: str) -> tuple[AlarmDecl, ...]:
 
 
 def _alarm(prefix: str, metric: str, topic: str, threshold: int) -> AlarmDecl:
+    # Who reports nothing is dead, hangs, or cannot reach its database.
     return AlarmDecl(
-        f"{prefix}{metric}", metric, topic, threshold, namespace="Postroad", comparison=">", periods=_FIVE_MINUTES
-    )
+        f"{prefix}{metric}", metric, topic, threshold, namespace="Postroad", comparison=">", periods=_FIVE_MINUTES,
+        missing="breaching",
+    )  # fmt: skip
