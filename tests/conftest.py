@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import tempfile
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 _SESSION = "PR_TEST_SESSION"
@@ -24,8 +26,24 @@ _findings = pytest.StashKey[list[str]]()
 _data_before = pytest.StashKey[set[Path]]()
 
 
+hypothesis.settings.register_profile(
+    # A busy machine is slow, and no example is wrong for it.
+    "postroad",
+    deadline=None,
+    suppress_health_check=[
+        hypothesis.HealthCheck.too_slow,
+        hypothesis.HealthCheck.data_too_large,
+        hypothesis.HealthCheck.function_scoped_fixture,
+    ],
+)
+hypothesis.settings.load_profile("postroad")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give the whole run one temporary directory, short because Unix sockets live in it, and mark its processes."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A run in the background inherits a Ctrl-C that is ignored, and would hand it on to what tests start.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if _is_worker(config):
         return
     memory = _roomy_memory()

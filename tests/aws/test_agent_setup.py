@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.aws.cloud import Cloud
 from tests.aws.endpoint import Endpoint, error
-from tests.service.up import wait_until
+from tests.waiting import eventually
 
 from postroad.agents.runner import LEASE_SECONDS
 from postroad.agents.tables import SUBSCRIBER_EVENTS, SUBSCRIBERS
@@ -95,7 +95,7 @@ def test_functions_that_read_both_streams_move_events(village: Cloud, aws: AwsCo
 
 def test_the_doctor_finds_that_nobody_moves_events_until_a_runner_does(village: Cloud) -> None:
     # A runner of another test counts for as long as its leases.
-    wait_until(lambda: _findings(village.backend))
+    eventually(lambda: _findings(village.backend))
     [message] = _findings(village.backend)
     stop = threading.Event()
     moving = threading.Thread(target=move_events, args=(village.backend, stop))

@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,6 +25,7 @@ from tests.aws.emulators import moto
 from tests.inbox.ground import ground_at
 from tests.inbox.mail import event, send
 from tests.outbox.grounds import Ground, sqlite_ground
+from tests.waiting import eventually
 
 from postroad import QueueSpec, connect
 from postroad.connections.aws import AwsConnection
@@ -113,13 +113,6 @@ def scraped(text: str) -> dict[str, list[float]]:
     return samples
 
 
-def until(holds: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.02)
-
-
 @contextmanager
 def dispatching(*flags: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A dispatcher as a process, and the address of its metrics."""
@@ -152,9 +145,9 @@ def test_a_dispatcher_that_is_killed_sets_off_its_alarms(
     place = ("--url", "sqlite:///events.db", "--dsn", on_sqlite.dsn, "--cloudwatch")
 
     with dispatching(*place) as (process, address):
-        until(lambda: page(address))
+        eventually(lambda: page(address))
         alive = scraped(page(address) or "")
-        until(lambda: all(_reported(aws, metric) is not None for metric in OUTBOX))
+        eventually(lambda: all(_reported(aws, metric) is not None for metric in OUTBOX))
         now = datetime.now(UTC) + timedelta(seconds=1)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -168,9 +161,9 @@ def test_a_dispatcher_that_is_killed_sets_off_its_alarms(
 
 def test_a_dispatcher_that_cannot_count_its_rows_sets_off_its_alarms(on_sqlite: Ground, aws: AwsConnection) -> None:
     with dispatching("--url", "sqlite:///events.db", "--dsn", on_sqlite.dsn) as (_, address):
-        until(lambda: page(address))
+        eventually(lambda: page(address))
         on_sqlite.run("ALTER TABLE outbox RENAME TO gone")
-        until(lambda: firing(scraped(page(address) or "")) == {*OUTBOX, LAG})
+        eventually(lambda: firing(scraped(page(address) or "")) == {*OUTBOX, LAG})
 
         assert scraped(page(address) or "")["event_outbox_backlog"], "it is there, and no number"
 
@@ -189,12 +182,12 @@ def test_a_handler_that_hangs_sets_off_the_alarm_of_consumers(tmp_path: Path, cl
         consumer.report_to_cloudwatch(interval=0.05, region="us-east-1", endpoint_url=cloud)
         consumer.start()
         try:
-            until(lambda: _reported(aws, LAG) is not None)
+            eventually(lambda: _reported(aws, LAG) is not None)
             idle = firing(_own(queue.name)), in_alarm(aws, datetime.now(UTC) + timedelta(seconds=1))
             send(queue, old)
             assert begun.wait(20)
             hung = firing(_own(queue.name))
-            until(lambda: (_reported(aws, LAG) or 0.0) > 300)
+            eventually(lambda: (_reported(aws, LAG) or 0.0) > 300)
         finally:
             go_on.set()
             consumer.stop()
@@ -214,7 +207,7 @@ def test_a_consumer_that_has_stopped_reports_nothing_more(tmp_path: Path, cloud:
         consumer.report_to_cloudwatch(interval=0.01, region="us-east-1", endpoint_url=cloud)
 
         consumer.start()
-        until(lambda: _reported(aws, LAG) is not None)
+        eventually(lambda: _reported(aws, LAG) is not None)
         consumer.stop()
 
     assert "postroad-cloudwatch" not in {thread.name for thread in threading.enumerate()}

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.aws.endpoint import Answer, Endpoint, all_sent, error
 from tests.aws.test_sqs_least_client import ThreeMethods
-from tests.bus.vocabulary import QUICK, Anything, Placed, Stepped, eventually
+from tests.bus.vocabulary import QUICK, Anything, Placed, Stepped
+from tests.waiting import eventually
 
 from postroad import QueueSpec
 from postroad.blobs.memory import MemoryBlobs
@@ -118,7 +119,7 @@ def test_fifo_is_told_by_the_name_and_order_holds_through_a_failure(fifo_queue: 
         bus.subscribe(Stepped, handler)
         results = bus.publish_many(Stepped(session, number) for number in range(4) for session in "ab")
         bus.start_receiver()
-        eventually(lambda: len(seen) == 8, within=20)
+        eventually(lambda: len(seen) == 8)
 
     assert all(result.ok for result in results)
     assert [number for session, number in seen if session == "a"] == [0, 1, 2, 3]

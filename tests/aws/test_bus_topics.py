@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from tests.aws.endpoint import Answer, Endpoint
-from tests.bus.vocabulary import QUICK, Anything, Placed, Shipped, eventually
+from tests.bus.vocabulary import QUICK, Anything, Placed, Shipped
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend, QueueSpec

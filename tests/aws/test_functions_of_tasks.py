@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.jobs.floor import APP, SEED, TENANT, Floor
 from tests.jobs.store_tasks import PAGE
-from tests.tasks.benches import eventually
 from tests.tasks.webhooks import Receiver, receiving
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend, OutgoingMessage, QueueSpec
@@ -307,7 +307,7 @@ def test_a_whole_job_runs_through_the_bus_and_its_functions(
         with ThreadPoolExecutor(1) as thread:
             running = thread.submit(worker.run)
             try:
-                eventually(lambda: deliver() and "Job Completed" in floor.types("job-456"), seconds=60)
+                eventually(lambda: deliver() and "Job Completed" in floor.types("job-456"))
             finally:
                 worker.stop()
                 running.result()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from tests.bus.vocabulary import eventually
+from tests.waiting import eventually
 
 import postroad
 from postroad.bus import BusConfig, KinesisEventBus

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.sessions.plans import AddStep, Plan
-from tests.sessions.processes import eventually
 from tests.sessions.reviews import Reviewer, ReviewLoop, ReviewRequest, ReviewResult, failing, heard
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.notifications.people import Provider, missed, push_to
-from tests.notifications.test_worker import eventually
+from tests.waiting import eventually
 
 import postroad
 from postroad.notifications import NotificationStore, NotificationWorker, RealtimeHook, TokenResult
@@ -64,8 +64,8 @@ def test_missed_messages_reach_devices_and_what_fails_rests_with_its_reason(
         hook.on_message(missed(f"m{number}"))
     pushes.send([OutgoingMessage(body) for body in bodies])
     running.start()
-    eventually(lambda: len({push_id for push_id, token in fcm.asked if token == "t1"}) == 12, 60)
-    eventually(lambda: letters.stats().visible == 2 and pushes.stats().delayed == 1, 60)
+    eventually(lambda: len({push_id for push_id, token in fcm.asked if token == "t1"}) == 12)
+    eventually(lambda: letters.stats().visible == 2 and pushes.stats().delayed == 1)
     stop.set()
     running.join(30)
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tasks.benches import APP, TENANT, Bench, eventually, is_alive, lines
+from tests.tasks.benches import APP, TENANT, Bench, is_alive, lines
 from tests.tasks.processes import worker
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend
@@ -168,7 +169,7 @@ def test_a_killed_workers_task_runs_again_with_a_higher_token(bench: Bench, url:
     with worker(url, **SHORT) as first:
         eventually(lambda: lines(notes))
         os.kill(first.pid, signal.SIGKILL)
-        eventually(lambda: not is_alive(int(lines(notes)[0].split()[1])), seconds=2)
+        eventually(lambda: not is_alive(int(lines(notes)[0].split()[1])))
     go.touch()
 
     bench.work(**SHORT)

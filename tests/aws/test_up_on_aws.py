@@ -12,7 +12,8 @@ import pytest
 from tests.aws.cloud import Cloud
 from tests.aws.emulators import free_port
 from tests.service.conftest import StartUp, start_up
-from tests.service.up import POSTROAD, run, start, wait_until
+from tests.service.up import POSTROAD, run, start
+from tests.waiting import eventually
 
 from postroad.connections.aws import AwsConnection
 from postroad.items.dynamodb import DynamoItems
@@ -60,10 +61,10 @@ def test_a_table_that_is_lost_while_it_runs_is_waited_for(
     up = start_up("--url", url)
 
     aws.dynamodb.delete_table(TableName=table)
-    wait_until(lambda: up.get("/ready").status_code == 503)
+    eventually(lambda: up.get("/ready").status_code == 503)
     told = up.get("/ready").json()
     DynamoItems(aws, table).create_table()
-    wait_until(lambda: up.get("/ready").status_code == 200)
+    eventually(lambda: up.get("/ready").status_code == 200)
 
     assert f"there is no DynamoDB table '{table}'" in json.dumps(told)
     assert {part["state"] for part in up.parts().values()} == {"running"}
@@ -82,7 +83,7 @@ def test_it_moves_the_events_of_agents(start_up: StartUp, village: Cloud) -> Non
         found.extend(village.drain("bob"))
         return len(found) >= 3
 
-    wait_until(has_all, seconds=60)
+    eventually(has_all)
 
     assert found == [1, 2, 3]
     assert up.get("/ready").status_code == 200
@@ -100,7 +101,7 @@ def test_where_functions_are_to_move_events_and_none_does_it_is_not_ready_and_sa
         return json.dumps(httpx.get(f"http://127.0.0.1:{port}/ready", timeout=20).json())
 
     try:
-        wait_until(lambda: "nobody moves the events" in told(), seconds=60)
+        eventually(lambda: "nobody moves the events" in told())
         document = told()
     finally:
         process.terminate()

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 from tests.bus.conftest import MakeBus
 from tests.bus.proxies import Around
-from tests.bus.vocabulary import QUICK, Placed, eventually
+from tests.bus.vocabulary import QUICK, Placed
+from tests.waiting import eventually
 
 from postroad import Delivery, Queue
 from postroad.errors import Unavailable

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from tests.bus.conftest import MakeBus
-from tests.bus.vocabulary import QUICK, Placed, eventually
+from tests.bus.vocabulary import QUICK, Placed
+from tests.waiting import eventually
 
 from postroad import Queue, SendResult
 from postroad.bus import CircuitBreakerConfig, CircuitOpenError

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.bus.conftest import MakeBus
 from tests.bus.proxies import Around, LongPolling
-from tests.bus.vocabulary import QUICK, Placed, eventually
+from tests.bus.vocabulary import QUICK, Placed
+from tests.waiting import eventually
 
 from postroad import Backend, Queue
 from postroad.bus import PublishFailed, RemoteEventBus

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests.bus.conftest import MakeBus
-from tests.bus.vocabulary import QUICK, Placed, Stepped, eventually
+from tests.bus.vocabulary import QUICK, Placed, Stepped
+from tests.waiting import eventually
 
 from postroad import OutgoingMessage, Queue, SendResult, codec
 from postroad.bus import NotSent, OutOfOrder, PublishFailed

@@ -14,7 +14,8 @@ from typing import Any, cast
 
 import pytest
 from tests.bus.proxies import Failing
-from tests.bus.vocabulary import QUICK, Placed, Shipped, eventually
+from tests.bus.vocabulary import QUICK, Placed, Shipped
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend, Queue, QueueSpec, Record, Stream, codec, errors

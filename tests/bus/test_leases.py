@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.bus.conftest import MakeBus
 from tests.bus.proxies import Around, Failing, Losing
-from tests.bus.vocabulary import QUICK, Placed, Stepped, eventually
+from tests.bus.vocabulary import QUICK, Placed, Stepped
+from tests.waiting import eventually
 
 from postroad import Delivery, Queue, codec
 from postroad.errors import StaleReceipt, Unavailable

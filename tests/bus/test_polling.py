@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.bus.conftest import MakeBus
 from tests.bus.proxies import Around
-from tests.bus.vocabulary import QUICK, Placed, Shipped, eventually
+from tests.bus.vocabulary import QUICK, Placed, Shipped
+from tests.waiting import eventually
 
 from postroad import Backend, Delivery, OutgoingMessage, Queue, SendResult
 from postroad.bus import RemoteEventBus, current_context, lane

@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.bus.vocabulary import QUICK, Placed, Stepped, eventually
+from tests.bus.vocabulary import QUICK, Placed, Stepped
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend
@@ -98,7 +99,7 @@ def test_a_kill_in_a_handler_gives_the_event_to_another_process(
 
     group.start()
 
-    eventually(lambda: len(group.handled()) == 2, within=20)
+    eventually(lambda: len(group.handled()) == 2)
     assert ended == -signal.SIGKILL
     assert group.handled() == [("", 7, 1), ("", 7, 2)]
 
@@ -174,11 +175,11 @@ def test_ten_thousand_events_survive_random_kills(
     with ThreadPoolExecutor(1) as pool:
         published = pool.submit(publisher.publish_many, steps)
         for moment in sorted(chance.sample(range(events - 500), kills)):
-            eventually(partial(group.has_handled, moment), within=60)
+            eventually(partial(group.has_handled, moment))
             group.kill(running.pop(chance.randrange(2)))
             running.append(group.start())
 
-    eventually(lambda: group.has_handled(events) and len(numbers_of(group)) == events, within=60)
+    eventually(lambda: group.has_handled(events) and len(numbers_of(group)) == events)
     assert all(result.ok for result in published.result())
     assert any(count > 1 for _, _, count in group.handled())
     if fifo:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from tests.bus.conftest import MakeBus
-from tests.bus.vocabulary import QUICK, Placed, eventually
+from tests.bus.vocabulary import QUICK, Placed
+from tests.waiting import eventually
 
 from postroad import Backend, Clock, Queue
 from postroad.bus import RemoteEventBus

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from tests.bus.conftest import MakeBus
-from tests.bus.vocabulary import QUICK, Identified, Placed, Shipped, eventually
+from tests.bus.vocabulary import QUICK, Identified, Placed, Shipped
+from tests.waiting import eventually
 
 from postroad import EventRegistry, OutgoingMessage, Queue, codec
 from postroad.bus import HandlingContext, PublishResult, RemoteEventBus, current_context

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests.bus.conftest import MakeBus, failing
 from tests.bus.proxies import Failing
-from tests.bus.vocabulary import QUICK, Asked, Placed, Shipped, Stepped, eventually
+from tests.bus.vocabulary import QUICK, Asked, Placed, Shipped, Stepped
+from tests.waiting import eventually
 
 from postroad import OutgoingMessage, Queue, SendResult, codec
 from postroad.bus import (

@@ -13,7 +13,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import REGISTRY
 from tests.bus.conftest import MakeBus
-from tests.bus.vocabulary import QUICK, Anything, Placed, eventually
+from tests.bus.vocabulary import QUICK, Anything, Placed
+from tests.waiting import eventually
 
 from postroad import Backend, OutgoingMessage, Queue, codec
 from postroad.telemetry import tracing

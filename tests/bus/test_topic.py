@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.bus.vocabulary import QUICK, Anything, Placed, Shipped, Stepped, eventually
+from tests.bus.vocabulary import QUICK, Anything, Placed, Shipped, Stepped
+from tests.waiting import eventually
 
 from postroad import Backend, Blobs, OutgoingMessage, Queue, QueueSpec, codec
 from postroad.bus import RemoteEventBus, TopicEventBus, current_context

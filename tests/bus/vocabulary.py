@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 from uuid import UUID, uuid4
@@ -45,11 +43,3 @@ class Identified:
 @event
 class Anything:
     value: Any = None
-
-
-def eventually(condition: Callable[[], object], *, within: float = 10.0) -> None:
-    """Wait until the condition holds."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.005)

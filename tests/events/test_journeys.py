@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from tests.events.damages import hostile_messages
 from tests.events.journeys import Journey, hostile, journeys
 
@@ -18,13 +18,12 @@ from postroad.events import Envelope, codec
 
 pytestmark = pytest.mark.slow
 
-QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 LIMIT_SECONDS = 0.05
 MESSAGES = int(os.environ.get("HOSTILE_MESSAGES", "20000"))
 SEED = int(os.environ.get("HOSTILE_SEED", "7"))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=QUIET)
+@settings(max_examples=200, derandomize=True)
 @given(journeys)
 def test_an_event_arrives_equal_to_what_was_sent(sent: Journey) -> None:
     wrapped = codec.wrap(sent, publisher_id="p", key="k")
@@ -67,7 +66,7 @@ def seconds_to_decode(message: Any) -> float:
     return time.thread_time() - started
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=QUIET)
+@settings(max_examples=300, derandomize=True)
 @given(hostile)
 def test_any_message_is_an_envelope_or_refused(message: bytes | str) -> None:
     check(message)

@@ -11,8 +11,9 @@ from uuid import uuid4
 from tests.bus.vocabulary import Stepped
 from tests.examples.grounds import Ground
 from tests.sessions.plans import AddStep, Plan
-from tests.sessions.processes import eventually, process
+from tests.sessions.processes import process
 from tests.sessions.reviews import Reviewer, ReviewLoop, ReviewRequest, ReviewResult
+from tests.waiting import eventually
 
 from postroad.bus import BusConfig, CircuitOpenError, PublishFailed
 from postroad.sessions import (

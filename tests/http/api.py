@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 
@@ -51,13 +49,6 @@ class Api:
 
 
 Serve = Callable[..., Api]
-
-
-def wait_until(condition: Callable[[], Any], *, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.01)
 
 
 def run(context: Context, listener: socket.socket) -> tuple[Callable[[], None], Callable[[], None]]:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.http.api import Api, Serve, wait_until
+from tests.http.api import Api, Serve
 from tests.http.village import JSON, Village, slug
+from tests.waiting import eventually
 
 from postroad.errors import StorageFull
 
@@ -280,7 +281,7 @@ def test_an_agent_with_too_many_polls_is_429_alone(serve: Serve, monkeypatch: py
     village = Village(serve())
     polling = threading.Thread(target=village.lease, kwargs={"wait": 3})
     polling.start()
-    wait_until(lambda: village.api.context.polls.open == 1)
+    eventually(lambda: village.api.context.polls.open == 1)
 
     with village.api.as_caller(village.tokens["cat"]) as second:
         refused = second.post("/agents/cat/leases", json={"wait": 1})
@@ -317,7 +318,7 @@ def test_a_stream_brings_events_holds_ten_and_gives_back_what_was_not_acked(vill
             other.post("/agents/cat/acks", json={"receipts": [body["receipt"] for body in bodies]})
         eleventh = json.loads(_event(lines)["data"])
         kind = answer.headers["content-type"]
-    wait_until(lambda: village.agents.stats("cat").in_flight == 0)
+    eventually(lambda: village.agents.stats("cat").in_flight == 0)
 
     assert kind.startswith("text/event-stream")
     assert [body["data"]["n"] for body in bodies] == list(range(10))
@@ -348,7 +349,7 @@ def test_a_stopping_server_ends_streams_and_polls_at_once(village: Village) -> N
 
     reading = threading.Thread(target=read)
     reading.start()
-    wait_until(lambda: bool(village.api.context.desk._streams))
+    eventually(lambda: bool(village.api.context.desk._streams))
     village.api.stop()
     reading.join(5)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.http.api import wait_until
 from tests.http.village import Village, slug
+from tests.waiting import eventually
 
 from postroad import failpoints
 from postroad.agents.sqlite.queue import Lane
@@ -320,13 +320,13 @@ def test_a_stream_keeps_its_leases_and_says_now_and_then_that_it_lives(
         lines = _lines(answer)
         said = [next(lines) for _ in range(4)]
         alive = next(line for line in lines if line == ": keep-alive")
-        wait_until(lambda: len(extended) >= 2)
+        eventually(lambda: len(extended) >= 2)
         lines.close()
 
     assert [line.partition(":")[0] for line in said] == ["", "event", "id", "data"]
     assert alive
     assert len(extended[0]) == 1
-    wait_until(lambda: village.agents.stats("cat").in_flight == 0)
+    eventually(lambda: village.agents.stats("cat").in_flight == 0)
 
 
 def test_streams_count_among_everyone_who_waits(village: Village, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +350,7 @@ def test_a_stopping_server_answers_waiting_polls_with_nothing(village: Village) 
     found: list[list[Delivery] | list[dict[str, Any]]] = []
     polling = threading.Thread(target=lambda: found.append(village.lease(wait=20)))
     polling.start()
-    wait_until(lambda: village.api.context.polls.open == 1)
+    eventually(lambda: village.api.context.polls.open == 1)
 
     village.api.stop()
     polling.join(10)

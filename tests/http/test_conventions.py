@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.http.api import Api, Serve, wait_until
+from tests.http.api import Api, Serve
+from tests.waiting import eventually
 
 from postroad import failpoints
 from postroad.errors import PostroadError, StorageFull
@@ -125,7 +126,7 @@ def test_a_request_is_logged_by_its_id_and_route_without_its_secrets(
 
     api.client.get("/queues/secret-name", headers={"X-Request-Id": "find-me"})
 
-    wait_until(lambda: caplog.records)
+    eventually(lambda: caplog.records)
     [line] = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
     assert (line["event"], line["request_id"], line["route"], line["status"]) == (
         *("http_request", "find-me", "/queues/{queue}"), 404,

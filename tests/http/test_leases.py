@@ -8,7 +8,8 @@ import time
 from typing import Any
 
 import pytest
-from tests.http.api import ADMIN, Api, Serve, wait_until
+from tests.http.api import ADMIN, Api, Serve
+from tests.waiting import eventually
 
 from postroad.queues import OutgoingMessage, QueueSpec
 
@@ -96,7 +97,7 @@ def test_a_long_poll_returns_when_a_message_comes(api: Api) -> None:
     poll = threading.Thread(target=lambda: leased.extend(lease(api, wait=20)))
 
     poll.start()
-    wait_until(lambda: api.context.polls.open == 1)
+    eventually(lambda: api.context.polls.open == 1)
     queue.send([OutgoingMessage("late")])
     poll.join(10)
 
@@ -114,7 +115,7 @@ def test_long_polls_hold_up_no_other_route(api: Api) -> None:
     polls = [threading.Thread(target=_poll_apart, args=(api,)) for _ in range(60)]
     for poll in polls:
         poll.start()
-    wait_until(lambda: api.context.polls.open == 60)
+    eventually(lambda: api.context.polls.open == 60)
 
     started = time.monotonic()
     answers = [api.client.get("/queues/orders").status_code for _ in range(20)]
@@ -139,7 +140,7 @@ def test_more_long_polls_than_fit_are_refused_while_other_routes_answer(serve: S
     api.backend.create_queue(QueueSpec("orders"))
     poll = threading.Thread(target=lambda: lease(api, wait=20))
     poll.start()
-    wait_until(lambda: api.context.polls.open == 1)
+    eventually(lambda: api.context.polls.open == 1)
 
     with api.as_caller(ADMIN) as client:
         refused = client.post("/queues/orders/leases", json={"wait": 20})
@@ -161,14 +162,14 @@ def test_a_caller_who_hangs_up_during_a_long_poll_leaves_nothing_leased(api: Api
         + f"Authorization: Bearer {ADMIN}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         + body
     )
-    wait_until(lambda: api.context.polls.open == 1)
+    eventually(lambda: api.context.polls.open == 1)
 
     connection.close()
-    wait_until(lambda: api.context.polls.open == 0)
+    eventually(lambda: api.context.polls.open == 0)
     queue.send([OutgoingMessage("one")])
 
-    wait_until(lambda: [message.state for message in queue.peek()] == ["visible"])
-    wait_until(lambda: lease(api))
+    eventually(lambda: [message.state for message in queue.peek()] == ["visible"])
+    eventually(lambda: lease(api))
 
 
 def test_a_stopping_server_lets_its_long_polls_go(serve: Serve) -> None:
@@ -177,7 +178,7 @@ def test_a_stopping_server_lets_its_long_polls_go(serve: Serve) -> None:
     leased: list[Any] = ["unanswered"]
     poll = threading.Thread(target=lambda: leased.__setitem__(slice(None), lease(api, wait=20)))
     poll.start()
-    wait_until(lambda: api.context.polls.open == 1)
+    eventually(lambda: api.context.polls.open == 1)
 
     api.stop()
     poll.join(10)

@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.inbox.ground import Ground
 from tests.inbox.mail import event, held, send
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend, Queue, QueueSpec
@@ -72,13 +71,6 @@ def workers(url: str, queue: Queue, ground: Ground, tmp_path: Path) -> Iterator[
     workers.end()
 
 
-def until(holds: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("place", ["inbox.after_insert", "consumer.after_effect"])
 def test_killed_before_the_commit_the_effect_is_rolled_back_and_made_once(
     ground: Ground, queue: Queue, workers: Workers, place: str
@@ -88,7 +80,7 @@ def test_killed_before_the_commit_the_effect_is_rolled_back_and_made_once(
     assert workers.start(failpoints=f"{place}=kill9").wait(30) == -signal.SIGKILL
     assert ground.times("tr_1") == 0
     workers.start()
-    until(lambda: held(queue) == 0)
+    eventually(lambda: held(queue) == 0)
 
     assert ground.times("tr_1") == 2
 
@@ -101,7 +93,7 @@ def test_killed_between_commit_and_ack_the_redelivery_is_a_duplicate(
     assert workers.start(failpoints="consumer.after_commit=kill9").wait(30) == -signal.SIGKILL
     assert ground.times("tr_1") == 1
     workers.start()
-    until(lambda: held(queue) == 0)
+    eventually(lambda: held(queue) == 0)
 
     assert ground.times("tr_1") == 1
 
@@ -113,7 +105,7 @@ def test_killed_again_and_again_every_effect_is_made_once(ground: Ground, queue:
     places = ("inbox.after_insert", "consumer.after_effect", "consumer.after_commit", "queue.ack.before_commit")
     while held(queue):
         worker = workers.start(failpoints=";".join(f"{place}=kill9@0.05" for place in places))
-        until(lambda worker=worker: worker.poll() is not None or held(queue) == 0)  # type: ignore[misc]  # the default binds it
+        eventually(lambda worker=worker: worker.poll() is not None or held(queue) == 0)  # type: ignore[misc]  # the default binds it
 
     assert [ground.times(f"tr_{n}") for n in range(4)] == [5, 5, 5, 5]
 
@@ -127,7 +119,7 @@ def test_killed_during_an_effect_outside_its_outcome_is_unknown(
     killed = workers.start(effects="external", failpoints="consumer.after_effect=kill9")
     assert killed.wait(30) == -signal.SIGKILL
     workers.start(effects="external")
-    until(lambda: held(queue) == 0)
+    eventually(lambda: held(queue) == 0)
 
     (letter,) = backend.queue("dead.fifo").peek()
     marker = read_dead(letter.attributes)
@@ -144,7 +136,7 @@ def test_killed_during_an_effect_outside_a_retry_has_the_same_key_and_a_higher_t
 
     workers.start(effects="external", failpoints="consumer.after_effect=kill9").wait(30)
     workers.start(effects="external", on_unknown="retry")
-    until(lambda: held(queue) == 0)
+    eventually(lambda: held(queue) == 0)
 
     first, second = (line.split() for line in workers.calls.read_text().splitlines())
     assert first[0] == second[0]
@@ -156,7 +148,7 @@ def test_killed_during_an_effect_outside_a_retry_has_the_same_key_and_a_higher_t
 def test_sigterm_ends_a_consumer_cleanly(ground: Ground, queue: Queue, workers: Workers) -> None:
     send(queue, *(event(f"tr_{n}") for n in range(20)))
     worker = workers.start()
-    until(lambda: ground.times("tr_0") == 1)
+    eventually(lambda: ground.times("tr_0") == 1)
 
     worker.terminate()
     said, _ = worker.communicate(timeout=30)

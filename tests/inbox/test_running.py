@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,6 +16,7 @@ import pytest
 from prometheus_client import REGISTRY
 from tests.inbox.ground import Ground
 from tests.inbox.mail import event, held, posting, send, send_body
+from tests.waiting import eventually
 
 from postroad import Backend, Queue, QueueSpec
 from postroad.errors import ConfigurationError, Unavailable
@@ -23,14 +24,6 @@ from postroad.inbox import Consumer, ConsumeReport, DomainEvent, Inbox
 from postroad.inbox.timing import Timing
 
 pytestmark = pytest.mark.slow
-
-
-def until(holds: Callable[[], Any]) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.01)
 
 
 @contextmanager
@@ -51,7 +44,7 @@ def test_a_started_consumer_handles_what_comes_until_it_is_stopped(ground: Groun
 
     with started(consumer):
         send(queue, event("tr_1"))
-        until(lambda: ground.times("tr_1") == 1 and held(queue) == 0)
+        eventually(lambda: ground.times("tr_1") == 1 and held(queue) == 0)
     send(queue, event("tr_2"))
 
     assert held(queue) == 1
@@ -84,7 +77,7 @@ def test_a_stop_lets_the_handler_end_and_gives_back_the_rest_at_once(ground: Gro
     stopping = threading.Thread(target=consumer.stop)
     stopping.start()
 
-    until(lambda: queue.stats().visible >= 1)
+    eventually(lambda: queue.stats().visible >= 1)
     go_on.set()
     stopping.join(20)
 
@@ -119,7 +112,7 @@ def test_a_handler_may_stop_its_consumer(ground: Ground, queue: Queue, concurren
     consumer.start()
 
     assert stopped.wait(20)
-    until(lambda: held(queue) == 1)
+    eventually(lambda: held(queue) == 1)
 
 
 def test_several_threads_of_a_running_consumer_keep_the_order_of_each_group(ground: Ground, queue: Queue) -> None:
@@ -133,7 +126,7 @@ def test_several_threads_of_a_running_consumer_keep_the_order_of_each_group(grou
     consumer = Consumer(queue, handler, name="ledger", inbox=ground.inbox, concurrency=4, effects="external")
     with started(consumer):
         send(queue, *sent)
-        until(lambda: held(queue) == 0)
+        eventually(lambda: held(queue) == 0)
 
     assert len(seen) == 60
     for group in range(5):
@@ -151,7 +144,7 @@ def test_an_exit_in_a_handler_is_its_failure_and_ends_nothing(ground: Ground, qu
             raise exits.pop()
 
     with started(Consumer(queue, handler, name="ledger", inbox=ground.inbox)):
-        until(lambda: held(queue) == 0)
+        eventually(lambda: held(queue) == 0)
 
     assert ground.times("tr_1") == 1
 
@@ -194,7 +187,7 @@ def test_while_the_database_is_gone_messages_are_not_worn_out(ground: Ground, qu
         asked.wait(20)
         counts += [message.receive_count for message in queue.peek()]
         down.clear()
-        until(lambda: held(queue) == 0)
+        eventually(lambda: held(queue) == 0)
     flaky.close()
 
     assert counts == [1]
@@ -232,9 +225,9 @@ def test_while_the_database_cannot_be_written_messages_are_not_worn_out(
     with started(consumer):
         with unwritable(ground):
             send(queue, event("tr_1"))
-            until(lambda: "consumer_paused" in caplog.text)
+            eventually(lambda: "consumer_paused" in caplog.text)
             counts = [message.receive_count for message in queue.peek()]
-        until(lambda: held(queue) == 0)
+        eventually(lambda: held(queue) == 0)
 
     assert counts == [1]
     assert ground.times("tr_1") == 1
@@ -294,11 +287,11 @@ def test_a_handler_that_hangs_shows_a_growing_lag_that_no_newer_event_hides(grou
         assert begun.wait(20)
         first = sample("event_consumer_lag_seconds", **labels) or 0.0
         send(queue, event("tr_2"))
-        until(lambda: handled)
+        eventually(lambda: handled)
         hidden_by_none = sample("event_consumer_lag_seconds", **labels) or 0.0
         go_on.set()
-        until(lambda: len(handled) == 2)
-        until(lambda: sample("event_consumer_lag_seconds", **labels) == 0)
+        eventually(lambda: len(handled) == 2)
+        eventually(lambda: sample("event_consumer_lag_seconds", **labels) == 0)
 
     assert 400 <= first < hidden_by_none
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.jobs.floor import APP, SEED, TENANT, Floor
 from tests.jobs.store_tasks import PAGE
-from tests.tasks.benches import eventually
+from tests.waiting import eventually
 
 from postroad import Backend
 from postroad.jobs.roles import duties
@@ -22,7 +22,7 @@ def run_the_example(backend: Backend, *, wait: float) -> None:
     with Rounds(duties(backend, tenant_id=TENANT, app=APP)), ThreadPoolExecutor(1) as thread:
         running = thread.submit(worker.run)
         try:
-            eventually(lambda: "Job Completed" in floor.types("job-456"), seconds=60)
+            eventually(lambda: "Job Completed" in floor.types("job-456"))
         finally:
             worker.stop()
             running.result()

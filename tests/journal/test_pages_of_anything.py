@@ -48,7 +48,7 @@ def journals(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jo
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_pages_joined_are_the_answer(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(events, ways, times, times, st.booleans(), st.integers(1, 7))
     def check(
         happened: list[JournalEvent],

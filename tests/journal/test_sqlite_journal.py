@@ -8,7 +8,7 @@ from pathlib import Path
 
 import apsw
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroad.blobs.directory import DirectoryBlobs
@@ -102,7 +102,7 @@ def test_every_index_is_searched_and_nothing_is_sorted(
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 8), st.integers(0, 4)), max_size=12), st.integers(1, 4))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 def test_kept_states_are_what_the_events_fold_to(
     tmp_path_factory: pytest.TempPathFactory, told: list[tuple[int, int, int]], size: int
 ) -> None:

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from tests.notifications.test_worker import eventually, send
+from tests.notifications.test_worker import send
+from tests.waiting import eventually
 
 from postroad.notifications.intake import Intake
 from postroad.notifications.telling import Teller

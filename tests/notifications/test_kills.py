@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.notifications.people import missed, push_to
 from tests.notifications.senders.standins import ApnsStandIn, Fault, FcmStandIn, apns_stand_in, fcm_stand_in
+from tests.waiting import eventually
 
 from postroad import connect
 from postroad.notifications import NotificationStore, RealtimeHook
@@ -96,13 +97,6 @@ def workers(backend: Backend, store: NotificationStore, apple: ApnsStandIn, goog
     workers = Workers(url=backend.url, database=store.url, **senders, **options)
     yield workers
     workers.clear()
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def is_idle(backend: Backend, store: NotificationStore) -> bool:

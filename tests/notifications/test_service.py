@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.notifications.people import missed
 from tests.notifications.senders.standins import KEY_ID, TEAM_ID, TOPIC, ApnsStandIn, apns_stand_in
-from tests.notifications.test_worker import eventually
+from tests.waiting import eventually
 
 from postroad import connect
 from postroad.notifications import NotificationStore

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.notifications.people import Provider, missed, push_to
+from tests.waiting import eventually
 
 from postroad import connect
 from postroad.errors import ConfigurationError, Unavailable
@@ -50,13 +50,6 @@ def dead(backend: Backend, queue: str) -> list[tuple[PeekedMessage, DeadLetter]]
 def held(backend: Backend, queue: str) -> int:
     stats = backend.queue(queue).stats()
     return stats.visible + stats.in_flight + stats.delayed
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def answering(outcome: str, status: int | None, reason: str = "", **more: Any) -> TokenResult:

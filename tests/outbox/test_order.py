@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import psycopg
 from tests.outbox.grounds import Ground, an_event
+from tests.waiting import eventually
 
 from postroad.outbox import Outbox
 
@@ -21,13 +20,6 @@ def is_waiting(ground: Ground) -> bool:
     return bool(ground.run("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_second_writer_of_a_key_waits_for_the_first_and_other_keys_do_not(on_postgres: Ground) -> None:
     outbox, first, second, other = on_postgres.outbox, an_event(), an_event(), an_event(key={"transferId": "other"})
     with psycopg.connect(on_postgres.dsn) as early, psycopg.connect(on_postgres.dsn) as late:
@@ -36,7 +28,7 @@ def test_a_second_writer_of_a_key_waits_for_the_first_and_other_keys_do_not(on_p
 
         with ThreadPoolExecutor(1) as threads:
             adding = threads.submit(outbox.add, late, second)
-            until(lambda: is_waiting(on_postgres))
+            eventually(lambda: is_waiting(on_postgres))
             assert not adding.done()
             early.commit()
             adding.result(30)
@@ -52,7 +44,7 @@ def test_plain_sql_waits_as_well(on_postgres: Ground) -> None:
 
         with ThreadPoolExecutor(1) as threads:
             adding = threads.submit(late.execute, INSERT, [uuid4(), '{"key": {"k": "1"}}'])
-            until(lambda: is_waiting(on_postgres))
+            eventually(lambda: is_waiting(on_postgres))
             early.commit()
             adding.result(30)
         late.commit()
@@ -110,7 +102,7 @@ def test_adding_many_takes_its_slots_in_their_order(on_postgres: Ground) -> None
 
         with ThreadPoolExecutor(1) as threads:
             adding = threads.submit(on_postgres.outbox.add_many, late, [an_event(key={"k": str(n)}) for n in range(50)])
-            until(lambda: is_waiting(on_postgres))
+            eventually(lambda: is_waiting(on_postgres))
             held, [(wanted,)] = on_postgres.run(locks, pid, True), on_postgres.run(locks, pid, False)
             early.rollback()
             adding.result(30)
@@ -136,7 +128,7 @@ def test_an_open_transaction_is_seen_in_the_status(on_postgres: Ground) -> None:
 
     with psycopg.connect(on_postgres.dsn) as connection:
         on_postgres.outbox.add(connection, an_event())
-        until(lambda: on_postgres.outbox.status().oldest_open_transaction_seconds > 0.01)
+        eventually(lambda: on_postgres.outbox.status().oldest_open_transaction_seconds > 0.01)
         connection.rollback()
 
     assert on_postgres.outbox.status().oldest_open_transaction_seconds == 0

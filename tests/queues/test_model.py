@@ -34,5 +34,5 @@ def sqlite(clock: FakeClock) -> Iterator[QueueStore]:
 # Each example drives every store beside its own model, through up to forty steps.
 TestQueuesAgreeWithTheRules = pytest.mark.slow(pytest.mark.timeout(300)(queue_machine(memory, sqlite).TestCase))
 TestQueuesAgreeWithTheRules.settings = settings(
-    max_examples=200, stateful_step_count=40, derandomize=True, deadline=None, database=None
+    max_examples=200, stateful_step_count=40, derandomize=True, database=None
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bus.vocabulary import eventually
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend, Delivery, OutgoingMessage, Queue, QueueSpec

@@ -6,7 +6,7 @@ import threading
 
 import msgspec
 import pytest
-from tests.service.up import wait_until
+from tests.waiting import eventually
 
 from postroad.errors import Unavailable
 from postroad.service import runners
@@ -53,10 +53,10 @@ def test_a_part_whose_store_is_away_says_what_it_waits_for_and_goes_on_when_it_i
         running = threading.Thread(target=Runners(supervisor, place).run, args=([RunnerPart("part", work)],))  # type: ignore[arg-type]  # a line, as far as it is used
         running.start()
         try:
-            wait_until(lambda: len(lives) > 3 * DEATHS_TO_FAIL)
+            eventually(lambda: len(lives) > 3 * DEATHS_TO_FAIL)
             while_away = supervisor.last
             away.clear()
-            wait_until(lambda: supervisor.last is not None and supervisor.last.state == "running")
+            eventually(lambda: supervisor.last is not None and supervisor.last.state == "running")
         finally:
             stop.set()
             running.join()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.service.conftest import StartUp
-from tests.service.up import wait_until
+from tests.waiting import eventually
 
 import postroad
 from postroad.tasks import TaskProducer
@@ -50,8 +50,8 @@ def test_tasks_run_fail_and_are_given_back_at_a_stop(start_up: StartUp, producer
     done, bad, long = (producer.submit(name, {"n": 4}).request_id for name in ("double", "reset", "sleep"))
     up = start_up("--load", "shop")
 
-    wait_until(lambda: (state(producer, done), state(producer, bad)) == ("completed", "failed"))
-    wait_until(lambda: state(producer, long) == "processing")
+    eventually(lambda: (state(producer, done), state(producer, bad)) == ("completed", "failed"))
+    eventually(lambda: state(producer, long) == "processing")
     started = time.monotonic()
     code, _ = up.stop()
 

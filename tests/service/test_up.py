@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 import pytest
 from tests.service.conftest import StartUp
-from tests.service.up import POSTROAD, Up, is_alive, run, wait_until
+from tests.service.up import POSTROAD, Up, is_alive, run
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +72,7 @@ def test_a_second_interrupt_stops_at_once(up: Up) -> None:
     os.kill(server, signal.SIGSTOP)
 
     up.process.send_signal(signal.SIGINT)
-    wait_until(lambda: not is_alive(up.ready["parts"][1]["pid"]))
+    eventually(lambda: not is_alive(up.ready["parts"][1]["pid"]))
     up.process.send_signal(signal.SIGINT)
     up.process.communicate(timeout=5)
 
@@ -84,7 +85,7 @@ def test_a_child_that_is_killed_is_started_again_while_the_other_goes_on(up: Up,
     before = up.parts()
 
     os.kill(before[name]["pid"], signal.SIGKILL)
-    wait_until(lambda: up.parts()[name]["restarts"] == 1 and up.get("/ready").status_code == 200)
+    eventually(lambda: up.parts()[name]["restarts"] == 1 and up.get("/ready").status_code == 200)
 
     after = up.parts()
     others = [part for part in before if before[part]["process"] != before[name]["process"]]
@@ -100,7 +101,7 @@ def test_a_part_that_dies_again_and_again_is_failed_and_said_to_be(up: Up) -> No
             os.kill(part["pid"], signal.SIGKILL)
         return bool(part["state"] == "failed")
 
-    wait_until(kill_again, seconds=60)
+    eventually(kill_again)
 
     ready = up.get("/ready")
     assert ready.status_code == 503
@@ -116,7 +117,7 @@ def test_nobody_is_left_when_the_supervisor_is_killed_and_the_next_one_starts(st
 
     first.process.kill()
     first.process.communicate(timeout=10)
-    wait_until(lambda: not [pid for pid in pids if is_alive(pid)], seconds=5)
+    eventually(lambda: not [pid for pid in pids if is_alive(pid)])
     second = start_up()
 
     assert second.get("/health").status_code == 200
@@ -237,7 +238,7 @@ def test_a_request_cut_off_by_a_killed_server_is_repeated_with_one_effect(start_
             answers.append(client.request(method, path, **given))
             return True
 
-        wait_until(ask)
+        eventually(ask)
         return answers[0]
 
     with client:

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,19 +66,4 @@ def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != "Z"
     except FileNotFoundError:
-        return False
-
-
-def wait_until(condition: Callable[[], Any], *, seconds: float = 30) -> None:
-    """Wait for the condition; a connection that breaks meanwhile counts as not yet."""
-    deadline = time.monotonic() + seconds
-    while not _holds(condition):
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.02)
-
-
-def _holds(condition: Callable[[], Any]) -> bool:
-    try:
-        return bool(condition())
-    except httpx.HTTPError:
         return False

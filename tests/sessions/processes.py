@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,11 +29,3 @@ def process(module: str, *arguments: str, package: str = "tests.sessions") -> It
             started.kill()
             started.wait()
         started.stdout.close()
-
-
-def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)

@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pytest
 from tests.sessions.plans import AddStep, Count, DropSteps, Note, Plan
-from tests.sessions.processes import eventually, process
+from tests.sessions.processes import process
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend

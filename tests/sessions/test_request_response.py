@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from tests.sessions.plans import Note
-from tests.sessions.processes import eventually, process
+from tests.sessions.processes import process
 from tests.sessions.reviews import Reviewer, ReviewLoop, ReviewRequest, ReviewResult, failing, heard
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import eventually
 
 from postroad import Backend
 from postroad.journal import JournalEvent
@@ -77,14 +78,6 @@ def working(bench: Bench, **options: Any) -> Iterator[Bench]:
         worker.stop()
         worker.stop()
         running.join()
-
-
-def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def lines(path: Path) -> list[str]:

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.tasks.benches import CHORES, Bench, eventually, is_alive, lines, ours, parent_of, working
+from tests.tasks.benches import CHORES, Bench, is_alive, lines, ours, parent_of, working
+from tests.waiting import eventually
 
 from postroad import Backend
 from postroad.tasks import lanes
@@ -334,7 +335,7 @@ def test_a_child_that_kills_its_keeper_dies_with_all_its_descendants(shared: Nur
         report(seat)
     seat.close()
 
-    eventually(lambda: lines(notes) and not is_alive(int(lines(notes)[0])), seconds=2)
+    eventually(lambda: lines(notes) and not is_alive(int(lines(notes)[0])))
     other = shared.seat()
     assert output(run(other, "echo")) == {}
     other.close()
@@ -349,7 +350,7 @@ def test_a_closed_seat_ends_what_runs_there(shared: Nursery, tmp_path: Path) -> 
 
     seat.close()
 
-    eventually(lambda: not any(is_alive(int(pid)) for pid in lines(notes)), seconds=2)
+    eventually(lambda: not any(is_alive(int(pid)) for pid in lines(notes)))
 
 
 def test_a_zygote_that_dies_is_started_again(tmp_path: Path) -> None:
@@ -377,7 +378,7 @@ def test_nothing_is_left_of_a_closed_nursery(tmp_path: Path, monkeypatch: pytest
         processes = set(ours(os.getpid())) - set(before)
         seat.close()
 
-    eventually(lambda: not any(is_alive(pid) for pid in processes), seconds=2)
+    eventually(lambda: not any(is_alive(pid) for pid in processes))
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
@@ -396,7 +397,7 @@ def test_a_zygote_that_dies_under_a_running_task_costs_no_attempt(on_sqlite: Bac
 
     assert (bench.state(running.request_id).state, bench.state(running.request_id).attempt) == ("completed", 1)
     assert (following.output, following.attempt) == ({"n": 1}, 1)
-    eventually(lambda: not set(ours(os.getpid())) - before, seconds=2)
+    eventually(lambda: not set(ours(os.getpid())) - before)
 
 
 def test_a_keeper_that_hangs_is_killed_with_its_child(
@@ -410,7 +411,7 @@ def test_a_keeper_that_hangs_is_killed_with_its_child(
 
     assert (state.state, state.attempt, state.output) == ("completed", 2, "alive")
     assert bench.last(state.request_id, "Task Processing Failed").properties["errorCategory"] == "crash"
-    eventually(lambda: not any(is_alive(int(pid)) for pid in lines(notes)), seconds=2)
+    eventually(lambda: not any(is_alive(int(pid)) for pid in lines(notes)))
 
 
 def test_a_machine_that_starts_no_processes_does_not_use_up_the_receives(on_sqlite: Backend) -> None:
@@ -443,7 +444,7 @@ def test_siblings_are_not_troubled_by_a_child_that_crashes(bench: Bench, tmp_pat
             ("leave-grandchildren", {"notes": str(tmp_path / "daemons"), "then": "segfault"}),
         )
     ]
-    eventually(lambda: bench.state(bad[-1].request_id).attempt == 2, seconds=60)
+    eventually(lambda: bench.state(bad[-1].request_id).attempt == 2)
     go.touch()
     running.join()
     bench.bury()

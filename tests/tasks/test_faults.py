@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tasks.benches import APP, TENANT, Bench, eventually, is_alive, lines, ours
+from tests.tasks.benches import APP, TENANT, Bench, is_alive, lines, ours
 from tests.tasks.processes import worker
+from tests.waiting import eventually
 
 from postroad import Backend
 from postroad.journal.folding import TERMINAL
@@ -55,7 +56,7 @@ def test_nothing_of_a_killed_worker_lives_two_seconds_later(bench: Bench, notes:
 
         descendants = kill(running.pid)
 
-        eventually(lambda: not any(map(is_alive, [*descendants, *map(int, lines(notes))])), seconds=2)
+        eventually(lambda: not any(map(is_alive, [*descendants, *map(int, lines(notes))])))
     assert len(descendants) >= 8
 
 
@@ -67,7 +68,7 @@ def test_nothing_of_a_killed_worker_with_an_exec_d_program_lives_on(bench: Bench
 
         descendants = kill(running.pid)
 
-        eventually(lambda: not any(map(is_alive, descendants)), seconds=2)
+        eventually(lambda: not any(map(is_alive, descendants)))
 
 
 def test_a_killed_workers_task_runs_again_after_the_lease_with_a_higher_token(

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.tasks.benches import APP, TENANT, Bench, eventually, is_alive, lines
+from tests.tasks.benches import APP, TENANT, Bench, is_alive, lines
+from tests.waiting import eventually
 
 from postroad import Backend, OutgoingMessage
 from postroad.errors import ConfigurationError, InvalidEvent, InvalidTask, OverflowMismatch, Unavailable

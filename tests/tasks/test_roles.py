@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.tasks.benches import APP, TENANT, Bench, eventually
+from tests.tasks.benches import APP, TENANT, Bench
+from tests.waiting import eventually
 
 from postroad import OutgoingMessage
 from postroad.errors import PostroadError, Unavailable

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.tasks.benches import TENANT, Bench, eventually
+from tests.tasks.benches import TENANT, Bench
 from tests.tasks.processes import worker
+from tests.waiting import eventually
 
 from postroad import Backend, OutgoingMessage
 from postroad.errors import ConfigurationError
@@ -47,7 +48,7 @@ def test_a_task_that_one_worker_does_not_know_is_run_by_another_that_does(on_sql
     with old_worker(bench):
         eventually(lambda: was_handed_back(bench))
         with worker(on_sqlite.url):
-            eventually(lambda: bench.state(handle.request_id).state == "completed", seconds=60)
+            eventually(lambda: bench.state(handle.request_id).state == "completed")
 
     assert bench.types(handle.request_id) == ["Task Pending", "Task Processing Started", "Task Completed"]
     assert bench.state(handle.request_id).attempt == 1

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tasks.benches import APP, TENANT, Bench, eventually, lines, working
+from tests.tasks.benches import APP, TENANT, Bench, lines, working
+from tests.waiting import eventually
 
 from postroad import Backend, OutgoingMessage
 from postroad.errors import Unavailable

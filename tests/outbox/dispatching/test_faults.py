@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bus.vocabulary import eventually
 from tests.outbox.dispatching.processes import ROOT, Dispatchers, check_order, crashing_postgres, stopped
 from tests.outbox.grounds import Ground, postgres_ground
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 LEASE = 1.0
@@ -74,7 +74,7 @@ def test_what_a_killed_dispatcher_held_is_published_by_another_under_the_same_id
 
     successor = dispatchers.start()
 
-    eventually(lambda: sent(ground) == 5, within=20)
+    eventually(lambda: sent(ground) == 5)
     published = dispatchers.published()
     check_order(published)
     assert {each.event_id for each in published} == {str(event.event_id) for event in events}
@@ -94,7 +94,7 @@ def test_a_dispatcher_killed_in_the_middle_of_a_key_leaves_no_hole(
 
     dispatchers.start()
 
-    eventually(lambda: sent(ground) == 20, within=20)
+    eventually(lambda: sent(ground) == 20)
     check_order(dispatchers.published())
 
 
@@ -105,13 +105,13 @@ def test_a_dispatcher_paused_beyond_its_lease_settles_nothing_when_it_wakes(
         ground.add(payload={"n": n})
     dispatchers = dispatchers_of(ground.dsn)
     paused = dispatchers.start("outbox.before_settle=stop:4#1")
-    eventually(lambda: _is_stopped(paused.pid), within=20)
+    eventually(lambda: _is_stopped(paused.pid))
 
     successor = dispatchers.start()
 
-    eventually(lambda: sent(ground) == 5, within=20)
+    eventually(lambda: sent(ground) == 5)
     attempts_before = ground.run("SELECT attempts, updatedat FROM outbox ORDER BY seq")
-    eventually(lambda: not _is_stopped(paused.pid), within=20)
+    eventually(lambda: not _is_stopped(paused.pid))
     late = stopped(paused)
     check_order(dispatchers.published())
     assert (late["sent"], late["stale"]) == (0, 5)
@@ -127,7 +127,7 @@ def test_a_publish_whose_answer_was_lost_is_repeated_under_the_same_id(
 
     process = dispatchers.start("outbox.after_publish=raise#1")
 
-    eventually(lambda: sent(ground) == 1, within=20)
+    eventually(lambda: sent(ground) == 1)
     assert [each.event_id for each in dispatchers.published()] == [str(event.event_id)] * 2
     assert ground.run("SELECT attempts FROM outbox") == [(2,)]
     assert stopped(process)["retried"] == 1
@@ -137,7 +137,7 @@ def test_sigterm_ends_with_everything_given_back(ground: Ground, dispatchers_of:
     for n in range(300):
         ground.add(key={"transferId": f"tr_{n % 3}"}, payload={"n": n})
     process = dispatchers_of(ground.dsn).start()
-    eventually(lambda: sent(ground) > 10, within=20)
+    eventually(lambda: sent(ground) > 10)
 
     report = stopped(process)
 
@@ -154,12 +154,12 @@ def test_after_a_crash_of_postgresql_claims_go_on_and_nothing_is_lost(
         process = dispatchers.start()
         for n in range(40):
             ground.add(key={"transferId": f"tr_{n % 4}"}, payload={"n": n})
-        eventually(lambda: sent(ground) > 0, within=20)
+        eventually(lambda: sent(ground) > 0)
         crash()
         for n in range(40):
             ground.add(key={"transferId": f"tr_{n % 4}"}, payload={"n": n})
 
-        eventually(lambda: sent(ground) == 80, within=5 + LEASE)
+        eventually(lambda: sent(ground) == 80 + LEASE)
 
         check_order(dispatchers.published())
         assert stopped(process)["sent"] == 80

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from tests.bus.vocabulary import eventually
 from tests.outbox.dispatching.conftest import QUICK, MakeDispatcher
 from tests.outbox.dispatching.publishers import Recorder
 from tests.outbox.grounds import Ground
+from tests.waiting import eventually
 
 from postroad import OutgoingMessage
 from postroad.outbox import DispatchReport

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from tests.bus.vocabulary import eventually
 from tests.outbox.dispatching.conftest import QUICK, MakeDispatcher
 from tests.outbox.dispatching.publishers import Recorder, Traits, failing, failing_times, number_of
 from tests.outbox.grounds import Ground, an_event
+from tests.waiting import eventually
 
 from postroad import OutgoingMessage
 from postroad.errors import InvalidMessage, RowRejected, Unavailable

@@ -10,11 +10,11 @@ from dataclasses import replace
 import psycopg
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.bus.vocabulary import eventually
 from tests.outbox.dispatching.conftest import QUICK, MakeDispatcher
 from tests.outbox.dispatching.publishers import Recorder, failing
 from tests.outbox.grounds import Ground, an_event
 from tests.pooler import pooler
+from tests.waiting import eventually
 
 from postroad import OutgoingMessage, SendResult
 from postroad.errors import ConfigurationError, SchemaMismatch, TargetUnavailable

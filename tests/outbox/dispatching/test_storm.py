@@ -17,9 +17,9 @@ from pathlib import Path
 import psycopg
 import pytest
 from benchmarks.outbox_load import fill
-from tests.bus.vocabulary import eventually
 from tests.outbox.dispatching.processes import Dispatchers, check_order, crashing_postgres, stopped
 from tests.outbox.grounds import Ground, postgres_ground
+from tests.waiting import eventually
 
 ROWS = int(os.environ.get("OUTBOX_STORM_ROWS", "4000"))
 KEYS = 200
@@ -50,7 +50,7 @@ def test_every_event_is_published_and_no_key_is_out_of_order_whatever_happens(
             fill(dsn, ROWS - ROWS // 2, keys=KEYS)
             _cause("crash", dispatchers, start=start, crash=crash, chance=chance)
 
-            eventually(lambda: _open_rows(ground) == 0, within=240)
+            eventually(lambda: _open_rows(ground) == 0)
 
             assert len(dispatchers.alive()) == DISPATCHERS
             reports = [stopped(process) for process in dispatchers.alive()]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.bus.vocabulary import eventually
 from tests.outbox.dispatching.conftest import QUICK, MakeDispatcher
 from tests.outbox.dispatching.publishers import Recorder
 from tests.outbox.grounds import Ground
+from tests.waiting import eventually
 
 from postroad import QueueSpec, connect
 from postroad.errors import ConfigurationError, NotPermitted, TargetUnavailable, Throttled, TopicNotFound

@@ -1,0 +1,25 @@
+"""How tests wait: for a condition, with a limit that only tells "in time" from "never"."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+NEVER_SECONDS: Final = 120.0
+"""After so long something never happens, however busy the machine is."""
+
+
+def eventually(condition: Callable[[], object], *, every: float = 0.01) -> None:
+    """Wait until the condition holds; a connection that breaks meanwhile counts as not yet."""
+    deadline = time.monotonic() + NEVER_SECONDS
+    while not _holds(condition):
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(every)
+
+
+def _holds(condition: Callable[[], object]) -> bool:
+    try:
+        return bool(condition())
+    except OSError:
+        return False
