@@ -81,6 +81,7 @@ async def show_agent(request: ApiRequest, agent: AgentId) -> Response[dict[str, 
 async def delete_agent(request: ApiRequest, agent: AgentId) -> Response[dict[str, int]]:
     """Remove the agent with its subscriptions and its lane; its id is never given again."""
     gone = await request.context.run(lambda: request.context.desk.agents.delete(agent))
+    request.context.streams.check(agent)
     document = {
         "discarded": gone.discarded, "subscriptions": gone.subscriptions, "subscribers": gone.subscribers,
     }  # fmt: skip
@@ -106,4 +107,6 @@ async def rotate_agent_token(request: ApiRequest, agent: AgentId) -> Response[An
     def renew(document: dict[str, Any]) -> dict[str, Any]:
         return {**document, "token": agents.renew_token(agent)}
 
-    return await perform(request, rotate, revive=renew)
+    response = await perform(request, rotate, revive=renew)
+    request.context.streams.check(agent)
+    return response
