@@ -14,6 +14,7 @@ from postroad.http.agents import AgentDesk
 from postroad.http.cursors import Cursors
 from postroad.http.idempotency import Memory
 from postroad.http.identities import Identities
+from postroad.http.leased import LeasedMessages
 from postroad.http.parts import Parts
 from postroad.http.polls import MAX_OPEN, Polls
 from postroad.http.private import kept_secret
@@ -45,6 +46,7 @@ class Context:
     parts: Parts
     polls: Polls
     streams: LaneStreams
+    leased: LeasedMessages
     rates: RateLimits
     readiness: Readiness
     desk: AgentDesk
@@ -85,6 +87,7 @@ def make_context(
     parts = Parts()
     identities = Identities(tokens, admin=admin, clock=clock)
     polls = Polls(max_open=max_polls)
+    leased = LeasedMessages()
     desk = AgentDesk(backend.agents(), clock)
     return Context(
         settings=settings,
@@ -96,7 +99,8 @@ def make_context(
         turns=Turns(),
         parts=parts,
         polls=polls,
-        streams=LaneStreams(polls, desk, identities),
+        streams=LaneStreams(polls, desk, identities, leased),
+        leased=leased,
         rates=RateLimits(settings.rate_limit, clock),
         readiness=Readiness(backend.check, parts, threads=threads, clock=clock),
         desk=desk,

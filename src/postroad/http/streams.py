@@ -18,6 +18,7 @@ from postroad.documents import agent_delivery
 from postroad.errors import PostroadError, TooManyPolls
 from postroad.http.agents import AgentDesk
 from postroad.http.identities import Identities
+from postroad.http.leased import LeasedMessages
 from postroad.http.polls import Polls, Waiter, give_back
 from postroad.queues import Delivery, Queue
 from postroad.telemetry import get_logger
@@ -36,9 +37,10 @@ _KEEP_ALIVE: Final[Any] = {"type": "http.response.body", "body": b": keep-alive\
 class LaneStreams:
     """The open streams of one server, by agent."""
 
-    def __init__(self, polls: Polls, desk: AgentDesk, identities: Identities) -> None:
+    def __init__(self, polls: Polls, desk: AgentDesk, identities: Identities, leased: LeasedMessages) -> None:
         self.polls = polls
         self.desk = desk
+        self.leased = leased
         self._identities = identities
         self._tokens_seen = identities.version
         self.stopping = False
@@ -242,6 +244,7 @@ class LaneStream:
             self._ending.reschedule(asyncio.get_running_loop().time())
 
     def _take(self, leased: list[Delivery]) -> None:
+        self._streams.leased.remember(self._queue, leased)
         now = asyncio.get_running_loop().time()
         for delivery in leased:
             held = self._held[delivery.receipt] = _Held(delivery, now)

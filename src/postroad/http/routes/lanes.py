@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from litestar import Response, get, post
@@ -19,7 +18,7 @@ from postroad.http.paging import page
 from postroad.http.performing import perform, perform_waiting
 from postroad.http.polls import CallerGone
 from postroad.http.requests import BODILESS, ApiRequest, Endless, gone
-from postroad.http.routes.leases import held
+from postroad.http.routes.leases import Settle, held, rejecting
 from postroad.http.routes.parameters import AgentId, Cursor, Limit, Visibility
 from postroad.http.streams import LaneStream
 from postroad.queues import AckResult, Delivery, Queue
@@ -31,6 +30,9 @@ ExtensionsBody = Annotated[
     forms.AgentExtensions, Body(examples=[Example(value={"receipts": [_RECEIPT], "seconds": 60})])
 ]
 ReleasesBody = Annotated[forms.AgentReleases, Body(examples=[Example(value={"receipts": [_RECEIPT], "after": 5})])]
+RejectionsBody = Annotated[
+    forms.AgentRejections, Body(examples=[Example(value={"receipts": [_RECEIPT], "reason": "the order is unknown"})])
+]
 RedriveBody = Annotated[forms.AgentRedrive, Body(examples=[Example(value={"limit": 100})])]
 _SETTLED = answers(SettledBatch, 400, 404, 409, says="What became of each receipt.")
 _CONSUME = {"scope": "publish", AGENT: "agent"}
@@ -74,7 +76,18 @@ async def extend_events(request: ApiRequest, agent: AgentId, data: ExtensionsBod
 @post("/agents/{agent:str}/releases", opt=_CONSUME, status_code=200, responses=_SETTLED)
 async def release_events(request: ApiRequest, agent: AgentId, data: ReleasesBody) -> Response[Any]:
     """Give the events back, to be received again after `after` seconds."""
-    return await _settle(request, agent, data.receipts, lambda queue, leased: queue.release(leased, after=data.after))
+    return await _settle(
+        request,
+        agent,
+        data.receipts,
+        lambda queue, leased: queue.release(leased, after=data.after, error=data.error),
+    )
+
+
+@post("/agents/{agent:str}/rejections", opt=_CONSUME, status_code=200, responses=_SETTLED)
+async def reject_events(request: ApiRequest, agent: AgentId, data: RejectionsBody) -> Response[Any]:
+    """Send the events to the dead letters now, with the reason; no further receive is spent on them."""
+    return await _settle(request, agent, data.receipts, rejecting(request.context, data.reason, data.error))
 
 
 @get(
@@ -147,6 +160,7 @@ async def _lease(request: ApiRequest, agent: str, data: forms.AgentLease) -> Ans
             )
         finally:
             context.desk.end_waiting(agent)
+    context.leased.remember(queue, leased)
     return Answer(200, {"deliveries": [agent_delivery(one) for one in leased]})
 
 
@@ -158,7 +172,7 @@ async def _settle(
     request: ApiRequest,
     agent: str,
     receipts: list[str],
-    settle: Callable[[Queue, Sequence[Delivery]], list[AckResult]],
+    settle: Settle,
     *,
     ends: bool = True,
 ) -> Response[Any]:
