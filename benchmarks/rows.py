@@ -10,6 +10,7 @@ from benchmarks import (
     codec,
     embedded,
     growth,
+    http_streams,
     inbox,
     jobs,
     journal,
@@ -47,6 +48,7 @@ MODULES = (
     tasks,
     jobs,
     agents,
+    http_streams,
     push,
     notifications,
 )

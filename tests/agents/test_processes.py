@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +73,38 @@ def _received(agents: Agents, listener: str) -> dict[str, list[int]]:
             by_producer.setdefault(str(delivery.group), []).append(n_of(delivery))
         queue.ack(taken)
     return by_producer
+
+
+def test_a_closed_runner_hands_its_shards_over_at_once(backend: Backend, url: str) -> None:
+    agents = backend.agents()
+    first, second = agents.runner(worker="first"), agents.runner(worker="second")
+    first.run_once()
+    _fill(agents)
+
+    first.close()
+    with connect(url) as elsewhere:
+        moved = elsewhere.agents().runner(worker="third").run_once().read
+        held_by_a_live_one = second.run_once().read
+
+    assert moved == _EVENTS * len(_PRODUCERS)
+    assert held_by_a_live_one == 0
+    assert _received(agents, "dan") == {producer: list(range(_EVENTS)) for producer in _PRODUCERS}
+
+
+def test_a_runner_that_is_told_to_stop_hands_its_shards_over_at_once(backend: Backend) -> None:
+    agents = backend.agents()
+    _fill(agents)
+    stop = threading.Event()
+    running = threading.Thread(target=agents.runner(worker="first").run, args=(stop,))
+    running.start()
+    while agents.stats("eve").visible < _EVENTS * len(_PRODUCERS):
+        time.sleep(0.01)
+    stop.set()
+    running.join()
+
+    agents.publish([AgentEvent("ann", "counted", {"n": _EVENTS})])
+
+    assert agents.runner(worker="second").run_once().read == 1
 
 
 @pytest.mark.slow

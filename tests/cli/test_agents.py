@@ -191,3 +191,16 @@ def test_prices_of_ones_own_count(postroad: Postroad, tmp_path: Path) -> None:
 )
 def test_a_plan_of_nothing_is_refused(postroad: Postroad, words: tuple[str, ...]) -> None:
     assert postroad("plan", "agents", *words).code == 2
+
+
+def test_token_gives_another_one_and_voids_the_former_at_once_with_an_overlap_of_0(village: Postroad) -> None:
+    outcome = village("agent", "token", "ann", "--overlap", "0", "--json")
+    kept = village("agent", "token", "ann", "--overlap", "1d", "--json")
+    unknown = village("agent", "token", "nobody")
+    too_long = village("agent", "token", "ann", "--overlap", "2d")
+
+    assert outcome.code == 0
+    assert sorted(outcome.document) == ["previousValidUntil", "token"]
+    assert kept.document["previousValidUntil"] > outcome.document["previousValidUntil"]
+    assert (unknown.code, too_long.code) == (1, 2)
+    assert "overlap" in too_long.err

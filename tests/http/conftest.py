@@ -25,13 +25,19 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     stops: list[Callable[[], None]] = []
 
     def start(
-        url: str = f"sqlite:///{tmp_path}/data.db", *, options: dict[str, Any] | None = None, **given: Any
+        url: str = f"sqlite:///{tmp_path}/data.db",
+        *,
+        options: dict[str, Any] | None = None,
+        send_buffer: int | None = None,
+        **given: Any,
     ) -> Api:
         settings = replace(Settings(url=url, rate_limit=0), **given)
         backend = connect(url, clock=(options or {}).get("clock", SYSTEM_CLOCK))
         context = make_context(settings, backend, admin=ADMIN, **(options or {}))
         # With its protocol named, so that asyncio turns Nagle's algorithm off.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        if send_buffer is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
         stop, end = run(context, listener)

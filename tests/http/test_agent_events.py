@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,12 +12,18 @@ from tests.http.api import Api, Serve
 from tests.http.village import JSON, Village, slug
 from tests.waiting import eventually
 
-from postroad.errors import StorageFull
+from postroad.errors import RateLimited, StorageFull
+from postroad.http import rates
+from postroad.http.rates import RateLimits
+from postroad.streams import Record
+from postroad.testing.clock import FakeClock
+
+TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
 def test_an_event_goes_from_one_agent_to_another_and_is_acked(village: Village) -> None:
     published = village.ann.post(
-        "/events", json={"eventType": "placed", "data": {"n": 1}}, headers={"traceparent": "00-abc-def-01"}
+        "/events", json={"eventType": "placed", "data": {"n": 1}}, headers={"traceparent": TRACE}
     )
     village.move()
     [delivery] = village.lease()
@@ -33,6 +39,26 @@ def test_an_event_goes_from_one_agent_to_another_and_is_acked(village: Village) 
     assert acks[0]["results"] == [{"ok": True, "error": None}]
     assert acks[1]["results"][0]["ok"] is False
     assert acks[1]["results"][0]["error"]["type"] == "/errors/stale-receipt"
+
+
+@pytest.mark.parametrize(
+    "trace",
+    ["00-abc-def-01", "0" * 20_000, TRACE.upper(), f"ff{TRACE[2:]}", f"00-{'0' * 32}-{'b' * 16}-01", f"{TRACE}-x"],
+)
+def test_a_traceparent_that_is_not_in_the_form_of_the_w3c_is_dropped(village: Village, trace: str) -> None:
+    published = village.ann.post("/events", json={"eventType": "x", "data": {}}, headers={"traceparent": trace})
+    village.move()
+
+    assert published.status_code == 202
+    assert "traceparent" not in village.lease()[0]
+
+
+def test_a_record_that_somebody_put_on_the_stream_brings_no_false_traceparent(village: Village) -> None:
+    event = {"agentId": "ann", "eventType": "x", "data": {}, "traceparent": "x" * 20_000}
+    village.api.backend.stream("agent-events", shards=4).put([Record("ann", json.dumps(event).encode())])
+    village.move()
+
+    assert "traceparent" not in village.lease()[0]
 
 
 def test_a_waiting_lease_answers_when_an_event_comes_and_empty_when_none_does(village: Village) -> None:
@@ -164,6 +190,72 @@ def test_a_lease_out_of_range_is_refused_by_its_field(village: Village, body: di
     assert village.lease()[0]["receiveCount"] == 1
 
 
+def test_rejections_send_events_to_the_dead_letters_at_once(village: Village) -> None:
+    village.publish(1, 2)
+    first, second = village.lease()
+    body = {"receipts": [first["receipt"]], "reason": "unknown order", "error": "KeyError: 7"}
+
+    rejected = village.cat.post("/agents/cat/rejections", json=body)
+    again = village.cat.post("/agents/cat/rejections", json=body)
+
+    dead = village.cat.get("/agents/cat/dead-letters").json()["items"]
+    assert rejected.json() == {"results": [{"ok": True, "error": None}]}
+    assert again.json()["results"][0]["error"]["type"] == "/errors/stale-receipt"
+    assert [(row["data"]["n"], row["reason"], row["error"]) for row in dead] == [(1, "unknown order", "KeyError: 7")]
+    assert village.cat.post("/agents/cat/acks", json={"receipts": [second["receipt"]]}).json()["results"][0]["ok"]
+
+
+def test_the_error_of_a_release_is_found_in_the_dead_letter(village: Village) -> None:
+    village.publish(1)
+    for n in range(5):
+        [held] = village.lease()
+        body = {"receipts": [held["receipt"]], "error": f"ValueError: {n}"}
+        assert village.cat.post("/agents/cat/releases", json=body).json()["results"][0]["ok"]
+
+    assert village.lease() == []
+    dead = village.cat.get("/agents/cat/dead-letters").json()["items"]
+    assert [row["error"] for row in dead] == ["ValueError: 4"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"receipts": ["x"]}, "reason"),
+        ({"receipts": ["x"], "reason": ""}, "reason"),
+        ({"receipts": ["x"], "reason": 5}, "reason"),
+        ({"receipts": ["x"], "reason": "y", "error": 5}, "error"),
+        ({"receipts": [], "reason": "y"}, "receipts"),
+        ({"receipts": ["x"], "reason": "y", "after": 5}, "after"),
+    ],
+)
+def test_a_bad_rejection_is_refused_by_its_field(village: Village, body: dict[str, Any], field: str) -> None:
+    answer = village.cat.post("/agents/cat/rejections", json=body)
+
+    assert (answer.status_code, answer.json()["field"]) == (400, field)
+
+
+@pytest.mark.parametrize("overlap", [0, 60, None])
+def test_a_token_is_rotated_with_the_overlap_that_was_asked_for(village: Village, overlap: int | None) -> None:
+    body = None if overlap is None else {"overlap": overlap}
+
+    answer = village.cat.post("/agents/cat/token", json=body)
+
+    left = datetime.fromisoformat(answer.json()["previousValidUntil"]) - datetime.now(UTC)
+    assert answer.status_code == 201
+    assert round(left.total_seconds(), -1) == (600 if overlap is None else overlap)
+    assert village.cat.get("/agents/cat").status_code == (401 if overlap == 0 else 200)
+    with village.api.as_caller(answer.json()["token"]) as renewed:
+        assert renewed.get("/agents/cat").status_code == 200
+
+
+@pytest.mark.parametrize("overlap", [-1, 86_401, "x", True])
+def test_an_overlap_out_of_range_is_refused_and_the_token_stays(village: Village, overlap: Any) -> None:
+    answer = village.cat.post("/agents/cat/token", json={"overlap": overlap})
+
+    assert (answer.status_code, answer.json()["field"]) == (400, "overlap")
+    assert village.cat.get("/agents/cat").status_code == 200
+
+
 @pytest.mark.parametrize("verb", ["acks", "extensions", "releases"])
 @pytest.mark.parametrize("body", [{"receipts": []}, {"receipts": ["x"] * 101}, {}, {"receipts": [""]}])
 def test_settling_takes_one_to_a_hundred_receipts(village: Village, verb: str, body: dict[str, Any]) -> None:
@@ -276,6 +368,26 @@ def test_an_agent_above_its_rate_is_429_with_nothing_accepted(serve: Serve, monk
         client.close()
 
 
+def test_agents_that_do_not_exist_are_not_counted_and_old_callers_are_forgotten(village: Village) -> None:
+    names = [f"nobody-{number}" for number in range(500)]
+    batch = {"events": [{"agentId": name, "eventType": "x", "data": {}} for name in [*names, "ann"]][-500:]}
+
+    answer = village.api.client.post("/events/batch", json=batch)
+
+    assert answer.json()["failed"] == 499
+    assert list(village.api.context.desk._rates._buckets) == ["ann"]
+
+
+def test_at_most_ten_thousand_callers_are_remembered_those_that_asked_last() -> None:
+    limits = RateLimits(5, FakeClock())
+    for number in range(rates.MAX_BUCKETS + 10):
+        limits.take("ann") if number % 5_000 == 0 else limits.take(f"caller-{number}")
+
+    assert len(limits._buckets) == rates.MAX_BUCKETS
+    with pytest.raises(RateLimited):
+        limits.take("ann", 5)
+
+
 def test_an_agent_with_too_many_polls_is_429_alone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROAD_AGENT_POLLS", "1")
     village = Village(serve())
@@ -294,66 +406,6 @@ def test_an_agent_with_too_many_polls_is_429_alone(serve: Serve, monkeypatch: py
     assert (at_once.status_code, other.status_code) == (200, 200)
     for client in village.clients.values():
         client.close()
-
-
-def _event(lines: Iterator[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.partition(": ")
-        if not line and found:
-            return found
-        if name:
-            found[name] = value
-    raise AssertionError("the stream ended")
-
-
-def test_a_stream_brings_events_holds_ten_and_gives_back_what_was_not_acked(village: Village) -> None:
-    village.publish(*range(12))
-    with village.cat.stream("GET", "/agents/cat/stream") as answer:
-        lines = answer.iter_lines()
-        events = [_event(lines) for _ in range(10)]
-        bodies = [json.loads(event["data"]) for event in events]
-        in_flight = village.agents.stats("cat").in_flight
-        with village.api.as_caller(village.tokens["cat"]) as other:
-            other.post("/agents/cat/acks", json={"receipts": [body["receipt"] for body in bodies]})
-        eleventh = json.loads(_event(lines)["data"])
-        kind = answer.headers["content-type"]
-    eventually(lambda: village.agents.stats("cat").in_flight == 0)
-
-    assert kind.startswith("text/event-stream")
-    assert [body["data"]["n"] for body in bodies] == list(range(10))
-    assert events[0]["event"] == "message"
-    assert events[0]["id"] == bodies[0]["messageId"]
-    assert in_flight == 10
-    assert eleventh["data"]["n"] == 10
-    assert [(each["data"]["n"], each["receiveCount"]) for each in village.lease()] == [(10, 1), (11, 1)]
-
-
-def test_head_of_a_stream_leases_nothing(village: Village) -> None:
-    village.publish(1)
-
-    answer = village.cat.head("/agents/cat/stream")
-
-    assert (answer.status_code, answer.content) == (200, b"")
-    assert village.lease()[0]["receiveCount"] == 1
-
-
-def test_a_stopping_server_ends_streams_and_polls_at_once(village: Village) -> None:
-    ended = threading.Event()
-
-    def read() -> None:
-        with village.cat.stream("GET", "/agents/cat/stream") as answer:
-            for _ in answer.iter_lines():
-                pass
-        ended.set()
-
-    reading = threading.Thread(target=read)
-    reading.start()
-    eventually(lambda: bool(village.api.context.desk._streams))
-    village.api.stop()
-    reading.join(5)
-
-    assert ended.is_set()
 
 
 def test_storage_that_fails_is_503_and_nothing_is_accepted(village: Village, monkeypatch: pytest.MonkeyPatch) -> None:

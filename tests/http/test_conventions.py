@@ -229,7 +229,8 @@ def test_the_description_lists_every_route_with_examples_and_problems(api: Api) 
 
 def test_the_examples_of_the_description_are_accepted(api: Api) -> None:
     api.backend.create_queue(QueueSpec("orders-dlq"))
-    api.backend.create_queue(QueueSpec("orders"))
+    api.backend.create_queue(QueueSpec("dead"))
+    api.backend.create_queue(QueueSpec("orders", dead_letter="dead"))
     agents = api.backend.agents()
     for agent_id in ("ann", "bob"):
         agents.register(agent_id)

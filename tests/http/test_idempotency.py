@@ -94,15 +94,28 @@ def test_a_key_that_is_empty_too_long_or_not_ascii_is_400(orders: Api, key: str)
 
 
 def test_a_refusal_is_remembered_like_any_answer(orders: Api) -> None:
+    key = {"Idempotency-Key": "k1"}
+    orders.backend.agents().register("ann")
+    body = {"agentId": "ann"}
+
+    first, again = (orders.client.post("/agents", json=body, headers=key) for _ in range(2))
+
+    assert (first.status_code, again.status_code) == (409, 409)
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert again.headers["content-type"] == "application/problem+json"
+
+
+def test_a_404_is_forgotten_so_that_the_repeat_finds_what_was_made_meanwhile(orders: Api) -> None:
     url, key = "/queues/bills/messages", {"Idempotency-Key": "k1"}
 
     first = orders.client.post(url, json=BODY, headers=key)
     orders.backend.create_queue(QueueSpec("bills"))
-    again = orders.client.post(url, json=BODY, headers=key)
+    again, replayed = (orders.client.post(url, json=BODY, headers=key) for _ in range(2))
 
-    assert (first.status_code, again.status_code) == (404, 404)
-    assert again.headers["content-type"] == "application/problem+json"
-    assert orders.backend.queue("bills").peek() == []
+    assert [first.status_code, again.status_code, replayed.status_code] == [404, 200, 200]
+    assert "Idempotency-Replayed" not in again.headers
+    assert replayed.headers["Idempotency-Replayed"] == "true"
+    assert len(orders.backend.queue("bills").peek()) == len(BODY["messages"])
 
 
 def test_a_failure_that_a_repeat_may_cure_is_not_remembered(orders: Api, monkeypatch: pytest.MonkeyPatch) -> None:

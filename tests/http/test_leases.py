@@ -45,6 +45,45 @@ def test_a_released_message_comes_back_and_an_extended_one_does_not(api: Api) ->
     assert [(again["body"], again["receive_count"]) for again in lease(api)] == [("one", 2)]
 
 
+def test_a_rejected_message_is_a_dead_letter_at_once_with_its_reason(api: Api) -> None:
+    dead = api.backend.create_queue(QueueSpec("dead"))
+    queue = api.backend.create_queue(QueueSpec("orders", dead_letter="dead"))
+    queue.send([OutgoingMessage("one"), OutgoingMessage("two")])
+    one, two = lease(api)
+    body = {"receipts": [one["receipt"], "invented"], "reason": "no such order", "error": "KeyError: 7"}
+
+    rejected = api.client.post("/queues/orders/rejections", json=body)
+
+    [letter] = dead.peek()
+    marker = json.loads(letter.attributes["DeadLetter"])
+    assert [result["ok"] for result in rejected.json()["results"]] == [True, False]
+    assert (letter.body, marker["reason"], marker["error"]) == (b"one", "no such order", "KeyError: 7")
+    assert [message.message_id for message in queue.peek()] == [two["message_id"]]
+
+
+def test_a_queue_without_dead_letters_refuses_rejections_and_keeps_the_lease(api: Api) -> None:
+    queue = api.backend.create_queue(QueueSpec("orders"))
+    queue.send([OutgoingMessage("one")])
+    [held] = lease(api)
+
+    refused = api.client.post("/queues/orders/rejections", json={"receipts": [held["receipt"]], "reason": "no"})
+
+    assert (refused.status_code, refused.json()["type"]) == (400, "/errors/not-supported")
+    assert api.client.post("/queues/orders/acks", json={"receipts": [held["receipt"]]}).json()["results"][0]["ok"]
+
+
+def test_the_error_of_a_release_is_found_in_the_dead_letter(api: Api) -> None:
+    dead = api.backend.create_queue(QueueSpec("dead"))
+    queue = api.backend.create_queue(QueueSpec("orders", dead_letter="dead", max_receives=1))
+    queue.send([OutgoingMessage("one")])
+    [held] = lease(api)
+
+    api.client.post("/queues/orders/releases", json={"receipts": [held["receipt"]], "error": "ValueError: 7"})
+
+    assert lease(api) == []
+    assert json.loads(dead.peek()[0].attributes["DeadLetter"])["error"] == "ValueError: 7"
+
+
 def test_a_receipt_that_is_stale_or_invented_says_so(api: Api) -> None:
     queue = api.backend.create_queue(QueueSpec("orders"))
     queue.send([OutgoingMessage("one")])

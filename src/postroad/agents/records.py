@@ -14,6 +14,7 @@ from postroad.agents.port import Rejected, StreamEvent
 from postroad.errors import PostroadError
 from postroad.events.strict import checked_bytes
 from postroad.streams import StreamRecord
+from postroad.telemetry.tracing import valid_traceparent
 
 _NAMESPACE: Final = uuid.UUID("6f0a7f1e-9d0b-5c53-8d7b-0d7a3c1f5e21")
 _MISSING: Final = "is missing"
@@ -87,7 +88,7 @@ def _event(record: StreamRecord, stream: str) -> StreamEvent:
         shard=record.shard,
         sequence=record.sequence,
         arrived_at=record.arrived_at,
-        traceparent=wire.traceparent if isinstance(wire.traceparent, str) else None,
+        traceparent=valid_traceparent(wire.traceparent),
     )
 
 

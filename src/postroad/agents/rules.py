@@ -21,6 +21,7 @@ from postroad.errors import (
 )
 from postroad.events.ids import uuid7
 from postroad.events.strict import refuse_what_json_cannot_hold
+from postroad.telemetry.tracing import valid_traceparent
 
 MAX_EVENT_BYTES: Final = 262_144
 MAX_EVENT_TYPE: Final = 256
@@ -110,7 +111,8 @@ def encode_event(event: AgentEvent, *, now: datetime, traceparent: str | None = 
     )
     encoded = msgspec.json.encode(wire)
     check_size(len(encoded))
-    return event_id, encoded if traceparent is None else _traced(wire, traceparent, encoded)
+    trace = valid_traceparent(traceparent)
+    return event_id, encoded if trace is None else _traced(wire, trace, encoded)
 
 
 def _traced(wire: WireEvent, traceparent: str, bare: bytes) -> bytes:

@@ -24,6 +24,8 @@ LEASE_SECONDS: Final = 5.0
 _RENEW_SECONDS: Final = 1.5
 _LONGEST_PAUSE: Final = 0.25
 _AFTER_FAILURE: Final = 1.0
+# A lease of this length is over when the next one asks.
+_AT_ONCE: Final = 1e-6
 
 
 class _LostLease(Exception):
@@ -64,11 +66,12 @@ class Runner:
         )
 
     def run(self, stop: threading.Event) -> None:
-        """Go on until `stop` is set; a store that fails for a while is tried again."""
+        """Go on until `stop` is set, then let go of the shards; a store that fails for a while is tried again."""
         with ExitStack() as stack:
             ears = self._store.listen()
             bell = None if ears is None else stack.enter_context(ears)
             failure: str | None = None
+            stack.callback(self.close)
             while not stop.is_set():
                 try:
                     busy = self.run_once().read > 0
@@ -83,8 +86,14 @@ class Runner:
                     self._pause(bell, stop)
 
     def close(self) -> None:
-        """Let go of the shards: whoever asks has them when their leases are over."""
+        """Let go of the shards: whoever asks next has them at once. A closed runner that runs again leases anew."""
+        if not self._leases:
+            return
         self._leases = []
+        self._positions.clear()
+        # Where that fails, the leases end by themselves.
+        with suppress(PostroadError):
+            self._stream.lease(CONSUMER, self.worker, seconds=_AT_ONCE)
 
     def _renew(self) -> None:
         if self._clock.monotonic() - self._leased_at < _RENEW_SECONDS and self._leases:

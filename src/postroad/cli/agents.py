@@ -9,6 +9,7 @@ import typer
 
 from postroad.cli.call import Call
 from postroad.cli.confirming import confirm_yes
+from postroad.cli.durations import duration
 from postroad.cli.verbs import add_verb
 from postroad.telemetry import legible
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent.")]
 Listener = Annotated[str, typer.Argument(metavar="LISTENER", help="The agent that listens.")]
 Producer = Annotated[str, typer.Argument(metavar="PRODUCER", help="The agent that is heard.")]
+_MAX_OVERLAP = 86_400.0
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -28,6 +30,7 @@ def add_to(noun: typer.Typer) -> None:
     add_verb(noun, "create", create, example="postroad agent create ann --accept all")
     add_verb(noun, "list", list_agents, example="postroad agent list")
     add_verb(noun, "show", show, example="postroad agent show ann")
+    add_verb(noun, "token", token, example="postroad agent token ann --overlap 0")
     add_verb(noun, "delete", delete, example="postroad agent delete ann --yes", destructive=True)
     add_verb(noun, "subscribe", subscribe, example="postroad agent subscribe bob ann")
     add_verb(noun, "unsubscribe", unsubscribe, example="postroad agent unsubscribe bob ann")
@@ -85,6 +88,27 @@ def show(call: Call, agent_id: AgentId) -> None:
     lines = [f"{name}: {value}" for name, value in {**document, **stats}.items() if name != "subscriptions"]
     heard = [f"listens to {each['producerId']} ({each['state']})" for each in document["subscriptions"]]
     call.show(document, *map(legible, [*lines, *heard]))
+
+
+def token(
+    call: Call,
+    agent_id: AgentId,
+    overlap: Annotated[
+        float, typer.Option(parser=duration, metavar="S", help="How long the former token still opens, up to 1d.")
+    ] = 600,
+) -> None:
+    """Give an agent another token, which is shown this once; with --overlap 0 the former is void at once."""
+    from datetime import timedelta
+
+    from postroad.agents.rules import check_seconds, now_text
+    from postroad.errors import InvalidInput
+
+    check_seconds(overlap, "overlap", 0, _MAX_OVERLAP, InvalidInput)
+    with call.backend() as backend:
+        made = backend.agents().rotate_token(agent_id, overlap=overlap)
+        until = now_text(backend.clock.now() + timedelta(seconds=overlap))
+    document = {"token": made, "previousValidUntil": until}
+    call.show(document, f"token, shown this once: {made}", f"the former token opens until {until}")
 
 
 def delete(call: Call, agent_id: AgentId, yes: Yes = False) -> None:

@@ -30,7 +30,7 @@ from postroad.connections.reserve import Reserve
 from postroad.connections.schema import Schema
 from postroad.connections.transaction import Transaction
 from postroad.connections.turns import Request, Turns
-from postroad.connections.waiting import Ear, Ears
+from postroad.connections.waiting import Ear, Ears, Watch
 from postroad.errors import ConfigurationError, NotPermitted, PostroadError, StorageDamaged, StorageFull
 from postroad.telemetry import get_logger
 
@@ -190,6 +190,11 @@ class Engine:
         """Hear when somebody, in any process, touches one of the channels."""
         self._check_usable()
         return self._ears.listen(*channels)
+
+    def watch(self, rung: Callable[[bool], None], *channels: str) -> contextlib.AbstractContextManager[Watch]:
+        """Have `rung` called, on any thread, when somebody touches one of the channels (True) or may have (False)."""
+        self._check_usable()
+        return self._ears.watch(rung, *channels)
 
     def monotonic_us(self) -> int:
         """Microseconds of the clock that never steps."""

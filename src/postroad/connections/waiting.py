@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from postroad.connections.ringer import Ringer
 from postroad.connections.wakeup import LISTING_LASTS, Doorbell
@@ -38,18 +38,41 @@ class Ear:
             # Rung already: one wake-up is enough.
             return
 
+    # Somebody who waits has to look, whether or not something changed.
+    ring_perhaps = ring
 
-class Listening:
+
+class Watch:
+    """Calls back instead of waking a thread: with True when a channel was rung, with False when it may have been."""
+
+    __slots__ = ("_rung",)
+
+    def __init__(self, rung: Callable[[bool], None]) -> None:
+        self._rung = rung
+
+    def ring(self) -> None:
+        """Say that something changed."""
+        self._rung(True)
+
+    def ring_perhaps(self) -> None:
+        """Say that another process committed something, which may be anything."""
+        self._rung(False)
+
+
+Heard = TypeVar("Heard", Ear, Watch)
+
+
+class Listening(Generic[Heard]):
     """An ear for the time of a block."""
 
     __slots__ = ("_channels", "_ear", "_ears")
 
-    def __init__(self, ears: Ears, channels: Sequence[str]) -> None:
+    def __init__(self, ears: Ears, channels: Sequence[str], ear: Heard) -> None:
         self._ears = ears
         self._channels = channels
-        self._ear = Ear()
+        self._ear: Heard = ear
 
-    def __enter__(self) -> Ear:
+    def __enter__(self) -> Heard:
         for channel in self._channels:
             self._ears.add(channel, self._ear)
         return self._ear
@@ -67,7 +90,7 @@ class Ears:
         self._ringer = Ringer(self._doorbell)
         self._version = version
         self._lock = threading.Lock()
-        self._ears: dict[str, list[Ear]] = {}
+        self._ears: dict[str, dict[Ear | Watch, None]] = {}
         self._unheard: set[str] = set()
         self._someone = threading.Event()
         self._thread: threading.Thread | None = None
@@ -83,23 +106,27 @@ class Ears:
             self._news += 1
         return self._news
 
-    def listen(self, *channels: str) -> Listening:
+    def listen(self, *channels: str) -> Listening[Ear]:
         """An ear on the channels for the time of a `with` block."""
-        return Listening(self, channels)
+        return Listening(self, channels, Ear())
 
-    def add(self, channel: str, ear: Ear) -> None:
+    def watch(self, rung: Callable[[bool], None], *channels: str) -> Listening[Watch]:
+        """Call `rung` for the time of a `with` block, on whatever thread rings the channels."""
+        return Listening(self, channels, Watch(rung))
+
+    def add(self, channel: str, ear: Ear | Watch) -> None:
         """Let the ear hear the channel."""
         with self._lock:
             if not self._someone.is_set():
                 self._start()
                 self._someone.set()
-            self._ears.setdefault(channel, []).append(ear)
+            self._ears.setdefault(channel, {})[ear] = None
 
-    def remove(self, channel: str, ear: Ear) -> None:
+    def remove(self, channel: str, ear: Ear | Watch) -> None:
         """Let the ear hear nothing more."""
         with self._lock:
             ears = self._ears[channel]
-            ears.remove(ear)
+            del ears[ear]
             if not ears:
                 del self._ears[channel]
 
@@ -170,7 +197,8 @@ class Ears:
                 if (version := self._version()) != seen:
                     seen = version
                     self._news += 1
-                    self._ring_all()
+                    for ear in self._everyone():
+                        ear.ring_perhaps()
 
     def _rest_while_nobody_listens(self) -> None:
         with self._lock:
@@ -179,7 +207,9 @@ class Ears:
         self._someone.wait()
 
     def _ring_all(self) -> None:
-        with self._lock:
-            everyone = [ear for ears in self._ears.values() for ear in ears]
-        for ear in everyone:
+        for ear in self._everyone():
             ear.ring()
+
+    def _everyone(self) -> list[Ear | Watch]:
+        with self._lock:
+            return [ear for ears in self._ears.values() for ear in ears]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from postroad.http.forms import Form, Receipts, Seconds
+from postroad.http.forms import Form, Reason, Receipts, Seconds
 
 MAX_EVENTS = 500
 
@@ -58,10 +58,25 @@ class AgentExtensions(Form, frozen=True):
 
 
 class AgentReleases(Form, frozen=True):
-    """Leases to give back, to be received again after `after` seconds."""
+    """Leases to give back, to be received again after `after` seconds. `error` says what went wrong."""
 
     receipts: Receipts
     after: Seconds = 0.0
+    error: str | None = None
+
+
+class AgentRejections(Form, frozen=True):
+    """Leases whose events go to the dead letters now, and why."""
+
+    receipts: Receipts
+    reason: Reason
+    error: str | None = None
+
+
+class TokenRotation(Form, frozen=True):
+    """For how many seconds more the former token opens; with 0 it is void at once."""
+
+    overlap: Annotated[float, Meta(ge=0, le=86_400)] = 600.0
 
 
 class Replay(Form, frozen=True):

@@ -31,11 +31,12 @@ from postroad.http.routes.lanes import (
     lease_events,
     list_agent_dead_letters,
     redrive_agent_dead_letters,
+    reject_events,
     release_events,
     show_lane,
     stream_events,
 )
-from postroad.http.routes.leases import ack_messages, extend_leases, lease_messages, release_messages
+from postroad.http.routes.leases import ack_messages, extend_leases, lease_messages, reject_messages, release_messages
 from postroad.http.routes.messages import peek_messages, send_messages
 from postroad.http.routes.queues import (
     delete_queue,
@@ -66,7 +67,7 @@ ROUTES: tuple[HTTPRouteHandler, ...] = (
     *(root, health, ready, status, explain_error, schema, openapi, style),
     *(list_queues, show_queue, put_queue, delete_queue, purge_queue, list_failure_groups),
     *(send_messages, peek_messages),
-    *(lease_messages, ack_messages, extend_leases, release_messages),
+    *(lease_messages, ack_messages, extend_leases, release_messages, reject_messages),
     *(create_token, list_tokens, revoke_token),
     *(submit_task, show_task, show_task_history),
     *(submit_job, list_jobs, show_job, add_job_tasks, resume_job, cancel_job, tell_why),
@@ -74,7 +75,7 @@ ROUTES: tuple[HTTPRouteHandler, ...] = (
     *(subscribe_agent, unsubscribe_agent, list_subscriptions, list_subscribers, grant_listener, revoke_listener),
     *(pause_subscription, resume_subscription, replay_subscription),
     *(publish_event, publish_events),
-    *(lease_events, ack_events, extend_events, release_events, stream_events),
+    *(lease_events, ack_events, extend_events, release_events, reject_events, stream_events),
     *(show_lane, list_agent_dead_letters, redrive_agent_dead_letters),
 )
 

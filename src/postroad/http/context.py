@@ -14,18 +14,20 @@ from postroad.http.agents import AgentDesk
 from postroad.http.cursors import Cursors
 from postroad.http.idempotency import Memory
 from postroad.http.identities import Identities
+from postroad.http.leased import LeasedMessages
 from postroad.http.parts import Parts
-from postroad.http.polls import Polls
+from postroad.http.polls import MAX_OPEN, Polls
 from postroad.http.private import kept_secret
 from postroad.http.rates import RateLimits
 from postroad.http.readiness import Readiness
+from postroad.http.streams import LaneStreams
 from postroad.http.tokens import TokenFile
 from postroad.http.turns import Turns
 from postroad.http.work import WorkDesk
 from postroad.settings import Settings, beside
 from postroad.wiring.backend import Backend
 
-_THREADS = 32
+_THREADS = 12
 _BODY_SECONDS = 15.0
 Result = TypeVar("Result")
 
@@ -43,6 +45,8 @@ class Context:
     turns: Turns
     parts: Parts
     polls: Polls
+    streams: LaneStreams
+    leased: LeasedMessages
     rates: RateLimits
     readiness: Readiness
     desk: AgentDesk
@@ -59,11 +63,12 @@ class Context:
     async def stop(self) -> None:
         """Become not ready and let waiting callers go."""
         self.readiness.stopping = True
-        self.desk.stop()
+        self.streams.stop()
         await self.polls.stop()
 
     def close(self) -> None:
         """Give the threads back."""
+        self.polls.close()
         self.threads.shutdown(wait=True)
 
 
@@ -74,25 +79,31 @@ def make_context(
     admin: str,
     clock: Clock = SYSTEM_CLOCK,
     body_seconds: float = _BODY_SECONDS,
-    max_polls: int = 1_000,
+    max_polls: int = MAX_OPEN,
 ) -> Context:
     """Put together what a server of these settings needs; secrets come from the files beside the data."""
     tokens = TokenFile(beside(settings.url, "tokens.json"), clock=clock)
     threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="http")
     parts = Parts()
+    identities = Identities(tokens, admin=admin, clock=clock)
+    polls = Polls(max_open=max_polls)
+    leased = LeasedMessages()
+    desk = AgentDesk(backend.agents(), clock)
     return Context(
         settings=settings,
         backend=backend,
         tokens=tokens,
-        identities=Identities(tokens, admin=admin, clock=clock),
+        identities=identities,
         cursors=Cursors(kept_secret(beside(settings.url, "secret"))),
         memory=Memory(backend.items(), tenant=settings.tenant, clock=clock),
         turns=Turns(),
         parts=parts,
-        polls=Polls(max_open=max_polls),
+        polls=polls,
+        streams=LaneStreams(polls, desk, identities, leased),
+        leased=leased,
         rates=RateLimits(settings.rate_limit, clock),
         readiness=Readiness(backend.check, parts, threads=threads, clock=clock),
-        desk=AgentDesk(backend.agents(), clock),
+        desk=desk,
         work=WorkDesk(backend, settings),
         threads=threads,
         clock=clock,

@@ -26,12 +26,17 @@ from postroad import failpoints
 from postroad.errors import HostNotAllowed, PostroadError, RouteNotFound, TokenInUrl
 from postroad.http.context import Context
 from postroad.http.problems import MEDIA_TYPE, encoded, headers_of
+from postroad.http.requests import Endless
 from postroad.telemetry import get_logger
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _DISCARD_SECONDS = 30.0
 _SILENT_SECONDS = 5.0
+# What the server put into the scope and may look at while it sends an answer.
+_OF_SERVER = frozenset(
+    {"type", "http_version", "server", "client", "scheme", "method", "root_path", "path", "query_string", "headers"}
+)
 _QUIET = frozenset({"/health", "/ready"})
 _SECURITY = [
     (
@@ -73,12 +78,20 @@ class Door:
         else:
             _as_route_methods(scope)
             await self._app(scope, receive if body is None else body, answer)
+        route = scope.get("path_template", "-")
+        if (running := scope["state"].get(Endless.RUNNING)) is not None:
+            _forget_request(scope)
+            del headers
+            try:
+                await running.run(receive, answer, send)
+            except PostroadError as error:
+                await _refuse(error, answer)
         if path not in _QUIET and _logging.isEnabledFor(logging.INFO):
             _log.info(
                 "http_request",
                 request_id=answer.request_id,
                 method=method,
-                route=scope.get("path_template", "-"),
+                route=route,
                 status=answer.status,
                 duration_ms=round((time.monotonic() - started) * 1000, 3),
             )
@@ -162,6 +175,12 @@ def _has_body(headers: dict[bytes, bytes]) -> bool:
     """Whether a body follows; a client that waits for leave to send it sends none that is refused."""
     follows = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
     return follows and b"expect" not in headers
+
+
+def _forget_request(scope: HTTPScope) -> None:
+    """Let go of what only finding and running the route needed."""
+    for key in scope.keys() - _OF_SERVER:
+        del scope[key]  # type: ignore[misc]  # the framework put them there
 
 
 def _as_route_methods(scope: HTTPScope) -> None:

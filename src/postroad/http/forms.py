@@ -17,6 +17,7 @@ _AT = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _NAMED = re.compile(r"Object (?:contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
 
 Seconds = Annotated[float, Meta(ge=0, le=43_200)]
+Reason = Annotated[str, Meta(min_length=1, max_length=500)]
 Receipts = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4_096)]], Meta(min_length=1, max_length=100)]
 
 
@@ -62,17 +63,26 @@ class Extensions(Form, frozen=True):
 
 
 class Releases(Form, frozen=True):
-    """Leases to give back, to be received again after `after` seconds."""
+    """Leases to give back, to be received again after `after` seconds. `error` says what went wrong."""
 
     receipts: Receipts
     after: Seconds = 0.0
+    error: str | None = None
+
+
+class Rejections(Form, frozen=True):
+    """Leases whose messages go to the dead letters now, and why."""
+
+    receipts: Receipts
+    reason: Reason
+    error: str | None = None
 
 
 class Purge(Form, frozen=True):
     """The name of the queue once more, and why everything in it may go."""
 
     confirm: str
-    reason: Annotated[str, Meta(min_length=1, max_length=500)]
+    reason: Reason
 
 
 class QueueSettings(Form, frozen=True):

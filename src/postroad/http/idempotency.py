@@ -116,8 +116,11 @@ class Memory:
 
 
 def remembered(error: PostroadError) -> bool:
-    """Whether an error is an answer like any other; those that a repeat may cure are not kept."""
-    return error.status < 500 and error.status != 429
+    """Whether an error is an answer like any other; those that a repeat may cure are not kept.
+
+    What does not exist may be made before the repeat comes.
+    """
+    return error.status < 500 and error.status not in (404, 429)
 
 
 def _read(item: Item) -> _Record:

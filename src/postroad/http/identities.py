@@ -32,6 +32,8 @@ class Identities:
         self._looked_at = float("-inf")
         self._seen: tuple[int, int, int] | None = None
         self._tokens: dict[str, Token] = {}
+        self.version = 0
+        """Grows whenever the tokens of the file have changed."""
 
     def of(self, secret: str) -> Identity | None:
         """The identity that the secret opens; None for one that is unknown, revoked or expired."""
@@ -39,7 +41,7 @@ class Identities:
         if hmac.compare_digest(hashed, self._admin):
             return Identity(ADMIN, "admin")
         if hashed not in self._tokens or self._clock.monotonic() - self._looked_at >= _LOOK_AGAIN_SECONDS:
-            self._look()
+            self.look()
         token = self._tokens.get(hashed)
         if token is None or not hmac.compare_digest(token.sha256, hashed):
             return None
@@ -47,11 +49,13 @@ class Identities:
             return None
         return Identity(token.name, token.scope)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """See whether the file has changed."""
         self._looked_at = self._clock.monotonic()
         if (seen := self._signature()) != self._seen:
             self._tokens = {token.sha256: token for token in self._file.tokens()}
             self._seen = seen
+            self.version += 1
 
     def _signature(self) -> tuple[int, int, int] | None:
         """What changes whenever the file is replaced."""

@@ -5,9 +5,14 @@ from __future__ import annotations
 from postroad.clock import Clock
 from postroad.errors import RateLimited
 
+MAX_BUCKETS = 10_000
+
 
 class RateLimits:
-    """A bucket for each caller that holds `burst` seconds' worth and fills as time goes by."""
+    """A bucket for each caller that holds `burst` seconds' worth and fills as time goes by.
+
+    Of more than 10,000 callers those that asked longest ago are forgotten: their buckets are full again.
+    """
 
     def __init__(self, per_second: int, clock: Clock, *, burst: int = 1, what: str = "requests") -> None:
         self._rate = float(per_second)
@@ -21,11 +26,15 @@ class RateLimits:
         if not self._rate:
             return
         now = self._clock.monotonic()
-        left, at = self._buckets.get(caller, (self._most, now))
+        # The one that asked last stands at the end.
+        left, at = self._buckets.pop(caller, (self._most, now))
         left = min(self._most, left + (now - at) * self._rate)
-        if left < count:
+        enough = left >= count
+        self._buckets[caller] = (left - count if enough else left, now)
+        if len(self._buckets) > MAX_BUCKETS:
+            del self._buckets[next(iter(self._buckets))]
+        if not enough:
             raise RateLimited(
                 f"more than {self._rate:.0f} {self._what} per second by one caller",
                 retry_after=(count - left) / self._rate,
             )
-        self._buckets[caller] = (left - count, now)

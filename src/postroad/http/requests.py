@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from litestar import Request
-from litestar.types import HTTPReceiveMessage
+from litestar import Request, Response
+from litestar.types import ASGIApp, HTTPReceiveMessage, Receive, Scope, Send
 from litestar.types.empty import Empty
 
 from postroad.errors import BodyTooLarge, BodyTooSlow, InvalidInput, NotJSON
@@ -96,6 +96,32 @@ class ApiRequest(Request[Identity | None, Any, Any]):
                 raise _too_large(limit)
             if not event.get("more_body", False):
                 return bytes(body)
+
+
+class Running(Protocol):
+    """An answer that goes on for as long as its caller listens."""
+
+    async def run(self, receive: Receive, start: Send, send: Send) -> None: ...
+
+
+class Endless(Response[Any]):
+    """Leaves the answer to the door: an endless one would keep all that the framework holds for a request."""
+
+    RUNNING = "running"
+    """Where the door finds it in the state of the request."""
+
+    def __init__(self, running: Running) -> None:
+        super().__init__(None)
+        self._running = running
+
+    def to_asgi_response(self, *_: Any, **__: Any) -> ASGIApp:  # type: ignore[override]  # it is only ever called
+        """What the framework calls; nothing is sent here."""
+        running = self._running
+
+        async def leave_to_door(scope: Scope, receive: Receive, send: Send) -> None:
+            scope["state"][Endless.RUNNING] = running
+
+        return leave_to_door
 
 
 async def gone(request: ApiRequest) -> None:

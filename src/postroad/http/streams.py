@@ -1,138 +1,327 @@
-"""Server-Sent Events of one lane: leased for as long as the connection lives, given back when it ends."""
+"""Server-Sent Events of one lane: leased while the connection lives, given back when it ends.
+
+A stream that has nothing to say is one task that waits for its caller to hang up. Everything else is called: events by
+the polls, room by the acks, a comment now and then by a clock that all streams share.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final
 
 import msgspec
+from litestar.types import Receive, Send
 
 from postroad.documents import agent_delivery
-from postroad.errors import PostroadError
+from postroad.errors import PostroadError, TooManyPolls
 from postroad.http.agents import AgentDesk
-from postroad.http.polls import Polls, give_back
+from postroad.http.identities import Identities
+from postroad.http.leased import LeasedMessages
+from postroad.http.polls import Polls, Waiter, give_back
 from postroad.queues import Delivery, Queue
+from postroad.telemetry import get_logger
 
 MAX_UNACKED: Final = 10
 KEEP_ALIVE_SECONDS: Final = 15.0
-_SLICE_SECONDS: Final = 1.0
-T = TypeVar("T")
+MAX_HELD_SECONDS: Final = 300.0
+"""So long a stream keeps a lease that nobody acks, unless the lease itself was asked for longer."""
+_TICK_SECONDS: Final = 1.0
+_FAREWELL_SECONDS: Final = 2.0
+_HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8")]
+_CONNECTED: Final = b": connected\n\n"
+_KEEP_ALIVE: Final[Any] = {"type": "http.response.body", "body": b": keep-alive\n\n", "more_body": True}
+
+
+class LaneStreams:
+    """The open streams of one server, by agent."""
+
+    def __init__(self, polls: Polls, desk: AgentDesk, identities: Identities, leased: LeasedMessages) -> None:
+        self.polls = polls
+        self.desk = desk
+        self.leased = leased
+        self._identities = identities
+        self._tokens_seen = identities.version
+        self.stopping = False
+        self._streams: dict[str, list[LaneStream]] = {}
+        # Those that spoke longest ago come first.
+        self._silent: dict[LaneStream, float] = {}
+        self._clock: asyncio.TimerHandle | None = None
+        self._speaking: set[asyncio.Task[None]] = set()
+
+    @property
+    def open(self) -> int:
+        """How many streams are open."""
+        return sum(map(len, self._streams.values()))
+
+    def add(self, agent_id: str, stream: LaneStream, queue: Queue, waiter: Waiter) -> None:
+        """Let the stream wait until `remove`; `TooManyPolls` when the server or the agent has too many that do."""
+        self.desk.begin_waiting(agent_id)
+        try:
+            self.polls.join(queue, waiter)
+        except TooManyPolls:
+            self.desk.end_waiting(agent_id)
+            raise
+        self._streams.setdefault(agent_id, []).append(stream)
+        self.spoke(stream)
+        self._start_clock()
+
+    def remove(self, agent_id: str, stream: LaneStream, queue: Queue, waiter: Waiter) -> None:
+        """Let it wait no longer."""
+        self.polls.leave(queue, waiter)
+        self.desk.end_waiting(agent_id)
+        self._silent.pop(stream, None)
+        self._streams[agent_id].remove(stream)
+        if not self._streams[agent_id]:
+            del self._streams[agent_id]
+
+    def spoke(self, stream: LaneStream) -> None:
+        """Note that the stream has sent something."""
+        self._silent.pop(stream, None)
+        self._silent[stream] = asyncio.get_running_loop().time()
+
+    def settled(self, agent_id: str, receipts: list[str]) -> None:
+        """Let the agent's streams see that there is room for more."""
+        for stream in self._streams.get(agent_id, ()):
+            stream.forget(receipts)
+
+    def check(self, agent_id: str) -> None:
+        """See whether the agent is still there and its streams' tokens still open."""
+        for stream in self._streams.get(agent_id, ()):
+            stream.look()
+
+    def stop(self) -> None:
+        """End all streams at once."""
+        self.stopping = True
+        if self._clock is not None:
+            self._clock.cancel()
+        for streams in self._streams.values():
+            for stream in streams:
+                stream.end()
+
+    def _start_clock(self) -> None:
+        if self._clock is None and not self.stopping:
+            self._clock = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        """Check the streams of operators whose tokens have changed, and speak where nothing was said for long."""
+        self._clock = None
+        self._identities.look()
+        if self._identities.version != self._tokens_seen:
+            self._tokens_seen = self._identities.version
+            for agent_id in self._streams:
+                self.check(agent_id)
+        now = asyncio.get_running_loop().time()
+        silent = []
+        for stream, spoke_at in self._silent.items():
+            if now - spoke_at < KEEP_ALIVE_SECONDS:
+                break
+            silent.append(stream)
+        if silent:
+            speaking = asyncio.create_task(_speak(silent))
+            self._speaking.add(speaking)
+            speaking.add_done_callback(self._speaking.discard)
+        if self._silent:
+            self._start_clock()
+
+
+async def _speak(silent: Sequence[LaneStream]) -> None:
+    """Say something on each stream. One whose caller reads nothing holds up the others until the next tick only."""
+    for stream in silent:
+        await stream.keep_alive()
+
+
+class _Held:
+    """A delivery that the stream has leased, and whether it was handed to the transport."""
+
+    __slots__ = ("delivery", "leased_at", "written")
+
+    def __init__(self, delivery: Delivery, leased_at: float) -> None:
+        self.delivery = delivery
+        self.leased_at = leased_at
+        self.written = False
 
 
 class LaneStream:
-    """What one connection holds, and the text that it is sent."""
+    """One connection: what it holds, and the text that it is sent."""
+
+    __slots__ = (
+        "_agent_id",
+        "_busy",
+        "_ending",
+        "_extending",
+        "_extension",
+        "_held",
+        "_out",
+        "_queue",
+        "_send",
+        "_streams",
+        "_visibility",
+        "_waiter",
+        "_writing",
+    )
 
     def __init__(
-        self, desk: AgentDesk, queue: Queue, polls: Polls, *, agent_id: str, visibility: float
-    ) -> None:  # fmt: skip
-        self._desk = desk
+        self, streams: LaneStreams, queue: Queue, *, agent_id: str, visibility: float, check: Callable[[], object]
+    ) -> None:
+        """Make the stream.
+
+        Args:
+            streams: The server's streams, which this one joins while it runs.
+            queue: The agent's lane.
+            agent_id: The agent.
+            visibility: For how many seconds an event is leased, and extended, at a time.
+            check: Raises, on a thread, when the caller may not have the stream any more.
+        """
+        self._streams = streams
         self._queue = queue
-        self._polls = polls
-        self._threads = polls.threads
         self._agent_id = agent_id
         self._visibility = visibility
-        self._held: dict[str, Delivery] = {}
-        self._extended_at = 0.0
+        self._waiter = Waiter(room=MAX_UNACKED, visibility=visibility, take=self._take, fail=self._fail, check=check)
+        self._held: dict[str, _Held] = {}
+        self._out: list[_Held] = []
+        self._busy = False
+        self._writing: asyncio.Task[None] | None = None
+        self._extension: asyncio.TimerHandle | None = None
+        self._extending: asyncio.Task[None] | None = None
+        self._ending: asyncio.Timeout | None = None
 
-    async def events(self) -> AsyncIterator[bytes]:
-        """The stream, until its caller hangs up or the server stops."""
-        loop = asyncio.get_running_loop()
-        spoke_at = self._extended_at = loop.time()
-        with self._polls.counted(), self._desk.waiting(self._agent_id), self._desk.streaming() as bell:
-            try:
-                yield b": connected\n\n"
-                while not self._desk.stopping:
-                    for delivery in await self._next(bell):
-                        spoke_at = loop.time()
-                        yield _text(delivery)
-                    if loop.time() - spoke_at >= KEEP_ALIVE_SECONDS:
-                        spoke_at = loop.time()
-                        yield b": keep-alive\n\n"
-            finally:
-                # The connection may be gone in the middle of anything: nothing is awaited here.
-                self._give_back(list(self._held.values()))
+    async def run(self, receive: Receive, start: Send, send: Send) -> None:
+        """Stream until the caller hangs up, the agent or the token is gone, or the server stops.
 
-    async def _next(self, bell: asyncio.Event) -> list[Delivery]:
-        """What was leased now; none when it is time to look at something else."""
-        bell.clear()
-        await self._extend_in_time()
-        room = MAX_UNACKED - len(self._held)
-        if not room or self._desk.stopping:
-            await _wait(bell, _SLICE_SECONDS)
-            await self._forget_settled()
-            return []
-        leased = await self._receive(room, bell)
-        self._held.update({delivery.receipt: delivery for delivery in leased})
-        return leased
-
-    async def _receive(self, room: int, bell: asyncio.Event) -> list[Delivery]:
-        wait = min(_SLICE_SECONDS, self._visibility / 3)
-        receiving = self._run(
-            lambda: self._queue.receive(max_messages=room, wait=wait, visibility=self._visibility)
-        )  # fmt: skip
-        ringing = asyncio.ensure_future(_stopping(bell, self._desk))
-        both: set[asyncio.Future[Any]] = {receiving, ringing}
+        `start` sends the head of the answer, `send` the rest. `TooManyPolls` is raised before anything is sent.
+        """
+        self._send = send
+        self._streams.add(self._agent_id, self, self._queue, self._waiter)
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            receiving.add_done_callback(self._give_back_received)
-            raise
-        finally:
-            ringing.cancel()
-        if not receiving.done():
-            receiving.add_done_callback(self._give_back_received)
-            return []
-        return receiving.result()
-
-    async def _extend_in_time(self) -> None:
-        """Keep the leases; those that were settled by now are no longer held."""
-        loop = asyncio.get_running_loop()
-        if loop.time() - self._extended_at >= self._visibility / 3:
-            self._extended_at = loop.time()
-            await self._forget_settled()
-
-    async def _forget_settled(self) -> None:
-        held = list(self._held.values())
-        if not held:
+            await start({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await send({"type": "http.response.body", "body": _CONNECTED, "more_body": True})
+            async with asyncio.timeout(None) as self._ending:
+                if self._streams.stopping:
+                    self.end()
+                while (await receive())["type"] != "http.disconnect":
+                    pass
             return
-        results = await self._run(lambda: self._queue.extend(held, seconds=self._visibility))
-        for delivery, result in zip(held, results, strict=True):
-            if not result.ok:
-                self._held.pop(delivery.receipt, None)
+        except TimeoutError:
+            # It is us who end it.
+            pass
+        finally:
+            self._streams.remove(self._agent_id, self, self._queue, self._waiter)
+            self._let_go()
+        # A caller that reads nothing is not waited for.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+    def look(self) -> None:
+        """See whether there is something to send, and whether it may be sent."""
+        self._streams.polls.look(self._queue)
 
-    def _give_back_received(self, receiving: asyncio.Future[list[Delivery]]) -> None:
-        if not receiving.cancelled() and receiving.exception() is None:
-            self._give_back(receiving.result())
+    def forget(self, receipts: Iterable[str]) -> None:
+        """Hold these no longer; there may be room for more."""
+        held = len(self._held)
+        for receipt in receipts:
+            self._held.pop(receipt, None)
+        if len(self._held) < held:
+            self._waiter.room = MAX_UNACKED - len(self._held)
+            self.look()
 
-    def _give_back(self, leased: list[Delivery]) -> None:
+    async def keep_alive(self) -> None:
+        """Say something, so that nobody on the way takes the connection for dead."""
+        if self._ending is None:
+            return
+        self._streams.spoke(self)
+        if not self._busy:
+            self._busy = True
+            await self._send(_KEEP_ALIVE)
+            self._busy = False
+            self._write_soon()
+
+    def end(self) -> None:
+        """End the stream from our side."""
+        if self._ending is not None and not self._ending.expired():
+            self._ending.reschedule(asyncio.get_running_loop().time())
+
+    def _take(self, leased: list[Delivery]) -> None:
+        self._streams.leased.remember(self._queue, leased)
+        now = asyncio.get_running_loop().time()
+        for delivery in leased:
+            held = self._held[delivery.receipt] = _Held(delivery, now)
+            self._out.append(held)
+        self._waiter.room = MAX_UNACKED - len(self._held)
         if leased:
-            self._threads.submit(_quietly, lambda: give_back(self._queue, leased))
+            self._write_soon()
+            self._extend_in_time()
 
+    def _fail(self, error: Exception) -> None:
+        get_logger("http").info("http_stream_ended", error=str(error))
+        self.end()
 
-async def _wait(bell: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(bell.wait(), seconds)
-    except TimeoutError:
-        return
+    def _write_soon(self) -> None:
+        if self._out and not self._busy:
+            self._busy = True
+            self._writing = asyncio.create_task(self._write())
 
+    async def _write(self) -> None:
+        while self._out:
+            held = self._out.pop(0)
+            if held.delivery.receipt in self._held:
+                await self._send({"type": "http.response.body", "body": _text(held.delivery), "more_body": True})
+                held.written = True
+                self._streams.spoke(self)
+        self._busy = False
+        self._writing = None
 
-async def _stopping(bell: asyncio.Event, desk: AgentDesk) -> None:
-    """Return when the server stops; what else the bell says can wait."""
-    while not desk.stopping:
-        bell.clear()
-        await bell.wait()
+    def _extend_in_time(self) -> None:
+        if self._extension is None and self._held:
+            loop = asyncio.get_running_loop()
+            self._extension = loop.call_later(self._visibility / 3, self._extend_soon)
 
+    def _extend_soon(self) -> None:
+        self._extension = None
+        self._extending = asyncio.create_task(self._extend())
 
-def _quietly(work: Callable[[], Any]) -> None:
-    """Do what helps others sooner; when it fails the leases end by themselves."""
-    try:
-        work()
-    except PostroadError:
-        return
+    async def _extend(self) -> None:
+        """Keep the leases, but none for ever; hold no longer what was settled elsewhere or is over."""
+        now = asyncio.get_running_loop().time()
+        longest = max(MAX_HELD_SECONDS, self._visibility)
+        kept, over = [], []
+        for held in list(self._held.values()):
+            age = now - held.leased_at
+            if age + self._visibility <= MAX_HELD_SECONDS:
+                kept.append(held.delivery)
+            elif not held.written or age >= longest:
+                over.append(held)
+        unseen = [held.delivery for held in over if not held.written]
+        with suppress(PostroadError):
+            stale = await self._streams.polls.run(lambda: self._stale(kept, unseen))
+            self.forget([*stale, *(held.delivery.receipt for held in over)])
+        self._extend_in_time()
+
+    def _stale(self, kept: list[Delivery], unseen: list[Delivery]) -> list[str]:
+        """Extend what is kept and give back what the caller does not read; the receipts that no longer hold."""
+        if unseen:
+            give_back(self._queue, unseen)
+        results = self._queue.extend(kept, seconds=self._visibility) if kept else []
+        return [delivery.receipt for delivery, result in zip(kept, results, strict=True) if not result.ok]
+
+    def _let_go(self) -> None:
+        """Give back what is held, without waiting: the connection may be gone in the middle of anything.
+
+        What was handed to the transport may have been seen and costs a receive, unless it is the server that stops.
+        """
+        self._ending = None
+        for task in (self._writing, self._extending, self._extension):
+            if task is not None:
+                task.cancel()
+        seen = [held.delivery for held in self._held.values() if held.written and not self._streams.stopping]
+        unseen = [held.delivery for held in self._held.values() if not held.written or self._streams.stopping]
+        self._held.clear()
+        if seen:
+            self._streams.polls.run_quietly(lambda: self._queue.release(seen))
+        if unseen:
+            self._streams.polls.run_quietly(lambda: give_back(self._queue, unseen))
 
 
 def _text(delivery: Delivery) -> bytes:

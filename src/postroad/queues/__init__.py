@@ -14,6 +14,8 @@ from postroad.queues.port import (
     QueueStats,
     QueueTraits,
     SendResult,
+    Undoable,
+    Watchable,
 )
 from postroad.queues.redrive import RedriveReport, redrive
 from postroad.queues.spec import QueueSpec
@@ -39,6 +41,8 @@ __all__ = [
     "QueueTraits",
     "RedriveReport",
     "SendResult",
+    "Undoable",
+    "Watchable",
     "fingerprint",
     "purge",
     "redrive",

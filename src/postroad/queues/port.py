@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
@@ -159,4 +160,24 @@ class Queue(Protocol):
 
     def stats(self) -> QueueStats:
         """Count what the queue holds."""
+        ...
+
+
+@runtime_checkable
+class Undoable(Protocol):
+    """A queue that takes back what its receiver never saw, without counting the receive."""
+
+    def undo(self, deliveries: Sequence[Delivery]) -> list[AckResult]: ...
+
+
+@runtime_checkable
+class Watchable(Protocol):
+    """A queue that says when to receive: nobody has to wait inside it, and one thread serves thousands of queues."""
+
+    def watch(self, rung: Callable[[bool], None]) -> AbstractContextManager[object]:
+        """For the time of a block call `rung`, on any thread: True when the queue changed, False when it may have."""
+        ...
+
+    def due_seconds(self) -> float | None:
+        """How long until a receive may find something: 0 for now, None for not before `rung` is called."""
         ...

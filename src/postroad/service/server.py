@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 
 from postroad.http.app import create_app
 from postroad.http.context import Context, make_context
 from postroad.http.parts import Part
+from postroad.http.polls import MAX_OPEN
 from postroad.http.serving import make_server
 from postroad.service.agents import moved_here
 from postroad.service.child import Line
@@ -25,6 +27,20 @@ def _unheard() -> tuple[Part, ...]:
     )
 
 
+# Connections that wait for nothing, the database, sockets and logs.
+_OTHER_FILES = 500
+
+
+def _most_that_wait() -> int:
+    """Let the process have as many open files as streams need; how many streams and long polls then fit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return MAX_OPEN if soft == resource.RLIM_INFINITY else min(MAX_OPEN, max(soft // 2, soft - _OTHER_FILES))
+
+
 def serve(to_supervisor: Line) -> None:
     """Serve until the supervisor says stop."""
     job = to_supervisor.job
@@ -35,7 +51,8 @@ def serve(to_supervisor: Line) -> None:
         socket.socket(fileno=job.listener) as listener,
         moved_here(backend),
     ):
-        asyncio.run(_serve(to_supervisor, make_context(job.settings, backend, admin=job.admin), listener))
+        context = make_context(job.settings, backend, admin=job.admin, max_polls=_most_that_wait())
+        asyncio.run(_serve(to_supervisor, context, listener))
 
 
 async def _serve(to_supervisor: Line, context: Context, listener: socket.socket) -> None:

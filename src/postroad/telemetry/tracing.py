@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 
 _NOTHING = nullcontext()
+# Version, trace id, span id and flags; neither id may be all zeros, and version ff is forbidden.
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def publishing(name: str) -> AbstractContextManager[object]:
@@ -40,6 +43,11 @@ def redriving(name: str) -> AbstractContextManager[object]:
         return _NOTHING
     attributes = {"messaging.system": "postroad", "messaging.destination.name": name}
     return tracer.start_as_current_span(f"redrive {name}", attributes=attributes)
+
+
+def valid_traceparent(text: object) -> str | None:
+    """The text, when it is a `traceparent` in the form of the W3C; None for anything else."""
+    return text if isinstance(text, str) and _TRACEPARENT.fullmatch(text) else None
 
 
 def traceparent() -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import apsw
@@ -90,6 +91,17 @@ class Lane:
     def undo(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Give back what was not handled, without spending a receive."""
         return self._write(self._lanes.settler.undo, deliveries)
+
+    def watch(self, rung: Callable[[bool], None]) -> AbstractContextManager[object]:
+        """Call `rung` whenever the lane changed (True) or may have (False)."""
+        return self._engine.watch(rung, *channels_of(self._lane))
+
+    def due_seconds(self) -> float | None:
+        """How long until a receive may find something; None for not before the lane changes."""
+        due_us = self._due_us()
+        if due_us is None:
+            return None if self._look_every == _LONGEST_PAUSE else self._look_every
+        return min(self._look_every, max(0.0, (due_us - self._engine.monotonic_us()) / 1_000_000))
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         check_note(reason, "reason")

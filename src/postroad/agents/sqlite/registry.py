@@ -87,12 +87,11 @@ class SQLiteRegistry:
 
     def set_token(self, agent_id: str, token_hash: str, *, former_until: float) -> bool:
         """Give the agent another token."""
-        arguments = (agent_id, token_hash, former_until)
-        return self._engine.write(lambda tx: one(tx.connection, _ROTATE, arguments)) is not None
+        return self._set_token(_ROTATE, (agent_id, token_hash, former_until))
 
     def replace_token(self, agent_id: str, token_hash: str) -> bool:
         """Give the agent another token in the place of its newest."""
-        return self._engine.write(lambda tx: one(tx.connection, _REPLACE, (agent_id, token_hash))) is not None
+        return self._set_token(_REPLACE, (agent_id, token_hash))
 
     def delete(self, agent_id: str) -> Deleted:
         """Remove the agent with its lane and its subscriptions in both directions, in one step."""
@@ -105,6 +104,16 @@ class SQLiteRegistry:
                 tx.connection.execute(statement, (num,))
             tx.touch(names.channel(num))
             return Deleted(discarded, subscriptions, subscribers)
+
+        return self._engine.write(work)
+
+    def _set_token(self, statement: str, arguments: tuple[Any, ...]) -> bool:
+        def work(tx: Transaction) -> bool:
+            row = one(tx.connection, statement, arguments)
+            if row is not None:
+                # Who listens with the former token may have to stop.
+                tx.touch(names.channel(row[0]))
+            return row is not None
 
         return self._engine.write(work)
 

@@ -20,9 +20,10 @@ from postroad.http.performing import perform
 from postroad.http.requests import BODILESS, ApiRequest
 from postroad.http.routes.parameters import AgentId, Cursor, Limit
 
-OVERLAP_SECONDS = 600
 NewAgentBody = Annotated[forms.NewAgent, Body(examples=[Example(value={"agentId": "collector", "accept": "all"})])]
+RotationBody = Annotated[forms.TokenRotation, Body(examples=[Example(value={"overlap": 0})])]
 _ANY = forms.NewAgent()
+_IN_TEN_MINUTES = forms.TokenRotation()
 
 
 @post(
@@ -81,6 +82,7 @@ async def show_agent(request: ApiRequest, agent: AgentId) -> Response[dict[str, 
 async def delete_agent(request: ApiRequest, agent: AgentId) -> Response[dict[str, int]]:
     """Remove the agent with its subscriptions and its lane; its id is never given again."""
     gone = await request.context.run(lambda: request.context.desk.agents.delete(agent))
+    request.context.streams.check(agent)
     document = {
         "discarded": gone.discarded, "subscriptions": gone.subscriptions, "subscribers": gone.subscribers,
     }  # fmt: skip
@@ -93,17 +95,20 @@ async def delete_agent(request: ApiRequest, agent: AgentId) -> Response[dict[str
     status_code=201,
     responses=answers(AgentToken, 400, 404, 409, status=201, says="The token, which is shown this once."),
 )
-async def rotate_agent_token(request: ApiRequest, agent: AgentId) -> Response[Any]:
-    """Give the agent another token; the former one opens for ten minutes more."""
-    await request.no_body()
+async def rotate_agent_token(
+    request: ApiRequest, agent: AgentId, data: RotationBody = _IN_TEN_MINUTES
+) -> Response[Any]:
+    """Give the agent another token; the former one opens for `overlap` seconds more, ten minutes by default."""
     agents = request.context.desk.agents
 
     def rotate() -> Answer:
-        token = agents.rotate_token(agent, overlap=OVERLAP_SECONDS)
-        until = request.context.clock.now() + timedelta(seconds=OVERLAP_SECONDS)
+        token = agents.rotate_token(agent, overlap=data.overlap)
+        until = request.context.clock.now() + timedelta(seconds=data.overlap)
         return Answer(201, {"token": token, "previousValidUntil": now_text(until)})
 
     def renew(document: dict[str, Any]) -> dict[str, Any]:
         return {**document, "token": agents.renew_token(agent)}
 
-    return await perform(request, rotate, revive=renew)
+    response = await perform(request, rotate, revive=renew)
+    request.context.streams.check(agent)
+    return response

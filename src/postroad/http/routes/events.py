@@ -39,7 +39,7 @@ _OPTIONS = {"scope": "publish", AGENT: ANY_AGENT}
 async def publish_event(request: ApiRequest, data: EventBody) -> Response[Any]:
     """Publish one event. When this answers, it is durable."""
     event = _event(data, _caller(request))
-    request.context.desk.take([event.agent_id])
+    await _charge(request, [event.agent_id])
 
     def effect() -> Answer:
         [outcome] = request.context.desk.agents.publish_each([event], traceparent=_traceparent(request))
@@ -60,13 +60,22 @@ async def publish_events(request: ApiRequest, data: EventsBody) -> Response[Any]
     """Publish up to 500 events. A bad one is answered `ok: false` and holds back later ones of its agent alone."""
     caller = _caller(request)
     entries = [_entry(entry, caller) for entry in data.events]
-    request.context.desk.take(event.agent_id for event in entries if isinstance(event, AgentEvent))
+    await _charge(request, [event.agent_id for event in entries if isinstance(event, AgentEvent)])
 
     def effect() -> Answer:
         results = [_outcome(each) for each in _publish(request, entries)]
         return Answer(202, {"results": results, "failed": sum(not result["ok"] for result in results)})
 
     return await perform(request, effect)
+
+
+async def _charge(request: ApiRequest, agent_ids: Sequence[str]) -> None:
+    """Count the events of agents that exist: an operator may name any, and only its own token names an agent."""
+    desk = request.context.desk
+    if _caller(request) is None:
+        known = await request.context.run(lambda: desk.agents.store.registry.known(set(agent_ids)))
+        agent_ids = [agent_id for agent_id in agent_ids if agent_id in known]
+    desk.take(agent_ids)
 
 
 class _Refused(Exception):

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from litestar import Response, get, post
 from litestar.openapi.spec import Example
 from litestar.params import Body
-from litestar.response import Stream
 
 from postroad.documents import agent_dead_letter, agent_delivery, entry_problem, lane_stats
 from postroad.http import agent_forms as forms
 from postroad.http.agent_answers import AgentDeadLetterPage, AgentDeliveries, Lane, Redriven
 from postroad.http.answers import SettledBatch, answers
-from postroad.http.guard import AGENT
+from postroad.http.guard import AGENT, token_check
 from postroad.http.idempotency import Answer
 from postroad.http.paging import page
 from postroad.http.performing import perform, perform_waiting
 from postroad.http.polls import CallerGone
-from postroad.http.requests import BODILESS, ApiRequest, gone
-from postroad.http.routes.leases import held
+from postroad.http.requests import BODILESS, ApiRequest, Endless, gone
+from postroad.http.routes.leases import Settle, held, rejecting
 from postroad.http.routes.parameters import AgentId, Cursor, Limit, Visibility
 from postroad.http.streams import LaneStream
 from postroad.queues import AckResult, Delivery, Queue
@@ -32,6 +30,9 @@ ExtensionsBody = Annotated[
     forms.AgentExtensions, Body(examples=[Example(value={"receipts": [_RECEIPT], "seconds": 60})])
 ]
 ReleasesBody = Annotated[forms.AgentReleases, Body(examples=[Example(value={"receipts": [_RECEIPT], "after": 5})])]
+RejectionsBody = Annotated[
+    forms.AgentRejections, Body(examples=[Example(value={"receipts": [_RECEIPT], "reason": "the order is unknown"})])
+]
 RedriveBody = Annotated[forms.AgentRedrive, Body(examples=[Example(value={"limit": 100})])]
 _SETTLED = answers(SettledBatch, 400, 404, 409, says="What became of each receipt.")
 _CONSUME = {"scope": "publish", AGENT: "agent"}
@@ -64,14 +65,29 @@ async def ack_events(request: ApiRequest, agent: AgentId, data: AcksBody) -> Res
 async def extend_events(request: ApiRequest, agent: AgentId, data: ExtensionsBody) -> Response[Any]:
     """Keep the leases for `seconds` from now."""
     return await _settle(
-        request, agent, data.receipts, lambda queue, leased: queue.extend(leased, seconds=data.seconds)
+        request,
+        agent,
+        data.receipts,
+        lambda queue, leased: queue.extend(leased, seconds=data.seconds),
+        ends=False,
     )
 
 
 @post("/agents/{agent:str}/releases", opt=_CONSUME, status_code=200, responses=_SETTLED)
 async def release_events(request: ApiRequest, agent: AgentId, data: ReleasesBody) -> Response[Any]:
     """Give the events back, to be received again after `after` seconds."""
-    return await _settle(request, agent, data.receipts, lambda queue, leased: queue.release(leased, after=data.after))
+    return await _settle(
+        request,
+        agent,
+        data.receipts,
+        lambda queue, leased: queue.release(leased, after=data.after, error=data.error),
+    )
+
+
+@post("/agents/{agent:str}/rejections", opt=_CONSUME, status_code=200, responses=_SETTLED)
+async def reject_events(request: ApiRequest, agent: AgentId, data: RejectionsBody) -> Response[Any]:
+    """Send the events to the dead letters now, with the reason; no further receive is spent on them."""
+    return await _settle(request, agent, data.receipts, rejecting(request.context, data.reason, data.error))
 
 
 @get(
@@ -85,11 +101,8 @@ async def stream_events(request: ApiRequest, agent: AgentId, visibility: Visibil
     queue = await context.run(lambda: context.desk.agents.queue(agent))
     if request.is_head:
         return Response(b"", media_type="text/event-stream")
-    with context.polls.counted(), context.desk.waiting(agent):
-        # Refused before the answer begins; the stream counts itself from then on.
-        pass
-    stream = LaneStream(context.desk, queue, context.polls, agent_id=agent, visibility=visibility)
-    return Stream(stream.events(), media_type="text/event-stream")
+    check = token_check(request)
+    return Endless(LaneStream(context.streams, queue, agent_id=agent, visibility=visibility, check=check))
 
 
 @get("/agents/{agent:str}/stats", opt={"scope": "read", AGENT: "agent"}, responses=answers(Lane, 404, says="The lane."))
@@ -136,7 +149,8 @@ async def _lease(request: ApiRequest, agent: str, data: forms.AgentLease) -> Ans
     queue = await context.run(lambda: context.desk.agents.queue(agent))
     leased = await context.run(lambda: _receive(queue, agent, data))
     if not leased and data.wait:
-        with context.desk.waiting(agent):
+        context.desk.begin_waiting(agent)
+        try:
             leased = await context.polls.receive(
                 queue,
                 max_messages=data.max_messages,
@@ -144,6 +158,9 @@ async def _lease(request: ApiRequest, agent: str, data: forms.AgentLease) -> Ans
                 visibility=data.visibility,
                 gone=lambda: gone(request),
             )
+        finally:
+            context.desk.end_waiting(agent)
+    context.leased.remember(queue, leased)
     return Answer(200, {"deliveries": [agent_delivery(one) for one in leased]})
 
 
@@ -152,7 +169,12 @@ def _receive(queue: Queue, agent: str, data: forms.AgentLease) -> list[Delivery]
 
 
 async def _settle(
-    request: ApiRequest, agent: str, receipts: list[str], settle: Callable[[Queue, Sequence[Delivery]], list[AckResult]]
+    request: ApiRequest,
+    agent: str,
+    receipts: list[str],
+    settle: Settle,
+    *,
+    ends: bool = True,
 ) -> Response[Any]:
     desk = request.context.desk
 
@@ -161,7 +183,8 @@ async def _settle(
         return Answer(200, {"results": [_settled(result) for result in results]})
 
     response = await perform(request, effect)
-    desk.settled()
+    if ends:
+        request.context.streams.settled(agent, receipts)
     return response
 
 

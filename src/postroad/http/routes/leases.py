@@ -13,6 +13,7 @@ from litestar.params import Body
 from postroad.documents import delivery, entry_problem, open_queue
 from postroad.http import forms
 from postroad.http.answers import LeasedBatch, SettledBatch, answers
+from postroad.http.context import Context
 from postroad.http.idempotency import Answer
 from postroad.http.performing import perform, perform_waiting
 from postroad.http.polls import CallerGone
@@ -28,7 +29,12 @@ ExtensionsBody = Annotated[
 ReleasesBody = Annotated[
     forms.Releases, Body(examples=[Example(value={"receipts": ["a receipt of a delivery"], "after": 5})])
 ]
+RejectionsBody = Annotated[
+    forms.Rejections,
+    Body(examples=[Example(value={"receipts": ["a receipt of a delivery"], "reason": "the order is unknown"})]),
+]
 _SETTLED = answers(SettledBatch, 400, 404, 409, says="What became of each receipt.")
+Settle = Callable[[Queue, Sequence[Delivery]], list[AckResult]]
 _NEVER = datetime.fromtimestamp(0, UTC)
 
 
@@ -62,7 +68,22 @@ async def extend_leases(request: ApiRequest, queue: QueueName, data: ExtensionsB
 @post("/queues/{queue:str}/releases", opt={"scope": "publish"}, status_code=200, responses=_SETTLED)
 async def release_messages(request: ApiRequest, queue: QueueName, data: ReleasesBody) -> Response[Any]:
     """Give the messages back, to be received again after `after` seconds."""
-    return await _settle(request, queue, data.receipts, lambda open_, held: open_.release(held, after=data.after))
+    return await _settle(request, queue, data.receipts, _release(data.after, data.error))
+
+
+@post("/queues/{queue:str}/rejections", opt={"scope": "publish"}, status_code=200, responses=_SETTLED)
+async def reject_messages(request: ApiRequest, queue: QueueName, data: RejectionsBody) -> Response[Any]:
+    """Send the messages to the dead letters now, with the reason; no further receive is spent on them."""
+    return await _settle(request, queue, data.receipts, rejecting(request.context, data.reason, data.error))
+
+
+def _release(after: float, error: str | None) -> Settle:
+    return lambda queue, held: queue.release(held, after=after, error=error)
+
+
+def rejecting(context: Context, reason: str, error: str | None) -> Settle:
+    """What rejects deliveries of which only the receipts are known."""
+    return lambda queue, held: context.leased.reject(queue, held, reason=reason, error=error)
 
 
 async def _lease(request: ApiRequest, name: str, data: forms.Lease) -> Answer:
@@ -77,12 +98,11 @@ async def _lease(request: ApiRequest, name: str, data: forms.Lease) -> Answer:
             visibility=data.visibility,
             gone=lambda: gone(request),
         )
+    context.leased.remember(queue, leased)
     return Answer(200, {"deliveries": [delivery(one) for one in leased]})
 
 
-async def _settle(
-    request: ApiRequest, name: str, receipts: list[str], settle: Callable[[Queue, Sequence[Delivery]], list[AckResult]]
-) -> Response[Any]:
+async def _settle(request: ApiRequest, name: str, receipts: list[str], settle: Settle) -> Response[Any]:
     def effect() -> Answer:
         results = settle(open_queue(request.context.backend, checked(name)), [held(receipt) for receipt in receipts])
         return Answer(200, {"results": [_settled(result) for result in results]})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -114,6 +115,19 @@ class SQLiteQueue:
         check_note(reason, "reason")
         check_note(error, "error")
         return self._write(self._store.settler.reject, deliveries, reason, error, relieves=True)
+
+    def undo(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
+        """Give back what its receiver never saw, without spending a receive."""
+        return self._write(self._store.settler.undo, deliveries, durable=False)
+
+    def watch(self, rung: Callable[[bool], None]) -> AbstractContextManager[object]:
+        """Call `rung` whenever the queue changed (True) or may have (False)."""
+        return self._engine.watch(rung, self._channel)
+
+    def due_seconds(self) -> float | None:
+        """How long until a receive may find something, or must renew the queue."""
+        due_us = self._store.states.next_due_us(self._id, self._engine.news) or self._look_for_due()
+        return 0.0 if due_us is not None and due_us <= self._engine.monotonic_us() else self._pause(due_us)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
         check_count(limit, "limit", _LONGEST_PEEK)
@@ -251,7 +265,7 @@ class SQLiteQueue:
         """Undo what was leased for a receiver that was interrupted while it waited."""
         found = self._store.parking.withdraw(self._id, waiter)
         if found:
-            self._write(self._store.settler.undo, self._store.claimer.deliveries(found), durable=False)
+            self.undo(self._store.claimer.deliveries(found))
 
     def _sweep(self, *, force: bool = False) -> None:
         """Let expired messages go, at most once a second."""
