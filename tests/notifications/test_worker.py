@@ -346,7 +346,7 @@ def test_a_database_in_the_engines_own_file_is_refused(tmp_path: Path, store: No
             url = backend_url
             queue, queue_spec = backend.queue, backend.queue_spec
 
-        with pytest.raises(ConfigurationError, match=r"chat.db is the backend's own file .*link.db"):
+        with pytest.raises(ConfigurationError, match=r"chat.db is the backend's own file .*chat.db"):
             NotificationWorker(Elsewhere(), store, push_queue=None, offline_queue=None)
 
 

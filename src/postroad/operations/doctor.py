@@ -71,7 +71,9 @@ def _agent_findings(backend: Patient) -> Iterator[Finding]:
 
 def _unheard_topics(backend: Patient) -> Iterator[Finding]:
     with suppress(NotPermitted):
-        for name in backend.topics_without_subscriptions():
+        unheard = backend.topics_without_subscriptions()
+        # What alarms say is for people, who may listen elsewhere.
+        for name in (name for name in unheard if not name.endswith("-alerts")):
             message = f"{name}: nobody is subscribed to this topic, so what is published there reaches nobody"
             remedy = "Subscribe a queue to it, or publish to another topic if the name is a mistake."
             yield Finding("topic-unheard", "warning", name, message, remedy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 LOG_EVENTS = (
     "agents_rejected",
     "agents_runner_failed",
+    "alarm_not_measured",
     "archive_failed",
     "archive_unreadable",
     "bus_ack_failed",
@@ -34,8 +35,10 @@ LOG_EVENTS = (
     "consumer_settled",
     "consumer_stop_timed_out",
     "engine_after_commit_failed",
+    "engine_file_displaced",
     "housekeeping_swept",
     "http_request",
+    "http_stream_ended",
     "inbox_conflict",
     "job_dispatch_failed",
     "job_wake_failed",
