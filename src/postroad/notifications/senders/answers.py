@@ -26,6 +26,8 @@ class Answer:
     headers: Mapping[str, str]
     body: bytes
     why: str = ""
+    lost_connection: int | None = None
+    """The number of the connection that was lost with it."""
 
 
 def document(answer: Answer) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def word(value: object) -> str:
 
 def unanswered(answer: Answer, token: str) -> TokenResult:
     """Whether the push arrived is not known: send it again."""
-    return TokenResult(token, "retry", None, answer.why)
+    return TokenResult(token, "retry", None, answer.why, lost_connection=answer.lost_connection)
 
 
 def retry_after(answer: Answer, now: datetime) -> float | None:
