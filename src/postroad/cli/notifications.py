@@ -1,16 +1,17 @@
-"""`postroad notifications worker`."""
+"""`postroad notifications worker|prune`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote, urlsplit
 
 import typer
 
 from postroad.cli.call import Call
+from postroad.cli.durations import duration
 from postroad.cli.stopping import stopped_by_signals
 from postroad.cli.verbs import add_verb
 from postroad.errors import ConfigurationError
@@ -26,8 +27,9 @@ _MOST_TASKS = 1_000_000
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make the verb part of `postroad notifications`."""
+    """Make the verbs part of `postroad notifications`."""
     add_verb(app, "worker", worker, example="postroad notifications worker --url aws://eu-central-1")
+    add_verb(app, "prune", prune, example="postroad notifications prune --keep-delivered 1h")
 
 
 def worker(call: Call) -> None:
@@ -60,6 +62,34 @@ def worker(call: Call) -> None:
             get_logger("notifications").info("notification_worker_started", host=told.health_host, port=port)
             running.run(stop)
     call.show({"stopped": True}, "stopped")
+
+
+def prune(
+    call: Call,
+    keep_delivered: Annotated[
+        float | None,
+        typer.Option(parser=duration, metavar="DURATION", help="Of messages that users have, and sent pushes (1d)."),
+    ] = None,
+    keep_results: Annotated[
+        float | None, typer.Option(parser=duration, metavar="DURATION", help="Of what became of pushes (7d).")
+    ] = None,
+    keep_undelivered: Annotated[
+        float | None, typer.Option(parser=duration, metavar="DURATION", help="Of messages nobody came for (30d).")
+    ] = None,
+) -> None:
+    """Delete old messages, results and sent pushes, as a running worker does every minute."""
+    from postroad.notifications import NotificationStore
+    from postroad.service.notifications import checked_database
+
+    told = notification_settings()
+    with NotificationStore(checked_database(call.settings().url, told)) as store:
+        pruned = store.prune(
+            keep_delivered=told.keep_delivered if keep_delivered is None else keep_delivered,
+            keep_results=told.keep_results if keep_results is None else keep_results,
+            keep_undelivered=told.keep_undelivered if keep_undelivered is None else keep_undelivered,
+        )
+    counts = pruned._asdict()
+    call.show(counts, "pruned " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
 
 
 def _answers(health: Health) -> Answers:

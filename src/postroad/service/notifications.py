@@ -65,6 +65,8 @@ def notification_worker(
             backend, store, push_queue=settings.push_queue, offline_queue=settings.offline_queue,
             push_dlq=settings.push_dlq, offline_dlq=settings.offline_dlq, batch=settings.batch,
             pause=settings.poll_interval, visibility=settings.visibility, apns=given.get("apns"), fcm=given.get("fcm"),
+            keep_delivered=settings.keep_delivered, keep_results=settings.keep_results,
+            keep_undelivered=settings.keep_undelivered,
         ) as worker,
     ):  # fmt: skip
         yield worker

@@ -48,6 +48,9 @@ class NotificationSettings:
     health_host: str
     health_port: int
     max_tasks: int
+    keep_delivered: float | None
+    keep_results: float | None
+    keep_undelivered: float | None
     region: str | None
     ca_file: str | None
     apns: ApnsSettings | None
@@ -84,6 +87,9 @@ def notification_settings(env: Mapping[str, str] | None = None) -> NotificationS
         health_host=told.get("HEALTH_HOST") or "127.0.0.1",
         health_port=_whole(told, "HEALTH_PORT", 3_003, 0, 65_535),
         max_tasks=_whole(told, "WORKER_MAX_TASKS", 10, 1, 10_000),
+        keep_delivered=_days(told, "WORKER_KEEP_DELIVERED_DAYS", 1),
+        keep_results=_days(told, "WORKER_KEEP_RESULTS_DAYS", 7),
+        keep_undelivered=_days(told, "WORKER_KEEP_UNDELIVERED_DAYS", 30),
         region=told.get("AWS_REGION") or None,
         ca_file=told.get("PUSH_CA_FILE") or None,
         apns=_apns(told),
@@ -115,6 +121,11 @@ def _all_or_none(told: Mapping[str, str], names: tuple[str, ...]) -> bool:
             remedy=f"Set all of {', '.join(names)}, or none.",
         )  # fmt: skip
     return not missing
+
+
+def _days(told: Mapping[str, str], name: str, default: int) -> float | None:
+    """Seconds of so many days; None for ever."""
+    return None if told.get(name) == "never" else _whole(told, name, default, 0, 36_500) * 86_400.0
 
 
 def _whole(told: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
