@@ -34,7 +34,7 @@ from postroad.queues.burying import DeadLetters, GivenDeadLetters, OwnDeadLetter
 from postroad.queues.tally import Tally
 
 STOP_SECONDS: Final = 5.0
-_GRACE_SECONDS: Final = 2.0
+_GRACE_SECONDS: Final = 0.1
 _SLICE_SECONDS: Final = 0.25
 _SWEEP_SECONDS: Final = 60.0
 _MOST_BATCH: Final = 10
@@ -169,9 +169,9 @@ class NotificationWorker:
             loop.intake.stop(max(0.0, deadline - time.monotonic()))
         if self._relay is not None:
             self._relay.stop(max(0.1, deadline - time.monotonic()))
-        # A receive under way cannot be called back; what it brings is given back at once.
+        # A poll under way cannot be called back; what it brings is given back while the connection is still open.
         for thread in threads:
-            thread.join(max(0.0, deadline + _GRACE_SECONDS - time.monotonic()))
+            thread.join(max(_GRACE_SECONDS, deadline - time.monotonic()))
 
     def _resume(self) -> None:
         self._processor.resume()
