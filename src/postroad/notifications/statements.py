@@ -92,6 +92,7 @@ SELECT token, user_id, platform FROM {devices} WHERE user_id = ? AND dropped_at 
     among_devices: str = "SELECT token, user_id, platform, dropped_at FROM {devices} WHERE token IN {among}"
     drop: str = """
 UPDATE {devices} SET dropped_at = ?, drop_reason = ? WHERE token = ? AND dropped_at IS NULL AND registered_at <= ?"""
+    restore: str = "UPDATE {devices} SET dropped_at = NULL, drop_reason = NULL WHERE drop_reason = ?"
     record: str = """
 INSERT INTO {push_results} AS held (push_id, token_hash, outcome, attempts, status, reason, provider_id, updated_at)
 VALUES (?, ?, ?, 1, ?, ?, ?, ?)

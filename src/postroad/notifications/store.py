@@ -140,6 +140,9 @@ class NotificationStore:
         with self.outbox.database.transaction() as session:
             for result in results:
                 session.change(self._sql.record, self._result_values(push_id, result))
+            # What was taken for the end of a device turned out to be our own fault.
+            for reason in {_reason(result) for result in results if result.outcome == "auth" and result.reason}:
+                session.change(self._sql.restore, (reason,))
             return sum(self._drop(session, result, asked_at) for result in results if result.outcome == "dead_token")
 
     def prune(

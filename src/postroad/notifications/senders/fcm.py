@@ -16,7 +16,7 @@ from postroad.notifications.checks import checked_token
 from postroad.notifications.messages import PushNotification
 from postroad.notifications.results import Outcome, TokenResult
 from postroad.notifications.senders.access_tokens import AccessTokens, NoToken
-from postroad.notifications.senders.answers import Answer, document, items, member, retry_after, unanswered, word
+from postroad.notifications.senders.answers import Answer, Doubt, document, items, member, retry_after, unanswered, word
 from postroad.notifications.senders.arguments import checked_name, checked_seconds, needing_extra
 from postroad.notifications.senders.collapsing import collapse_id
 
@@ -44,6 +44,7 @@ class FCMSender:
             from postroad.notifications.senders.addresses import provider
             from postroad.notifications.senders.wire import Wire
         self._wire = Wire(provider(base_url, ca_file, http1=True), timeout=seconds)
+        self._doubt = Doubt("SENDER_ID_MISMATCH")
         self._tokens = _tokens(token_provider, credentials_file, ca_file, seconds)
 
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
@@ -52,11 +53,11 @@ class FCMSender:
         try:
             access = self._tokens.current()
             result = self._post(access, body, token)
-            if result.outcome == "auth":
+            if result.status == 401:
                 result = self._post(self._tokens.instead_of(access), body, token)
         except NoToken as error:
             return TokenResult(token, "retry" if error.passing else "auth", None, error.why)
-        return result
+        return self._doubt.judge(result)
 
     def close(self) -> None:
         """Close the connection. Closing twice changes nothing."""
@@ -132,7 +133,8 @@ def _outcome(status: int, code: str, error: dict[str, Any]) -> Outcome:
         return "dead_token"
     if status == 400 and code == "INVALID_ARGUMENT" and "message.token" in _violations(error):
         return "dead_token"
-    if status == 401:
+    # What concerns our account or project concerns every push.
+    if status in (401, 403, 404):
         return "auth"
     return "permanent" if 400 <= status < 500 and status != 429 else "retry"
 
