@@ -43,6 +43,8 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ({"WORKER_POLL_INTERVAL_MS": "-1"}, "WORKER_POLL_INTERVAL_MS"),
         ({"WORKER_VISIBILITY_TIMEOUT": "0"}, "WORKER_VISIBILITY_TIMEOUT"),
         ({"WORKER_MAX_TASKS": "many"}, "WORKER_MAX_TASKS"),
+        ({"WORKER_MIN_TASKS": "-1"}, "WORKER_MIN_TASKS"),
+        ({"WORKER_MIN_TASKS": "3", "WORKER_MAX_TASKS": "2"}, "WORKER_MIN_TASKS"),
         ({"WORKER_KEEP_DELIVERED_DAYS": "-1"}, "WORKER_KEEP_DELIVERED_DAYS"),
         ({"WORKER_KEEP_RESULTS_DAYS": "ever"}, "WORKER_KEEP_RESULTS_DAYS"),
         ({"NOTIFICATIONS_DATABASE_URL": ""}, "NOTIFICATIONS_DATABASE_URL"),
@@ -148,3 +150,33 @@ def test_the_command_deletes_what_a_worker_would(
     assert kept.document == nothing
     assert pruned.document == nothing | {"delivered": 1, "undelivered": 1}
     assert (refused.code, "--keep-results" in refused.err) == (2, True)
+
+
+def test_scaling_says_how_many_workers_there_should_be_while_none_runs(
+    environment: None, postroad: Postroad, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKER_MIN_TASKS", "0")
+    for name in ("chat-push", "chat-offline"):
+        assert postroad("queue", "create", name).code == 0
+
+    idle = postroad("notifications", "scaling", "--current", "1", "--json")
+    assert postroad("queue", "send", "chat-offline", "--body", missed("m1").to_json()).code == 0
+    waiting = postroad("notifications", "scaling", "--current", "0", "--json")
+
+    assert (idle.code, idle.document["desired"]) == (0, 0)
+    assert waiting.document["desired"] == 1
+    assert waiting.document["backlogPerTask"] == {"push": 0.0, "offline": 1.0}
+    assert "1 worker, now 0" in postroad("notifications", "scaling", "--current", "0").out
+
+
+@pytest.mark.parametrize("changes", [{"SQS_PUSH_QUEUE_URL": "", "SQS_OFFLINE_QUEUE_URL": ""}, {}])
+def test_scaling_names_a_queue_that_is_missing(
+    environment: None, postroad: Postroad, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str]
+) -> None:
+    for name, value in changes.items():
+        monkeypatch.setenv(name, value)
+
+    answer = postroad("notifications", "scaling")
+
+    assert answer.code == 2
+    assert ("SQS_PUSH_QUEUE_URL" if changes else "chat-push") in answer.err

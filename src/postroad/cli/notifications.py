@@ -1,7 +1,8 @@
-"""`postroad notifications worker|prune`."""
+"""`postroad notifications worker|scaling|prune`."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -29,6 +30,7 @@ _MOST_TASKS = 1_000_000
 def add_to(app: typer.Typer) -> None:
     """Make the verbs part of `postroad notifications`."""
     add_verb(app, "worker", worker, example="postroad notifications worker --url aws://eu-central-1")
+    add_verb(app, "scaling", scaling, example="postroad notifications scaling --current 0")
     add_verb(app, "prune", prune, example="postroad notifications prune --keep-delivered 1h")
 
 
@@ -40,12 +42,7 @@ def worker(call: Call) -> None:
     from postroad.service.notifications import checked_database, notification_worker, senders
 
     settings = call.settings()
-    told = notification_settings()
-    if told.idle:
-        raise ConfigurationError(
-            "variable SQS_PUSH_QUEUE_URL: neither it nor SQS_OFFLINE_QUEUE_URL is set", field="SQS_PUSH_QUEUE_URL",
-            remedy="Name one of the queues, or both.",
-        )  # fmt: skip
+    told = _told()
     configure_logs(settings.log_level, settings.log_format, color=not no_color())
     where = _where(call, told)
     checked_database(where.settings().url, told)
@@ -56,12 +53,34 @@ def worker(call: Call) -> None:
         where.backend() as backend,
         notification_worker(backend, told, given) as running,
     ):
-        health = Health(running, Autoscaler(max_tasks=told.max_tasks))
+        health = Health(running, Autoscaler(min_tasks=told.min_tasks, max_tasks=told.max_tasks))
         with answering(listener, _answers(health)):
             port = listener.getsockname()[1]
             get_logger("notifications").info("notification_worker_started", host=told.health_host, port=port)
             running.run(stop)
     call.show({"stopped": True}, "stopped")
+
+
+def scaling(
+    call: Call,
+    current: Annotated[
+        int, typer.Option(min=0, max=_MOST_TASKS, metavar="N", help="How many workers there are; 0 to begin with none.")
+    ] = 1,
+) -> None:
+    """Say how many workers there should be, also while none runs. Cooldowns are left to whoever asks."""
+    from postroad.notifications import Autoscaler, NotificationStore
+    from postroad.notifications.health import scaling as decide
+    from postroad.service.notifications import checked_database, named_queues
+
+    told = _told()
+    where = _where(call, told)
+    autoscaler = Autoscaler(min_tasks=told.min_tasks, max_tasks=told.max_tasks)
+    with (
+        where.backend() as backend,
+        NotificationStore(checked_database(where.settings().url, told)) as store,
+    ):
+        answer = decide(named_queues(backend, told), store, autoscaler, current=current, at=time.monotonic())
+    call.show(answer, f"{answer['desired']} worker{'' if answer['desired'] == 1 else 's'}, now {current}")
 
 
 def prune(
@@ -90,6 +109,19 @@ def prune(
         )
     counts = pruned._asdict()
     call.show(counts, "pruned " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
+
+
+def _told() -> NotificationSettings:
+    """What the environment says; ConfigurationError when it names no queue."""
+    told = notification_settings()
+    if told.idle:
+        name = "SQS_PUSH_QUEUE_URL"
+        raise ConfigurationError(
+            f"variable {name}: neither it nor SQS_OFFLINE_QUEUE_URL is set",
+            field=name,
+            remedy="Name one of the queues, or both.",
+        )
+    return told
 
 
 def _answers(health: Health) -> Answers:

@@ -80,7 +80,7 @@ class NotificationWorker:
         }
         check_keep(**self._keep)
         refuse_engine_file(backend.url, store.url)
-        self._backend, self._store, self._tally = backend, store, Tally()
+        self._backend, self.store, self._tally = backend, store, Tally()
         self._swept_at: float | None = None
         self._batch, self.wait, self._pause, self._visibility = batch, wait, pause, visibility
         self._delays = tuple(float(delay) for delay in retry_delays)
@@ -157,7 +157,7 @@ class NotificationWorker:
             return
         self._swept_at = time.monotonic()
         try:
-            tell_pruned(self._store.prune(**self._keep))
+            tell_pruned(self.store.prune(**self._keep))
         except Exception as error:
             # The next minute has another try; messages and pushes do not wait for it.
             tell_prune_failed(error)
@@ -247,7 +247,7 @@ class NotificationWorker:
             dead_letters=letters, tally=self._tally, teller=teller,
         )  # fmt: skip
         return Loop(
-            intake, teller, wait=self.wait, pause=self._pause, check_database=self._store.check, most=most
+            intake, teller, wait=self.wait, pause=self._pause, check_database=self.store.check, most=most
         )  # fmt: skip
 
 

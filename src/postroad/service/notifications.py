@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.errors import ConfigurationError, InvalidName
+from postroad.queues import Queue
 from postroad.settings import NotificationSettings, notification_settings
 from postroad.wiring.backend import Backend
 
@@ -48,6 +49,17 @@ def checked_database(backend_url: str, settings: NotificationSettings) -> str:
     with _named(_OF_WORKER):
         refuse_engine_file(backend_url, settings.required_database(), field=_DATABASE)
     return settings.required_database()
+
+
+def named_queues(backend: Backend, settings: NotificationSettings) -> dict[str, Queue | None]:
+    """The queues that the environment names, by what they hold; None for one that it does not name."""
+    from postroad.notifications.places import queue_name
+
+    with _named(_OF_WORKER):
+        return {
+            what: None if given is None else backend.queue(queue_name(given, field=f"{what}_queue"))
+            for what, given in (("push", settings.push_queue), ("offline", settings.offline_queue))
+        }
 
 
 @contextmanager

@@ -222,7 +222,7 @@ class FcmStandIn(_StandIn):
             return Fault(404, "NOT_FOUND")
         if request.headers.get("authorization", "").removeprefix("Bearer ") not in self.access_tokens:
             return Fault(401, "UNAUTHENTICATED")
-        if set(message) != {"token", "notification", "data", "android"}:
+        if set(message) != {"token", "notification", "data", "android", "apns", "webpush"}:
             return Fault(400, "INVALID_ARGUMENT")
         return None
 

@@ -13,7 +13,7 @@ import msgspec
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidNotification
 from postroad.notifications.checks import checked_token
-from postroad.notifications.messages import PushNotification
+from postroad.notifications.messages import PushNotification, PushPayload
 from postroad.notifications.results import Outcome, TokenResult
 from postroad.notifications.senders.answers import Answer, Doubt, document, retry_after, unanswered, word
 from postroad.notifications.senders.arguments import checked_lifetime, checked_name, checked_seconds, needing_extra
@@ -95,6 +95,12 @@ class APNSSender:
         return result, result.reason in _REFUSED_TEAM
 
 
+def aps(payload: PushPayload) -> dict[str, Any]:
+    """Sound, badge and thread as Apple's devices read them."""
+    found = {"sound": payload.sound, "badge": payload.badge, "thread-id": payload.thread}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def _safe(token: str) -> str:
     if checked_token(token) == ".":
         raise InvalidNotification("token: is no device token", field="token")
@@ -105,7 +111,8 @@ def _body(push: PushNotification) -> bytes:
     payload = push.payload
     if "aps" in payload.data:
         raise InvalidNotification("payload.data.aps: is a name that APNs keeps for itself", field="payload.data.aps")
-    return msgspec.json.encode({"aps": {"alert": {"title": payload.title, "body": payload.body}}, **payload.data})
+    alert = {"title": payload.title, "body": payload.body}
+    return msgspec.json.encode({"aps": {"alert": alert, **aps(payload)}, **payload.data})
 
 
 def _result(answer: Answer, token: str, now: datetime) -> TokenResult:

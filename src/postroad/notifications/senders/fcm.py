@@ -13,10 +13,11 @@ import msgspec
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.notifications.checks import checked_token
-from postroad.notifications.messages import PushNotification
+from postroad.notifications.messages import PushNotification, PushPayload
 from postroad.notifications.results import Outcome, TokenResult
 from postroad.notifications.senders.access_tokens import AccessTokens, NoToken
 from postroad.notifications.senders.answers import Answer, Doubt, document, items, member, retry_after, unanswered, word
+from postroad.notifications.senders.apns import aps
 from postroad.notifications.senders.arguments import checked_name, checked_seconds, needing_extra
 from postroad.notifications.senders.collapsing import collapse_id
 
@@ -99,9 +100,16 @@ def _body(push: PushNotification, token: str, collapse: str) -> bytes:
         "token": token,
         "notification": {"title": payload.title, "body": payload.body},
         "data": payload.data,
-        "android": {"collapse_key": collapse, "ttl": _TTL, "notification": {"tag": collapse}},
+        "android": {"collapse_key": collapse, "ttl": _TTL, "notification": _android(payload, collapse)},
+        "apns": {"headers": {"apns-collapse-id": collapse}, "payload": {"aps": aps(payload)}},
+        "webpush": {"headers": {"Topic": collapse}, "notification": {"tag": collapse}},
     }
     return msgspec.json.encode({"message": message})
+
+
+def _android(payload: PushPayload, collapse: str) -> dict[str, Any]:
+    found = {"tag": collapse, "sound": payload.sound, "notification_count": payload.badge}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _result(answer: Answer, token: str, now: datetime) -> TokenResult:
