@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,11 +17,14 @@ from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
 from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import GoAwayFrame
 
 from benchmarks.certificates import ADDRESS, Certificates
 
 _DATA_OF_NO_STREAM = b"\x00\x00\x01\x00\x00\x00\x00\x00\x00x"
-Instead = Literal["silence", "reset", "reset_stream", "goaway", "goaway_before", "garbage"]
+Instead = Literal["silence", "hold", "reset", "reset_stream", "goaway", "goaway_before", "garbage"]
+EVERY_STREAM = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the caller is told, or what happens `instead`."""
+    """What the caller is told, or what happens `instead`; with "hold" it is told when the server is asked to."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -52,10 +55,13 @@ Answering = Callable[[Request], Reply]
 class Http2Server:
     """Answers requests on loopback from a thread of its own, and counts its connections."""
 
-    def __init__(self, certificates: Certificates, answer: Answering, *, streams: int = 100) -> None:
+    def __init__(
+        self, certificates: Certificates, answer: Answering, *, streams: int = 100, window: int = 65_535
+    ) -> None:
         self.connections = 0
         self._answer = answer
         self._streams = streams
+        self._window = window
         self._context = certificates.server_context("h2")
         self._loop = asyncio.new_event_loop()
         self._open: set[_Connection] = set()
@@ -79,6 +85,16 @@ class Http2Server:
         """End every connection without a word."""
         self._loop.call_soon_threadsafe(self._abort)
 
+    def go_away(self, promised: int) -> None:
+        """Say that of the requests held back only the first so many are answered, and nothing that comes later."""
+        for each in list(self._open):
+            self._loop.call_soon_threadsafe(each.go_away, promised)
+
+    def answer_held(self) -> None:
+        """Answer the requests held back that were promised an answer; end what was told to go away."""
+        for each in list(self._open):
+            self._loop.call_soon_threadsafe(each.answer_held)
+
     def _work(self) -> None:
         asyncio.set_event_loop(self._loop)
         listening = self._loop.create_server(self._connected, ADDRESS, 0, ssl=self._context)
@@ -101,18 +117,39 @@ class Http2Server:
 
     def _connected(self) -> _Connection:
         self.connections += 1
-        return _Connection(self._answer, self._streams, self._open)
+        return _Connection(self._answer, self._streams, self._window, self._open)
 
 
 class _Connection(asyncio.Protocol):
     transport: asyncio.Transport
 
-    def __init__(self, answer: Answering, streams: int, opened: set[_Connection]) -> None:
+    def __init__(self, answer: Answering, streams: int, window: int, opened: set[_Connection]) -> None:
         self._answer = answer
         self._opened = opened
         self._state = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
-        self._state.local_settings.max_concurrent_streams = streams
+        allowed = {SettingCodes.MAX_CONCURRENT_STREAMS: streams, SettingCodes.INITIAL_WINDOW_SIZE: window}
+        # Changed one by one, they would hold without having been told to the client.
+        self._state.local_settings = Settings(client=False, initial_values=allowed)
         self._requests: dict[int, tuple[dict[str, str], bytearray]] = {}
+        self._held: dict[int, Reply] = {}
+        self._last_stream: int | None = None
+
+    def go_away(self, promised: int) -> None:
+        if not self._held:
+            return
+        streams = sorted(self._held)
+        self._last_stream = ([0, *streams])[promised] if promised <= len(streams) else EVERY_STREAM
+        self._held = {stream: self._held[stream] for stream in streams[:promised]}
+        # Not by h2, which takes a GOAWAY for the end of the connection.
+        self.transport.write(GoAwayFrame(0, last_stream_id=self._last_stream).serialize())
+
+    def answer_held(self) -> None:
+        for stream, reply in self._held.items():
+            self._reply(stream, replace(reply, instead=None))
+        self._held = {}
+        self._flush()
+        if self._last_stream is not None:
+            self.transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -144,6 +181,8 @@ class _Connection(asyncio.Protocol):
             self._state.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
         elif isinstance(event, StreamEnded):
             headers, body = self._requests.pop(event.stream_id)
+            if self._last_stream is not None and event.stream_id > self._last_stream:
+                return
             self._reply(event.stream_id, self._answer(Request(headers, bytes(body))))
         elif isinstance(event, StreamReset):
             self._requests.pop(event.stream_id, None)
@@ -151,6 +190,9 @@ class _Connection(asyncio.Protocol):
             self.transport.close()
 
     def _reply(self, stream: int, reply: Reply) -> None:
+        if reply.instead == "hold":
+            self._held[stream] = reply
+            return
         if reply.instead is not None:
             self._do(stream, reply.instead)
             return

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.notifications.people import Provider, missed, push_to
 from tests.waiting import eventually
 
 import postroad
+from postroad.connections.aws import AwsConnection
 from postroad.notifications import NotificationStore, NotificationWorker, RealtimeHook, TokenResult
 from postroad.queues import OutgoingMessage
 from postroad.queues.markers import read_dead
+from postroad.queues.sqs import SQSQueues
 from postroad.topology import QueueDecl, chat_topology
 from postroad.wiring import Backend
 
@@ -75,6 +79,40 @@ def test_missed_messages_reach_devices_and_what_fails_rests_with_its_reason(
     assert {marker.reason for marker in markers if marker is not None} == {"invalid", "permanent"}
     assert backend.queue(f"{base}-offline-queue").stats().visible == 0
     assert max(fcm.shown.values()) == 1
+
+
+def test_an_idle_worker_polls_for_twenty_seconds_and_gives_back_what_comes_during_a_stop(
+    aws: AwsConnection, backend: Backend, base: str, store: NotificationStore
+) -> None:
+    class Watched:
+        """The backend, with a client whose calls can be watched."""
+
+        url, queue_spec = backend.url, backend.queue_spec
+        queue = SQSQueues(aws).queue
+
+    polls: list[dict[str, Any]] = []
+
+    def note(params: dict[str, Any], **_: Any) -> None:
+        polls.append(json.loads(params["body"]))
+
+    queue, stop = backend.queue(f"{base}-offline-queue"), threading.Event()
+    worker = NotificationWorker(Watched(), store, push_queue=None, offline_queue=f"{base}-offline-queue")
+    running = threading.Thread(target=worker.run, args=(stop,), daemon=True)
+    aws.sqs.meta.events.register("before-call.sqs.ReceiveMessage", note, unique_id="polls")
+    try:
+        running.start()
+        eventually(lambda: len(polls) == 1, 60)
+        stop.set()
+        eventually(lambda: worker.loops["offline"].intake._stopping, 60)
+        queue.send([OutgoingMessage(missed("m1").to_json())])
+        running.join(60)
+    finally:
+        aws.sqs.meta.events.unregister("before-call.sqs.ReceiveMessage", unique_id="polls")
+
+    (delivery,) = queue.receive(wait=20.0)
+    assert [poll["WaitTimeSeconds"] for poll in polls] == [20]
+    assert delivery.receive_count == 2
+    assert store.pending("ann") == []
 
 
 @pytest.mark.slow

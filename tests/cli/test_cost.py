@@ -41,11 +41,14 @@ def test_every_option_reaches_the_estimate(postroad: Postroad) -> None:
     assert found.document["request_usd"] == pytest.approx((22_500_000 + 259_200 - 1_000_000) / 1e6 * 0.5)
 
 
-def test_a_chat_message_is_paid_for_in_two_queues(postroad: Postroad) -> None:
+def test_a_chat_pays_for_each_message_in_two_queues_and_for_the_polls_of_its_worker(postroad: Postroad) -> None:
     chat = postroad("cost", "--topology", "chat", "--messages-per-day", "100000", "--json").document
-    twice = postroad("cost", "--messages-per-day", "200000", "--json").document
+    twice = postroad("cost", "--messages-per-day", "200000", "--pollers", "2", "--json").document
+    of_three = postroad("cost", "--topology", "chat", "--messages-per-day", "0", "--pollers", "6", "--json").document
 
     assert chat == twice
+    assert chat["requests"] == 7_200_000 + 2 * 30 * 86_400 // 20
+    assert of_three["requests"] == 6 * 30 * 86_400 // 20
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`postroad notifications worker` refuses what cannot work by the name of the variable, and changes nothing."""
+"""`postroad notifications`: what cannot work is refused by the name of the variable, and changes nothing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.cli.terminal import Postroad
+from tests.notifications.people import missed
 
 from postroad.cli.call import Call
 from postroad.cli.notifications import _where
+from postroad.notifications import NotificationStore, OfflineProcessor
 from postroad.settings import notification_settings
 
 WORKING = {
@@ -41,6 +43,10 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ({"WORKER_POLL_INTERVAL_MS": "-1"}, "WORKER_POLL_INTERVAL_MS"),
         ({"WORKER_VISIBILITY_TIMEOUT": "0"}, "WORKER_VISIBILITY_TIMEOUT"),
         ({"WORKER_MAX_TASKS": "many"}, "WORKER_MAX_TASKS"),
+        ({"WORKER_MIN_TASKS": "-1"}, "WORKER_MIN_TASKS"),
+        ({"WORKER_MIN_TASKS": "3", "WORKER_MAX_TASKS": "2"}, "WORKER_MIN_TASKS"),
+        ({"WORKER_KEEP_DELIVERED_DAYS": "-1"}, "WORKER_KEEP_DELIVERED_DAYS"),
+        ({"WORKER_KEEP_RESULTS_DAYS": "ever"}, "WORKER_KEEP_RESULTS_DAYS"),
         ({"NOTIFICATIONS_DATABASE_URL": ""}, "NOTIFICATIONS_DATABASE_URL"),
         ({"NOTIFICATIONS_DATABASE_URL": "mysql://chat"}, "NOTIFICATIONS_DATABASE_URL"),
         ({"SQS_PUSH_QUEUE_URL": "", "SQS_OFFLINE_QUEUE_URL": ""}, "SQS_PUSH_QUEUE_URL"),
@@ -124,3 +130,53 @@ def test_a_queues_url_tells_where_it_is_unless_a_backend_is_named(
 
     assert _where(Call(), told).url == url
     assert _where(Call(url="sqlite:///bus.db"), told).url == "sqlite:///bus.db"
+
+
+def test_the_command_deletes_what_a_worker_would(
+    postroad: Postroad, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/chat.db"
+    monkeypatch.setenv("NOTIFICATIONS_DATABASE_URL", url)
+    with NotificationStore(url) as store:
+        OfflineProcessor(store).handle_all([missed("m1"), missed("m2")])
+        store.mark_delivered("ann", ["m1"])
+
+    kept = postroad("notifications", "prune", "--json")
+    monkeypatch.setenv("WORKER_KEEP_UNDELIVERED_DAYS", "0")
+    pruned = postroad("notifications", "prune", "--keep-delivered", "0", "--json")
+    refused = postroad("notifications", "prune", "--keep-results", "soon")
+
+    nothing = {"delivered": 0, "undelivered": 0, "results": 0, "outbox": 0}
+    assert kept.document == nothing
+    assert pruned.document == nothing | {"delivered": 1, "undelivered": 1}
+    assert (refused.code, "--keep-results" in refused.err) == (2, True)
+
+
+def test_scaling_says_how_many_workers_there_should_be_while_none_runs(
+    environment: None, postroad: Postroad, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKER_MIN_TASKS", "0")
+    for name in ("chat-push", "chat-offline"):
+        assert postroad("queue", "create", name).code == 0
+
+    idle = postroad("notifications", "scaling", "--current", "1", "--json")
+    assert postroad("queue", "send", "chat-offline", "--body", missed("m1").to_json()).code == 0
+    waiting = postroad("notifications", "scaling", "--current", "0", "--json")
+
+    assert (idle.code, idle.document["desired"]) == (0, 0)
+    assert waiting.document["desired"] == 1
+    assert waiting.document["backlogPerTask"] == {"push": 0.0, "offline": 1.0}
+    assert "1 worker, now 0" in postroad("notifications", "scaling", "--current", "0").out
+
+
+@pytest.mark.parametrize("changes", [{"SQS_PUSH_QUEUE_URL": "", "SQS_OFFLINE_QUEUE_URL": ""}, {}])
+def test_scaling_names_a_queue_that_is_missing(
+    environment: None, postroad: Postroad, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str]
+) -> None:
+    for name, value in changes.items():
+        monkeypatch.setenv(name, value)
+
+    answer = postroad("notifications", "scaling")
+
+    assert answer.code == 2
+    assert ("SQS_PUSH_QUEUE_URL" if changes else "chat-push") in answer.err

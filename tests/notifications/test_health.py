@@ -5,19 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.notifications.people import Provider, push_to
+from tests.notifications.people import Provider, missed, push_to
 from tests.notifications.test_worker import send, worker_for
 
-from postroad.notifications import Autoscaler, NotificationStore
+from postroad.notifications import Autoscaler, NotificationStore, OfflineProcessor
 from postroad.notifications.health import Health
 from postroad.wiring import Backend
 
 
 def health_of(backend: Backend, store: NotificationStore, *, now: float = 0.0, **options: Any) -> Health:
+    autoscaler = options.pop("autoscaler", None) or Autoscaler()
     worker = worker_for(backend, store, **options)
     for loop in worker.loops.values():
         loop.turned_at = 0.0
-    return Health(worker, Autoscaler(), monotonic=lambda: now)
+    return Health(worker, autoscaler, monotonic=lambda: now)
 
 
 @pytest.mark.parametrize(("wait", "now", "status"), [(0, 60.0, 200), (0, 60.1, 503), (20, 60.1, 503), (20, 59.0, 200)])
@@ -83,3 +84,13 @@ def test_scaling_tells_what_waits_for_each_worker(backend: Backend, store: Notif
     assert {key: document[key] for key in ("current", "desired", "backlogPerTask")} == {
         "current": 2, "desired": 3, "backlogPerTask": {"push": 125.0, "offline": 0.0},
     }  # fmt: skip
+
+
+def test_no_worker_is_wanted_only_when_the_outbox_is_empty_too(backend: Backend, store: NotificationStore) -> None:
+    idle = health_of(backend, store, autoscaler=Autoscaler(min_tasks=0)).scaling(1)[1]
+    store.register_device("ann", "t1")
+    OfflineProcessor(store).handle(missed())
+
+    waiting = health_of(backend, store, autoscaler=Autoscaler(min_tasks=0)).scaling(1)[1]
+
+    assert (idle["desired"], waiting["desired"]) == (0, 1)

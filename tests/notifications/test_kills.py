@@ -122,7 +122,7 @@ def test_messages_survive_killed_workers_failing_providers_and_dead_tokens(
         apple.fail(f"d{user}", *[Fault(410, "Unregistered")] * MESSAGES)
         google.fail(f"g{user}", Fault(503, "UNAVAILABLE"), Fault(instead="reset"))
     # One device's pushes are refused until somebody repairs what is wrong with them.
-    apple.fail("a0", *[Fault(400, "BadTopic")] * MESSAGES * 3)
+    apple.fail("a0", *[Fault(400, "BadPriority")] * MESSAGES * 3)
     hook = RealtimeHook(backend.queue("offline-queue"), is_online=lambda user: False, deliver=lambda message: False)
     for number in range(MESSAGES):
         hook.on_message(missed(f"m{number}", user=f"user{number % USERS}"))

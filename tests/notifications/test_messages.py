@@ -47,6 +47,16 @@ BREAKS: list[tuple[str, Any, str]] = [
     ("payload", {"title": "t"}, "payload.body"),
     ("payload", {"title": "t", "body": "b", "data": {"count": 3}}, "payload.data.count"),
     ("payload", {"title": "t", "body": "b", "data": {"aps": "x"}}, "payload.data.aps"),
+    ("payload", {"title": "t", "body": "b", "data": {"from": "bob"}}, "payload.data.from"),
+    ("payload", {"title": "t", "body": "b", "data": {"message_type": "x"}}, "payload.data.message_type"),
+    ("payload", {"title": "t", "body": "b", "data": {"google.ttl": "x"}}, "payload.data.google.ttl"),
+    ("payload", {"title": "t", "body": "b", "data": {"gcm.notification.x": "x"}}, "payload.data.gcm.notification.x"),
+    ("payload", {"title": "t", "body": "b", "sound": 7}, "payload.sound"),
+    ("payload", {"title": "t", "body": "b", "sound": ""}, "payload.sound"),
+    ("payload", {"title": "t", "body": "b", "badge": -1}, "payload.badge"),
+    ("payload", {"title": "t", "body": "b", "badge": True}, "payload.badge"),
+    ("payload", {"title": "t", "body": "b", "badge": "3"}, "payload.badge"),
+    ("payload", {"title": "t", "body": "b", "threadId": "a\nb"}, "payload.threadId"),
     ("payload", {"title": "t", "body": "b", "data": None}, "payload.data"),
     ("payload", {"title": "t" * 1_025, "body": "b"}, "payload.title"),
     ("payload", {"title": "t", "body": "b" * 4_097}, "payload.body"),
@@ -163,3 +173,13 @@ def test_neither_refusals_nor_reprs_show_tokens_or_texts() -> None:
 
     shown = repr(push) + repr(offline) + str(caught.value)
     assert not any(text in shown for text in ("secret-token", "t1tle", "b0dy", "v4lue", "c0ntent"))
+
+
+@pytest.mark.parametrize(
+    "own", [{}, {"sound": None}, {"sound": "ding.caf", "badge": 0}, {"badge": 3, "threadId": "thread"}]
+)
+def test_sound_badge_and_thread_travel_and_what_says_nothing_new_is_left_out(own: dict[str, Any]) -> None:
+    push = PushNotification("ann", ("t",), PushPayload("t", "b", **own), datetime(2024, 1, 15, tzinfo=UTC))
+
+    assert json.loads(push.to_json())["payload"] == {"title": "t", "body": "b", "data": {}, **own}
+    assert PushNotification.from_json(push.to_json()) == push

@@ -52,9 +52,19 @@ def test_the_third_failure_is_the_last_also_where_the_queue_would_go_on() -> Non
     patient = Patience(delays=(60, 300), max_receives=None, retention=345_600)
 
     assert isinstance(judged(failing(), receives=2, patience=patient), Again)
-    assert judged(failing("auth"), receives=3, patience=patient) == Bury(
+    assert judged(failing(), receives=3, patience=patient) == Bury(
         "retries_exhausted", "PushFailed: apns answered 503 (Busy), 1 token open"
     )
+
+
+def test_a_push_waits_for_the_mending_of_our_own_key_and_is_no_dead_letter_before_it_is_stale() -> None:
+    mixed = failing("auth")
+    mixed.failures += failing("permanent").failures
+
+    assert judged(failing("auth"), receives=3) == Defer(60.0)
+    assert judged(failing("auth", waits=(300.0,)), receives=3) == Defer(300.0)
+    assert judged(mixed, receives=3) == Defer(60.0)
+    assert isinstance(judged(failing("auth"), age=timedelta(days=4)), Bury)
 
 
 @pytest.mark.parametrize(("wait", "delay"), [(0.2, 1.0), (29.5, 29.5), (5_000.0, 900.0)])

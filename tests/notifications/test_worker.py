@@ -168,7 +168,7 @@ def test_while_a_provider_is_down_pushes_wait_without_using_up_receives(
     backend: Backend, store: NotificationStore
 ) -> None:
     fcm, apns = Provider(), Provider()
-    fcm.down = answering("auth", 401, "UNAUTHENTICATED")
+    fcm.down = answering("retry", 503, "UNAVAILABLE")
     worker = worker_for(backend, store, fcm=fcm, apns=apns, breaker_failures=1, breaker_seconds=30)
     send(backend, "push-queue", push_to("apns:a", "t1").to_json())
     worker.run_once()

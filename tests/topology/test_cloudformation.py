@@ -193,3 +193,24 @@ def test_a_role_that_aws_refuses_or_that_two_components_share_is_an_error() -> N
         render_cloudformation(spaces)
     with pytest.raises(TopologyError, match="name-clash"):
         render_cloudformation(shared)
+
+
+def test_whoever_deploys_may_name_who_gets_the_alarms_by_mail() -> None:
+    template = render_cloudformation(chat_topology("rtchat", "prod"))
+    subscription = template["Resources"]["RtchatProdAlertsTopicEmail"]
+
+    assert template["Parameters"]["AlertEmail"]["Default"] == ""
+    assert subscription["Condition"] == "HasAlertEmail"
+    assert subscription["Properties"] == {
+        "TopicArn": {"Ref": "RtchatProdAlertsTopic"},
+        "Protocol": "email",
+        "Endpoint": {"Ref": "AlertEmail"},
+    }
+    assert template["Conditions"] == {"HasAlertEmail": {"Fn::Not": [{"Fn::Equals": [{"Ref": "AlertEmail"}, ""]}]}}
+
+
+def test_a_topic_that_no_alarm_notifies_has_no_subscriber_by_mail() -> None:
+    template = render_cloudformation(transfers_topology())
+
+    assert "Conditions" not in template
+    assert "AlertEmail" not in template.get("Parameters", {})

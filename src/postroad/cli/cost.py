@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from postroad.cli.call import Call
 from postroad.cli.durations import duration
 from postroad.cli.verbs import add_verb
+
+if TYPE_CHECKING:
+    from postroad.operations.cost import Consumption
 
 
 def add_to(app: typer.Typer) -> None:
@@ -23,13 +26,16 @@ def cost(
         float | None, typer.Option(metavar="N", help="Messages of a day; three sizes of deployment if not given.")
     ] = None,
     topology: Annotated[
-        Literal["chat"] | None, typer.Option(metavar="TEMPLATE", help="chat: a message passes two queues.")
+        Literal["chat"] | None, typer.Option(metavar="TEMPLATE", help="chat: two queues, and a worker that polls both.")
     ] = None,
     send_batch: Annotated[int, typer.Option(metavar="N", help="Messages of one send, 1 to 10.")] = 1,
     receive_batch: Annotated[int, typer.Option(metavar="N", help="Messages of one receive, 1 to 10.")] = 10,
     delete_batch: Annotated[int, typer.Option(metavar="N", help="Messages of one delete, 1 to 10.")] = 10,
     body_bytes: Annotated[int, typer.Option(metavar="B", help="Size of a message; 64 KiB are one request.")] = 1_024,
-    pollers: Annotated[int, typer.Option(metavar="N", help="Receivers that wait on empty queues all day.")] = 0,
+    pollers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Receivers that wait on empty queues all day (one for each queue)."),
+    ] = None,
     poll_wait: Annotated[
         float | None, typer.Option(parser=duration, metavar="S", help="How long one of their receives waits (20s).")
     ] = None,
@@ -37,18 +43,21 @@ def cost(
     transfer_gb: Annotated[float, typer.Option(metavar="GB", help="What leaves AWS.")] = 0.0,
     days: Annotated[float, typer.Option(metavar="D", help="Days of a month.")] = 30,
 ) -> None:
-    """Reckon requests and dollars of a month on SQS."""
+    """Estimate requests and dollars of a month on SQS."""
+    consumed = _consumption(topology)
+    passes, waits, wait = (1, 0, 20.0) if consumed is None else (consumed.queues, consumed.queues, consumed.poll_wait)
     options: dict[str, Any] = {
         "send_batch": send_batch, "receive_batch": receive_batch, "delete_batch": delete_batch,
-        "body_bytes": body_bytes, "pollers": pollers, "poll_wait": 20 if poll_wait is None else poll_wait,
+        "body_bytes": body_bytes, "pollers": waits if pollers is None else pollers,
+        "poll_wait": wait if poll_wait is None else poll_wait,
         "fifo": fifo, "transfer_gb": transfer_gb, "days": days,
     }  # fmt: skip
     if messages_per_day is None:
-        _show_scales(call, topology, options)
+        _show_scales(call, passes, options)
         return
     from postroad.operations.cost import estimate_cost
 
-    found = estimate_cost(_passing(messages_per_day, topology), **options)
+    found = estimate_cost(messages_per_day * passes, **options)
     call.show(
         asdict(found),
         f"{found.requests_per_message:g} requests for each message of a queue",
@@ -58,7 +67,7 @@ def cost(
     )
 
 
-def _show_scales(call: Call, topology: str | None, options: dict[str, Any]) -> None:
+def _show_scales(call: Call, passes: int, options: dict[str, Any]) -> None:
     from rich.text import Text
 
     from postroad.cli.tables import table
@@ -68,7 +77,7 @@ def _show_scales(call: Call, topology: str | None, options: dict[str, Any]) -> N
         {
             "scale": scale,
             "messages_per_day": messages,
-            "monthly_usd": estimate_cost(_passing(messages, topology), **options).monthly_usd,
+            "monthly_usd": estimate_cost(messages * passes, **options).monthly_usd,
         }
         for scale, messages in SCALES.items()
     ]
@@ -78,8 +87,10 @@ def _show_scales(call: Call, topology: str | None, options: dict[str, Any]) -> N
     )
 
 
-def _passing(messages: float, topology: str | None) -> float:
-    """Messages of all queues that these pass."""
-    from postroad.operations.cost import PASSES
+def _consumption(topology: str | None) -> Consumption | None:
+    if topology is None:
+        return None
+    from postroad.operations.cost import consumption
+    from postroad.topology import chat_topology
 
-    return messages if topology is None else messages * PASSES[topology]
+    return consumption(chat_topology("project", "env"))

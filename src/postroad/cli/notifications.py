@@ -1,16 +1,18 @@
-"""`postroad notifications worker`."""
+"""`postroad notifications worker|scaling|prune`."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote, urlsplit
 
 import typer
 
 from postroad.cli.call import Call
+from postroad.cli.durations import duration
 from postroad.cli.verbs import add_verb
 from postroad.errors import ConfigurationError
 from postroad.settings import NotificationSettings, no_color, notification_settings
@@ -26,10 +28,12 @@ _MOST_TASKS = 1_000_000
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make the verb part of `postroad notifications`."""
+    """Make the verbs part of `postroad notifications`."""
     add_verb(
         app, "worker", worker, example="postroad notifications worker --url aws://eu-central-1", until_stopped=True
     )
+    add_verb(app, "scaling", scaling, example="postroad notifications scaling --current 0")
+    add_verb(app, "prune", prune, example="postroad notifications prune --keep-delivered 1h")
 
 
 def worker(call: Call) -> None:
@@ -40,12 +44,7 @@ def worker(call: Call) -> None:
     from postroad.service.notifications import checked_database, notification_worker, senders
 
     settings = call.settings()
-    told = notification_settings()
-    if told.idle:
-        raise ConfigurationError(
-            "variable SQS_PUSH_QUEUE_URL: neither it nor SQS_OFFLINE_QUEUE_URL is set", field="SQS_PUSH_QUEUE_URL",
-            remedy="Name one of the queues, or both.",
-        )  # fmt: skip
+    told = _told()
     configure_logs(settings.log_level, settings.log_format, color=not no_color())
     where = _where(call, told)
     checked_database(where.settings().url, told)
@@ -56,12 +55,75 @@ def worker(call: Call) -> None:
         where.backend() as backend,
         notification_worker(backend, told, given) as running,
     ):
-        health = Health(running, Autoscaler(max_tasks=told.max_tasks))
+        health = Health(running, Autoscaler(min_tasks=told.min_tasks, max_tasks=told.max_tasks))
         with answering(listener, _answers(health)):
             port = listener.getsockname()[1]
             get_logger("notifications").info("notification_worker_started", host=told.health_host, port=port)
             running.run(stop)
     call.show({"stopped": True}, "stopped")
+
+
+def scaling(
+    call: Call,
+    current: Annotated[
+        int, typer.Option(min=0, max=_MOST_TASKS, metavar="N", help="How many workers there are; 0 to begin with none.")
+    ] = 1,
+) -> None:
+    """Say how many workers there should be, also while none runs. Cooldowns are left to whoever asks."""
+    from postroad.notifications import Autoscaler, NotificationStore
+    from postroad.notifications.health import scaling as decide
+    from postroad.service.notifications import checked_database, named_queues
+
+    told = _told()
+    where = _where(call, told)
+    autoscaler = Autoscaler(min_tasks=told.min_tasks, max_tasks=told.max_tasks)
+    with (
+        where.backend() as backend,
+        NotificationStore(checked_database(where.settings().url, told)) as store,
+    ):
+        answer = decide(named_queues(backend, told), store, autoscaler, current=current, at=time.monotonic())
+    call.show(answer, f"{answer['desired']} worker{'' if answer['desired'] == 1 else 's'}, now {current}")
+
+
+def prune(
+    call: Call,
+    keep_delivered: Annotated[
+        float | None,
+        typer.Option(parser=duration, metavar="DURATION", help="Of messages that users have, and sent pushes (1d)."),
+    ] = None,
+    keep_results: Annotated[
+        float | None, typer.Option(parser=duration, metavar="DURATION", help="Of what became of pushes (7d).")
+    ] = None,
+    keep_undelivered: Annotated[
+        float | None, typer.Option(parser=duration, metavar="DURATION", help="Of messages nobody came for (30d).")
+    ] = None,
+) -> None:
+    """Delete old messages, results and sent pushes, as a running worker does every minute."""
+    from postroad.notifications import NotificationStore
+    from postroad.service.notifications import checked_database
+
+    told = notification_settings()
+    with NotificationStore(checked_database(call.settings().url, told)) as store:
+        pruned = store.prune(
+            keep_delivered=told.keep_delivered if keep_delivered is None else keep_delivered,
+            keep_results=told.keep_results if keep_results is None else keep_results,
+            keep_undelivered=told.keep_undelivered if keep_undelivered is None else keep_undelivered,
+        )
+    counts = pruned._asdict()
+    call.show(counts, "pruned " + ", ".join(f"{count:,} {what}" for what, count in counts.items()))
+
+
+def _told() -> NotificationSettings:
+    """What the environment says; ConfigurationError when it names no queue."""
+    told = notification_settings()
+    if told.idle:
+        name = "SQS_PUSH_QUEUE_URL"
+        raise ConfigurationError(
+            f"variable {name}: neither it nor SQS_OFFLINE_QUEUE_URL is set",
+            field=name,
+            remedy="Name one of the queues, or both.",
+        )
+    return told
 
 
 def _answers(health: Health) -> Answers:

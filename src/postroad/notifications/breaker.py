@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -10,6 +12,7 @@ from postroad.bus.breaker import BreakerState, CircuitBreaker, CircuitBreakerCon
 from postroad.errors import ConfigurationError
 
 _LONGEST_SECONDS: Final = 300.0
+_REMEMBERED_CONNECTIONS: Final = 16
 _FIELDS: Final = {"failure_threshold": "breaker_failures", "recovery_timeout_seconds": "breaker_seconds"}
 
 
@@ -20,6 +23,8 @@ class ProviderBreaker:
         self, *, failures: int = 5, seconds: float = 30.0, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._circuit = CircuitBreaker(_config(failures, seconds), monotonic, longest=_LONGEST_SECONDS)
+        self._lock = threading.Lock()
+        self._lost_connections: deque[int] = deque(maxlen=_REMEMBERED_CONNECTIONS)
 
     @property
     def state(self) -> BreakerState:
@@ -38,9 +43,13 @@ class ProviderBreaker:
         """The provider answered about a device: close."""
         self._circuit.succeeded()
 
-    def failed(self) -> None:
-        """The provider did not answer, is overloaded or knows us no more."""
-        self._circuit.failed()
+    def failed(self, lost_connection: int | None = None) -> None:
+        """The provider did not answer, is overloaded or knows us no more. A lost connection counts once."""
+        with self._lock:
+            counted = lost_connection in self._lost_connections
+            if lost_connection is not None and not counted:
+                self._lost_connections.append(lost_connection)
+        (self._circuit.undecided if counted else self._circuit.failed)()
 
     def undecided(self) -> None:
         """The push was admitted and not sent: give its place back."""

@@ -13,6 +13,9 @@ from postroad.errors import InvalidNotification
 
 MAX_ID: Final = 256
 MAX_TOKENS: Final = 500
+MAX_BADGE: Final = 2**31 - 1
+_FCM_NAMES: Final = ("from", "message_type")
+_FCM_PREFIXES: Final = ("google.", "gcm.")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TOKEN = re.compile(r"[A-Za-z0-9._:~=+-]{1,1024}")
 _MOMENT = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -62,15 +65,31 @@ def checked_tokens(value: object) -> tuple[str, ...]:
 
 
 def checked_data(value: object) -> dict[str, str]:
-    """The data of a push: texts by their names, `aps` excepted, which is the provider's own."""
+    """The data of a push: texts by their names, but for the names that the providers keep for themselves."""
     if not isinstance(value, Mapping):
         raise _refused("payload.data", f"is {type(value).__name__}, not an object")
     for name, each in value.items():
         check_text(name, "payload.data")
         check_text(each, f"payload.data.{name[:80]}")
-    if "aps" in value:
-        raise _refused("payload.data.aps", "is a name that APNs keeps for itself")
+        if name == "aps":
+            raise _refused("payload.data.aps", "is a name that APNs keeps for itself")
+        if name in _FCM_NAMES or name.startswith(_FCM_PREFIXES):
+            raise _refused(f"payload.data.{name[:80]}", "is a name that FCM keeps for itself")
     return dict(value)
+
+
+def check_sound(value: object) -> None:
+    """Refuse what is neither None nor the name of a sound."""
+    if value is not None:
+        check_id(value, "payload.sound")
+
+
+def check_badge(value: object) -> None:
+    """Refuse what is neither None nor a number that an icon can show."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_BADGE:
+        raise _refused("payload.badge", f"is not a whole number from 0 to {MAX_BADGE:,}")
 
 
 def checked_moment(value: object) -> datetime:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import PostroadError
 from postroad.notifications.autoscaler import Autoscaler
 from postroad.notifications.checks import moment_text
+from postroad.notifications.store import NotificationStore
 from postroad.notifications.worker import NotificationWorker
 from postroad.queues import Queue, QueueStats
 
@@ -46,16 +47,11 @@ class Health:
     def scaling(self, current: int = 1) -> Answer:
         """How many workers there should be, given that there are `current`."""
         try:
-            stats = {name: queue.stats() for name, queue in self._queues().items() if queue is not None}
+            return 200, scaling(
+                self._queues(), self._worker.store, self._autoscaler, current=current, at=self._monotonic()
+            )
         except PostroadError as error:
             return 503, self._said("error") | {"error": str(error)}
-        desired = self._autoscaler.decide(stats, current, at=self._monotonic())
-        return 200, {
-            "current": current,
-            "desired": desired,
-            "backlogPerTask": {name: _per_task(stats.get(name), current) for name in _CHECKS},
-            "oldestAgeSeconds": {name: stats[name].oldest_age_seconds if name in stats else None for name in _CHECKS},
-        }
 
     def _check(self, name: str) -> dict[str, Any]:
         queue = self._queues()[name]
@@ -73,6 +69,36 @@ class Health:
 
     def _said(self, status: str) -> dict[str, Any]:
         return {"status": status, "service": "workers", "timestamp": moment_text(SYSTEM_CLOCK.now())}
+
+
+def scaling(
+    queues: Mapping[str, Queue | None],
+    store: NotificationStore | None,
+    autoscaler: Autoscaler,
+    *,
+    current: int,
+    at: float,
+) -> dict[str, Any]:
+    """Return how many workers there should be, and what waits for them; pushes that wait in the outbox count too.
+
+    Args:
+        queues: The queues by `push` and `offline`; None for one that is not consumed.
+        store: Where pushes wait that are not relayed yet.
+        autoscaler: Decides.
+        current: How many workers there are.
+        at: The monotonic time.
+    """
+    stats = {name: queue.stats() for name, queue in queues.items() if queue is not None}
+    waiting = dict(stats)
+    if store is not None and "push" in stats:
+        outbox = store.outbox.status()
+        waiting["outbox"] = QueueStats(outbox.pending, 0, 0, outbox.oldest_pending_seconds)
+    return {
+        "current": current,
+        "desired": autoscaler.decide(waiting, current, at=at),
+        "backlogPerTask": {name: _per_task(stats.get(name), current) for name in _CHECKS},
+        "oldestAgeSeconds": {name: stats[name].oldest_age_seconds if name in stats else None for name in _CHECKS},
+    }
 
 
 def _per_task(stats: QueueStats | None, current: int) -> float:

@@ -12,9 +12,6 @@ from postroad.notifications.telling import Teller
 from postroad.queues.backoff import Backoff
 
 _SLICE_SECONDS = 0.5
-# A long poll cannot be called back, and what it brings after the end would be hidden for a whole lease: it ends before
-# the time that a stop has.
-_LONG_SLICE_SECONDS = 4.0
 
 
 class Loop:
@@ -63,8 +60,8 @@ class Loop:
             self._receive(stop, most)
 
     def _receive(self, stop: threading.Event, most: int | None) -> None:
-        # A long wait is made of short ones, so that a stop is noticed soon: shorter where waiting costs nothing.
-        wait = min(self._wait, _SLICE_SECONDS if self.intake.queue.traits.short_waits else _LONG_SLICE_SECONDS)
+        # Where asking costs nothing a long wait is made of short ones, so that a stop is noticed soon.
+        wait = min(self._wait, _SLICE_SECONDS) if self.intake.queue.traits.short_waits else self._wait
         if self.intake.receive(wait, most=most):
             self._waited = 0.0
             return

@@ -12,7 +12,9 @@ import msgspec
 from postroad.errors import InvalidNotification
 from postroad.events.strict import sendable
 from postroad.notifications.checks import (
+    check_badge,
     check_id,
+    check_sound,
     check_text,
     check_type,
     checked_data,
@@ -24,22 +26,52 @@ from postroad.notifications.reading import member, read_object
 
 PUSH: Final = "push_notification"
 OFFLINE: Final = "offline_message"
+DEFAULT_SOUND: Final = "default"
 _MAX_TITLE = 1_024
 _MAX_BODY = 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class PushPayload:
-    """What the device shows, and what its app reads."""
+    """What the device shows and plays, and what its app reads.
+
+    Args:
+        title: The first line of the alert.
+        body: Its text.
+        data: Texts for the app, by names that no provider keeps for itself.
+        sound: The name of a sound of the app; "default" for the device's own, None for silence.
+        badge: The number on the app's icon; 0 removes it, None leaves it as it is.
+        threadId: Alerts of one thread are shown together. Without it, those of one `conversationId` in `data` are.
+    """
 
     title: str = field(repr=False)
     body: str = field(repr=False)
     data: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sound: str | None = DEFAULT_SOUND
+    badge: int | None = None
+    threadId: str | None = None
 
     def __post_init__(self) -> None:
         check_text(self.title, "payload.title", most=_MAX_TITLE)
         check_text(self.body, "payload.body", most=_MAX_BODY)
         object.__setattr__(self, "data", checked_data(self.data))
+        check_sound(self.sound)
+        check_badge(self.badge)
+        if self.threadId is not None:
+            check_id(self.threadId, "payload.threadId")
+
+    @property
+    def thread(self) -> str | None:
+        """The thread with whose alerts this one is shown."""
+        return self.threadId or self.data.get("conversationId")
+
+    def to_document(self) -> dict[str, Any]:
+        """The payload as it travels; what says nothing new is left out."""
+        document: dict[str, Any] = {"title": self.title, "body": self.body, "data": self.data}
+        if self.sound != DEFAULT_SOUND:
+            document["sound"] = self.sound
+        own = {"badge": self.badge, "threadId": self.threadId}
+        return document | {name: value for name, value in own.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +99,7 @@ class PushNotification:
                 "type": self.type,
                 "userId": self.userId,
                 "deviceTokens": self.deviceTokens,
-                "payload": {"title": self.payload.title, "body": self.payload.body, "data": self.payload.data},
+                "payload": self.payload.to_document(),
                 "timestamp": moment_text(self.timestamp),
             }
         )
@@ -142,7 +174,14 @@ def _payload(value: Any) -> PushPayload:
     for name in ("title", "body"):
         if name not in value:
             raise InvalidNotification(f"payload.{name}: is missing", field=f"payload.{name}")
-    return PushPayload(value["title"], value["body"], value.get("data", {}))
+    return PushPayload(
+        value["title"],
+        value["body"],
+        value.get("data", {}),
+        sound=value.get("sound", DEFAULT_SOUND),
+        badge=value.get("badge"),
+        threadId=value.get("threadId"),
+    )
 
 
 def _offline(document: dict[str, Any]) -> OfflineMessage:

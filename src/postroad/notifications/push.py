@@ -34,8 +34,8 @@ class Gate(Protocol):
         """It answered."""
         ...
 
-    def failed(self) -> None:
-        """It did not answer, or refused everything."""
+    def failed(self, lost_connection: int | None = None) -> None:
+        """It did not answer, or refused everything; pushes that one lost connection took along are one failure."""
         ...
 
     def undecided(self) -> None:
@@ -164,7 +164,10 @@ class PushProcessor:
             # A sender of the user's own that raises says no more than one that does not answer.
             answer = TokenResult(target.token, "retry", None, type(error).__name__)
         if gate is not None:
-            (gate.failed if answer.outcome in FAILED else gate.succeeded)()
+            if answer.outcome in FAILED:
+                gate.failed(answer.lost_connection)
+            else:
+                gate.succeeded()
         return replace(answer, token=target.token)
 
 

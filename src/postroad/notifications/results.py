@@ -25,6 +25,9 @@ class TokenResult:
     """Seconds the provider asks to wait."""
     dead_since: datetime | None = None
     """Since when the provider knows the token to be dead; None when it did not say."""
+    lost_connection: int | None = None
+    """Which of the sender's connections was lost before an answer came: however many pushes it took along, that is
+    one failure of the provider. None when no connection was lost."""
 
 
 class PushSender(Protocol):

@@ -26,6 +26,9 @@ CREATE TABLE IF NOT EXISTS {offline_messages} (
 );
 CREATE INDEX IF NOT EXISTS offline_messages_pending
   ON {offline_messages} (user_id, stored_at, message_id) WHERE delivered_at IS NULL;
+CREATE INDEX IF NOT EXISTS offline_messages_undelivered ON {offline_messages} (stored_at) WHERE delivered_at IS NULL;
+CREATE INDEX IF NOT EXISTS offline_messages_delivered ON {offline_messages} (delivered_at)
+  WHERE delivered_at IS NOT NULL;
 CREATE TABLE IF NOT EXISTS {devices} (
   token text NOT NULL PRIMARY KEY,
   user_id text NOT NULL,
@@ -46,6 +49,7 @@ CREATE TABLE IF NOT EXISTS {push_results} (
   updated_at {time} NOT NULL,
   PRIMARY KEY (push_id, token_hash)
 );
+CREATE INDEX IF NOT EXISTS push_results_age ON {push_results} (updated_at);
 """
 _TIME: Final[dict[Dialect, str]] = {"postgresql": "timestamptz", "sqlite": "text"}
 # A writing transaction on SQLite is a lock already.
@@ -88,6 +92,7 @@ SELECT token, user_id, platform FROM {devices} WHERE user_id = ? AND dropped_at 
     among_devices: str = "SELECT token, user_id, platform, dropped_at FROM {devices} WHERE token IN {among}"
     drop: str = """
 UPDATE {devices} SET dropped_at = ?, drop_reason = ? WHERE token = ? AND dropped_at IS NULL AND registered_at <= ?"""
+    restore: str = "UPDATE {devices} SET dropped_at = NULL, drop_reason = NULL WHERE drop_reason = ?"
     record: str = """
 INSERT INTO {push_results} AS held (push_id, token_hash, outcome, attempts, status, reason, provider_id, updated_at)
 VALUES (?, ?, ?, 1, ?, ?, ?, ?)
@@ -97,6 +102,17 @@ ON CONFLICT (push_id, token_hash) DO UPDATE SET outcome = excluded.outcome, atte
     results: str = """
 SELECT token_hash, outcome, status, reason, provider_id FROM {push_results} WHERE push_id = ?
  ORDER BY updated_at, token_hash"""
+    prune_delivered: str = """
+DELETE FROM {offline_messages} WHERE (user_id, message_id) IN (
+  SELECT user_id, message_id FROM {offline_messages} WHERE delivered_at < ? ORDER BY delivered_at LIMIT ?
+  {skip_locked})"""
+    prune_undelivered: str = """
+DELETE FROM {offline_messages} WHERE (user_id, message_id) IN (
+  SELECT user_id, message_id FROM {offline_messages} WHERE delivered_at IS NULL AND stored_at < ? ORDER BY stored_at
+  LIMIT ? {skip_locked})"""
+    prune_results: str = """
+DELETE FROM {push_results} WHERE (push_id, token_hash) IN (
+  SELECT push_id, token_hash FROM {push_results} WHERE updated_at < ? ORDER BY updated_at LIMIT ? {skip_locked})"""
 
 
 def statements(names: Names, dialect: Dialect) -> Statements:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
@@ -15,7 +15,7 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.callers import Dialect
 from postroad.connections.database import Row, Session
 from postroad.connections.opening import dialect_of
-from postroad.errors import DuplicateEvent, InvalidInput
+from postroad.errors import ConfigurationError, DuplicateEvent, InvalidInput
 from postroad.events import DomainEvent
 from postroad.notifications.checks import check_id, checked_token
 from postroad.notifications.identity import event_id_of, token_hash
@@ -26,7 +26,13 @@ from postroad.notifications.statements import statements
 from postroad.outbox import Outbox
 from postroad.outbox.dialects import moment
 
+KEEP_DELIVERED = 86_400.0
+KEEP_RESULTS = 604_800.0
+KEEP_UNDELIVERED = 2_592_000.0
+MAX_KEEP = 3_153_600_000
+"""A hundred years in seconds."""
 MAX_DEVICES = 500
+_PRUNE_BATCH = 1_000
 _MAX_PUSH_BYTES = 900_000
 _MAX_REASON = 200
 Kept = Literal["stored", "duplicate", "conflict"]
@@ -47,6 +53,15 @@ class KnownDevice(NamedTuple):
     user_id: str
     platform: Platform | None
     dropped: bool
+
+
+class Pruned(NamedTuple):
+    """How much was deleted."""
+
+    delivered: int
+    undelivered: int
+    results: int
+    outbox: int
 
 
 class NotificationStore:
@@ -125,7 +140,39 @@ class NotificationStore:
         with self.outbox.database.transaction() as session:
             for result in results:
                 session.change(self._sql.record, self._result_values(push_id, result))
+            # What was taken for the end of a device turned out to be our own fault.
+            for reason in {_reason(result) for result in results if result.outcome == "auth" and result.reason}:
+                session.change(self._sql.restore, (reason,))
             return sum(self._drop(session, result, asked_at) for result in results if result.outcome == "dead_token")
+
+    def prune(
+        self,
+        *,
+        keep_delivered: float | None = KEEP_DELIVERED,
+        keep_results: float | None = KEEP_RESULTS,
+        keep_undelivered: float | None = KEEP_UNDELIVERED,
+    ) -> Pruned:
+        """Delete what is old, a batch in a transaction; return how much.
+
+        Args:
+            keep_delivered: Seconds for which a message is kept after the user has it, and a push in the outbox after it
+                went to the queue (a day). A copy of a message that comes after this time is stored again.
+            keep_results: Seconds for which it is known which devices got a push (7 days). Longer than the queue of
+                pushes keeps a message, or a late copy is sent a second time.
+            keep_undelivered: Seconds for which a message waits for its user (30 days).
+
+        None keeps for ever.
+        """
+        check_keep(keep_delivered=keep_delivered, keep_results=keep_results, keep_undelivered=keep_undelivered)
+        sent = 0
+        if keep_delivered is not None:
+            sent = self.outbox.prune(older_than=timedelta(seconds=keep_delivered))
+        return Pruned(
+            delivered=self._prune(self._sql.prune_delivered, keep_delivered),
+            undelivered=self._prune(self._sql.prune_undelivered, keep_undelivered),
+            results=self._prune(self._sql.prune_results, keep_results),
+            outbox=sent,
+        )
 
     def check(self) -> None:
         """Answer quietly when the database can be read, else raise why not."""
@@ -141,6 +188,17 @@ class NotificationStore:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+    def _prune(self, statement: str, keep: float | None) -> int:
+        if keep is None:
+            return 0
+        before, pruned = _text(self.clock.now() - timedelta(seconds=keep)), 0
+        while True:
+            with self.outbox.database.transaction() as session:
+                deleted = session.change(statement, (before, _PRUNE_BATCH))
+            pruned += deleted
+            if deleted < _PRUNE_BATCH:
+                return pruned
 
     def _kept(self, session: Session, message: OfflineMessage) -> Kept:
         if session.rows(self._sql.keep, self._values(message)):
@@ -197,6 +255,16 @@ class NotificationStore:
 
     def _now(self) -> str:
         return _text(self.clock.now())
+
+
+def check_keep(**seconds: object) -> None:
+    """Refuse what is neither None nor a number of seconds of 0 or more."""
+    for name, value in seconds.items():
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_KEEP:
+            wanted = f"a number of seconds from 0 to {MAX_KEEP}, or None for ever"
+            raise ConfigurationError(f"{name}: {value!r} is not {wanted}", field=name, remedy=f"Give {wanted}.")
 
 
 def _message(row: Row) -> OfflineMessage:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from postroad.notifications.identity import user_hash
 from postroad.notifications.platforms import Platform
 from postroad.notifications.results import TokenResult
+from postroad.notifications.store import Pruned
 from postroad.queues import Delivery
 from postroad.queues.burying import describe
 from postroad.telemetry import get_logger
@@ -46,6 +47,17 @@ def tell_result(push_id: str, platform: Platform, result: TokenResult) -> None:
 def tell_disabled(queue: str, why: str) -> None:
     """A consumer does not run."""
     _log.warning("notification_consumer_disabled", queue=queue, why=why)
+
+
+def tell_pruned(pruned: Pruned) -> None:
+    """Old messages, results and pushes were deleted."""
+    if any(pruned):
+        _log.info("notification_pruned", **pruned._asdict())
+
+
+def tell_prune_failed(error: Exception) -> None:
+    """What is old could not be deleted; it is tried again."""
+    _log.warning("notification_prune_failed", error=describe(error))
 
 
 class Teller:

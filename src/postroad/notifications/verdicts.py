@@ -80,10 +80,14 @@ def judge_push(
     """Decide by what is still open: waiting for a provider, refused for good, or to be tried again."""
     if attempt.untried:
         return Again("WorkerStopped: the worker stops")
-    if attempt.waits:
+    waits = list(attempt.waits)
+    if any(result.outcome == "auth" for _, result in attempt.failures):
+        # Our own key, account or topic is at fault: the push waits for its mending, and no receive is used up.
+        waits.append(patience.pause(1, chance))
+    if waits:
         if patience.is_stale(made_at, now):
             return Bury("stale", f"PushStale: waited for its provider too long, {_open(attempt)}")
-        return Defer(min(max(*attempt.waits, _LEAST_DELAY), _MOST_DELAY))
+        return Defer(min(max(*waits, _LEAST_DELAY), _MOST_DELAY))
     # Not before: where one device is refused for good the others get their push first.
     permanent = [each for each in attempt.failures if each[1].outcome == "permanent"]
     if permanent:

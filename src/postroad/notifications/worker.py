@@ -21,21 +21,32 @@ from postroad.notifications.push import PushProcessor
 from postroad.notifications.relaying import relay
 from postroad.notifications.report import WorkerReport
 from postroad.notifications.results import PushSender
-from postroad.notifications.store import NotificationStore
-from postroad.notifications.telling import Teller, tell_disabled
+from postroad.notifications.store import (
+    KEEP_DELIVERED,
+    KEEP_RESULTS,
+    KEEP_UNDELIVERED,
+    NotificationStore,
+    check_keep,
+)
+from postroad.notifications.telling import Teller, tell_disabled, tell_prune_failed, tell_pruned
 from postroad.queues import Queue
 from postroad.queues.burying import DeadLetters, GivenDeadLetters, OwnDeadLetters
 from postroad.queues.tally import Tally
 
 STOP_SECONDS: Final = 5.0
-_GRACE_SECONDS: Final = 2.0
+_GRACE_SECONDS: Final = 0.1
 _SLICE_SECONDS: Final = 0.25
+_SWEEP_SECONDS: Final = 60.0
 _MOST_BATCH: Final = 10
 _MOST_THREADS: Final = 1_000
 
 
 class NotificationWorker:
-    """Consumes the queues that it is given; a queue of None is left alone. Any number of workers may share them."""
+    """Consumes the queues that it is given; a queue of None is left alone. Any number of workers may share them.
+
+    Once a minute it deletes what `keep_delivered`, `keep_results` and `keep_undelivered` allow, as
+    `NotificationStore.prune` says.
+    """
 
     def __init__(
         self,
@@ -57,10 +68,20 @@ class NotificationWorker:
         visibility: float | None = None,
         pause: float = 0.0,
         offline: OfflineProcessor | None = None,
+        keep_delivered: float | None = KEEP_DELIVERED,
+        keep_results: float | None = KEEP_RESULTS,
+        keep_undelivered: float | None = KEEP_UNDELIVERED,
     ) -> None:
         _check(batch=batch, wait=wait, concurrency=concurrency, retry_delays=retry_delays)
+        self._keep = {
+            "keep_delivered": keep_delivered,
+            "keep_results": keep_results,
+            "keep_undelivered": keep_undelivered,
+        }
+        check_keep(**self._keep)
         refuse_engine_file(backend.url, store.url)
-        self._backend, self._store, self._tally = backend, store, Tally()
+        self._backend, self.store, self._tally = backend, store, Tally()
+        self._swept_at: float | None = None
         self._batch, self.wait, self._pause, self._visibility = batch, wait, pause, visibility
         self._delays = tuple(float(delay) for delay in retry_delays)
         senders: dict[Platform, PushSender | None] = {"apns": apns, "fcm": fcm}
@@ -88,6 +109,7 @@ class NotificationWorker:
     def run_once(self, *, wait: float = 0.0) -> WorkerReport:
         """Receive once from each queue, relay what is recorded, and tell what became of it."""
         self._resume()
+        self._sweep()
         deadline = time.monotonic() + wait
         while True:
             received = self._receive("offline", min(_SLICE_SECONDS, deadline - time.monotonic()))
@@ -106,6 +128,7 @@ class NotificationWorker:
             threading.Thread(target=loop.run, args=(stop,), name=f"postroad-{name}", daemon=True)
             for name, loop in self.loops.items()
         ]
+        threads.append(threading.Thread(target=self._sweep_until, args=(stop,), name="postroad-sweep", daemon=True))
         for thread in threads:
             thread.start()
         stop.wait()
@@ -123,6 +146,22 @@ class NotificationWorker:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
+    def _sweep_until(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self._sweep()
+            stop.wait(_SWEEP_SECONDS)
+
+    def _sweep(self) -> None:
+        """Delete what is kept no longer, once a minute."""
+        if self._swept_at is not None and time.monotonic() - self._swept_at < _SWEEP_SECONDS:
+            return
+        self._swept_at = time.monotonic()
+        try:
+            tell_pruned(self.store.prune(**self._keep))
+        except Exception as error:
+            # The next minute has another try; messages and pushes do not wait for it.
+            tell_prune_failed(error)
+
     def _wind_up(self, threads: list[threading.Thread]) -> None:
         deadline = time.monotonic() + STOP_SECONDS
         self._processor.stop()
@@ -130,9 +169,9 @@ class NotificationWorker:
             loop.intake.stop(max(0.0, deadline - time.monotonic()))
         if self._relay is not None:
             self._relay.stop(max(0.1, deadline - time.monotonic()))
-        # A receive under way cannot be called back; what it brings is given back at once.
+        # A poll under way cannot be called back; what it brings is given back while the connection is still open.
         for thread in threads:
-            thread.join(max(0.0, deadline + _GRACE_SECONDS - time.monotonic()))
+            thread.join(max(_GRACE_SECONDS, deadline - time.monotonic()))
 
     def _resume(self) -> None:
         self._processor.resume()
@@ -208,7 +247,7 @@ class NotificationWorker:
             dead_letters=letters, tally=self._tally, teller=teller,
         )  # fmt: skip
         return Loop(
-            intake, teller, wait=self.wait, pause=self._pause, check_database=self._store.check, most=most
+            intake, teller, wait=self.wait, pause=self._pause, check_database=self.store.check, most=most
         )  # fmt: skip
 
 

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, NamedTuple
 
 from postroad.errors import InvalidInput
+from postroad.topology import QueueDecl, Topology
 
 PRICE_OF_MILLION: Final = Fraction("0.40")
 PRICE_OF_FIFO_MILLION: Final = Fraction("0.50")
@@ -17,8 +18,6 @@ FREE_REQUESTS: Final = 1_000_000
 FREE_GB: Final = 1
 SCALES: Final[Mapping[str, int]] = {"Dev": 1_000, "10k DAU": 100_000, "100k DAU": 1_000_000}
 """Messages a day of deployments of three sizes."""
-PASSES: Final[Mapping[str, int]] = {"chat": 2}
-"""How many queues one message passes in a topology; in a chat the offline queue and the push queue."""
 _CHUNK_BYTES: Final = 65_536
 _MOST_IN_BATCH: Final = 10
 _MOST_BYTES: Final = 1_048_576
@@ -39,6 +38,22 @@ class CostEstimate:
     monthly_usd: float
 
 
+class Consumption(NamedTuple):
+    """What one of each component of a topology receives from: each message passes every queue once."""
+
+    queues: int
+    poll_wait: float
+    """Seconds that a receive waits on an empty queue."""
+
+
+def consumption(topology: Topology) -> Consumption:
+    """Return how many queues the components consume, and how long they wait there."""
+    names = {name for component in topology.components for name in component.consumes}
+    queues = [each for each in topology.resources if isinstance(each, QueueDecl) and each.name in names]
+    waits = [queue.spec.receive_wait for queue in queues]
+    return Consumption(len(waits), min(waits, default=_MOST_WAIT))
+
+
 def estimate_cost(
     messages_per_day: float,
     *,
@@ -52,7 +67,7 @@ def estimate_cost(
     transfer_gb: float = 0.0,
     days: float = 30,
 ) -> CostEstimate:
-    """Reckon what so many messages a day cost; `pollers` are receivers that wait on empty queues all day."""
+    """Estimate what so many messages a day cost; `pollers` are receivers that wait on empty queues all day."""
     _check_number("messages_per_day", messages_per_day, least=0, most=_MOST)
     _check_number("pollers", pollers, least=0, most=_MOST)
     _check_number("transfer_gb", transfer_gb, least=0, most=_MOST)

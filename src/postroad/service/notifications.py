@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.errors import ConfigurationError, InvalidName
+from postroad.queues import Queue
 from postroad.settings import NotificationSettings, notification_settings
 from postroad.wiring.backend import Backend
 
@@ -50,6 +51,17 @@ def checked_database(backend_url: str, settings: NotificationSettings) -> str:
     return settings.required_database()
 
 
+def named_queues(backend: Backend, settings: NotificationSettings) -> dict[str, Queue | None]:
+    """The queues that the environment names, by what they hold; None for one that it does not name."""
+    from postroad.notifications.places import queue_name
+
+    with _named(_OF_WORKER):
+        return {
+            what: None if given is None else backend.queue(queue_name(given, field=f"{what}_queue"))
+            for what, given in (("push", settings.push_queue), ("offline", settings.offline_queue))
+        }
+
+
 @contextmanager
 def notification_worker(
     backend: Backend, settings: NotificationSettings, given: Mapping[str, PushSender]
@@ -65,6 +77,8 @@ def notification_worker(
             backend, store, push_queue=settings.push_queue, offline_queue=settings.offline_queue,
             push_dlq=settings.push_dlq, offline_dlq=settings.offline_dlq, batch=settings.batch,
             pause=settings.poll_interval, visibility=settings.visibility, apns=given.get("apns"), fcm=given.get("fcm"),
+            keep_delivered=settings.keep_delivered, keep_results=settings.keep_results,
+            keep_undelivered=settings.keep_undelivered,
         ) as worker,
     ):  # fmt: skip
         yield worker

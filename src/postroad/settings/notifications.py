@@ -47,7 +47,11 @@ class NotificationSettings:
     visibility: int | None
     health_host: str
     health_port: int
+    min_tasks: int
     max_tasks: int
+    keep_delivered: float | None
+    keep_results: float | None
+    keep_undelivered: float | None
     region: str | None
     ca_file: str | None
     apns: ApnsSettings | None
@@ -72,6 +76,7 @@ def notification_settings(env: Mapping[str, str] | None = None) -> NotificationS
     """What the environment says, checked; a refusal names the variable."""
     told = os.environ if env is None else env
     visibility = "WORKER_VISIBILITY_TIMEOUT"
+    max_tasks = _whole(told, "WORKER_MAX_TASKS", 10, 1, 10_000)
     return NotificationSettings(
         push_queue=told.get("SQS_PUSH_QUEUE_URL") or None,
         offline_queue=told.get("SQS_OFFLINE_QUEUE_URL") or None,
@@ -83,7 +88,11 @@ def notification_settings(env: Mapping[str, str] | None = None) -> NotificationS
         visibility=_whole(told, visibility, 30, 1, 43_200) if told.get(visibility) else None,
         health_host=told.get("HEALTH_HOST") or "127.0.0.1",
         health_port=_whole(told, "HEALTH_PORT", 3_003, 0, 65_535),
-        max_tasks=_whole(told, "WORKER_MAX_TASKS", 10, 1, 10_000),
+        min_tasks=_whole(told, "WORKER_MIN_TASKS", 1, 0, max_tasks),
+        max_tasks=max_tasks,
+        keep_delivered=_days(told, "WORKER_KEEP_DELIVERED_DAYS", 1),
+        keep_results=_days(told, "WORKER_KEEP_RESULTS_DAYS", 7),
+        keep_undelivered=_days(told, "WORKER_KEEP_UNDELIVERED_DAYS", 30),
         region=told.get("AWS_REGION") or None,
         ca_file=told.get("PUSH_CA_FILE") or None,
         apns=_apns(told),
@@ -115,6 +124,11 @@ def _all_or_none(told: Mapping[str, str], names: tuple[str, ...]) -> bool:
             remedy=f"Set all of {', '.join(names)}, or none.",
         )  # fmt: skip
     return not missing
+
+
+def _days(told: Mapping[str, str], name: str, default: int) -> float | None:
+    """Seconds of so many days; None for ever."""
+    return None if told.get(name) == "never" else _whole(told, name, default, 0, 36_500) * 86_400.0
 
 
 def _whole(told: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:

@@ -51,6 +51,8 @@ LOG_EVENTS = (
     "notification_deferred",
     "notification_name_failed",
     "notification_paused",
+    "notification_prune_failed",
+    "notification_pruned",
     "notification_pushed",
     "notification_released",
     "notification_retried",

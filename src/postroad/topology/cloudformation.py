@@ -14,6 +14,7 @@ from postroad.topology.aws.calling import pairs
 from postroad.topology.aws.functions import POLICY, RUNTIME
 from postroad.topology.aws.tables import table_definition
 from postroad.topology.aws.triggers import trigger_definition
+from postroad.topology.declarations import AlarmDecl
 from postroad.topology.forms import Form, forms
 from postroad.topology.linting import check
 from postroad.topology.place import SOMEWHERE, TOKENS
@@ -24,6 +25,10 @@ _CODE = {
     "CodeBucket": {"Type": "String", "Description": "The bucket that holds the functions' archive."},
     "CodeKey": {"Type": "String", "Description": "The key of the functions' archive in that bucket."},
 }
+_ALERT_EMAIL = {
+    "AlertEmail": {"Type": "String", "Default": "", "Description": "Who gets the alarms by mail; nobody if empty."}
+}
+_HAS_EMAIL = "HasAlertEmail"
 _KEPT = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
 
 
@@ -45,6 +50,8 @@ class _Template:
         self._ids = _logical_ids(self._forms)
         self._resources: dict[str, Any] = {}
         self._parameters: dict[str, Any] = {}
+        self._conditions: dict[str, Any] = {}
+        self._notified = {alarm.notify for alarm in topology.resources if isinstance(alarm, AlarmDecl)}
 
     def document(self) -> dict[str, Any]:
         for form in self._forms:
@@ -55,6 +62,7 @@ class _Template:
             "AWSTemplateFormatVersion": "2010-09-09",
             "Description": f"Topology {self._topology.name}, made by Postroad.",
             "Parameters": self._parameters,
+            "Conditions": self._conditions,
             "Resources": self._resources,
             "Outputs": {
                 name: {"Description": f"The URL of queue {form.name}.", "Value": {"Ref": self._id(form)}}
@@ -93,6 +101,11 @@ class _Template:
         if form.settings["fifo"]:
             properties |= {"FifoTopic": True, "ContentBasedDeduplication": form.settings["content_dedup"]}
         yield "", _resource("AWS::SNS::Topic", properties)
+        if form.name in self._notified:
+            self._parameters |= _ALERT_EMAIL
+            self._conditions[_HAS_EMAIL] = {"Fn::Not": [{"Fn::Equals": [{"Ref": "AlertEmail"}, ""]}]}
+            to = {"TopicArn": {"Ref": self._id(form)}, "Protocol": "email", "Endpoint": {"Ref": "AlertEmail"}}
+            yield "Email", {**_resource("AWS::SNS::Subscription", to), "Condition": _HAS_EMAIL}
 
     def _subscription(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
         settings = form.settings

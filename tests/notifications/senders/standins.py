@@ -8,9 +8,11 @@
         apple.seen               # every request in order: token, headers, body, status
 
 A `Fault` may also be `instead` of an answer: "silence", "reset" (the connection), "reset_stream", "goaway" (the stream
-was begun), "goaway_before" (it was not), "garbage". Apple's stand-in speaks HTTP/2 over TLS and checks the team's token
-(signature, kid, iss, iat); Google's speaks HTTP/1.1 over TLS, checks the bearer token and hands out access tokens to
-service accounts at `/token`.
+was begun), "goaway_before" (it was not), "garbage"; with "hold" the push is shown and answered by `answer_held()`,
+before which `go_away(promised)` may say how many of the pushes held back are answered at all.
+
+Apple's stand-in speaks HTTP/2 over TLS and checks the team's token (signature, kid, iss, iat); Google's speaks HTTP/1.1
+over TLS, checks the bearer token and hands out access tokens to service accounts at `/token`.
 """
 
 from __future__ import annotations
@@ -105,14 +107,15 @@ class _StandIn:
 class ApnsStandIn(_StandIn):
     """Apple's provider for one team and one topic."""
 
-    def __init__(self, certificates: Certificates) -> None:
+    def __init__(self, certificates: Certificates, **limits: int) -> None:
         super().__init__(certificates)
         key = ec.generate_private_key(ec.SECP256R1())
         self.key = private_pem(key)
         self.refused_teams: set[str] = set()
         self._public = key.public_key()
-        self._server = Http2Server(certificates, self._answer)
+        self._server = Http2Server(certificates, self._answer, **limits)
         self.start, self.stop, self.hang_up = self._server.start, self._server.stop, self._server.hang_up
+        self.go_away, self.answer_held = self._server.go_away, self._server.answer_held
 
     @property
     def url(self) -> str:
@@ -135,9 +138,10 @@ class ApnsStandIn(_StandIn):
     def _reply(self, token: str, request: Request, body: dict[str, Any]) -> Reply:
         wrong = self._wrong(request, body) or self._wrong_team(request)
         fault = wrong or self._fault(token)
-        if fault is None:
+        if fault is None or fault.instead == "hold":
             self._show(token, request.headers["apns-collapse-id"], body["aps"]["alert"])
-            return Reply(200, {"apns-id": request.headers["apns-id"]})
+            instead = None if fault is None else fault.instead
+            return Reply(200, {"apns-id": request.headers["apns-id"]}, instead=instead)
         answer = json.dumps({"reason": fault.reason, **(fault.body or {})}).encode()
         return Reply(fault.status, {"apns-id": request.headers["apns-id"], **fault.headers}, answer, fault.instead)
 
@@ -218,15 +222,15 @@ class FcmStandIn(_StandIn):
             return Fault(404, "NOT_FOUND")
         if request.headers.get("authorization", "").removeprefix("Bearer ") not in self.access_tokens:
             return Fault(401, "UNAUTHENTICATED")
-        if set(message) != {"token", "notification", "data", "android"}:
+        if set(message) != {"token", "notification", "data", "android", "apns", "webpush"}:
             return Fault(400, "INVALID_ARGUMENT")
         return None
 
 
 @contextmanager
-def apns_stand_in(directory: Path) -> Iterator[ApnsStandIn]:
-    """Apple's provider, with its certificates in this directory."""
-    stand_in = ApnsStandIn(make_certificates(_folder(directory, "apns")))
+def apns_stand_in(directory: Path, **limits: int) -> Iterator[ApnsStandIn]:
+    """Apple's provider, with its certificates in this directory; `streams` and `window` are what it allows."""
+    stand_in = ApnsStandIn(make_certificates(_folder(directory, "apns")), **limits)
     stand_in.start()
     try:
         yield stand_in

@@ -53,9 +53,29 @@ def test_a_push_reaches_the_device_with_everything_that_apple_asks_for(apple: Ap
     assert uuid.UUID(seen.headers["apns-id"]).version == 5
     assert before + 86_399 <= int(seen.headers["apns-expiration"]) <= time.time() + 86_401
     assert seen.body == {
-        "aps": {"alert": {"title": "New message", "body": "John: Hey!"}},
+        "aps": {
+            "alert": {"title": "New message", "body": "John: Hey!"},
+            "sound": "default",
+            "thread-id": "conv_456",
+        },
         "conversationId": "conv_456",
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"sound": None}, {}),
+        ({"sound": "ding.caf", "badge": 0}, {"sound": "ding.caf", "badge": 0}),
+        ({"threadId": "thread", "data": {"conversationId": "c"}}, {"sound": "default", "thread-id": "thread"}),
+    ],
+)
+def test_a_push_says_what_to_play_count_and_group(
+    apple: ApnsStandIn, apns: APNSSender, given: dict[str, Any], told: dict[str, Any]
+) -> None:
+    apns.send(replace(PUSH, payload=PushPayload("t", "b", **given)), TOKEN, push_id="offline:1")
+
+    assert apple.seen[0].body["aps"] == {"alert": {"title": "t", "body": "b"}, **told}
 
 
 def test_the_teams_token_names_key_team_and_moment(apple: ApnsStandIn, apns: APNSSender) -> None:
@@ -97,8 +117,13 @@ def test_many_threads_share_one_connection_and_one_token(apple: ApnsStandIn, apn
         (Fault(410, "ExpiredToken"), "dead_token"),
         (Fault(400, "BadDeviceToken"), "dead_token"),
         (Fault(400, "DeviceTokenNotForTopic"), "dead_token"),
-        (Fault(400, "BadTopic"), "permanent"),
-        (Fault(403, "BadCertificate"), "permanent"),
+        (Fault(400, "BadTopic"), "auth"),
+        (Fault(400, "MissingTopic"), "auth"),
+        (Fault(400, "TopicDisallowed"), "auth"),
+        (Fault(403, "BadCertificate"), "auth"),
+        (Fault(403, "Forbidden"), "auth"),
+        (Fault(403, "MissingProviderToken"), "auth"),
+        (Fault(400, "BadPriority"), "permanent"),
         (Fault(404, "BadPath"), "permanent"),
         (Fault(413, "PayloadTooLarge"), "permanent"),
         (Fault(429, "TooManyRequests"), "retry"),

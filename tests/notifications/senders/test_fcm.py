@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.notifications.senders.conftest import PUSH
 from tests.notifications.senders.standins import PROJECT, Fault, FcmStandIn
 
 from postroad.errors import ConfigurationError, InvalidNotification
+from postroad.notifications.messages import PushPayload
 from postroad.notifications.results import TokenResult
 from postroad.notifications.senders import FCMSender
 
@@ -74,9 +76,28 @@ def test_a_push_reaches_the_device_with_everything_that_google_asks_for(google: 
             "token": TOKEN,
             "notification": {"title": "New message", "body": "John: Hey!"},
             "data": {"conversationId": "conv_456"},
-            "android": {"collapse_key": COLLAPSED, "ttl": "86400s", "notification": {"tag": COLLAPSED}},
+            "android": {
+                "collapse_key": COLLAPSED,
+                "ttl": "86400s",
+                "notification": {"tag": COLLAPSED, "sound": "default"},
+            },
+            "apns": {
+                "headers": {"apns-collapse-id": COLLAPSED},
+                "payload": {"aps": {"sound": "default", "thread-id": "conv_456"}},
+            },
+            "webpush": {"headers": {"Topic": COLLAPSED}, "notification": {"tag": COLLAPSED}},
         }
     }
+
+
+def test_sound_badge_and_thread_are_told_to_each_kind_of_device(google: FcmStandIn, fcm: FCMSender) -> None:
+    payload = PushPayload("t", "b", sound="ding.caf", badge=3, threadId="thread")
+
+    fcm.send(replace(PUSH, payload=payload), TOKEN, push_id="offline:1")
+
+    message = google.seen[0].body["message"]
+    assert message["apns"]["payload"] == {"aps": {"sound": "ding.caf", "badge": 3, "thread-id": "thread"}}
+    assert message["android"]["notification"] == {"tag": COLLAPSED, "sound": "ding.caf", "notification_count": 3}
 
 
 def test_a_push_that_is_sent_twice_is_shown_once(google: FcmStandIn, fcm: FCMSender) -> None:
@@ -95,8 +116,8 @@ def test_a_push_that_is_sent_twice_is_shown_once(google: FcmStandIn, fcm: FCMSen
         (refusal(400, "INVALID_ARGUMENT", violation("message.token")), "dead_token", "INVALID_ARGUMENT"),
         (refusal(400, "INVALID_ARGUMENT", violation("message.data")), "permanent", "INVALID_ARGUMENT"),
         (refusal(400, "INVALID_ARGUMENT"), "permanent", "INVALID_ARGUMENT"),
-        (refusal(404, "NOT_FOUND"), "permanent", "NOT_FOUND"),
-        (refusal(403, "PERMISSION_DENIED"), "permanent", "PERMISSION_DENIED"),
+        (refusal(404, "NOT_FOUND"), "auth", "NOT_FOUND"),
+        (refusal(403, "PERMISSION_DENIED"), "auth", "PERMISSION_DENIED"),
         (refusal(429, "RESOURCE_EXHAUSTED", fcm_error("QUOTA_EXCEEDED")), "retry", "QUOTA_EXCEEDED"),
         (refusal(503, "UNAVAILABLE", fcm_error("UNAVAILABLE")), "retry", "UNAVAILABLE"),
         (Fault(500, body={"error": ["odd", 7], "details": {"a": 1}}), "retry", ""),

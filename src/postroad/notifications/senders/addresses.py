@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from base64 import b64encode
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
 from postroad.errors import ConfigurationError
 
+# Below the 350 seconds after which the network forgets idle connections without a word.
+IDLE_SECONDS: Final = 300.0
+_NEXT_ADDRESS_SECONDS: Final = 0.25
 _LOCAL_NAMES: Final = ("localhost",)
 
 
@@ -24,10 +29,25 @@ class Provider:
     trust: ssl.SSLContext
     http1: bool
 
-    def transport(self, **options: Any) -> httpx.AsyncHTTPTransport:
-        """A connection to this provider that speaks HTTP/2 and follows nobody elsewhere."""
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection that offers HTTP/2, through the proxy that the environment names for this address."""
+        url = httpx.URL(self.base_url)
+        is_secure = url.scheme == "https"
+        port = url.port or (443 if is_secure else 80)
+        self.trust.set_alpn_protocols(["h2", "http/1.1"] if self.http1 else ["h2"])
+        proxy = proxy_for(self.base_url)
+        if proxy is None:
+            trust = self.trust if is_secure else None
+            return await asyncio.open_connection(url.host, port, ssl=trust, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
+        reader, writer = await _tunnel(proxy, url.host, port)
+        await writer.start_tls(self.trust, server_hostname=url.host)
+        return reader, writer
+
+    def http1_transport(self) -> httpx.AsyncHTTPTransport:
+        """Connections to this provider that speak HTTP/1.1 and follow nobody elsewhere."""
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=IDLE_SECONDS)
         return httpx.AsyncHTTPTransport(
-            verify=self.trust, http1=self.http1, http2=True, trust_env=False, proxy=proxy_for(self.base_url), **options
+            verify=self.trust, trust_env=False, proxy=proxy_for(self.base_url), limits=limits
         )
 
 
@@ -70,6 +90,24 @@ def proxy_for(base_url: str) -> str | None:
         return None
     named = getproxies()
     return named.get(url.scheme) or named.get("all")
+
+
+async def _tunnel(proxy: str, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Have the proxy connect to the host."""
+    named = httpx.Proxy(proxy)
+    trust = httpx.create_ssl_context() if named.url.scheme == "https" else None
+    default_port = 443 if trust else 80
+    reader, writer = await asyncio.open_connection(named.url.host, named.url.port or default_port, ssl=trust)
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    auth = b":".join(named.raw_auth or ())
+    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+    lines += [f"Proxy-Authorization: Basic {b64encode(auth).decode()}"] if auth else []
+    writer.write("".join(f"{line}\r\n" for line in (*lines, "")).encode())
+    answer = await reader.readuntil(b"\r\n\r\n")
+    if answer.split(maxsplit=2)[1:2] != [b"200"]:
+        writer.close()
+        raise ConnectionError("the proxy does not connect to the provider")
+    return reader, writer
 
 
 def _is_local(host: str) -> bool:

@@ -13,14 +13,15 @@ import msgspec
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidNotification
 from postroad.notifications.checks import checked_token
-from postroad.notifications.messages import PushNotification
+from postroad.notifications.messages import PushNotification, PushPayload
 from postroad.notifications.results import Outcome, TokenResult
-from postroad.notifications.senders.answers import Answer, document, retry_after, unanswered, word
+from postroad.notifications.senders.answers import Answer, Doubt, document, retry_after, unanswered, word
 from postroad.notifications.senders.arguments import checked_lifetime, checked_name, checked_seconds, needing_extra
 from postroad.notifications.senders.collapsing import collapse_id, request_id
 
 _DEAD_TOKENS: Final = frozenset({"BadDeviceToken", "DeviceTokenNotForTopic"})
 _REFUSED_TEAM: Final = frozenset({"ExpiredProviderToken", "InvalidProviderToken"})
+_REFUSED_TOPIC: Final = frozenset({"BadTopic", "MissingTopic", "TopicDisallowed"})
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -50,6 +51,7 @@ class APNSSender:
             from postroad.notifications.senders.provider_token import ProviderToken
             from postroad.notifications.senders.wire import Wire
         self._team = ProviderToken(key, clock=clock, **names)
+        self._doubt = Doubt("DeviceTokenNotForTopic")
         self._wire = Wire(provider(base_url, ca_file, http1=False), timeout=seconds)
 
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
@@ -60,7 +62,7 @@ class APNSSender:
         result, refused = self._post(path, team, headers, body, token)
         if refused and (another := self._team.instead_of(team)) is not None:
             result, _ = self._post(path, another, headers, body, token)
-        return result
+        return self._doubt.judge(result)
 
     def close(self) -> None:
         """Close the connection. Closing twice changes nothing."""
@@ -90,7 +92,13 @@ class APNSSender:
         """The result, and whether it was the team's token that was refused."""
         answer = self._wire.post(path, {**headers, "authorization": f"bearer {team}"}, body)
         result = _result(answer, token, self._clock.now())
-        return result, result.outcome == "auth"
+        return result, result.reason in _REFUSED_TEAM
+
+
+def aps(payload: PushPayload) -> dict[str, Any]:
+    """Sound, badge and thread as Apple's devices read them."""
+    found = {"sound": payload.sound, "badge": payload.badge, "thread-id": payload.thread}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _safe(token: str) -> str:
@@ -103,7 +111,8 @@ def _body(push: PushNotification) -> bytes:
     payload = push.payload
     if "aps" in payload.data:
         raise InvalidNotification("payload.data.aps: is a name that APNs keeps for itself", field="payload.data.aps")
-    return msgspec.json.encode({"aps": {"alert": {"title": payload.title, "body": payload.body}}, **payload.data})
+    alert = {"title": payload.title, "body": payload.body}
+    return msgspec.json.encode({"aps": {"alert": alert, **aps(payload)}, **payload.data})
 
 
 def _result(answer: Answer, token: str, now: datetime) -> TokenResult:
@@ -127,7 +136,8 @@ def _outcome(status: int, reason: str) -> Outcome:
         return "sent"
     if status == 410 or (status == 400 and reason in _DEAD_TOKENS):
         return "dead_token"
-    if status == 403 and reason in _REFUSED_TEAM:
+    # What concerns our team, key, certificate or topic concerns every push.
+    if status == 403 or (status == 400 and reason in _REFUSED_TOPIC):
         return "auth"
     return "permanent" if 400 <= status < 500 and status != 429 else "retry"
 

@@ -13,10 +13,11 @@ import msgspec
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.notifications.checks import checked_token
-from postroad.notifications.messages import PushNotification
+from postroad.notifications.messages import PushNotification, PushPayload
 from postroad.notifications.results import Outcome, TokenResult
 from postroad.notifications.senders.access_tokens import AccessTokens, NoToken
-from postroad.notifications.senders.answers import Answer, document, items, member, retry_after, unanswered, word
+from postroad.notifications.senders.answers import Answer, Doubt, document, items, member, retry_after, unanswered, word
+from postroad.notifications.senders.apns import aps
 from postroad.notifications.senders.arguments import checked_name, checked_seconds, needing_extra
 from postroad.notifications.senders.collapsing import collapse_id
 
@@ -44,6 +45,7 @@ class FCMSender:
             from postroad.notifications.senders.addresses import provider
             from postroad.notifications.senders.wire import Wire
         self._wire = Wire(provider(base_url, ca_file, http1=True), timeout=seconds)
+        self._doubt = Doubt("SENDER_ID_MISMATCH")
         self._tokens = _tokens(token_provider, credentials_file, ca_file, seconds)
 
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
@@ -52,11 +54,11 @@ class FCMSender:
         try:
             access = self._tokens.current()
             result = self._post(access, body, token)
-            if result.outcome == "auth":
+            if result.status == 401:
                 result = self._post(self._tokens.instead_of(access), body, token)
         except NoToken as error:
             return TokenResult(token, "retry" if error.passing else "auth", None, error.why)
-        return result
+        return self._doubt.judge(result)
 
     def close(self) -> None:
         """Close the connection. Closing twice changes nothing."""
@@ -98,9 +100,16 @@ def _body(push: PushNotification, token: str, collapse: str) -> bytes:
         "token": token,
         "notification": {"title": payload.title, "body": payload.body},
         "data": payload.data,
-        "android": {"collapse_key": collapse, "ttl": _TTL, "notification": {"tag": collapse}},
+        "android": {"collapse_key": collapse, "ttl": _TTL, "notification": _android(payload, collapse)},
+        "apns": {"headers": {"apns-collapse-id": collapse}, "payload": {"aps": aps(payload)}},
+        "webpush": {"headers": {"Topic": collapse}, "notification": {"tag": collapse}},
     }
     return msgspec.json.encode({"message": message})
+
+
+def _android(payload: PushPayload, collapse: str) -> dict[str, Any]:
+    found = {"tag": collapse, "sound": payload.sound, "notification_count": payload.badge}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _result(answer: Answer, token: str, now: datetime) -> TokenResult:
@@ -132,7 +141,8 @@ def _outcome(status: int, code: str, error: dict[str, Any]) -> Outcome:
         return "dead_token"
     if status == 400 and code == "INVALID_ARGUMENT" and "message.token" in _violations(error):
         return "dead_token"
-    if status == 401:
+    # What concerns our account or project concerns every push.
+    if status in (401, 403, 404):
         return "auth"
     return "permanent" if 400 <= status < 500 and status != 429 else "retry"
 

@@ -1,12 +1,13 @@
 """One HTTP/2 connection to a provider, shared by all threads.
 
-The connection lives on a thread of its own: httpx multiplexes requests of one event loop, but its HTTP/2 state must
-not be touched by several threads at once.
+The connection lives on a thread of its own, with an event loop: its HTTP/2 state must not be touched by several threads
+at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import weakref
 from collections.abc import Mapping
@@ -17,12 +18,10 @@ import httpx
 from postroad.errors import ConfigurationError
 from postroad.notifications.senders.addresses import Provider
 from postroad.notifications.senders.answers import Answer
+from postroad.notifications.senders.connection import Connection, Refused, Unheard
 from postroad.notifications.senders.silence import THREAD_NAME, silence_libraries
 
-# Below the 350 seconds after which the network forgets idle connections without a word.
-_IDLE_SECONDS: Final = 300.0
-_MOST_BYTES: Final = 65_536
-_PLAIN: Final = {"accept-encoding": "identity"}
+_PLAIN: Final = (("accept-encoding", "identity"),)
 
 
 class Wire:
@@ -61,10 +60,15 @@ class Wire:
 class _Call:
     """One post: its thread waits for the answer, which the line tells once."""
 
-    __slots__ = ("_answer", "_told", "is_late")
+    connection: Connection
+    exchange: asyncio.Task[Answer]
+    timer: asyncio.TimerHandle
 
-    def __init__(self) -> None:
+    def __init__(self, url: httpx.URL, headers: Mapping[str, str], content: bytes) -> None:
+        self.url, self.headers, self.content = url, [*_PLAIN, *headers.items()], content
+        self.begun_at = 0.0
         self.is_late = False
+        self.was_refused = False
         self._answer = _unheard("Closed")
         self._told = threading.Lock()
         self._told.acquire()
@@ -85,9 +89,9 @@ class _Line:
         self._provider = provider
         self._timeout = timeout
         self._loop = asyncio.new_event_loop()
-        self._transport = self._opened()
-        self._under_way: set[asyncio.Task[Answer]] = set()
-        self._given_up: set[httpx.AsyncHTTPTransport] = set()
+        self._numbers = itertools.count(1)
+        self._connection = self._opened()
+        self._given_up: set[Connection] = set()
         self._stopped = False
         self._guard = threading.Lock()
         self._thread = threading.Thread(target=self._work, name=THREAD_NAME, daemon=True)
@@ -95,13 +99,12 @@ class _Line:
         self._thread.start()
 
     def run(self, path: str, headers: Mapping[str, str], content: bytes) -> Answer:
-        request = httpx.Request("POST", self._provider.base_url + path, headers={**_PLAIN, **headers}, content=content)
-        call = _Call()
+        call = _Call(httpx.URL(self._provider.base_url + path), headers, content)
         # Under the guard, so that nothing is handed to a loop that has been told to stop and would never answer.
         with self._guard:
             if self._stopped:
                 return _unheard("Closed")
-            self._loop.call_soon_threadsafe(self._begin, call, request)
+            self._loop.call_soon_threadsafe(self._begin, call)
         return call.wait()
 
     def close(self) -> None:
@@ -113,56 +116,70 @@ class _Line:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _begin(self, call: _Call, request: httpx.Request) -> None:
-        transport, under_way = self._transport, self._under_way
-        exchange = self._loop.create_task(_exchange(transport, request))
-        under_way.add(exchange)
+    def _begin(self, call: _Call) -> None:
+        call.begun_at = self._loop.time()
+        call.timer = self._loop.call_later(self._timeout, self._is_late, call)
+        self._send(call)
 
-        def late() -> None:
-            call.is_late = True
-            exchange.cancel()
+    def _send(self, call: _Call) -> None:
+        if not self._connection.is_usable(self._loop.time()):
+            self._give_up(self._connection)
+        call.connection = self._connection
+        call.exchange = self._loop.create_task(call.connection.post(call.url, call.headers, call.content))
+        call.exchange.add_done_callback(lambda done: self._ended(call, done))
 
-        def ended(done: asyncio.Task[Answer]) -> None:
-            timer.cancel()
-            under_way.discard(done)
-            answer = self._answer(done, transport, under_way)
-            if call.is_late and answer.status is None:
-                # The connection may be dead; what else is under way on it has its own time.
-                self._give_up(transport)
-                answer = _unheard("Timeout")
-            call.tell(answer)
+    def _is_late(self, call: _Call) -> None:
+        call.is_late = True
+        call.exchange.cancel()
 
-        timer = self._loop.call_later(self._timeout, late)
-        exchange.add_done_callback(ended)
+    def _ended(self, call: _Call, done: asyncio.Task[Answer]) -> None:
+        answer = self._answer(call, done)
+        if answer is None:
+            self._send(call)
+            return
+        call.timer.cancel()
+        call.tell(answer)
 
-    def _answer(
-        self, done: asyncio.Task[Answer], transport: httpx.AsyncHTTPTransport, others: set[asyncio.Task[Answer]]
-    ) -> Answer:
+    def _answer(self, call: _Call, done: asyncio.Task[Answer]) -> Answer | None:
+        """What is to be told; None when the provider never began with it and is asked once more."""
         try:
             return done.result()
         except asyncio.CancelledError:
-            return _unheard("Closed" if self._stopped else "ConnectionLost")
+            why = "Closed" if self._stopped else "Timeout"
+        except Refused:
+            if not call.was_refused:
+                call.was_refused = True
+                return None
+            why = "GoAway"
+        except Unheard as error:
+            why = str(error)
         except Exception as error:
-            if not isinstance(error, httpx.HTTPError) or isinstance(error, httpx.LocalProtocolError):
-                # The provider sent what is no HTTP: nobody hears anything on this connection any more.
-                self._give_up(transport)
-                for other in others:
-                    other.cancel()
-            return _unheard(type(error).__name__)
+            why = type(error).__name__
+            self._give_up(call.connection)
+        if call.is_late:
+            # The connection may be dead; what else is under way on it has its own time.
+            self._give_up(call.connection)
+        return _unheard(why, self._lost_with(call))
 
-    def _give_up(self, transport: httpx.AsyncHTTPTransport) -> None:
+    def _lost_with(self, call: _Call) -> int | None:
+        """The connection that was lost with the call; a timeout is a loss when nothing else was heard meanwhile."""
+        connection = call.connection
+        is_silent = call.is_late and connection.heard_at < call.begun_at
+        return connection.number if connection.is_established and (connection.is_lost or is_silent) else None
+
+    def _give_up(self, connection: Connection) -> None:
         """Use another connection from now on, and close this one when nothing can be under way on it any more."""
-        if transport is self._transport:
-            self._transport, self._under_way = self._opened(), set()
-            self._given_up.add(transport)
-            self._loop.call_later(self._timeout, self._forget, transport)
+        if connection is self._connection:
+            self._connection = self._opened()
+            self._given_up.add(connection)
+            self._loop.call_later(self._timeout, self._forget, connection)
 
-    def _forget(self, transport: httpx.AsyncHTTPTransport) -> None:
-        task = self._loop.create_task(transport.aclose())
-        task.add_done_callback(lambda done: self._given_up.discard(transport))
+    def _forget(self, connection: Connection) -> None:
+        task = self._loop.create_task(connection.close())
+        task.add_done_callback(lambda done: self._given_up.discard(connection))
 
-    def _opened(self) -> httpx.AsyncHTTPTransport:
-        return self._provider.transport(limits=httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS))
+    def _opened(self) -> Connection:
+        return Connection(self._provider, next(self._numbers), self._give_up)
 
     def _work(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -177,22 +194,9 @@ class _Line:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        opened = {self._transport, *self._given_up}
-        await asyncio.gather(*(transport.aclose() for transport in opened), return_exceptions=True)
+        opened = {self._connection, *self._given_up}
+        await asyncio.gather(*(connection.close() for connection in opened), return_exceptions=True)
 
 
-async def _exchange(transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> Answer:
-    response = await transport.handle_async_request(request)
-    try:
-        body = b""
-        async for chunk in response.aiter_raw():
-            body += chunk
-            if len(body) > _MOST_BYTES:
-                break
-        return Answer(response.status_code, response.headers, body[:_MOST_BYTES])
-    finally:
-        await response.aclose()
-
-
-def _unheard(why: str) -> Answer:
-    return Answer(None, {}, b"", why)
+def _unheard(why: str, lost_connection: int | None = None) -> Answer:
+    return Answer(None, {}, b"", why, lost_connection)
