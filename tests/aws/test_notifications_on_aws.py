@@ -101,9 +101,9 @@ def test_an_idle_worker_polls_for_twenty_seconds_and_gives_back_what_comes_durin
     aws.sqs.meta.events.register("before-call.sqs.ReceiveMessage", note, unique_id="polls")
     try:
         running.start()
-        eventually(lambda: len(polls) == 1, 60)
+        eventually(lambda: len(polls) == 1)
         stop.set()
-        eventually(lambda: worker.loops["offline"].intake._stopping, 60)
+        eventually(lambda: worker.loops["offline"].intake._stopping)
         queue.send([OutgoingMessage(missed("m1").to_json())])
         running.join(60)
     finally:

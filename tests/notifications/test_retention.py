@@ -139,7 +139,7 @@ def test_a_running_worker_deletes_what_is_old(backend: Backend, tmp_path: Path, 
         running = threading.Thread(target=worker_for(backend, store).run, args=(stop,))
         running.start()
         try:
-            eventually(lambda: count(store, "offline_messages") == 0, 60)
+            eventually(lambda: count(store, "offline_messages") == 0)
         finally:
             stop.set()
             running.join()
