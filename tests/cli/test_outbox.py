@@ -24,6 +24,7 @@ from postroad import OutgoingMessage, QueueSpec, SendResult, connect
 from postroad.errors import RowRejected
 from postroad.operations import AuditLog
 from postroad.outbox import AesGcmCipher, DispatcherConfig, DomainEvent, Outbox, OutboxDispatcher
+from postroad.outbox.schema import SCHEMA_VERSION
 
 DSN = "sqlite:///app.db"
 TOPIC = "events-transfers.fifo"
@@ -64,8 +65,8 @@ def record(outbox: Outbox) -> Callable[..., str]:
 
 
 def test_init_makes_the_tables_and_may_be_repeated(postroad: Postroad) -> None:
-    assert postroad("outbox", "init", "--dsn", DSN, "--json").document == {"version": 1}
-    assert postroad("outbox", "init", "--dsn", DSN).out == "the outbox has version 1\n"
+    assert postroad("outbox", "init", "--dsn", DSN, "--json").document == {"version": SCHEMA_VERSION}
+    assert postroad("outbox", "init", "--dsn", DSN).out == f"the outbox has version {SCHEMA_VERSION}\n"
 
 
 def test_the_sql_of_init_can_be_read_before_it_runs(postroad: Postroad) -> None:

@@ -37,19 +37,19 @@ SELECT coalesce(max(extract(epoch FROM clock_timestamp() - activity.xact_start))
 _DEAD_TUPLES: Final = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE schemaname = ? AND relname = ?"
 
 _KEYS: Final = """
-SELECT head.tenant, head.lane, head.rows, {place} FROM (
-  SELECT coalesce(tenant, '') AS tenant, lane, min(seq) AS seq, count(*) AS rows FROM {outbox}
-   WHERE state NOT IN ('SENT', 'SKIPPED') AND {holds} GROUP BY coalesce(tenant, ''), lane
-) AS head JOIN {outbox} AS o
-  ON coalesce(o.tenant, '') = head.tenant AND o.lane = head.lane AND o.seq = head.seq
- WHERE o.state NOT IN ('SENT', 'SKIPPED') AND (? = 0 OR o.state <> 'PENDING' OR o.next_attempt > {now})
+SELECT o.key_tenant, o.lane, o.of_key, {place} FROM (
+  SELECT *, coalesce(tenant, '') AS key_tenant, row_number() OVER (PARTITION BY coalesce(tenant, ''), lane ORDER BY seq)
+         AS place_in_key, count(*) OVER (PARTITION BY coalesce(tenant, ''), lane) AS of_key
+    FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED') AND {holds}
+) AS o
+ WHERE o.place_in_key = 1 AND (? = 0 OR o.state <> 'PENDING' OR o.next_attempt > {now})
  ORDER BY o.seq LIMIT ?
 """
 _ONE: Final = "SELECT coalesce(o.tenant, ''), o.lane, {place} FROM {outbox} AS o WHERE o.event_id = ?"
 _HEAD: Final = """
 SELECT {place} FROM {outbox} AS o
- WHERE o.state NOT IN ('SENT', 'SKIPPED') AND coalesce(o.tenant, '') = ? AND o.lane = ? AND {holds}
- ORDER BY o.seq LIMIT 1
+ WHERE o.state NOT IN ('SENT', 'SKIPPED') AND o.held IN (0, 1, 2) AND coalesce(o.tenant, '') = ? AND o.lane = ?
+   AND {holds} ORDER BY o.seq LIMIT 1
 """
 _ALL: Final = 2**31 - 1
 

@@ -48,6 +48,10 @@ class PostgresDispatchStore:
             sql.CLAIM, limit=limit, leaving=leaving, tenant=after.tenant, lane=after.lane, deep=after == FIRST_KEY,
             skip=self._policy == "skip", owner=self._owner, lease=self._lease,
         )  # fmt: skip
+        *_, stuck, held_by = found[-1] if found else (None, None)
+        if stuck:
+            self._change(sql.HOLD, ids=stuck, held_by=held_by)
+            found.pop()
         kept, cut_off = contiguous(_placed(*row) for row in found)
         if cut_off:
             self.settle([given_back(row) for row in cut_off])
@@ -70,9 +74,6 @@ class PostgresDispatchStore:
 
     def tell_target(self, error: str | None, *, pause: float = 0.0) -> None:
         self._change(sql.TELL_TARGET, error=error, pause=pause)
-
-    def set_aside(self) -> int:
-        return self._change(sql.SET_ASIDE)
 
     def gauges(self) -> Gauges:
         with self._database.reading() as session:
@@ -114,7 +115,7 @@ class PostgresDispatchStore:
             self._change(sql.NOTE_GAPS, ids=_array(failed))
         if failed and self._policy == "park":
             self._change(sql.PARK, ids=_array(failed))
-            self.set_aside()
+            self._change(sql.SET_ASIDE, ids=_array(failed))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -146,9 +147,10 @@ class PostgresDispatchStore:
 
 def _placed(
     tenant: str, lane: str, seq: int, place: int, row_id: str, payload: str, attempts: int, redrives: int, token: int,
-    gap: Sequence[str] | None,
+    gap: Sequence[str] | None, waited: bool, *_: object,
 ) -> tuple[int, ClaimedRow]:  # fmt: skip
-    return place, ClaimedRow(row_id, Key(tenant, lane), seq, payload, attempts, redrives, token, tuple(gap or ()))
+    key, gaps = Key(tenant, lane), tuple(gap or ())
+    return place, ClaimedRow(row_id, key, seq, payload, attempts, redrives, token, gaps, waited)
 
 
 def _ids_and_tokens(rows: Sequence[ClaimedRow]) -> dict[str, str]:

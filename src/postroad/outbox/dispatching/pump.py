@@ -95,8 +95,6 @@ class Pump:
         rows = self._claim(allowed) if allowed else []
         self._saw_all = len(rows) < allowed
         self._look_at = self._next_look(now, full=len(rows) == self._config.batch)
-        if self._config.policy == "park" and len(rows) < allowed:
-            self._store.set_aside()
         if rows:
             self._plan.add(rows, until=now + self._config.lease)
             self._counts["claimed"] += len(rows)
@@ -164,7 +162,8 @@ class Pump:
         full = len(rows) == limit
         # Where there is much to do, dispatchers that began together go apart, so as not to walk over each other's keys.
         self._leaving = int(self._chance() * limit * _SPREAD) if full and self._after == FIRST_KEY else 0
-        self._after = rows[-1].key if full else FIRST_KEY
+        walked = [row.key for row in rows if not row.waited]
+        self._after = walked[-1] if full and walked else FIRST_KEY
         return rows
 
     def _start_calls(self) -> None:

@@ -35,6 +35,8 @@ class ClaimedRow(NamedTuple):
     token: int
     gap: tuple[str, ...] = ()
     """Events of the key that this row's message has to name as left out."""
+    waited: bool = False
+    """Whether it was found because its time had come, and not on the walk from key to key."""
 
 
 @dataclass(frozen=True, slots=True)

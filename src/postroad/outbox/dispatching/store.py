@@ -36,10 +36,6 @@ class DispatchStore(Protocol):
         """Let everybody see what is wrong with the target, and for how long it is left alone; None: nothing is."""
         ...
 
-    def set_aside(self) -> int:
-        """Park rows that were added to parked keys; how many."""
-        ...
-
     def gauges(self) -> Gauges:
         """Count, on a connection of its own."""
         ...
