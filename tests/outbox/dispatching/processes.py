@@ -101,9 +101,9 @@ def check_order(published: list[Publication]) -> None:
 
 
 @contextmanager
-def crashing_postgres(directory: Path) -> Iterator[tuple[str, Callable[[], None]]]:
+def crashing_postgres(directory: Path, **settings: str) -> Iterator[tuple[str, Callable[[], None]]]:
     """A database on a server of its own, and what lets the server crash, as a power cut would, and start again."""
-    with running(directory) as server:
+    with running(directory, **settings) as server:
         try:
             with database(server) as dsn:
                 yield dsn, lambda: _pg_ctl(server, "restart", "-m", "immediate", "-w")

@@ -62,7 +62,7 @@ def cost_of_a_look(ground: Ground, dispatcher: OutboxDispatcher, monkeypatch: py
     connect = sqlite3.connect
 
     def traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection = connect(*arguments, **options)
+        connection: sqlite3.Connection = connect(*arguments, **options)
         connection.set_trace_callback(asked.append)
         return connection
 
@@ -170,7 +170,10 @@ def test_a_key_whose_retry_went_through_goes_on_in_order(ground: Ground, dispatc
 
     def fail_once(message: OutgoingMessage) -> Exception | None:
         each = (message.group, number_of(message))
-        return None if each in tried else tried.add(each) or TimeoutError("no answer")
+        if each in tried:
+            return None
+        tried.add(each)
+        return TimeoutError("no answer")
 
     recorder = Recorder(fail=fail_once)
     dispatcher = dispatcher_of(ground.outbox, recorder)

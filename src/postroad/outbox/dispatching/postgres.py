@@ -42,6 +42,7 @@ class PostgresDispatchStore:
                 "dsn: the server is read-only", field="dsn", remedy="Name the primary server, not a replica."
             )
         self._change(sql.SET_POLICY, policy=self._policy)
+        self._rows(sql.SKIP_TOKENS)
 
     def claim(self, limit: int, *, after: Key, leaving: int = 0) -> list[ClaimedRow]:
         found = self._rows(
@@ -98,8 +99,9 @@ class PostgresDispatchStore:
             )
         )  # fmt: skip
         if len(ages) < len(settlements):
-            missing = [each.row for each in settlements if each.row.id not in ages]
-            ages.update(self._rows(sql.SETTLED_BEFORE, **_ids_and_tokens(missing)))
+            missing = [each for each in settlements if each.row.id not in ages]
+            mine = _ids_and_tokens([each.row for each in missing])
+            ages.update(self._rows(sql.SETTLED_BEFORE, **mine, states=_array(each.state for each in missing)))
         return ages
 
     def _has_consequences(self, settlement: Settlement) -> bool:

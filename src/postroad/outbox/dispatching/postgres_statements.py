@@ -1,5 +1,5 @@
 """What a dispatcher says to PostgreSQL. A claim need not wait for the disk (a lease that a crash forgets is only
-claimed again), so it turns that off for itself."""
+claimed again, under a token of its own), so it turns that off for itself."""
 
 from __future__ import annotations
 
@@ -144,11 +144,20 @@ UPDATE {outbox} o
  WHERE o.id = mine.id AND {pending} AND o.lease_token = mine.token AND o.lease_owner = %(owner)s
 RETURNING o.id::text, extract(epoch FROM now() - o.createdat)::float8
 """
-# A settlement whose answer was lost may have been written: then the token is still ours and nobody holds the row.
+# A settlement whose answer was lost may have been written: then the token is still ours, nobody holds the row, and it
+# is in the state that we wanted.
 SETTLED_BEFORE: Final = """
 SELECT o.id::text, extract(epoch FROM now() - o.createdat)::float8
-  FROM {outbox} o JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS mine(id, token) ON o.id = mine.id
- WHERE o.lease_token = mine.token AND o.lease_owner IS NULL
+  FROM {outbox} o JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(states)s::text[]) AS mine(id, token, state)
+    ON o.id = mine.id
+ WHERE o.lease_token = mine.token AND o.lease_owner IS NULL AND o.state = mine.state
+"""
+# Claims do not wait for the disk, so a crash forgets tokens that were given, and the sequence would give them again.
+# Every connection therefore begins with tokens far beyond any that may have been forgotten, and this is on disk before
+# the first of them is used. The lock lets one do it at a time.
+SKIP_TOKENS: Final = """
+SELECT setval('{token}', nextval('{token}') + 4294967296) FROM {meta}
+ WHERE set_config('synchronous_commit', 'on', true) IS NOT NULL FOR UPDATE
 """
 NOTE_GAPS: Final = """
 INSERT INTO {gaps} (tenant, lane, seq, event_id)

@@ -163,7 +163,7 @@ class SQLiteDispatchStore:
         }  # fmt: skip
         if session.connection.execute(self._fill(sql.SETTLE), values).rowcount == 1:
             return True
-        return bool(session.rows(self._fill(sql.SETTLED_BEFORE), (each.row.id, each.row.token)))
+        return bool(session.rows(self._fill(sql.SETTLED_BEFORE), (each.row.id, each.row.token, each.state)))
 
     def _follow_up(self, session: FileSession, settlements: Sequence[Settlement]) -> None:
         for each in settlements:

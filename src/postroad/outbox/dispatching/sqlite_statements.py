@@ -73,7 +73,9 @@ UPDATE {outbox} SET
 WHERE id = :id AND state = 'PENDING' AND lease_token = :token AND lease_owner = :owner
 """
 AGE: Final = "SELECT max((julianday('now') - julianday(createdat)) * 86400, 0) FROM {outbox} WHERE id = ?"
-SETTLED_BEFORE: Final = "SELECT 1 FROM {outbox} WHERE id = ? AND lease_token = ? AND lease_owner IS NULL"
+SETTLED_BEFORE: Final = """
+SELECT 1 FROM {outbox} WHERE id = ? AND lease_token = ? AND lease_owner IS NULL AND state = ?
+"""
 NOTE_GAP: Final = """
 INSERT INTO {gaps} (tenant, lane, seq, event_id)
 SELECT coalesce(tenant, ''), lane, seq, event_id FROM {outbox} WHERE id = ? ON CONFLICT DO NOTHING
