@@ -127,7 +127,7 @@ RENEW: Final = """
 UPDATE {outbox} o SET lease_until = now() + make_interval(secs => %(lease)s)
   FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS mine(id, token)
  WHERE o.id = mine.id AND {pending} AND o.lease_token = mine.token AND o.lease_owner = %(owner)s
-RETURNING o.id::text
+RETURNING o.id::text, o.lease_token
 """
 SETTLE: Final = """
 UPDATE {outbox} o
@@ -142,12 +142,12 @@ UPDATE {outbox} o
   FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(states)s::text[], %(counts)s::boolean[], %(errors)s::text[],
               %(delays)s::float8[]) AS mine(id, token, state, counts, error, delay)
  WHERE o.id = mine.id AND {pending} AND o.lease_token = mine.token AND o.lease_owner = %(owner)s
-RETURNING o.id::text, extract(epoch FROM now() - o.createdat)::float8
+RETURNING o.id::text, o.lease_token, extract(epoch FROM now() - o.createdat)::float8
 """
 # A settlement whose answer was lost may have been written: then the token is still ours, nobody holds the row, and it
 # is in the state that we wanted.
 SETTLED_BEFORE: Final = """
-SELECT o.id::text, extract(epoch FROM now() - o.createdat)::float8
+SELECT o.id::text, o.lease_token, extract(epoch FROM now() - o.createdat)::float8
   FROM {outbox} o JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(states)s::text[]) AS mine(id, token, state)
     ON o.id = mine.id
  WHERE o.lease_token = mine.token AND o.lease_owner IS NULL AND o.state = mine.state

@@ -18,7 +18,7 @@ from postroad.outbox.dispatching.config import DispatcherConfig
 from postroad.outbox.dispatching.planning import Build, Call, Outcome, Plan, Run
 from postroad.outbox.dispatching.publishing import Outlet
 from postroad.outbox.dispatching.report import DispatchReport
-from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Settled, Settlement, given_back, settlement
+from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Lease, Settled, Settlement, given_back, settlement
 from postroad.outbox.dispatching.store import DispatchStore
 from postroad.outbox.dispatching.target import Target
 from postroad.outbox.dispatching.telling import Teller
@@ -126,8 +126,8 @@ class Pump:
         if self._unsettled:
             failpoints.hit("outbox.before_settle")
             settled = self._store.settle(self._unsettled)
-            ours = {each.row.id for each, _ in settled}
-            stale, self._unsettled = [each.row for each in self._unsettled if each.row.id not in ours], []
+            ours = {each.row.lease for each, _ in settled}
+            stale, self._unsettled = [each.row for each in self._unsettled if each.row.lease not in ours], []
             self._look_at, self._saw_all = 0.0, False
             self._note(Outcome(untouched=self._plan.stop({row.key for row in stale})))
             self._tell(settled, len(stale))
@@ -193,16 +193,16 @@ class Pump:
             return
         kept = self._store.renew([row for run in ending for row in run.rows])
         for run in ending:
-            if all(row.id in kept for row in run.rows):
+            if all(row.lease in kept for row in run.rows):
                 run.until = now + self._config.lease
             else:
                 self._lose(run, kept)
 
-    def _lose(self, run: Run, kept: set[str]) -> None:
+    def _lose(self, run: Run, kept: set[Lease]) -> None:
         """Another dispatcher has taken the key over: nothing more of it is ours to publish."""
         rows = self._plan.drop([run])
-        lost = [row for row in rows if row.id not in kept]
-        self._note(Outcome(untouched=[row for row in rows if row.id in kept]))
+        lost = [row for row in rows if row.lease not in kept]
+        self._note(Outcome(untouched=[row for row in rows if row.lease in kept]))
         self._counts["stale"] += len(lost)
         self._teller.tell("outbox_stale", rows=len(lost))
 

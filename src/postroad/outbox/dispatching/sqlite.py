@@ -13,7 +13,7 @@ from postroad.connections.database import Row
 from postroad.outbox.dialects import Words
 from postroad.outbox.dispatching import sqlite_statements as sql
 from postroad.outbox.dispatching.config import Policy
-from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Gauges, Key, Settled, Settlement
+from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Gauges, Key, Lease, Settled, Settlement
 from postroad.outbox.dispatching.wording import spelled_out
 from postroad.outbox.migrating import require
 from postroad.outbox.rows import FAILED, PENDING, SENT
@@ -75,10 +75,10 @@ class SQLiteDispatchStore:
             depth = max(limit // max(len(heads), 1), 1) if after == FIRST_KEY else 1
             return [row for head in heads for row in self._lease_rows(session, head, depth, token)]
 
-    def renew(self, rows: Sequence[ClaimedRow]) -> set[str]:
+    def renew(self, rows: Sequence[ClaimedRow]) -> set[Lease]:
         renew = self._fill(sql.RENEW)
         with self._file.transaction() as session:
-            return {row.id for row in rows if session.change(renew, (self._lease, row.id, row.token, self._owner)) == 1}
+            return {row.lease for row in rows if session.change(renew, (self._lease, *row.lease, self._owner)) == 1}
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         ordered = sorted(settlements, key=lambda each: (each.row.key, each.row.seq))
