@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -60,6 +61,7 @@ def run(
         Literal["block", "park", "skip"], typer.Option(metavar="POLICY", help="A key whose row is given up.")
     ] = "block",
     no_listen: Annotated[bool, typer.Option("--no-listen", help="Poll only.")] = False,
+    keep_sent: Annotated[str, typer.Option(metavar="DURATION", help="How long sent rows are kept, or forever.")] = "7d",
     keyfile: Annotated[Path | None, typer.Option(metavar="F", help="Keys of encrypted payloads.")] = None,
     service: Annotated[str, typer.Option(metavar="S", help="The label of the metrics.")] = "default",
     metrics_port: Annotated[
@@ -85,6 +87,7 @@ def run(
     given = {"lease": lease, "poll": poll, "backoff": backoff}
     config = DispatcherConfig(
         batch=batch, concurrency=concurrency, retry_max=retry_max, policy=policy, listen=not no_listen,
+        keep_sent=None if keep_sent == "forever" else timedelta(seconds=duration(keep_sent)),
         **{name: value for name, value in given.items() if value is not None},
     )  # fmt: skip
     registry = CollectorRegistry()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal
 
 from postroad.errors import ConfigurationError
@@ -32,6 +33,8 @@ class DispatcherConfig:
     """What becomes of a key when one of its rows can not be published."""
     publish_batch: int = 10
     target_pause: float = 5.0
+    keep_sent: timedelta | None = timedelta(days=7)
+    """How long rows that were sent or skipped are kept; None keeps them until somebody runs `prune`."""
 
     def __post_init__(self) -> None:
         for name, most in _COUNTS.items():
@@ -43,6 +46,10 @@ class DispatcherConfig:
         object.__setattr__(self, "backoff", tuple(self.backoff))
         if not isinstance(self.listen, bool):
             raise _refused("listen", self.listen, "true or false")
+        if self.keep_sent is not None and not (
+            isinstance(self.keep_sent, timedelta) and self.keep_sent >= timedelta(0)
+        ):
+            raise _refused("keep_sent", self.keep_sent, "a timedelta of 0 or more, or None")
         if self.policy not in _POLICIES:
             raise _refused("policy", self.policy, f"one of {', '.join(_POLICIES)}")
 

@@ -12,15 +12,17 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from postroad.errors import ConfigurationError, PostroadError
+from postroad.outbox.dialects import Words
 from postroad.outbox.dispatching.config import DispatcherConfig
 from postroad.outbox.dispatching.metrics import OutboxMetrics
 from postroad.outbox.dispatching.opening import Dispatchable, store_for, waker_for
 from postroad.outbox.dispatching.publishing import Outlet, Publisher, Sender
-from postroad.outbox.dispatching.pump import Pump
+from postroad.outbox.dispatching.pump import PRUNE_BATCH, Pump
 from postroad.outbox.dispatching.rendering import Render, Renderer
 from postroad.outbox.dispatching.report import DispatchReport
 from postroad.outbox.dispatching.telling import Teller
 from postroad.outbox.dispatching.verdicts import described
+from postroad.outbox.pruning import prune_batch
 from postroad.queues.stopping import stopped_by_sigterm
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ class OutboxDispatcher:
         renderer = Renderer(max_bytes=outbox.max_bytes, decrypt=outbox.opened, render=render)
         self._pump = Pump(
             self._store, Outlet(publisher), renderer.message, config,
-            teller=self._teller, observe=self._metrics.observe,
+            teller=self._teller, observe=self._metrics.observe, prune=self._pruning(),
         )  # fmt: skip
         self._working = threading.Lock()
         self._stopping = threading.Event()
@@ -75,6 +77,7 @@ class OutboxDispatcher:
         with self._at_work():
             self._pump.look()
             self._finish(_STOP_SECONDS)
+            self._pump.prune()
             return self._pump.take_report()
 
     def drain(self, timeout: float = 30.0, *, stop: threading.Event | None = None) -> DispatchReport:
@@ -112,6 +115,13 @@ class OutboxDispatcher:
         self._pump.wake()
         if self._thread is not None:
             self._thread.join(timeout + _LONGEST_WAIT)
+
+    def _pruning(self) -> Callable[[], int] | None:
+        older_than = self.config.keep_sent
+        if older_than is None:
+            return None
+        words = Words(self._outbox.names, self._outbox.dialect)
+        return lambda: prune_batch(self._outbox.database, words, older_than=older_than, batch=PRUNE_BATCH)
 
     def _run(self, stop: threading.Event | None = None) -> DispatchReport:
         def told_to_stop() -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from postroad import failpoints
+from postroad.errors import NotPermitted
 from postroad.outbox.dispatching.calling import Callers
 from postroad.outbox.dispatching.config import DispatcherConfig
 from postroad.outbox.dispatching.planning import Build, Call, Outcome, Plan, Run
@@ -22,13 +23,15 @@ from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Lease, Settl
 from postroad.outbox.dispatching.store import DispatchStore
 from postroad.outbox.dispatching.target import Target
 from postroad.outbox.dispatching.telling import Teller
-from postroad.outbox.dispatching.verdicts import Verdict, judge
+from postroad.outbox.dispatching.verdicts import Verdict, described, judge
 
 Landed = tuple[Call, list[Verdict]]
 _LINGER = 0.01
 """How long the outcome of a call waits for those of others, to be written with them."""
 _SPREAD = 10
 """Over how many batches of keys dispatchers spread that began together."""
+PRUNE_BATCH = 500
+_PRUNE_EVERY, _PRUNE_AGAIN = 60.0, 0.1
 _SECOND_LOOK = 0.025
 """Of many commits within ten milliseconds one wakes us; by then the others are there, too."""
 
@@ -45,11 +48,13 @@ class Pump:
         *,
         teller: Teller,
         observe: Callable[[float], None],
+        prune: Callable[[], int] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._store, self._outlet, self._config, self._teller = store, outlet, config, teller
         self._observe, self._monotonic, self._chance = observe, monotonic, chance
+        self._prune, self._prune_at = prune, 0.0
         self._plan = Plan(build, publish_batch=config.publish_batch, atomic=outlet.atomic)
         self._callers = Callers(config.concurrency)
         self._landed: SimpleQueue[Landed | None] = SimpleQueue()
@@ -109,6 +114,24 @@ class Pump:
         if looking and not self._plan.ready and self._monotonic() >= self._look_at:
             self.look()
             self._start_calls()
+        if looking:
+            self.prune()
+
+    def prune(self) -> None:
+        """Delete a batch of what is done and old, once a minute, or soon again where there is more.
+
+        Dispatchers that share an outbox each do so: where one has just pruned, another finds nothing, by one look at
+        an index, and rows that one is deleting are passed over by the others.
+        """
+        if self._prune is None or self._monotonic() < self._prune_at:
+            return
+        try:
+            pruned = self._prune()
+        except NotPermitted as error:
+            self._prune = None
+            self._teller.tell("outbox_prune_refused", error=described(error))
+            return
+        self._prune_at = self._monotonic() + (_PRUNE_AGAIN if pruned == PRUNE_BATCH else _PRUNE_EVERY)
 
     def wait(self, most_seconds: float, *, looking: bool) -> None:
         """Take in what comes until there is something to do; once something has come, whatever is there already."""
