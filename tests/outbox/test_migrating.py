@@ -152,6 +152,44 @@ def test_the_printed_sql_does_what_init_does(postgres_dsn: str, tmp_path: Path) 
         outbox.close()
 
 
+def test_the_printed_sql_is_part_of_the_transaction_that_runs_it(postgres_dsn: str, tmp_path: Path) -> None:
+    with psycopg.connect(postgres_dsn) as connection:
+        connection.execute("CREATE TABLE mine (id int)")
+        connection.execute(Outbox.postgres().init_sql().encode())
+        connection.rollback()
+        assert connection.execute("SELECT to_regclass('mine'), to_regclass('outbox')").fetchall() == [(None, None)]
+    with closing(sqlite3.connect(tmp_path / "app.db")) as file:
+        file.executescript(f"BEGIN; CREATE TABLE mine (id int); {Outbox.sqlite().init_sql()} ROLLBACK;")
+        assert file.execute("SELECT name FROM sqlite_master").fetchall() == []
+
+
+def test_the_printed_sql_adopts_the_seeds_rows_outside_of_a_transaction_too(postgres_dsn: str) -> None:
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute(SEED_TABLE)
+        connection.execute(SEED_ROW)
+        connection.execute(SEED_ROW)
+
+        # psql runs what it reads statement by statement.
+        for statement in _statements(Outbox.postgres().init_sql()):
+            connection.execute(statement.encode())
+
+        assert connection.execute("SELECT seq, lane FROM outbox ORDER BY seq").fetchall() == [
+            (1, "tr_test_123"),
+            (2, "tr_test_123"),
+        ]
+
+
+def _statements(script: str) -> list[str]:
+    """The statements of a script, in which functions stand between dollars."""
+    found, pending = [], ""
+    for part in script.split(";"):
+        pending += part + ";"
+        if pending.count("$$") % 2 == 0:
+            found.append(pending)
+            pending = ""
+    return [statement for statement in found if statement.strip(" ;\n")]
+
+
 def test_tables_of_an_earlier_version_are_migrated_with_their_rows(
     postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

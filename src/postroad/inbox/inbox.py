@@ -12,11 +12,18 @@ from typing import Any, Self
 from uuid import UUID
 
 from postroad import failpoints
-from postroad.connections.callers import Caller, Dialect, in_transaction, lacks_tables, marked
+from postroad.connections.callers import Caller, Dialect, in_transaction, is_deadlock, lacks_tables, marked
 from postroad.connections.database import Database
 from postroad.connections.identifiers import check_identifier
 from postroad.connections.opening import dialect_of, file_database, path_of, postgres_database
-from postroad.errors import ConfigurationError, InvalidInput, NotInTransaction, PostroadError, SchemaMismatch
+from postroad.errors import (
+    ConfigurationError,
+    DeadlockDetected,
+    InvalidInput,
+    NotInTransaction,
+    PostroadError,
+    SchemaMismatch,
+)
 from postroad.events.wrapping import as_uuid
 from postroad.inbox.effects import Effect
 from postroad.inbox.records import REMEDY, Key, Records
@@ -43,10 +50,7 @@ class Inbox:
         check_identifier(table, "table", most=_LONGEST_TABLE)
         if schema is not None:
             check_identifier(schema, "schema")
-        if retention is not None and not (isinstance(retention, timedelta) and retention > timedelta(0)):
-            raise ConfigurationError(
-                f"retention: {retention!r} is not a timedelta above zero, nor None", field="retention"
-            )
+        _check_retention(retention)
         self.retention = retention
         self._dialect = dialect
         self._database = database
@@ -141,6 +145,8 @@ class Inbox:
         except Exception as error:
             if lacks_tables(error):
                 raise SchemaMismatch("the tables of the inbox are missing", remedy=REMEDY) from error
+            if is_deadlock(error):
+                raise DeadlockDetected("another transaction waits for what this one handles") from error
             raise
         return first
 
@@ -250,6 +256,11 @@ def _checked_consumer(name: object) -> str:
     if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_CONSUMER or not name.isprintable():
         raise InvalidInput(f"consumer: {name!r} is not 1 to {_LONGEST_CONSUMER} printable characters", field="consumer")
     return name
+
+
+def _check_retention(retention: object) -> None:
+    if retention is not None and not (isinstance(retention, timedelta) and retention > timedelta(0)):
+        raise ConfigurationError(f"retention: {retention!r} is not a timedelta above zero, nor None", field="retention")
 
 
 def _checked_lease(seconds: object) -> float:

@@ -46,10 +46,7 @@ class DispatcherConfig:
         object.__setattr__(self, "backoff", tuple(self.backoff))
         if not isinstance(self.listen, bool):
             raise _refused("listen", self.listen, "true or false")
-        if self.keep_sent is not None and not (
-            isinstance(self.keep_sent, timedelta) and self.keep_sent >= timedelta(0)
-        ):
-            raise _refused("keep_sent", self.keep_sent, "a timedelta of 0 or more, or None")
+        _check_kept("keep_sent", self.keep_sent)
         if self.policy not in _POLICIES:
             raise _refused("policy", self.policy, f"one of {', '.join(_POLICIES)}")
 
@@ -72,6 +69,11 @@ def _check_seconds(name: str, value: object, *, above_zero: bool) -> None:
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     if not 0 <= number <= _MOST_SECONDS or (above_zero and number == 0):
         raise _refused(name, value, "a number above 0" if above_zero else "a number of 0 or more")
+
+
+def _check_kept(name: str, value: object) -> None:
+    if value is not None and not (isinstance(value, timedelta) and value >= timedelta(0)):
+        raise _refused(name, value, "a timedelta of 0 or more, or None")
 
 
 def _check_backoff(backoff: object) -> None:

@@ -33,7 +33,8 @@ _SPREAD = 10
 PRUNE_BATCH = 500
 _PRUNE_EVERY, _PRUNE_AGAIN = 60.0, 0.1
 _SECOND_LOOK = 0.025
-"""Of many commits within ten milliseconds one wakes us; by then the others are there, too."""
+"""Of many commits within ten milliseconds one wakes us; by then the others are there, too. Those that take longer to
+reach the disk are found by further looks, each after twice the time, until polling takes over."""
 
 
 class Pump:
@@ -65,7 +66,7 @@ class Pump:
         self._after = FIRST_KEY
         self._leaving = 0
         self._look_at = 0.0
-        self._look_again_at = 0.0
+        self._pace = config.poll
         self._saw_all = False
         self._counts: Counter[str] = Counter()
         self.target = Target(store, teller, first_pause=config.target_pause)
@@ -175,7 +176,8 @@ class Pump:
             return now
         if self.target.paused and self.target.probes_at > now:
             return self.target.probes_at
-        return self._look_again_at if self._look_again_at > now else now + self._config.poll
+        pace, self._pace = self._pace, min(self._pace * 2, self._config.poll)
+        return now + pace
 
     def _claim(self, limit: int) -> list[ClaimedRow]:
         """Go on behind the last key, then from the first, so that no key waits for those before it."""
@@ -244,7 +246,7 @@ class Pump:
 
     def _take_in(self, landed: Landed | None) -> None:
         if landed is None:
-            self._look_at, self._look_again_at = 0.0, self._monotonic() + _SECOND_LOOK
+            self._look_at, self._pace = 0.0, min(_SECOND_LOOK, self._config.poll)
             return
         call, verdicts = landed
         self._in_calls -= 1

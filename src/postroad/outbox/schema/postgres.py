@@ -141,8 +141,8 @@ END $$;
 CREATE OR REPLACE TRIGGER {table}_fill BEFORE INSERT ON {outbox} FOR EACH ROW EXECUTE FUNCTION {fill}();
 """
 # A NOTIFY holds a lock of the whole server until its commit is on disk, so of many commits within ten milliseconds one
-# notifies, and who is woken looks again after that time. {wake} holds the millisecond of the last one; a dispatcher
-# that is about to wait sets it to 1. It is decided at the commit (the trigger is deferred), not where the row is added.
+# notifies, and who is woken looks again after that time. It is decided at the commit (the trigger is deferred), not
+# where the row is added.
 _TELL: Final = """
 CREATE OR REPLACE FUNCTION {tell}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -163,8 +163,7 @@ CREATE CONSTRAINT TRIGGER {table}_tell AFTER INSERT ON {outbox} DEFERRABLE INITI
 """
 # The seed's rows keep their order; of rows with one event id the first has it, the others go by their row's id.
 _ADOPT: Final = """
-CREATE TEMPORARY TABLE postroad_adopted ON COMMIT DROP AS SELECT * FROM {outbox} WHERE seq IS NULL;
-DELETE FROM {outbox} WHERE seq IS NULL;
+WITH postroad_adopted AS (DELETE FROM {outbox} WHERE seq IS NULL RETURNING *)
 INSERT INTO {outbox} (id, eventtype, payload, state, attempts, lasterror, next_attempt, createdat, updatedat, event_id)
 SELECT id, eventtype, payload, state, attempts, lasterror, next_attempt, createdat, updatedat,
        CASE WHEN row_number() OVER (PARTITION BY ({read}(payload)).event_id ORDER BY createdat, id) > 1
@@ -221,5 +220,31 @@ ALTER TABLE {outbox} SET (
   autovacuum_analyze_scale_factor = 0.1
 );
 """
-STEPS: Final = (_TABLE + _COLUMNS + _BESIDE + _READ + _FILL + _ADOPT + _INDEXES + _TELL + _UPKEEP, _HOLD)
+# Only somebody who will look again may keep commits from notifying: what the trigger itself writes into {wake} stays
+# when its commit fails, and would silence others. So a dispatcher that was woken writes there until when commits need
+# not notify, and looks again after that. Its numbers are even, and hold for a minute. Where no dispatcher listens
+# nothing can be missed, and the trigger itself sees to it that of many commits within ten milliseconds one notifies.
+_TELL_LISTENERS: Final = """
+CREATE OR REPLACE FUNCTION {tell}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+  moment pg_catalog.int8 := pg_catalog.int8(
+    pg_catalog.float8mul(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()), 1000));
+  written pg_catalog.int8 := coalesce(pg_catalog.pg_sequence_last_value('{wake}'::pg_catalog.regclass), 1);
+  gone pg_catalog.int8 := pg_catalog.int8mi(moment, written);
+BEGIN
+  IF pg_catalog.int8eq(pg_catalog.int8and(written, 1), 0) AND pg_catalog.int8lt(gone, 60000) THEN
+    IF pg_catalog.int8ge(gone, 0) OR pg_catalog.int8lt(gone, -100) THEN
+      PERFORM pg_catalog.pg_notify('postroad_outbox', '{table}');
+    END IF;
+  ELSIF pg_catalog.int8ge(gone, 10) OR pg_catalog.int8lt(gone, 0) THEN
+    PERFORM pg_catalog.setval('{wake}'::pg_catalog.regclass, pg_catalog.int8or(moment, 1));
+    PERFORM pg_catalog.pg_notify('postroad_outbox', '{table}');
+  END IF;
+  RETURN NULL;
+END $$;
+"""
+STEPS: Final = (
+    _TABLE + _COLUMNS + _BESIDE + _READ + _FILL + _ADOPT + _INDEXES + _TELL + _UPKEEP,
+    _HOLD + _TELL_LISTENERS,
+)
 """Step n brings a database from version n to n + 1; steps are only ever added."""
