@@ -170,15 +170,15 @@ def test_transactions_that_take_keys_in_crossing_order_are_told_of_the_deadlock_
         waiting = run.submit(outbox.add, one, crossing)
         until(lambda: is_waiting(on_postgres))
 
-        raised = []
+        raised: list[BaseException] = []
         try:
             again = an_event(key={"transferId": "a"})
             outbox.add(two, again) if verb == "add" else outbox.add_many(two, [again])
         except DeadlockDetected as error:
             raised.append(error)
         two.rollback()
-        if waiting.exception() is not None:
-            raised.append(waiting.exception())
+        if (error_of_other := waiting.exception()) is not None:
+            raised.append(error_of_other)
 
         [lost] = raised
         assert isinstance(lost, DeadlockDetected)

@@ -22,10 +22,18 @@ SELECT count(*), {age} FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED') AND 
 """
 _PARKED: Final = "SELECT count(*) FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED') AND state = 'PARKED'"
 _DEAD: Final = "SELECT count(*) FROM {outbox} WHERE state NOT IN ('PENDING', 'PARKED', 'SENT', 'SKIPPED')"
+# Rows that are done grow without bound, so they are counted up to a number only, and estimated from there on: by the
+# size that PostgreSQL keeps of their index, or by the numbers of SQLite's rows, of which prune takes the lowest.
 _DONE: Final = """
 SELECT count(CASE WHEN state = 'SENT' THEN 1 END), count(CASE WHEN state = 'SKIPPED' THEN 1 END)
-  FROM {outbox} WHERE state IN ('SENT', 'SKIPPED')
+  FROM (SELECT state FROM {outbox} WHERE state IN ('SENT', 'SKIPPED') LIMIT ?) AS done
 """
+_DONE_IN_ALL: Final = {
+    "postgresql": "SELECT reltuples FROM pg_class WHERE oid = to_regclass('{schema}.{table}_done')",
+    "sqlite": "SELECT (SELECT max(rowid) FROM {outbox}) - (SELECT min(rowid) FROM {outbox}) + 1"
+    " - (SELECT count(*) FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED'))",
+}
+_MOST_COUNTED: Final = 100_000
 _META: Final = "SELECT target_error, policy = 'skip' FROM {meta}"
 _OPEN_TRANSACTIONS: Final = """
 SELECT coalesce(max(extract(epoch FROM clock_timestamp() - activity.xact_start)), 0)
@@ -99,7 +107,7 @@ class Looking:
         """How much there is of everything."""
         with self._database.reading() as session:
             pending, age = session.rows(self._words(_PENDING))[0]
-            sent, skipped = session.rows(self._words(_DONE))[0]
+            sent, skipped = self._done(session)
             return OutboxStatus(
                 pending=pending,
                 sent=sent,
@@ -112,6 +120,14 @@ class Looking:
                 target_error=session.rows(self._words(_META))[0][0],
                 dead_tuples=self._dead_tuples(session),
             )
+
+    def _done(self, session: Session) -> tuple[int, int]:
+        """How many rows were sent and skipped; an estimate where there are more than 100,000."""
+        sent, skipped = session.rows(self._words(_DONE), (_MOST_COUNTED,))[0]
+        if sent + skipped < _MOST_COUNTED:
+            return sent, skipped
+        in_all = int(session.rows(self._words(_DONE_IN_ALL[self._words.dialect]))[0][0])
+        return sent * max(in_all, _MOST_COUNTED) // _MOST_COUNTED, skipped * max(in_all, _MOST_COUNTED) // _MOST_COUNTED
 
     def _seq(self, session: Session, event_id: EventId | None) -> int:
         found = [] if event_id is None else session.rows(self._words(_SEQ), (stored_id(event_id),))

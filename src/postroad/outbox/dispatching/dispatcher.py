@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _STOP_SECONDS = 20.0
 _LONGEST_WAIT = 0.1
 """How long a caller's stop event may be set before it is seen."""
+_HEALTHY_SECONDS = 60.0
 _RECONNECT = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -65,12 +66,18 @@ class OutboxDispatcher:
         self._thread: threading.Thread | None = None
         self._connected = False
         self._running = False
+        self._turned_at = 0.0
         self._stop_seconds = _STOP_SECONDS
 
     @property
     def ready(self) -> bool:
         """Whether it runs, the database answers and the target takes messages."""
         return self._running and self._connected and not self._pump.target.paused
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it goes on: it does not run, or its thread did something within the last minute."""
+        return not self._running or time.monotonic() - self._turned_at < _HEALTHY_SECONDS
 
     def run_once(self) -> DispatchReport:
         """One pass: claim, publish, settle."""
@@ -128,6 +135,7 @@ class OutboxDispatcher:
             return self._stopping.is_set() or (stop is not None and stop.is_set())
 
         with self._at_work(), self._woken():
+            self._turned_at = time.monotonic()
             self._running = True
             self._teller.tell("outbox_started")
             try:
@@ -177,6 +185,7 @@ class OutboxDispatcher:
 
     def _undeterred(self, step: Callable[[], None], give_up: Callable[[], bool]) -> None:
         """Take a step; when the database fails, connect anew until it answers or there is no point any more."""
+        self._turned_at = time.monotonic()
         try:
             step()
         except PostroadError as error:
@@ -187,6 +196,7 @@ class OutboxDispatcher:
     def _reconnect(self, give_up: Callable[[], bool]) -> None:
         failures = 0
         while not give_up():
+            self._turned_at = time.monotonic()
             self._stopping.wait(_RECONNECT[min(failures, len(_RECONNECT) - 1)])
             failures += 1
             with suppress(PostroadError):
