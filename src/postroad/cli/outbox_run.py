@@ -152,8 +152,11 @@ def _served(dispatcher: OutboxDispatcher, registry: CollectorRegistry, host: str
     """Answer /metrics, /health (it works) and /ready (the database answers and the target takes messages)."""
     from prometheus_client import make_wsgi_app
 
-    answers = {"/health": ("healthy", lambda: dispatcher.healthy), "/ready": ("ready", lambda: dispatcher.ready)}
-    metrics: Any = make_wsgi_app(registry)  # type: ignore[no-untyped-call]
+    answers: dict[str, tuple[str, Callable[[], bool]]] = {
+        "/health": ("healthy", lambda: dispatcher.healthy),
+        "/ready": ("ready", lambda: dispatcher.ready),
+    }
+    metrics = make_wsgi_app(registry)
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] not in answers:
