@@ -117,8 +117,8 @@ def beside_a_big_key(rows: Callable[[Load], int]) -> Open:
 def _left(dsn: str) -> int:
     with psycopg.connect(dsn, autocommit=True) as connection:
         found = connection.execute(
-            "SELECT count(*) FROM outbox WHERE state NOT IN ('SENT', 'SKIPPED') AND coalesce(tenant, '') = 'tnt_1' "
-            "AND lane >= 'small_' AND lane < 'small_~'"
+            "SELECT count(*) FROM outbox WHERE state NOT IN ('SENT', 'SKIPPED') AND held = 0 "
+            "AND coalesce(tenant, '') = 'tnt_1' AND lane >= 'small_' AND lane < 'small_~'"
         ).fetchone()
     return int(found[0]) if found else 0
 

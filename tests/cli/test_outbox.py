@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -24,6 +25,7 @@ from postroad import OutgoingMessage, QueueSpec, SendResult, connect
 from postroad.errors import RowRejected
 from postroad.operations import AuditLog
 from postroad.outbox import AesGcmCipher, DispatcherConfig, DomainEvent, Outbox, OutboxDispatcher
+from postroad.outbox.schema import SCHEMA_VERSION
 
 DSN = "sqlite:///app.db"
 TOPIC = "events-transfers.fifo"
@@ -64,8 +66,8 @@ def record(outbox: Outbox) -> Callable[..., str]:
 
 
 def test_init_makes_the_tables_and_may_be_repeated(postroad: Postroad) -> None:
-    assert postroad("outbox", "init", "--dsn", DSN, "--json").document == {"version": 1}
-    assert postroad("outbox", "init", "--dsn", DSN).out == "the outbox has version 1\n"
+    assert postroad("outbox", "init", "--dsn", DSN, "--json").document == {"version": SCHEMA_VERSION}
+    assert postroad("outbox", "init", "--dsn", DSN).out == f"the outbox has version {SCHEMA_VERSION}\n"
 
 
 def test_the_sql_of_init_can_be_read_before_it_runs(postroad: Postroad) -> None:
@@ -406,6 +408,57 @@ def test_a_running_dispatcher_shows_its_metrics_and_stops_clean(
     assert 'event_outbox_backlog{service="cts"} 0.0' in shown
     assert process.returncode == 0
     assert json.loads(out)["sent"] == 1
+
+
+def test_a_running_dispatcher_tells_how_it_is_on_the_address_it_was_given(
+    outbox: Outbox, record: Callable[..., str], free_port: int
+) -> None:
+    arguments = ["outbox", "run", "--topic", TOPIC, "--url", "sqlite:///events.db", "--dsn", DSN, "--poll", "0.1"]
+    place = ["--metrics-host", "0.0.0.0", "--metrics-port", str(free_port)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "postroad", *arguments, *place],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"},
+    )  # fmt: skip
+    # Every address of 127.0.0.0/8 is this machine's, and only one that listens everywhere answers on another one.
+    address = f"http://127.0.0.2:{free_port}"
+    try:
+        _until(lambda: _answer(f"{address}/ready") == (200, {"status": "ok"}))
+        assert _answer(f"{address}/health") == (200, {"status": "ok"})
+        with urlopen(f"{address}/metrics", timeout=10) as answer:
+            assert b"event_outbox_backlog" in answer.read()
+        with sqlite3.connect(DSN.removeprefix("sqlite:///")) as file:
+            file.execute("ALTER TABLE outbox RENAME TO gone")
+        file.close()
+        _until(lambda: _answer(f"{address}/ready") == (503, {"status": "not ready"}))
+        assert _answer(f"{address}/health") == (200, {"status": "ok"})
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert process.returncode == 0
+
+
+def _answer(url: str) -> tuple[int, object]:
+    """The status and the document; 0 where nobody answers yet."""
+    try:
+        with urlopen(url, timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as refused:
+        with refused:
+            return refused.code, json.load(refused)
+    except OSError:
+        return 0, None
+
+
+def test_an_address_that_is_not_of_this_machine_is_refused(postroad: Postroad, outbox: Outbox, free_port: int) -> None:
+    place = ["--metrics-host", "192.0.2.1", "--metrics-port", str(free_port)]
+
+    done = postroad("outbox", "run", "--topic", TOPIC, "--url", "sqlite:///events.db", "--dsn", DSN, *place, "--once")
+
+    assert done.code == 2
+    assert "metrics_port" in done.err
 
 
 def _until(holds: Callable[[], bool]) -> None:

@@ -85,6 +85,26 @@ def test_a_stop_lets_the_handler_end_and_gives_back_the_rest_at_once(ground: Gro
     assert (queue.stats().visible, queue.stats().in_flight) == (2, 0)
 
 
+@pytest.mark.parametrize("retention", [timedelta(days=30), None])
+def test_a_consumer_forgets_what_is_older_than_the_retention_where_there_is_one(
+    ground: Ground, queue: Queue, retention: timedelta | None
+) -> None:
+    old = [event(f"old_{n}") for n in range(1_100)]
+    with ground.inbox.transaction() as connection:
+        for each in old:
+            ground.inbox.first_time(connection, "ledger", each.event_id)
+    ground.rows("UPDATE inbox SET processedat = '2000-01-01T00:00:00.000Z'")
+    with Inbox.open(ground.dsn, retention=retention) as inbox:
+        consumer = Consumer(queue, posting(ground), name="ledger", inbox=inbox)
+
+        with started(consumer):
+            send(queue, event("tr_1"))
+            left = 1 if retention else 1_101
+            eventually(lambda: ground.times("tr_1") == 1 and ground.rows("SELECT count(*) FROM inbox") == [(left,)])
+
+        assert inbox.prune() == 0
+
+
 def test_run_ends_when_its_event_is_set(ground: Ground, queue: Queue) -> None:
     stop = threading.Event()
     send(queue, event("tr_1"))

@@ -49,6 +49,22 @@ def test_the_status_counts_rows_by_state(ground: Ground) -> None:
     assert status.target_error == "AccessDenied"
 
 
+def test_rows_that_are_done_are_counted_up_to_a_number_and_estimated_from_there_on(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroad.outbox.looking._MOST_COUNTED", 10)
+    with ground.connection() as connection:
+        ground.outbox.add_many(connection, [an_event() for _ in range(50)])
+        connection.commit()
+    ground.run("UPDATE outbox SET state = 'SENT' WHERE seq <= 40")
+    if ground.on_postgres:
+        ground.run("ANALYZE outbox")
+
+    status = ground.outbox.status()
+
+    assert (status.pending, status.sent, status.skipped) == (10, 40, 0)
+
+
 def test_the_oldest_pending_row_is_aged_by_when_it_was_recorded(ground: Ground) -> None:
     old, sent = ground.add(), ground.add()
     ground.set(old, createdat="2020-01-01T00:00:00.000Z")

@@ -10,12 +10,15 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from prometheus_client import CollectorRegistry
+from tests.outbox.dispatching.publishers import Recorder
 from tests.outbox.grounds import Ground, an_event, postgres_ground
 
 from postroad import QueueSpec, connect
 from postroad.errors import ConfigurationError, SchemaMismatch, Unavailable
 from postroad.inbox import Inbox
-from postroad.outbox import Outbox
+from postroad.outbox import Outbox, OutboxDispatcher
+from postroad.outbox.schema import SCHEMA_VERSION
 
 SEED_TABLE = """
 CREATE TABLE IF NOT EXISTS outbox (
@@ -55,7 +58,7 @@ CREATE TABLE outbox (
 def test_init_may_be_run_as_often_as_one_likes(ground: Ground) -> None:
     ground.add()
 
-    assert [ground.outbox.init(), ground.outbox.init()] == [1, 1]
+    assert [ground.outbox.init(), ground.outbox.init()] == [SCHEMA_VERSION] * 2
     assert ground.count() == 1
     ground.outbox.require_schema()
 
@@ -67,7 +70,7 @@ def test_many_may_run_init_at_once(postgres_dsn: str, tmp_path: Path) -> None:
         with ThreadPoolExecutor(4) as threads:
             versions = list(threads.map(Outbox.init, outboxes))
 
-        assert versions == [1, 1, 1, 1]
+        assert versions == [SCHEMA_VERSION] * 4
         for outbox in outboxes:
             outbox.close()
 
@@ -144,8 +147,72 @@ def test_the_printed_sql_does_what_init_does(postgres_dsn: str, tmp_path: Path) 
 
     for outbox in (on_postgres, on_sqlite):
         outbox.require_schema()
-        assert outbox.init() == 1
+        assert outbox.init() == SCHEMA_VERSION
         assert outbox.status().pending == 0
+        outbox.close()
+
+
+def test_the_printed_sql_is_part_of_the_transaction_that_runs_it(postgres_dsn: str, tmp_path: Path) -> None:
+    with psycopg.connect(postgres_dsn) as connection:
+        connection.execute("CREATE TABLE mine (id int)")
+        connection.execute(Outbox.postgres().init_sql().encode())
+        connection.rollback()
+        assert connection.execute("SELECT to_regclass('mine'), to_regclass('outbox')").fetchall() == [(None, None)]
+    with closing(sqlite3.connect(tmp_path / "app.db")) as file:
+        file.executescript(f"BEGIN; CREATE TABLE mine (id int); {Outbox.sqlite().init_sql()} ROLLBACK;")
+        assert file.execute("SELECT name FROM sqlite_master").fetchall() == []
+
+
+def test_the_printed_sql_adopts_the_seeds_rows_outside_of_a_transaction_too(postgres_dsn: str) -> None:
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute(SEED_TABLE)
+        connection.execute(SEED_ROW)
+        connection.execute(SEED_ROW)
+
+        # psql runs what it reads statement by statement.
+        for statement in _statements(Outbox.postgres().init_sql()):
+            connection.execute(statement.encode())
+
+        assert connection.execute("SELECT seq, lane FROM outbox ORDER BY seq").fetchall() == [
+            (1, "tr_test_123"),
+            (2, "tr_test_123"),
+        ]
+
+
+def _statements(script: str) -> list[str]:
+    """The statements of a script, in which functions stand between dollars."""
+    found, pending = [], ""
+    for part in script.split(";"):
+        pending += part + ";"
+        if pending.count("$$") % 2 == 0:
+            found.append(pending)
+            pending = ""
+    return [statement for statement in found if statement.strip(" ;\n")]
+
+
+def test_tables_of_an_earlier_version_are_migrated_with_their_rows(
+    postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for dsn in (postgres_dsn, f"sqlite:///{tmp_path / 'app.db'}"):
+        outbox = Outbox.open(dsn)
+        with monkeypatch.context() as earlier:
+            earlier.setattr("postroad.outbox.migrating.SCHEMA_VERSION", 1)
+            assert outbox.init() == 1
+        ground = Ground(outbox=outbox, dsn=dsn)
+        failed = ground.add(payload={"n": 1})
+        ground.add(payload={"n": 2})
+        ground.set(failed, state="FAILED")
+        with pytest.raises(SchemaMismatch, match="of version 1"):
+            outbox.require_schema()
+
+        assert outbox.init() == SCHEMA_VERSION
+
+        recorder = Recorder()
+        dispatcher = OutboxDispatcher(outbox, recorder, metrics=CollectorRegistry())
+        assert dispatcher.drain().sent == 0
+        outbox.redrive([failed.event_id], by="ops", reason="repaired")
+        assert dispatcher.drain().sent == 2
+        assert recorder.numbers() == [1, 2]
         outbox.close()
 
 

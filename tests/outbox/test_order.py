@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import psycopg
+import pytest
 from tests.outbox.grounds import Ground, an_event
 from tests.waiting import eventually
 
+from postroad.errors import DeadlockDetected
 from postroad.outbox import Outbox
 
 INSERT = "INSERT INTO outbox (id, eventtype, payload) VALUES (%s, 't', %s)"
@@ -145,3 +147,47 @@ def test_outboxes_of_one_database_do_not_wait_for_each_other(on_postgres: Ground
 
         two.commit()
     other.close()
+
+
+@pytest.mark.parametrize("verb", ["add", "add_many"])
+def test_transactions_that_take_keys_in_crossing_order_are_told_of_the_deadlock_and_its_remedy(
+    on_postgres: Ground, verb: str
+) -> None:
+    outbox = on_postgres.outbox
+    a, b = an_event(key={"transferId": "a"}), an_event(key={"transferId": "b"})
+    with psycopg.connect(on_postgres.dsn) as one, psycopg.connect(on_postgres.dsn) as two, ThreadPoolExecutor() as run:
+        outbox.add(one, a)
+        outbox.add(two, b)
+        crossing = an_event(key={"transferId": "b"})
+        waiting = run.submit(outbox.add, one, crossing)
+        eventually(lambda: is_waiting(on_postgres))
+
+        raised: list[BaseException] = []
+        try:
+            again = an_event(key={"transferId": "a"})
+            outbox.add(two, again) if verb == "add" else outbox.add_many(two, [again])
+        except DeadlockDetected as error:
+            raised.append(error)
+        two.rollback()
+        if (error_of_other := waiting.exception()) is not None:
+            raised.append(error_of_other)
+
+        [lost] = raised
+        assert isinstance(lost, DeadlockDetected)
+        assert "add_many" in lost.remedy
+        assert isinstance(lost.__cause__, psycopg.errors.DeadlockDetected)
+
+
+def test_add_many_in_crossing_order_does_not_deadlock(on_postgres: Ground) -> None:
+    keys = [{"transferId": f"k{n}"} for n in range(20)]
+
+    def add_often(order: list[dict[str, str]]) -> None:
+        with psycopg.connect(on_postgres.dsn) as connection:
+            for _ in range(20):
+                on_postgres.outbox.add_many(connection, [an_event(key=key) for key in order])
+                connection.commit()
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(add_often, [keys, keys[::-1]]))
+
+    assert on_postgres.count() == 800

@@ -13,6 +13,7 @@ from tests.outbox.grounds import Ground, an_event
 
 from postroad.errors import ConfigurationError
 from postroad.outbox import Outbox
+from postroad.outbox.schema import SCHEMA_VERSION
 
 UNREADABLE = [
     "{}",
@@ -143,5 +144,5 @@ def test_every_way_to_make_an_outbox_names_its_options(make: Callable[..., Outbo
 def test_on_sqlite_a_schema_means_nothing(tmp_path: Path) -> None:
     outbox = Outbox.open(f"sqlite:///{tmp_path / 'app.db'}", schema="shop")
 
-    assert outbox.init() == 1
+    assert outbox.init() == SCHEMA_VERSION
     outbox.close()

@@ -166,16 +166,19 @@ def test_a_producer_may_record_and_nothing_else(on_postgres: Ground, roles: dict
     assert on_postgres.count() == 3
 
 
-def test_a_dispatcher_may_read_and_update_but_not_delete(on_postgres: Ground, roles: dict[str, str]) -> None:
+def test_a_dispatcher_may_read_update_and_prune_but_not_write_the_audit(
+    on_postgres: Ground, roles: dict[str, str]
+) -> None:
     on_postgres.add()
     with psycopg.connect(on_postgres.dsn) as connection:
         connection.execute(f'SET ROLE "{roles["dispatcher"]}"')
         connection.execute("UPDATE outbox SET lease_token = nextval('outbox_token'), state = 'SENT'")
         connection.execute("SELECT setval('outbox_wake', 1), policy FROM outbox_meta")
         connection.execute("DELETE FROM outbox_gaps")
+        connection.execute("DELETE FROM outbox")
         connection.commit()
         with pytest.raises(pg.InsufficientPrivilege):
-            connection.execute("DELETE FROM outbox")
+            connection.execute("INSERT INTO outbox_audit (actor) VALUES ('x')")
 
 
 def test_an_operator_may_prune_and_write_the_audit(on_postgres: Ground, roles: dict[str, str]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
+import msgspec
 import typer
 
 from postroad.cli.call import Call
@@ -23,6 +26,8 @@ from postroad.signals import stopped_by_signals
 from postroad.telemetry import configure_logs, get_logger
 
 if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
     from prometheus_client import CollectorRegistry
 
     from postroad.outbox import DispatchReport, OutboxDispatcher
@@ -68,11 +73,16 @@ def run(
         Literal["block", "park", "skip"], typer.Option(metavar="POLICY", help="A key whose row is given up.")
     ] = "block",
     no_listen: Annotated[bool, typer.Option("--no-listen", help="Poll only.")] = False,
+    keep_sent: Annotated[str, typer.Option(metavar="DURATION", help="How long sent rows are kept, or forever.")] = "7d",
     keyfile: Annotated[Path | None, typer.Option(metavar="F", help="Keys of encrypted payloads.")] = None,
     service: Annotated[str, typer.Option(metavar="S", help="The label of the metrics.")] = "default",
     metrics_port: Annotated[
-        int | None, typer.Option(min=1, max=65_535, metavar="P", help="Serve metrics on this port of localhost.")
+        int | None,
+        typer.Option(min=1, max=65_535, metavar="P", help="Serve /metrics, /health and /ready on this port."),
     ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(metavar="HOST", help="The address of that port; 0.0.0.0 is every interface.")
+    ] = "127.0.0.1",
     cloudwatch: Annotated[bool, typer.Option("--cloudwatch", help="Send the metrics to CloudWatch.")] = False,
     create_topic: Annotated[bool, typer.Option("--create-topic", help="Make the topic when it is missing.")] = False,
     once: Annotated[bool, typer.Option("--once", help="One pass.")] = False,
@@ -93,6 +103,7 @@ def run(
     given = {"lease": lease, "poll": poll, "backoff": backoff}
     config = DispatcherConfig(
         batch=batch, concurrency=concurrency, retry_max=retry_max, policy=policy, listen=not no_listen,
+        keep_sent=None if keep_sent == "forever" else timedelta(seconds=duration(keep_sent)),
         **{name: value for name, value in given.items() if value is not None},
     )  # fmt: skip
     registry = CollectorRegistry()
@@ -103,7 +114,8 @@ def run(
         topic_named(name, settings, create=create_topic) as target,
     ):
         dispatcher = OutboxDispatcher(outbox, target, config, service=service, metrics=registry)
-        with _shown(registry, metrics_port, reported_from), stopped_by_signals() as stop:
+        shown = _shown(dispatcher, registry, (metrics_host, metrics_port), reported_from)
+        with shown, stopped_by_signals() as stop:
             report = _dispatch(dispatcher, stop, once=once, drain=drain)
     write_json(asdict(report))
 
@@ -150,33 +162,68 @@ def _dispatch(dispatcher: OutboxDispatcher, stop: threading.Event, *, once: bool
 
 
 @contextmanager
-def _shown(registry: CollectorRegistry, port: int | None, reported_from: str | None) -> Iterator[None]:
+def _shown(
+    dispatcher: OutboxDispatcher, registry: CollectorRegistry, at: tuple[str, int | None], reported_from: str | None
+) -> Iterator[None]:
     """Let Prometheus and CloudWatch see the metrics while the block runs."""
     with ExitStack() as stack:
+        host, port = at
         if port is not None:
-            stack.enter_context(_served(registry, port))
+            stack.enter_context(_served(dispatcher, registry, host, port))
         if reported_from is not None:
             stack.enter_context(_reported(registry, reported_from))
         yield
 
 
 @contextmanager
-def _served(registry: CollectorRegistry, port: int) -> Iterator[None]:
-    from prometheus_client import start_http_server
+def _served(dispatcher: OutboxDispatcher, registry: CollectorRegistry, host: str, port: int) -> Iterator[None]:
+    """Answer /metrics, /health (it works) and /ready (the database answers and the target takes messages)."""
+    from prometheus_client import make_wsgi_app
 
-    try:
-        server, thread = start_http_server(port, "127.0.0.1", registry)
-    except OSError as error:
-        raise ConfigurationError(
-            f"metrics_port: {port} cannot be opened: {error.strerror}", field="metrics_port",
-            remedy="Choose a free port.",
-        ) from error  # fmt: skip
+    answers: dict[str, tuple[str, Callable[[], bool]]] = {
+        "/health": ("healthy", lambda: dispatcher.healthy),
+        "/ready": ("ready", lambda: dispatcher.ready),
+    }
+    metrics = make_wsgi_app(registry)
+
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] not in answers:
+            return cast("Iterable[bytes]", metrics(environ, start_response))
+        word, holds = answers[environ["PATH_INFO"]]
+        well = holds()
+        start_response("200 OK" if well else "503 Service Unavailable", [("Content-Type", "application/json")])
+        return [msgspec.json.encode({"status": "ok" if well else f"not {word}"})]
+
+    server = _server(host, port, app)
+    thread = threading.Thread(target=server.serve_forever, name="postroad-outbox-metrics", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _server(host: str, port: int, app: Any) -> WSGIServer:
+    from socketserver import ThreadingMixIn
+    from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+    class Server(ThreadingMixIn, WSGIServer):
+        daemon_threads = True
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    class Quiet(WSGIRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            """Requests are no news."""
+
+    try:
+        return make_server(host.strip("[]"), port, app, Server, Quiet)
+    except OSError as error:
+        raise ConfigurationError(
+            f"metrics_port: {port} of {host} cannot be opened: {error.strerror or error}", field="metrics_port",
+            remedy="Choose a free port, and a --metrics-host that is an address of this machine.",
+        ) from error  # fmt: skip
 
 
 @contextmanager

@@ -20,6 +20,7 @@ Row = tuple[Any, ...]
 ACCEPTED = "psycopg Connection, SQLAlchemy Connection or Session, Django's connection, sqlite3.Connection"
 _IDLE, _IN_ERROR = 0, 3
 _NO_TABLES = ("42P01", "42703", "3F000")
+_DEADLOCK = "40P01"
 _NO_TABLES_OF_SQLITE = ("no such table", "no such column")
 
 
@@ -72,6 +73,15 @@ def lacks_tables(error: BaseException | None) -> bool:
     if state in _NO_TABLES or str(error).startswith(_NO_TABLES_OF_SQLITE):
         return True
     return lacks_tables(getattr(error, "orig", None) or error.__cause__)
+
+
+def is_deadlock(error: BaseException | None) -> bool:
+    """Whether a driver, or a library around it, says that PostgreSQL ended the statement to break a deadlock."""
+    if error is None:
+        return False
+    if _DEADLOCK in (getattr(error, "sqlstate", None), getattr(error, "pgcode", None)):
+        return True
+    return is_deadlock(getattr(error, "orig", None) or error.__cause__)
 
 
 @lru_cache(maxsize=512)

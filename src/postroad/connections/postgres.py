@@ -19,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from postroad.connections.database import Row
 from postroad.errors import (
     ConfigurationError,
+    DeadlockDetected,
     NotPermitted,
     OutcomeUnknown,
     PostroadError,
@@ -110,6 +111,8 @@ class PostgresDatabase:
             )
         if isinstance(error, pg.InsufficientPrivilege):
             return NotPermitted(f"PostgreSQL: {_text(error)}", remedy="See `postroad outbox grants`.")
+        if isinstance(error, pg.DeadlockDetected):
+            return DeadlockDetected(f"PostgreSQL: {_text(error)}")
         if isinstance(error, pg.DiskFull):
             return StorageFull(f"PostgreSQL: {_text(error)}")
         return Unavailable(f"PostgreSQL: {_text(error)}")

@@ -67,6 +67,7 @@
     │   ├── Unavailable           it surely had no effect
     │   │   ├── NotPermitted      the credentials do not allow it
     │   │   ├── Throttled         too much at this rate
+    │   │   ├── DeadlockDetected  two transactions waited for each other; this one lost
     │   │   └── CircuitOpenError  not tried, because too much failed before
     │   ├── SendFailed            a queue did not take a message
     │   ├── OutcomeUnknown        it may have had its effect; repeat it under the same id
@@ -98,7 +99,7 @@ from postroad.errors.jobs import InvalidJob
 from postroad.errors.journal import EventTooLarge, InvalidEvent, InvalidQuery, OverflowMismatch
 from postroad.errors.notifications import InvalidNotification, SendFailed
 from postroad.errors.operations import PurgeRunning, RedriveRunning
-from postroad.errors.outbox import DuplicateEvent, NotInTransaction, NotRedrivable, Undecryptable
+from postroad.errors.outbox import DeadlockDetected, DuplicateEvent, NotInTransaction, NotRedrivable, Undecryptable
 from postroad.errors.refusals import (
     AmbiguousSource,
     ConfigurationError,
@@ -176,6 +177,7 @@ __all__ = [
     "Conflict",
     "ConsentRequired",
     "DeadlineExceeded",
+    "DeadlockDetected",
     "DuplicateEvent",
     "DuplicateInProgress",
     "EventTooLarge",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from postroad.errors.root import PostroadError
-from postroad.errors.transport import RowRejected
+from postroad.errors.transport import RowRejected, Unavailable
 
 
 class NotInTransaction(PostroadError):
@@ -20,6 +20,17 @@ class DuplicateEvent(PostroadError):
     slug = "duplicate-event"
     status = 409
     remedy = "Nothing was added and the transaction goes on; leave it, or give the event an id of its own."
+
+
+class DeadlockDetected(Unavailable):
+    """Two transactions that record events of several keys in different orders waited for each other; this one lost."""
+
+    slug = "deadlock-detected"
+    status = 409
+    remedy = (
+        "Roll back and run the transaction again. To avoid it, record all of its events with one `add_many`, which "
+        "takes the keys in a fixed order, or call `add` in the sorted order of the keys."
+    )
 
 
 class NotRedrivable(PostroadError):

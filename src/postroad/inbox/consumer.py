@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from postroad.clock import SYSTEM_CLOCK
-from postroad.errors import ConfigurationError, TransportError
+from postroad.errors import ConfigurationError, PostroadError, TransportError
 from postroad.events import DomainEvent
 from postroad.inbox.applying import Application, InDatabase, OnUnknown, Outside
 from postroad.inbox.choosing import choose
@@ -44,6 +44,7 @@ _LONGEST_COVER = 43_200.0
 # How long one receive waits: briefly where that costs nothing, so that a stop is noticed soon.
 _SHORT_WAIT, _LONG_WAIT = 0.5, 10.0
 _COUNT_DEAD_SECONDS = 30.0
+_PRUNE_BATCH, _PRUNE_EVERY, _PRUNE_AGAIN = 500, 60.0, 0.1
 
 
 class Consumer:
@@ -75,6 +76,7 @@ class Consumer:
         self.name = name
         self._queue, self._inbox, self._concurrency = queue, inbox, concurrency
         self._dead_letters, self._count_dead_at = dead_letters, 0.0
+        self._prune_at = 0.0
         self._visibility = queue.traits.visibility
         self._teller = Teller(name, queue.name, service)
         self._timing = Timing(queue.name, self._visibility)
@@ -148,6 +150,7 @@ class Consumer:
             shift.wait_until_idle()
         finally:
             shift.stop(timeout=0.0)
+        self._prune_inbox()
         return shift.report()
 
     def run(self, stop: threading.Event | None = None) -> None:
@@ -205,6 +208,19 @@ class Consumer:
         if self._dead_letters is not None and time.monotonic() >= self._count_dead_at:
             self._count_dead_at = time.monotonic() + _COUNT_DEAD_SECONDS
             self._teller.count_dead_letters(self._dead_letters)
+        self._prune_inbox()
+
+    def _prune_inbox(self) -> None:
+        """Forget a batch of what is older than the retention, once a minute, or soon again where there is more."""
+        if not self._inbox.owns_connections or time.monotonic() < self._prune_at:
+            return
+        pruned = 0
+        try:
+            pruned = self._inbox.prune_batch(_PRUNE_BATCH)
+        except PostroadError as error:
+            # It has another minute; what keeps handlers from the database is seen where they use it.
+            self._teller.prune_failed(error)
+        self._prune_at = time.monotonic() + (_PRUNE_AGAIN if pruned == _PRUNE_BATCH else _PRUNE_EVERY)
 
     def _refuse_wrong_tables(self) -> None:
         if self._inbox.owns_connections:

@@ -12,11 +12,18 @@ from typing import Any, Self
 from uuid import UUID
 
 from postroad import failpoints
-from postroad.connections.callers import Caller, Dialect, in_transaction, lacks_tables, marked
+from postroad.connections.callers import Caller, Dialect, in_transaction, is_deadlock, lacks_tables, marked
 from postroad.connections.database import Database
 from postroad.connections.identifiers import check_identifier
 from postroad.connections.opening import dialect_of, file_database, path_of, postgres_database
-from postroad.errors import ConfigurationError, InvalidInput, NotInTransaction, PostroadError, SchemaMismatch
+from postroad.errors import (
+    ConfigurationError,
+    DeadlockDetected,
+    InvalidInput,
+    NotInTransaction,
+    PostroadError,
+    SchemaMismatch,
+)
 from postroad.events.wrapping import as_uuid
 from postroad.inbox.effects import Effect
 from postroad.inbox.records import REMEDY, Key, Records
@@ -32,13 +39,18 @@ class Inbox:
     """Remembers events by consumer and id. `first_time` writes on the caller's connection, all else on its own."""
 
     def __init__(
-        self, dialect: Dialect, database: Database | None, *, table: str, schema: str | None, retention: timedelta
+        self,
+        dialect: Dialect,
+        database: Database | None,
+        *,
+        table: str,
+        schema: str | None,
+        retention: timedelta | None,
     ) -> None:
         check_identifier(table, "table", most=_LONGEST_TABLE)
         if schema is not None:
             check_identifier(schema, "schema")
-        if retention <= timedelta(0):
-            raise ConfigurationError(f"retention: {retention!r} is not a time above zero", field="retention")
+        _check_retention(retention)
         self.retention = retention
         self._dialect = dialect
         self._database = database
@@ -51,7 +63,7 @@ class Inbox:
         *,
         table: str = "inbox",
         schema: str = "public",
-        retention: timedelta = RETENTION,
+        retention: timedelta | None = RETENTION,
     ) -> Self:
         """An inbox on PostgreSQL. Without a DSN it can only be used with connections that callers bring."""
         database = None if dsn is None else postgres_database(dsn, schema_remedy=REMEDY)
@@ -63,7 +75,7 @@ class Inbox:
         path: str | Path | None = None,
         *,
         table: str = "inbox",
-        retention: timedelta = RETENTION,
+        retention: timedelta | None = RETENTION,
     ) -> Self:
         """An inbox in a SQLite file. Without a path it can only be used with connections that callers bring."""
         database = None if path is None else file_database(path, schema_remedy=REMEDY)
@@ -76,7 +88,7 @@ class Inbox:
         *,
         table: str = "inbox",
         schema: str = "public",
-        retention: timedelta = RETENTION,
+        retention: timedelta | None = RETENTION,
     ) -> Self:
         """The inbox at a DSN: `postgresql://…` or `sqlite:///path`; SQLite has no schemas."""
         if dialect_of(dsn) == "sqlite":
@@ -133,6 +145,8 @@ class Inbox:
         except Exception as error:
             if lacks_tables(error):
                 raise SchemaMismatch("the tables of the inbox are missing", remedy=REMEDY) from error
+            if is_deadlock(error):
+                raise DeadlockDetected("another transaction waits for what this one handles") from error
             raise
         return first
 
@@ -182,6 +196,15 @@ class Inbox:
 
     def prune(self, *, batch: int = 1_000) -> int:
         """Remove what was handled longer ago than the retention, in transactions of `batch`; how many there were."""
+        pruned = 0
+        while (removed := self.prune_batch(batch)) == batch:
+            pruned += removed
+        return pruned + removed
+
+    def prune_batch(self, batch: int) -> int:
+        """Remove one batch of it; how many there were. Without a retention nothing is ever removed."""
+        if self.retention is None:
+            return 0
         return self._records().prune(self.retention.total_seconds(), _checked_count(batch, "batch"))
 
     def close(self) -> None:
@@ -233,6 +256,11 @@ def _checked_consumer(name: object) -> str:
     if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_CONSUMER or not name.isprintable():
         raise InvalidInput(f"consumer: {name!r} is not 1 to {_LONGEST_CONSUMER} printable characters", field="consumer")
     return name
+
+
+def _check_retention(retention: object) -> None:
+    if retention is not None and not (isinstance(retention, timedelta) and retention > timedelta(0)):
+        raise ConfigurationError(f"retention: {retention!r} is not a timedelta above zero, nor None", field="retention")
 
 
 def _checked_lease(seconds: object) -> float:

@@ -90,14 +90,9 @@ class Records:
         return found
 
     def prune(self, seconds: float, batch: int) -> int:
-        """Remove what was done so long ago; how many rows."""
-        removed = 0
-        while True:
-            with self.database.transaction() as session:
-                last = session.change(self.sql.prune, (-seconds, batch))
-            removed += last
-            if last < batch:
-                return removed
+        """Remove up to `batch` rows that were done so long ago; how many."""
+        with self.database.transaction() as session:
+            return session.change(self.sql.prune, (-seconds, batch))
 
     def _version(self, session: Session) -> int | None:
         versions = session.rows(self.sql.version)

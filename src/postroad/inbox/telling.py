@@ -98,6 +98,10 @@ class Teller:
         """A lease of an effect could not be renewed."""
         get_logger("inbox").warning("consumer_chore_failed", error=str(error), **self._names)
 
+    def prune_failed(self, error: Exception) -> None:
+        """The inbox could not be pruned; it is tried again in a minute."""
+        get_logger("inbox").warning("consumer_prune_failed", error=str(error), **self._names)
+
     def paused(self, error: Exception) -> None:
         """Nothing is received for a while, because queue or database cannot be reached."""
         get_logger("inbox").warning("consumer_paused", error=str(error), **self._names)

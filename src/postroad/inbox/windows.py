@@ -36,8 +36,10 @@ class Windows:
         return self.queue_retention + self.dead_letter_retention + self.outbox_horizon + self.redrive_delay
 
 
-def check_windows(retention: timedelta, windows: Windows) -> None:
-    """Refuse a retention under which the inbox forgets events that may still come again."""
+def check_windows(retention: timedelta | None, windows: Windows) -> None:
+    """Refuse a retention under which the inbox forgets events that may still come again; None forgets nothing."""
+    if retention is None:
+        return
     kept = retention.total_seconds()
     if kept < windows.required:
         raise ConfigurationError(

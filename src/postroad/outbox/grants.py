@@ -16,13 +16,13 @@ GRANT INSERT ON {outbox} TO "{to}";
 _DISPATCHER: Final = """
 GRANT USAGE ON SCHEMA {schema} TO "{to}";
 GRANT SELECT, UPDATE ON {outbox}, {meta} TO "{to}";
+GRANT DELETE ON {outbox} TO "{to}";
 GRANT SELECT, INSERT, UPDATE, DELETE ON {gaps}, {parked} TO "{to}";
 GRANT USAGE, SELECT, UPDATE ON SEQUENCE {token}, {wake} TO "{to}";
 """
 _OPERATOR: Final = (
     _DISPATCHER
-    + """GRANT DELETE ON {outbox} TO "{to}";
-GRANT SELECT, INSERT ON {audit} TO "{to}";
+    + """GRANT SELECT, INSERT ON {audit} TO "{to}";
 """
 )
 _GRANTS: Final[dict[Role, str]] = {"producer": _PRODUCER, "dispatcher": _DISPATCHER, "operator": _OPERATOR}

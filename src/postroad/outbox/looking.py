@@ -22,10 +22,18 @@ SELECT count(*), {age} FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED') AND 
 """
 _PARKED: Final = "SELECT count(*) FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED') AND state = 'PARKED'"
 _DEAD: Final = "SELECT count(*) FROM {outbox} WHERE state NOT IN ('PENDING', 'PARKED', 'SENT', 'SKIPPED')"
+# Rows that are done grow without bound, so they are counted up to a number only, and estimated from there on: by the
+# size that PostgreSQL keeps of their index, or by the numbers of SQLite's rows, of which prune takes the lowest.
 _DONE: Final = """
 SELECT count(CASE WHEN state = 'SENT' THEN 1 END), count(CASE WHEN state = 'SKIPPED' THEN 1 END)
-  FROM {outbox} WHERE state IN ('SENT', 'SKIPPED')
+  FROM (SELECT state FROM {outbox} WHERE state IN ('SENT', 'SKIPPED') LIMIT ?) AS done
 """
+_DONE_IN_ALL: Final = {
+    "postgresql": "SELECT reltuples FROM pg_class WHERE oid = to_regclass('{schema}.{table}_done')",
+    "sqlite": "SELECT (SELECT max(rowid) FROM {outbox}) - (SELECT min(rowid) FROM {outbox}) + 1"
+    " - (SELECT count(*) FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED'))",
+}
+_MOST_COUNTED: Final = 100_000
 _META: Final = "SELECT target_error, policy = 'skip' FROM {meta}"
 _OPEN_TRANSACTIONS: Final = """
 SELECT coalesce(max(extract(epoch FROM clock_timestamp() - activity.xact_start)), 0)
@@ -37,19 +45,19 @@ SELECT coalesce(max(extract(epoch FROM clock_timestamp() - activity.xact_start))
 _DEAD_TUPLES: Final = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE schemaname = ? AND relname = ?"
 
 _KEYS: Final = """
-SELECT head.tenant, head.lane, head.rows, {place} FROM (
-  SELECT coalesce(tenant, '') AS tenant, lane, min(seq) AS seq, count(*) AS rows FROM {outbox}
-   WHERE state NOT IN ('SENT', 'SKIPPED') AND {holds} GROUP BY coalesce(tenant, ''), lane
-) AS head JOIN {outbox} AS o
-  ON coalesce(o.tenant, '') = head.tenant AND o.lane = head.lane AND o.seq = head.seq
- WHERE o.state NOT IN ('SENT', 'SKIPPED') AND (? = 0 OR o.state <> 'PENDING' OR o.next_attempt > {now})
+SELECT o.key_tenant, o.lane, o.of_key, {place} FROM (
+  SELECT *, coalesce(tenant, '') AS key_tenant, row_number() OVER (PARTITION BY coalesce(tenant, ''), lane ORDER BY seq)
+         AS place_in_key, count(*) OVER (PARTITION BY coalesce(tenant, ''), lane) AS of_key
+    FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED') AND {holds}
+) AS o
+ WHERE o.place_in_key = 1 AND (? = 0 OR o.state <> 'PENDING' OR o.next_attempt > {now})
  ORDER BY o.seq LIMIT ?
 """
 _ONE: Final = "SELECT coalesce(o.tenant, ''), o.lane, {place} FROM {outbox} AS o WHERE o.event_id = ?"
 _HEAD: Final = """
 SELECT {place} FROM {outbox} AS o
- WHERE o.state NOT IN ('SENT', 'SKIPPED') AND coalesce(o.tenant, '') = ? AND o.lane = ? AND {holds}
- ORDER BY o.seq LIMIT 1
+ WHERE o.state NOT IN ('SENT', 'SKIPPED') AND o.held IN (0, 1, 2) AND coalesce(o.tenant, '') = ? AND o.lane = ?
+   AND {holds} ORDER BY o.seq LIMIT 1
 """
 _ALL: Final = 2**31 - 1
 
@@ -99,7 +107,7 @@ class Looking:
         """How much there is of everything."""
         with self._database.reading() as session:
             pending, age = session.rows(self._words(_PENDING))[0]
-            sent, skipped = session.rows(self._words(_DONE))[0]
+            sent, skipped = self._done(session)
             return OutboxStatus(
                 pending=pending,
                 sent=sent,
@@ -112,6 +120,14 @@ class Looking:
                 target_error=session.rows(self._words(_META))[0][0],
                 dead_tuples=self._dead_tuples(session),
             )
+
+    def _done(self, session: Session) -> tuple[int, int]:
+        """How many rows were sent and skipped; an estimate where there are more than 100,000."""
+        sent, skipped = session.rows(self._words(_DONE), (_MOST_COUNTED,))[0]
+        if sent + skipped < _MOST_COUNTED:
+            return sent, skipped
+        in_all = int(session.rows(self._words(_DONE_IN_ALL[self._words.dialect]))[0][0])
+        return sent * max(in_all, _MOST_COUNTED) // _MOST_COUNTED, skipped * max(in_all, _MOST_COUNTED) // _MOST_COUNTED
 
     def _seq(self, session: Session, event_id: EventId | None) -> int:
         found = [] if event_id is None else session.rows(self._words(_SEQ), (stored_id(event_id),))

@@ -60,15 +60,18 @@ def require(database: Database, words: Words) -> None:
 
 
 def script(words: Words) -> str:
-    """The SQL that `init` runs on a database that has never seen it, for those who run SQL by other means."""
+    """The SQL that `init` runs on a database that has never seen it, for those who run SQL by other means.
+
+    It begins and ends no transaction, so that it may be part of one.
+    """
     version = words(_SET_VERSION).strip().replace("?", str(SCHEMA_VERSION)) + ";"
     if words.dialect == "postgresql":
-        return "\n".join(("BEGIN;", words(_LOCK) + ";", *map(words, postgres.STEPS), version, "COMMIT;", ""))
+        return "\n".join((words(_LOCK) + ";", *map(words, postgres.STEPS), version, ""))
     steps = [
         words(";\n".join((before.strip().removesuffix(";"), *columns.values(), after)))
         for before, columns, after in sqlite.STEPS
     ]
-    return "\n".join(("BEGIN IMMEDIATE;", *steps, version, "COMMIT;", ""))
+    return "\n".join((*steps, version, ""))
 
 
 def _version(session: Session, words: Words) -> int:

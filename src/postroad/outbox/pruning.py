@@ -20,14 +20,19 @@ _LONGEST: Final = timedelta(days=365_000)
 
 def prune(database: Database, words: Words, *, older_than: timedelta, batch: int) -> int:
     """Delete rows that were sent or skipped longer ago, each batch in a transaction of its own; how many."""
-    seconds = _seconds(older_than)
     pruned = 0
     while True:
-        with database.transaction() as session:
-            deleted = session.change(words(_PRUNE), (f"{seconds:.3f}", batch))
+        deleted = prune_batch(database, words, older_than=older_than, batch=batch)
         pruned += deleted
         if deleted < batch:
             return pruned
+
+
+def prune_batch(database: Database, words: Words, *, older_than: timedelta, batch: int) -> int:
+    """Delete one batch of them; how many."""
+    seconds = _seconds(older_than)
+    with database.transaction() as session:
+        return session.change(words(_PRUNE), (f"{seconds:.3f}", batch))
 
 
 def _seconds(older_than: object) -> float:

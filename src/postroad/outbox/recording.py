@@ -8,8 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-from postroad.connections.callers import Caller, Dialect, lacks_tables, marked
-from postroad.errors import DuplicateEvent, SchemaMismatch
+from postroad.connections.callers import Caller, Dialect, is_deadlock, lacks_tables, marked
+from postroad.errors import DeadlockDetected, DuplicateEvent, SchemaMismatch
 from postroad.outbox.drafts import Draft
 from postroad.outbox.schema import Names
 
@@ -113,13 +113,19 @@ class Recording:
 
 
 class _Telling:
-    """Turns the driver's error about a missing table into SchemaMismatch; every other one is the caller's to see."""
+    """Names a missing table and a deadlock in Postroad's own errors; every other one is the caller's to see."""
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if kind is not None and issubclass(kind, Exception) and lacks_tables(error):
+        if kind is None or not issubclass(kind, Exception):
+            return
+        if lacks_tables(error):
             raise SchemaMismatch("the tables of the outbox are missing", remedy=_INIT) from error
+        if is_deadlock(error):
+            raise DeadlockDetected(
+                "another transaction waits for a key of this one, and this one for a key of it"
+            ) from error
 
 
 telling_of_missing_tables: Final = _Telling()

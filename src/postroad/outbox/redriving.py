@@ -27,7 +27,8 @@ SELECT {columns} FROM {outbox}
 """
 _OF_PARKED_KEYS: Final = """
 SELECT {columns} FROM {outbox} AS o
- WHERE state NOT IN ('SENT', 'SKIPPED') AND state <> 'PENDING' AND (coalesce(tenant, ''), lane) IN {keys}
+ WHERE state NOT IN ('SENT', 'SKIPPED') AND held IN (0, 1, 2) AND state <> 'PENDING'
+   AND (coalesce(tenant, ''), lane) IN {keys}
    AND EXISTS (SELECT 1 FROM {parked} AS p WHERE p.tenant = coalesce(o.tenant, '') AND p.lane = o.lane)
  ORDER BY seq {for_update}
 """
@@ -36,12 +37,12 @@ INSERT INTO {audit} (actor, action, event_id, reason, before, after)
 SELECT ?, ?, event_id, ?, state, ? FROM {outbox} WHERE event_id IN {among} ORDER BY seq
 """
 _REDRIVE: Final = """
-UPDATE {outbox} SET state = 'PENDING', attempts = 0, next_attempt = {now}, redrives = redrives + 1,
+UPDATE {outbox} SET state = 'PENDING', attempts = 0, next_attempt = {now}, redrives = redrives + 1, held = 0,
        lease_owner = NULL, lease_until = NULL, updatedat = {now}
  WHERE event_id IN {among}
 """
 _UNPARK: Final = """
-UPDATE {outbox} SET state = 'PENDING', next_attempt = {now}, updatedat = {now}
+UPDATE {outbox} SET state = 'PENDING', held = 0, next_attempt = {now}, updatedat = {now}
  WHERE event_id IN {among} AND state = 'PARKED'
 """
 _SKIP: Final = "UPDATE {outbox} SET state = 'SKIPPED', updatedat = {now} WHERE event_id = ?"

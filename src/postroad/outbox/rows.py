@@ -42,6 +42,7 @@ class OutboxStatus:
 
     pending: int
     sent: int
+    """Rows that are still kept; estimated, as `skipped` is, where more than 100,000 are done."""
     failed: int
     """FAILED rows, and rows in a state that Postroad does not know."""
     parked: int

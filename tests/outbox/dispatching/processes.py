@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psycopg
 from benchmarks.postgres import database, programs, running
 from psycopg.conninfo import conninfo_to_dict
 
@@ -109,6 +110,16 @@ def crashing_postgres(directory: Path) -> Iterator[tuple[str, Callable[[], None]
                 yield dsn, lambda: _pg_ctl(server, "restart", "-m", "immediate", "-w")
         finally:
             _pg_ctl(server, "stop", "-m", "immediate", "-w")
+
+
+def stop_the_writer_of_the_log(dsn: str) -> Callable[[], None]:
+    """Let nothing reach the disk that no commit waits for; what kills the writer, which crashes the server."""
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'").fetchone()
+    assert found is not None
+    pid: int = found[0]
+    os.kill(pid, signal.SIGSTOP)
+    return lambda: os.kill(pid, signal.SIGKILL)
 
 
 def _pg_ctl(dsn: str, *arguments: str) -> None:

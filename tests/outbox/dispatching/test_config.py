@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from postroad.outbox import DispatcherConfig, bus_name, group_id
         ("backoff", ()), ("backoff", (-1,)), ("backoff", (math.nan,)), ("backoff", "1,5"), ("jitter", -0.1),
         ("lease", 0), ("lease", -1), ("lease", math.nan), ("lease", math.inf), ("poll", 0), ("poll", "1"),
         ("target_pause", -1), ("listen", "yes"), ("policy", "drop"),
+        ("keep_sent", 7), ("keep_sent", timedelta(seconds=-1)),
     ],
 )  # fmt: skip
 def test_a_setting_that_cannot_work_is_refused_by_its_name(field: str, value: Any) -> None:

@@ -5,14 +5,31 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.outbox.dispatching.processes import ROOT, Dispatchers, check_order, crashing_postgres, stopped
+from tests.outbox.dispatching.conftest import MakeDispatcher
+from tests.outbox.dispatching.processes import (
+    ROOT,
+    Dispatchers,
+    check_order,
+    crashing_postgres,
+    stop_the_writer_of_the_log,
+    stopped,
+)
+from tests.outbox.dispatching.publishers import Recorder
+from tests.outbox.dispatching.test_leases import Holding
 from tests.outbox.grounds import Ground, postgres_ground
 from tests.waiting import eventually
+
+from postroad.outbox import DispatcherConfig
+from postroad.outbox.dispatching.opening import store_for
+from postroad.outbox.dispatching.rows import FIRST_KEY
 
 pytestmark = pytest.mark.slow
 LEASE = 1.0
@@ -163,6 +180,55 @@ def test_after_a_crash_of_postgresql_claims_go_on_and_nothing_is_lost(
 
         check_order(dispatchers.published())
         assert stopped(process)["sent"] == 80
+        ground.outbox.close()
+
+
+def test_a_row_whose_lease_a_crash_forgot_is_counted_as_sent_once(
+    tmp_path: Path, dispatcher_of: MakeDispatcher
+) -> None:
+    holding, stop = Holding(), threading.Event()
+    with ExitStack() as stack:
+        dsn, crash = stack.enter_context(crashing_postgres(tmp_path))
+        threads = stack.enter_context(ThreadPoolExecutor())
+        stack.callback(stop.set)
+        stack.callback(holding.let_go.set)
+        ground = postgres_ground(dsn)
+        stack.callback(ground.outbox.close)
+        for n in range(7):
+            ground.add(key={"transferId": f"tr_{n}"}, payload={"n": n})
+        ground.run("CHECKPOINT")
+        kill_writer = stop_the_writer_of_the_log(dsn)
+        first = threads.submit(dispatcher_of(ground.outbox, holding).run, stop)
+        assert holding.entered.wait(20)
+        kill_writer()
+        crash()
+
+        second = dispatcher_of(ground.outbox, Recorder()).drain()
+
+        holding.let_go.set()
+        eventually(lambda: sent(ground) == 7 and len(holding.published) % 7 == 0)
+        stop.set()
+        assert first.result(30).sent + second.sent == 7
+        assert ground.run("SELECT DISTINCT attempts FROM outbox") == [(1,)]
+
+
+def test_tokens_of_leases_that_a_crash_forgot_are_not_given_again(tmp_path: Path) -> None:
+    with crashing_postgres(tmp_path) as (dsn, crash):
+        ground = postgres_ground(dsn)
+        ground.add()
+        tokens: list[int] = []
+        for _ in range(3):
+            ground.run("CHECKPOINT")
+            kill_writer = stop_the_writer_of_the_log(dsn)
+            store = store_for(ground.outbox, owner="host-1", config=DispatcherConfig())
+            store.open()
+            tokens += [row.token for row in store.claim(1, after=FIRST_KEY)]
+            kill_writer()
+            crash()
+            store.close()
+
+        assert len(tokens) == 3
+        assert sorted(set(tokens)) == tokens
         ground.outbox.close()
 
 

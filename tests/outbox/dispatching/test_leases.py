@@ -121,6 +121,18 @@ def test_a_token_that_grew_meanwhile_makes_the_settlement_stale(ground: Ground, 
     assert ground.run("SELECT state, attempts FROM outbox") == [("PENDING", 0)]
 
 
+def test_a_row_that_was_parked_meanwhile_is_not_counted_as_sent(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
+    ground.add()
+    holding = Holding()
+    with ThreadPoolExecutor() as threads:
+        passing = threads.submit(dispatcher_of(ground.outbox, holding).run_once)
+        assert holding.entered.wait(10)
+        ground.run("UPDATE outbox SET state = 'PARKED', lease_owner = NULL, lease_until = NULL")
+        holding.let_go.set()
+
+        assert passing.result() == DispatchReport(claimed=1, stale=1)
+
+
 def test_tokens_grow_with_every_claim(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
     ground.add(payload={"n": 1})
     dispatcher = dispatcher_of(

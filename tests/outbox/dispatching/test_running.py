@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import psycopg
@@ -45,6 +46,57 @@ def test_a_commit_wakes_an_idle_dispatcher(ground: Ground, recorder: Recorder, d
     for n in range(3):
         ground.add(payload={"n": n})
         eventually(lambda n=n: len(recorder.published) == n + 1)  # type: ignore[misc]
+
+
+def test_a_commit_that_fails_keeps_no_other_from_waking_a_dispatcher(
+    on_postgres: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    on_postgres.run("CREATE TABLE parents (id int PRIMARY KEY)")
+    on_postgres.run("CREATE TABLE children (id int REFERENCES parents DEFERRABLE INITIALLY DEFERRED)")
+    dispatcher = dispatcher_of(on_postgres.outbox, recorder, replace(QUICK, poll=600.0))
+    dispatcher.start()
+    eventually(lambda: dispatcher.ready)
+
+    for number in range(1, 6):
+        with on_postgres.connection() as failing, on_postgres.connection() as other:
+            on_postgres.outbox.add(failing, an_event(key={"transferId": f"failing_{number}"}))
+            failing.execute("INSERT INTO children VALUES (1)")
+            on_postgres.outbox.add(other, an_event(key={"transferId": f"other_{number}"}))
+            with pytest.raises(psycopg.errors.ForeignKeyViolation):
+                failing.commit()
+            other.commit()
+
+        eventually(lambda number=number: len(recorder.published) == number)  # type: ignore[misc]
+
+
+def test_a_commit_that_takes_long_is_found_although_another_one_woke_the_dispatcher(
+    on_postgres: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    on_postgres.run("CREATE TABLE slow (id int)")
+    on_postgres.run(
+        "CREATE FUNCTION wait_a_while() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END'"
+    )
+    on_postgres.run(
+        "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON slow DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION wait_a_while()"
+    )
+    dispatcher = dispatcher_of(on_postgres.outbox, recorder, replace(QUICK, poll=600.0))
+    dispatcher.start()
+    eventually(lambda: dispatcher.ready)
+    # The next commit finds that somebody has promised to look again.
+    on_postgres.run(
+        "SELECT setval('outbox_wake', (extract(epoch FROM clock_timestamp()) * 1000)::bigint / 2 * 2 + 100)"
+    )
+    with on_postgres.connection() as connection:
+        on_postgres.outbox.add(connection, an_event())
+        connection.execute("INSERT INTO slow VALUES (1)")
+        with ThreadPoolExecutor() as threads:
+            committing = threads.submit(connection.commit)
+            on_postgres.run("SELECT pg_notify('postroad_outbox', 'outbox')")
+            committing.result()
+
+    eventually(lambda: len(recorder.published) == 1)
 
 
 def test_without_listening_polling_finds_everything(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal
 
 from postroad.errors import ConfigurationError
@@ -32,6 +33,8 @@ class DispatcherConfig:
     """What becomes of a key when one of its rows can not be published."""
     publish_batch: int = 10
     target_pause: float = 5.0
+    keep_sent: timedelta | None = timedelta(days=7)
+    """How long rows that were sent or skipped are kept; None keeps them until somebody runs `prune`."""
 
     def __post_init__(self) -> None:
         for name, most in _COUNTS.items():
@@ -43,6 +46,7 @@ class DispatcherConfig:
         object.__setattr__(self, "backoff", tuple(self.backoff))
         if not isinstance(self.listen, bool):
             raise _refused("listen", self.listen, "true or false")
+        _check_kept("keep_sent", self.keep_sent)
         if self.policy not in _POLICIES:
             raise _refused("policy", self.policy, f"one of {', '.join(_POLICIES)}")
 
@@ -65,6 +69,11 @@ def _check_seconds(name: str, value: object, *, above_zero: bool) -> None:
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     if not 0 <= number <= _MOST_SECONDS or (above_zero and number == 0):
         raise _refused(name, value, "a number above 0" if above_zero else "a number of 0 or more")
+
+
+def _check_kept(name: str, value: object) -> None:
+    if value is not None and not (isinstance(value, timedelta) and value >= timedelta(0)):
+        raise _refused(name, value, "a timedelta of 0 or more, or None")
 
 
 def _check_backoff(backoff: object) -> None:

@@ -12,15 +12,17 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from postroad.errors import ConfigurationError, PostroadError
+from postroad.outbox.dialects import Words
 from postroad.outbox.dispatching.config import DispatcherConfig
 from postroad.outbox.dispatching.metrics import OutboxMetrics
 from postroad.outbox.dispatching.opening import Dispatchable, store_for, waker_for
 from postroad.outbox.dispatching.publishing import Outlet, Publisher, Sender
-from postroad.outbox.dispatching.pump import Pump
+from postroad.outbox.dispatching.pump import PRUNE_BATCH, Pump
 from postroad.outbox.dispatching.rendering import Render, Renderer
 from postroad.outbox.dispatching.report import DispatchReport
 from postroad.outbox.dispatching.telling import Teller
 from postroad.outbox.dispatching.verdicts import described
+from postroad.outbox.pruning import prune_batch
 from postroad.signals import stopped_by_sigterm
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 _STOP_SECONDS = 20.0
 _LONGEST_WAIT = 0.1
 """How long a caller's stop event may be set before it is seen."""
+_HEALTHY_SECONDS = 60.0
 _RECONNECT = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -56,13 +59,14 @@ class OutboxDispatcher:
         renderer = Renderer(max_bytes=outbox.max_bytes, decrypt=outbox.opened, render=render)
         self._pump = Pump(
             self._store, Outlet(publisher), renderer.message, config,
-            teller=self._teller, observe=self._metrics.observe,
+            teller=self._teller, observe=self._metrics.observe, prune=self._pruning(),
         )  # fmt: skip
         self._working = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._connected = False
         self._running = False
+        self._turned_at = 0.0
         self._stop_seconds = _STOP_SECONDS
 
     @property
@@ -70,11 +74,17 @@ class OutboxDispatcher:
         """Whether it runs, the database answers and the target takes messages."""
         return self._running and self._connected and not self._pump.target.paused
 
+    @property
+    def healthy(self) -> bool:
+        """Whether it goes on: it does not run, or its thread did something within the last minute."""
+        return not self._running or time.monotonic() - self._turned_at < _HEALTHY_SECONDS
+
     def run_once(self) -> DispatchReport:
         """One pass: claim, publish, settle."""
         with self._at_work():
             self._pump.look()
             self._finish(_STOP_SECONDS)
+            self._pump.prune()
             return self._pump.take_report()
 
     def drain(self, timeout: float = 30.0, *, stop: threading.Event | None = None) -> DispatchReport:
@@ -113,11 +123,19 @@ class OutboxDispatcher:
         if self._thread is not None:
             self._thread.join(timeout + _LONGEST_WAIT)
 
+    def _pruning(self) -> Callable[[], int] | None:
+        older_than = self.config.keep_sent
+        if older_than is None:
+            return None
+        words = Words(self._outbox.names, self._outbox.dialect)
+        return lambda: prune_batch(self._outbox.database, words, older_than=older_than, batch=PRUNE_BATCH)
+
     def _run(self, stop: threading.Event | None = None) -> DispatchReport:
         def told_to_stop() -> bool:
             return self._stopping.is_set() or (stop is not None and stop.is_set())
 
         with self._at_work(), self._woken():
+            self._turned_at = time.monotonic()
             self._running = True
             self._teller.tell("outbox_started")
             try:
@@ -167,6 +185,7 @@ class OutboxDispatcher:
 
     def _undeterred(self, step: Callable[[], None], give_up: Callable[[], bool]) -> None:
         """Take a step; when the database fails, connect anew until it answers or there is no point any more."""
+        self._turned_at = time.monotonic()
         try:
             step()
         except PostroadError as error:
@@ -177,6 +196,7 @@ class OutboxDispatcher:
     def _reconnect(self, give_up: Callable[[], bool]) -> None:
         failures = 0
         while not give_up():
+            self._turned_at = time.monotonic()
             self._stopping.wait(_RECONNECT[min(failures, len(_RECONNECT) - 1)])
             failures += 1
             with suppress(PostroadError):

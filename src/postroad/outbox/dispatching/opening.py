@@ -62,7 +62,7 @@ def waker_for(outbox: Dispatchable, wake: Wake) -> Waker:
         from postroad.connections.postgres import PostgresDatabase
         from postroad.outbox.dispatching.listening import Listener
 
-        return Listener(cast(PostgresDatabase, outbox.database), outbox.names.table, wake)
+        return Listener(cast(PostgresDatabase, outbox.database), outbox.names, wake)
     from postroad.connections.application_file import ApplicationFile
     from postroad.outbox.dispatching.watching import Watcher
 

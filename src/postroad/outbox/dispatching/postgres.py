@@ -15,7 +15,7 @@ from postroad.outbox.dialects import Words
 from postroad.outbox.dispatching import postgres_statements as sql
 from postroad.outbox.dispatching.config import Policy
 from postroad.outbox.dispatching.ordering import contiguous
-from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Gauges, Key, Settled, Settlement, given_back
+from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Gauges, Key, Lease, Settled, Settlement, given_back
 from postroad.outbox.dispatching.wording import spelled_out
 from postroad.outbox.migrating import require
 from postroad.outbox.rows import FAILED, SENT
@@ -42,20 +42,25 @@ class PostgresDispatchStore:
                 "dsn: the server is read-only", field="dsn", remedy="Name the primary server, not a replica."
             )
         self._change(sql.SET_POLICY, policy=self._policy)
+        self._rows(sql.SKIP_TOKENS)
 
     def claim(self, limit: int, *, after: Key, leaving: int = 0) -> list[ClaimedRow]:
         found = self._rows(
             sql.CLAIM, limit=limit, leaving=leaving, tenant=after.tenant, lane=after.lane, deep=after == FIRST_KEY,
             skip=self._policy == "skip", owner=self._owner, lease=self._lease,
         )  # fmt: skip
+        *_, stuck, held_by = found[-1] if found else (None, None)
+        if stuck:
+            self._change(sql.HOLD, ids=stuck, held_by=held_by)
+            found.pop()
         kept, cut_off = contiguous(_placed(*row) for row in found)
         if cut_off:
             self.settle([given_back(row) for row in cut_off])
         return kept
 
-    def renew(self, rows: Sequence[ClaimedRow]) -> set[str]:
+    def renew(self, rows: Sequence[ClaimedRow]) -> set[Lease]:
         mine = self._rows(sql.RENEW, **_ids_and_tokens(rows), owner=self._owner, lease=self._lease)
-        return {row_id for (row_id,) in mine}
+        return {(row_id, token) for row_id, token in mine}
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         # In the order of keys and rows, so that dispatchers that meet here lock in the same order.
@@ -63,16 +68,13 @@ class PostgresDispatchStore:
         if any(self._has_consequences(each) for each in ordered):
             with self._transaction():
                 ages = self._settle(ordered)
-                self._follow_up([each for each in ordered if each.row.id in ages])
+                self._follow_up([each for each in ordered if each.row.lease in ages])
         else:
             ages = self._settle(ordered)
-        return [Settled(each, ages[each.row.id]) for each in ordered if each.row.id in ages]
+        return [Settled(each, ages[each.row.lease]) for each in ordered if each.row.lease in ages]
 
     def tell_target(self, error: str | None, *, pause: float = 0.0) -> None:
         self._change(sql.TELL_TARGET, error=error, pause=pause)
-
-    def set_aside(self) -> int:
-        return self._change(sql.SET_ASIDE)
 
     def gauges(self) -> Gauges:
         with self._database.reading() as session:
@@ -83,11 +85,11 @@ class PostgresDispatchStore:
             self._connection.close()
             self._connection = None
 
-    def _settle(self, settlements: Sequence[Settlement]) -> dict[str, float]:
-        """The ages of the rows that were ours to settle, by their ids."""
+    def _settle(self, settlements: Sequence[Settlement]) -> dict[Lease, float]:
+        """The ages of the rows that were ours to settle, by their leases: of one row there may be two."""
         mine = _ids_and_tokens([each.row for each in settlements])
         errors = [each.error for each in settlements]
-        ages: dict[str, float] = dict(
+        ages = _by_lease(
             self._rows(
                 sql.SETTLE, **mine, owner=self._owner,
                 states=_array(each.state for each in settlements),
@@ -97,8 +99,10 @@ class PostgresDispatchStore:
             )
         )  # fmt: skip
         if len(ages) < len(settlements):
-            missing = [each.row for each in settlements if each.row.id not in ages]
-            ages.update(self._rows(sql.SETTLED_BEFORE, **_ids_and_tokens(missing)))
+            missing = [each for each in settlements if each.row.lease not in ages]
+            mine = _ids_and_tokens([each.row for each in missing])
+            states = _array(each.state for each in missing)
+            ages |= _by_lease(self._rows(sql.SETTLED_BEFORE, **mine, states=states))
         return ages
 
     def _has_consequences(self, settlement: Settlement) -> bool:
@@ -114,7 +118,7 @@ class PostgresDispatchStore:
             self._change(sql.NOTE_GAPS, ids=_array(failed))
         if failed and self._policy == "park":
             self._change(sql.PARK, ids=_array(failed))
-            self.set_aside()
+            self._change(sql.SET_ASIDE, ids=_array(failed))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -146,9 +150,14 @@ class PostgresDispatchStore:
 
 def _placed(
     tenant: str, lane: str, seq: int, place: int, row_id: str, payload: str, attempts: int, redrives: int, token: int,
-    gap: Sequence[str] | None,
+    gap: Sequence[str] | None, waited: bool, *_: object,
 ) -> tuple[int, ClaimedRow]:  # fmt: skip
-    return place, ClaimedRow(row_id, Key(tenant, lane), seq, payload, attempts, redrives, token, tuple(gap or ()))
+    key, gaps = Key(tenant, lane), tuple(gap or ())
+    return place, ClaimedRow(row_id, key, seq, payload, attempts, redrives, token, gaps, waited)
+
+
+def _by_lease(rows: Iterable[Row]) -> dict[Lease, float]:
+    return {(row_id, token): age for row_id, token, age in rows}
 
 
 def _ids_and_tokens(rows: Sequence[ClaimedRow]) -> dict[str, str]:

@@ -1,14 +1,19 @@
 """What a dispatcher says to PostgreSQL. A claim need not wait for the disk (a lease that a crash forgets is only
-claimed again), so it turns that off for itself."""
+claimed again, under a token of its own), so it turns that off for itself."""
 
 from __future__ import annotations
 
 from typing import Final
 
 WORDS: Final = {
-    "columns": "coalesce(o.tenant, '') AS tenant, o.lane, o.seq, o.id, o.state, o.next_attempt, o.lease_until",
+    "redriven_too_soon": """(%(skip)s AND o.redrives > 0 AND EXISTS (
+      SELECT FROM {outbox} b WHERE {open_b} AND b.held IN (0, 1, 2) AND coalesce(b.tenant, '') = coalesce(o.tenant, '')
+         AND b.lane = o.lane AND b.lease_until > now()))""",
+    "columns": "coalesce(o.tenant, '') AS tenant, o.lane, o.seq, o.id, o.state, o.next_attempt, o.lease_until, o.held,"
+    " o.redrives",
     "free": "{pending} AND o.next_attempt <= now() AND coalesce(o.lease_until, '-infinity') <= now()",
     "pending": "o.state || '' = 'PENDING'",
+    "open_b": "b.state NOT IN ('SENT', 'SKIPPED') AND (NOT %(skip)s OR b.state = 'PENDING')",
     "open": "o.state NOT IN ('SENT', 'SKIPPED')",
 }
 """What statements say again and again; a word may stand for others that come after it.
@@ -17,63 +22,112 @@ Of rows that are known by their ids the state is asked in a way that no index an
 backlog would make the planner walk the index of all open rows instead.
 """
 
-# Walks from key to key along the index of heads and stops as soon as it has enough. Only heads are locked, and what
-# makes them free is looked at again once they are. Rows behind a head are taken while they are free and follow each
-# other, so many that together they fill the batch, once all keys were looked at (`deep`). Where keys go on without
-# what failed (`skip`), the head is the first PENDING row, and one that was redriven waits until nobody holds a later
-# one.
+# Walks from key to key over rows that nothing holds, and stops as soon as it has enough; rows whose time to be tried
+# again has come stand beside, and the two take turns. Only heads are locked, and what makes them free is looked at
+# again once they are. Rows behind a head are taken while they are free and follow each other, so many that together
+# they fill the batch, once all keys were looked at (`deep`); a row that was tried before travels alone. Where keys go
+# on without what failed (`skip`), a head that was redriven waits until nobody holds a later row. What the walk found
+# stuck comes as the last row, for HOLD.
 CLAIM: Final = """
 WITH RECURSIVE head AS (
-  (SELECT {columns}, o.redrives FROM {outbox} o
-    WHERE {open} AND (coalesce(o.tenant, ''), o.lane) > (%(tenant)s, %(lane)s)
-    ORDER BY coalesce(o.tenant, ''), o.lane, o.seq LIMIT 1)
+  SELECT %(tenant)s::text COLLATE "C" AS tenant, %(lane)s::text COLLATE "C" AS lane, 0::bigint AS seq, NULL::uuid AS id,
+         NULL::uuid AS held_by, false AS due, false AS stuck, 0 AS found
   UNION ALL
-  SELECT behind.* FROM head CROSS JOIN LATERAL (
-    SELECT {columns}, o.redrives FROM {outbox} o
-     WHERE {open} AND (coalesce(o.tenant, ''), o.lane) > (head.tenant, head.lane)
-     ORDER BY coalesce(o.tenant, ''), o.lane, o.seq LIMIT 1) AS behind
+  SELECT looked.*, head.found + looked.due::int FROM head CROSS JOIN LATERAL (
+    SELECT o.tenant, o.lane, o.seq, o.id, before.id AS held_by,
+           {free} AND before.id IS NULL AND NOT {redriven_too_soon} AS due,
+           coalesce(o.lease_until, '-infinity') <= now()
+           AND (o.state <> 'PENDING' OR o.next_attempt > now() OR before.id IS NOT NULL) AS stuck
+      FROM (SELECT {columns} FROM {outbox} o
+             WHERE {open} AND o.held = 0 AND (coalesce(o.tenant, ''), o.lane) > (head.tenant, head.lane)
+             ORDER BY coalesce(o.tenant, ''), o.lane, o.seq LIMIT 1) AS o
+      LEFT JOIN LATERAL (
+        SELECT b.id FROM {outbox} b WHERE {open_b} AND b.held IN (1, 2) AND coalesce(b.tenant, '') = o.tenant
+           AND b.lane = o.lane AND b.seq < o.seq LIMIT 1) AS before ON true) AS looked
+   WHERE head.found < %(limit)s + %(leaving)s
 ), due AS MATERIALIZED (
-  SELECT first.* FROM head CROSS JOIN LATERAL (
-    SELECT o.tenant, o.lane, o.seq, o.id FROM (SELECT head.*) AS o WHERE {free}
+  SELECT * FROM (
+    (SELECT o.tenant, o.lane, o.seq, o.id, o.held, row_number() OVER (ORDER BY o.next_attempt) AS turn FROM (
+       SELECT {columns} FROM {outbox} o
+        WHERE o.held = 1 AND o.state = 'PENDING' AND o.next_attempt <= now()
+          AND coalesce(o.lease_until, '-infinity') <= now() AND NOT {redriven_too_soon} AND NOT EXISTS (
+            SELECT FROM {outbox} b WHERE {open_b} AND b.held IN (0, 1, 2)
+               AND coalesce(b.tenant, '') = coalesce(o.tenant, '') AND b.lane = o.lane AND b.seq < o.seq)
+        ORDER BY o.next_attempt LIMIT %(limit)s) AS o)
     UNION ALL
-    SELECT o.tenant, o.lane, o.seq, o.id FROM (
-      SELECT {columns} FROM {outbox} o
-       WHERE %(skip)s AND head.state <> 'PENDING' AND {open} AND o.state = 'PENDING'
-         AND coalesce(o.tenant, '') = head.tenant AND o.lane = head.lane
-       ORDER BY o.seq LIMIT 1) AS o WHERE {free}) AS first
-   WHERE NOT (%(skip)s AND head.redrives > 0 AND EXISTS (
-     SELECT FROM {outbox} o
-      WHERE {open} AND coalesce(o.tenant, '') = head.tenant AND o.lane = head.lane AND o.lease_until > now()))
-   LIMIT %(limit)s OFFSET %(leaving)s
+    (SELECT tenant, lane, seq, id, 0, row_number() OVER () FROM head WHERE due OFFSET %(leaving)s)
+  ) AS both_kinds ORDER BY turn, random() LIMIT %(limit)s
 ), locked AS MATERIALIZED (
   SELECT due.* FROM due JOIN {outbox} o ON o.id = due.id WHERE {free} FOR UPDATE OF o SKIP LOCKED
 ), taken AS MATERIALIZED (
-  SELECT near.id, near.place, CASE WHEN near.place = 1 THEN ARRAY(
+  SELECT id, 1 AS place, ARRAY(
            SELECT g.event_id FROM {gaps} g
-            WHERE g.tenant = locked.tenant AND g.lane = locked.lane AND g.seq < locked.seq ORDER BY g.seq) END AS gap
-    FROM locked CROSS JOIN LATERAL (
-      SELECT o.id, row_number() OVER by_seq AS place, bool_and({free}) OVER by_seq AS free
-        FROM (SELECT {columns} FROM {outbox} o
-               WHERE {open} AND coalesce(o.tenant, '') = locked.tenant AND o.lane = locked.lane
-                 AND o.seq >= locked.seq
-               ORDER BY o.seq
-               LIMIT (SELECT CASE WHEN %(deep)s THEN greatest(%(limit)s / count(*), 1) ELSE 1 END FROM locked)) AS o
-      WINDOW by_seq AS (ORDER BY o.seq)) AS near
-   WHERE near.free
+            WHERE g.tenant = locked.tenant AND g.lane = locked.lane AND g.seq < locked.seq ORDER BY g.seq) AS gap
+    FROM locked
+  UNION ALL
+  SELECT near.id, near.place, NULL FROM locked CROSS JOIN LATERAL (
+    SELECT o.id, 1 + row_number() OVER by_seq AS place, bool_and({free}) OVER by_seq AS free
+      FROM (SELECT {columns} FROM {outbox} o
+             WHERE {open} AND o.held = 0 AND coalesce(o.tenant, '') = locked.tenant AND o.lane = locked.lane
+               AND o.seq > locked.seq AND NOT EXISTS (
+                 SELECT FROM {outbox} b
+                  WHERE b.state NOT IN ('SENT', 'SKIPPED') AND b.held IN (1, 2)
+                    AND coalesce(b.tenant, '') = locked.tenant AND b.lane = locked.lane
+                    AND b.seq > locked.seq AND b.seq < o.seq)
+             ORDER BY o.seq
+             LIMIT (SELECT CASE WHEN %(deep)s THEN greatest(%(limit)s / count(*), 1) - 1 ELSE 0 END FROM locked)) AS o
+    WINDOW by_seq AS (ORDER BY o.seq)) AS near
+   WHERE near.free AND locked.held = 0
+), claimed AS (
+  UPDATE {outbox} o
+     SET lease_owner = %(owner)s, lease_token = (SELECT nextval('{token}')),
+         lease_until = now() + make_interval(secs => %(lease)s)
+    FROM taken
+   WHERE o.id = taken.id AND {free} AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
+  RETURNING coalesce(o.tenant, ''), o.lane, o.seq, taken.place, o.id::text, o.payload::text, o.attempts, o.redrives,
+            o.lease_token, taken.gap, o.held = 1
+)
+SELECT claimed.*, NULL::uuid[], NULL::uuid[] FROM claimed
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, array_agg(stuck.id), array_agg(stuck.held_by)
+  FROM (SELECT id, held_by FROM head WHERE stuck LIMIT 10000) AS stuck HAVING count(*) > 0
+"""
+# Whoever holds a row back has locked the row on which it depends and seen that it still stands in the way; whoever
+# takes that row out of the way releases those behind it afterwards. So none is held that nothing will release. In a
+# key that is parked, what comes behind is parked.
+HOLD: Final = """
+WITH sure AS MATERIALIZED (
+  SELECT given.id, given.held_by, o.state <> 'PENDING' AS given_up
+    FROM unnest(%(ids)s::uuid[], %(held_by)s::uuid[]) AS given(id, held_by)
+    JOIN {outbox} o ON o.id = coalesce(given.held_by, given.id)
+   WHERE o.state || '' NOT IN ('SENT', 'SKIPPED')
+     AND CASE WHEN given.held_by IS NULL THEN o.state <> 'PENDING' OR o.next_attempt > now() ELSE o.held <> 0 END
+     FOR UPDATE OF o SKIP LOCKED
+), chosen AS MATERIALIZED (
+  SELECT id, CASE WHEN given_up THEN 2 ELSE 1 END AS held, false AS parked FROM sure WHERE held_by IS NULL
+  UNION ALL
+  SELECT behind.id, 2, sure.given_up AND EXISTS (
+           SELECT FROM {parked} p WHERE p.tenant = coalesce(head.tenant, '') AND p.lane = head.lane)
+    FROM sure JOIN {outbox} head ON head.id = sure.id CROSS JOIN LATERAL (
+      SELECT o.id FROM {outbox} o
+       WHERE {open} AND o.held = 0 AND coalesce(o.tenant, '') = coalesce(head.tenant, '') AND o.lane = head.lane
+         AND o.seq >= head.seq ORDER BY o.seq LIMIT 100) AS behind
+   WHERE sure.held_by IS NOT NULL
+), locked AS MATERIALIZED (
+  SELECT chosen.* FROM chosen JOIN {outbox} o ON o.id = chosen.id
+   WHERE o.held = 0 AND coalesce(o.lease_until, '-infinity') <= now() FOR UPDATE OF o SKIP LOCKED
 )
 UPDATE {outbox} o
-   SET lease_owner = %(owner)s, lease_token = (SELECT nextval('{token}')),
-       lease_until = now() + make_interval(secs => %(lease)s)
-  FROM taken
- WHERE o.id = taken.id AND {free} AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
-RETURNING coalesce(o.tenant, ''), o.lane, o.seq, taken.place, o.id::text, o.payload::text, o.attempts, o.redrives,
-          o.lease_token, taken.gap
+   SET held = locked.held, state = CASE WHEN locked.parked AND {pending} THEN 'PARKED' ELSE o.state END,
+       updatedat = CASE WHEN locked.parked THEN now() ELSE o.updatedat END
+  FROM locked
+ WHERE o.id = locked.id AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
 """
 RENEW: Final = """
 UPDATE {outbox} o SET lease_until = now() + make_interval(secs => %(lease)s)
   FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS mine(id, token)
  WHERE o.id = mine.id AND {pending} AND o.lease_token = mine.token AND o.lease_owner = %(owner)s
-RETURNING o.id::text
+RETURNING o.id::text, o.lease_token
 """
 SETTLE: Final = """
 UPDATE {outbox} o
@@ -83,17 +137,27 @@ UPDATE {outbox} o
        next_attempt = CASE WHEN mine.delay IS NULL THEN o.next_attempt
                            ELSE now() + make_interval(secs => mine.delay) END,
        updatedat = CASE WHEN mine.counts OR mine.error IS NOT NULL THEN now() ELSE o.updatedat END,
+       held = CASE WHEN mine.state = 'FAILED' THEN 2 WHEN mine.delay IS NOT NULL THEN 1 ELSE o.held END,
        lease_owner = NULL, lease_until = NULL
   FROM unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(states)s::text[], %(counts)s::boolean[], %(errors)s::text[],
               %(delays)s::float8[]) AS mine(id, token, state, counts, error, delay)
  WHERE o.id = mine.id AND {pending} AND o.lease_token = mine.token AND o.lease_owner = %(owner)s
-RETURNING o.id::text, extract(epoch FROM now() - o.createdat)::float8
+RETURNING o.id::text, o.lease_token, extract(epoch FROM now() - o.createdat)::float8
 """
-# A settlement whose answer was lost may have been written: then the token is still ours and nobody holds the row.
+# A settlement whose answer was lost may have been written: then the token is still ours, nobody holds the row, and it
+# is in the state that we wanted.
 SETTLED_BEFORE: Final = """
-SELECT o.id::text, extract(epoch FROM now() - o.createdat)::float8
-  FROM {outbox} o JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[]) AS mine(id, token) ON o.id = mine.id
- WHERE o.lease_token = mine.token AND o.lease_owner IS NULL
+SELECT o.id::text, o.lease_token, extract(epoch FROM now() - o.createdat)::float8
+  FROM {outbox} o JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(states)s::text[]) AS mine(id, token, state)
+    ON o.id = mine.id
+ WHERE o.lease_token = mine.token AND o.lease_owner IS NULL AND o.state = mine.state
+"""
+# Claims do not wait for the disk, so a crash forgets tokens that were given, and the sequence would give them again.
+# Every connection therefore begins with tokens far beyond any that may have been forgotten, and this is on disk before
+# the first of them is used. The lock lets one do it at a time.
+SKIP_TOKENS: Final = """
+SELECT setval('{token}', nextval('{token}') + 4294967296) FROM {meta}
+ WHERE set_config('synchronous_commit', 'on', true) IS NOT NULL FOR UPDATE
 """
 NOTE_GAPS: Final = """
 INSERT INTO {gaps} (tenant, lane, seq, event_id)
@@ -107,15 +171,11 @@ PARK: Final = """
 INSERT INTO {parked} (tenant, lane, event_id)
 SELECT coalesce(tenant, ''), lane, event_id FROM {outbox} WHERE id = ANY (%(ids)s::uuid[]) ON CONFLICT DO NOTHING
 """
-# Behind the last row of a parked key that is set aside, or has failed, there are only rows that came later.
 SET_ASIDE: Final = """
-UPDATE {outbox} o SET state = 'PARKED', updatedat = now(), lease_owner = NULL, lease_until = NULL
-  FROM {parked} p
- WHERE o.state NOT IN ('SENT', 'SKIPPED') AND coalesce(o.tenant, '') = p.tenant AND o.lane = p.lane
-   AND o.state = 'PENDING' AND o.seq > (
-     SELECT last.seq FROM {outbox} last
-      WHERE last.state NOT IN ('SENT', 'SKIPPED') AND coalesce(last.tenant, '') = p.tenant AND last.lane = p.lane
-        AND last.state <> 'PENDING' ORDER BY last.seq DESC LIMIT 1)
+UPDATE {outbox} o SET state = 'PARKED', held = 2, updatedat = now(), lease_owner = NULL, lease_until = NULL
+  FROM {outbox} failed
+ WHERE failed.id = ANY (%(ids)s::uuid[]) AND {open} AND o.held IN (0, 1, 2) AND o.state = 'PENDING'
+   AND coalesce(o.tenant, '') = coalesce(failed.tenant, '') AND o.lane = failed.lane AND o.seq > failed.seq
 """
 TELL_TARGET: Final = """
 UPDATE {meta} SET target_error = %(error)s, target_error_at = CASE WHEN %(error)s::text IS NOT NULL THEN now() END,
@@ -129,4 +189,9 @@ SELECT count(*) FILTER (WHERE state = 'PENDING'),
   FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED')
 """
 READ_ONLY: Final = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean"
-SET_POLICY: Final = "UPDATE {meta} SET policy = %(policy)s WHERE policy <> %(policy)s"
+# What a failed row holds back depends on the policy, so all is looked at anew when it changes.
+SET_POLICY: Final = """
+WITH changed AS (UPDATE {meta} SET policy = %(policy)s WHERE policy <> %(policy)s RETURNING 1)
+UPDATE {outbox} o SET held = 0
+ WHERE EXISTS (SELECT FROM changed) AND {open} AND o.held IN (1, 2) AND o.state = 'PENDING'
+"""

@@ -13,24 +13,28 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from postroad import failpoints
+from postroad.errors import NotPermitted
 from postroad.outbox.dispatching.calling import Callers
 from postroad.outbox.dispatching.config import DispatcherConfig
 from postroad.outbox.dispatching.planning import Build, Call, Outcome, Plan, Run
 from postroad.outbox.dispatching.publishing import Outlet
 from postroad.outbox.dispatching.report import DispatchReport
-from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Settled, Settlement, given_back, settlement
+from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Lease, Settled, Settlement, given_back, settlement
 from postroad.outbox.dispatching.store import DispatchStore
 from postroad.outbox.dispatching.target import Target
 from postroad.outbox.dispatching.telling import Teller
-from postroad.outbox.dispatching.verdicts import Verdict, judge
+from postroad.outbox.dispatching.verdicts import Verdict, described, judge
 
 Landed = tuple[Call, list[Verdict]]
 _LINGER = 0.01
 """How long the outcome of a call waits for those of others, to be written with them."""
 _SPREAD = 10
 """Over how many batches of keys dispatchers spread that began together."""
+PRUNE_BATCH = 500
+_PRUNE_EVERY, _PRUNE_AGAIN = 60.0, 0.1
 _SECOND_LOOK = 0.025
-"""Of many commits within ten milliseconds one wakes us; by then the others are there, too."""
+"""Of many commits within ten milliseconds one wakes us; by then the others are there, too. Those that take longer to
+reach the disk are found by further looks, each after twice the time, until polling takes over."""
 
 
 class Pump:
@@ -45,11 +49,13 @@ class Pump:
         *,
         teller: Teller,
         observe: Callable[[float], None],
+        prune: Callable[[], int] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._store, self._outlet, self._config, self._teller = store, outlet, config, teller
         self._observe, self._monotonic, self._chance = observe, monotonic, chance
+        self._prune, self._prune_at = prune, 0.0
         self._plan = Plan(build, publish_batch=config.publish_batch, atomic=outlet.atomic)
         self._callers = Callers(config.concurrency)
         self._landed: SimpleQueue[Landed | None] = SimpleQueue()
@@ -60,7 +66,7 @@ class Pump:
         self._after = FIRST_KEY
         self._leaving = 0
         self._look_at = 0.0
-        self._look_again_at = 0.0
+        self._pace = config.poll
         self._saw_all = False
         self._counts: Counter[str] = Counter()
         self.target = Target(store, teller, first_pause=config.target_pause)
@@ -95,8 +101,6 @@ class Pump:
         rows = self._claim(allowed) if allowed else []
         self._saw_all = len(rows) < allowed
         self._look_at = self._next_look(now, full=len(rows) == self._config.batch)
-        if self._config.policy == "park" and len(rows) < allowed:
-            self._store.set_aside()
         if rows:
             self._plan.add(rows, until=now + self._config.lease)
             self._counts["claimed"] += len(rows)
@@ -111,6 +115,24 @@ class Pump:
         if looking and not self._plan.ready and self._monotonic() >= self._look_at:
             self.look()
             self._start_calls()
+        if looking:
+            self.prune()
+
+    def prune(self) -> None:
+        """Delete a batch of what is done and old, once a minute, or soon again where there is more.
+
+        Dispatchers that share an outbox each do so: where one has just pruned, another finds nothing, by one look at
+        an index, and rows that one is deleting are passed over by the others.
+        """
+        if self._prune is None or self._monotonic() < self._prune_at:
+            return
+        try:
+            pruned = self._prune()
+        except NotPermitted as error:
+            self._prune = None
+            self._teller.tell("outbox_prune_refused", error=described(error))
+            return
+        self._prune_at = self._monotonic() + (_PRUNE_AGAIN if pruned == PRUNE_BATCH else _PRUNE_EVERY)
 
     def wait(self, most_seconds: float, *, looking: bool) -> None:
         """Take in what comes until there is something to do; once something has come, whatever is there already."""
@@ -128,8 +150,8 @@ class Pump:
         if self._unsettled:
             failpoints.hit("outbox.before_settle")
             settled = self._store.settle(self._unsettled)
-            ours = {each.row.id for each, _ in settled}
-            stale, self._unsettled = [each.row for each in self._unsettled if each.row.id not in ours], []
+            ours = {each.row.lease for each, _ in settled}
+            stale, self._unsettled = [each.row for each in self._unsettled if each.row.lease not in ours], []
             self._look_at, self._saw_all = 0.0, False
             self._note(Outcome(untouched=self._plan.stop({row.key for row in stale})))
             self._tell(settled, len(stale))
@@ -154,7 +176,8 @@ class Pump:
             return now
         if self.target.paused and self.target.probes_at > now:
             return self.target.probes_at
-        return self._look_again_at if self._look_again_at > now else now + self._config.poll
+        pace, self._pace = self._pace, min(self._pace * 2, self._config.poll)
+        return now + pace
 
     def _claim(self, limit: int) -> list[ClaimedRow]:
         """Go on behind the last key, then from the first, so that no key waits for those before it."""
@@ -164,7 +187,8 @@ class Pump:
         full = len(rows) == limit
         # Where there is much to do, dispatchers that began together go apart, so as not to walk over each other's keys.
         self._leaving = int(self._chance() * limit * _SPREAD) if full and self._after == FIRST_KEY else 0
-        self._after = rows[-1].key if full else FIRST_KEY
+        walked = [row.key for row in rows if not row.waited]
+        self._after = walked[-1] if full and walked else FIRST_KEY
         return rows
 
     def _start_calls(self) -> None:
@@ -194,16 +218,16 @@ class Pump:
             return
         kept = self._store.renew([row for run in ending for row in run.rows])
         for run in ending:
-            if all(row.id in kept for row in run.rows):
+            if all(row.lease in kept for row in run.rows):
                 run.until = now + self._config.lease
             else:
                 self._lose(run, kept)
 
-    def _lose(self, run: Run, kept: set[str]) -> None:
+    def _lose(self, run: Run, kept: set[Lease]) -> None:
         """Another dispatcher has taken the key over: nothing more of it is ours to publish."""
         rows = self._plan.drop([run])
-        lost = [row for row in rows if row.id not in kept]
-        self._note(Outcome(untouched=[row for row in rows if row.id in kept]))
+        lost = [row for row in rows if row.lease not in kept]
+        self._note(Outcome(untouched=[row for row in rows if row.lease in kept]))
         self._counts["stale"] += len(lost)
         self._teller.tell("outbox_stale", rows=len(lost))
 
@@ -222,7 +246,7 @@ class Pump:
 
     def _take_in(self, landed: Landed | None) -> None:
         if landed is None:
-            self._look_at, self._look_again_at = 0.0, self._monotonic() + _SECOND_LOOK
+            self._look_at, self._pace = 0.0, min(_SECOND_LOOK, self._config.poll)
             return
         call, verdicts = landed
         self._in_calls -= 1

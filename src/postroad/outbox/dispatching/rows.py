@@ -23,6 +23,10 @@ FIRST_KEY = Key("", "")
 """Comes before every key: lanes are never empty."""
 
 
+Lease = tuple[str, int]
+"""The id of a row and the token under which it was claimed."""
+
+
 class ClaimedRow(NamedTuple):
     """A row that this dispatcher may publish while its lease lasts."""
 
@@ -35,6 +39,13 @@ class ClaimedRow(NamedTuple):
     token: int
     gap: tuple[str, ...] = ()
     """Events of the key that this row's message has to name as left out."""
+    waited: bool = False
+    """Whether it was found because its time had come, and not on the walk from key to key."""
+
+    @property
+    def lease(self) -> Lease:
+        """What tells this claim of the row from another one."""
+        return self.id, self.token
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice, zip_longest
+from random import sample
+from typing import Final
 
 from postroad.connections.application_file import ApplicationFile, FileSession
+from postroad.connections.database import Row
 from postroad.outbox.dialects import Words
 from postroad.outbox.dispatching import sqlite_statements as sql
 from postroad.outbox.dispatching.config import Policy
-from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Gauges, Key, Settled, Settlement
+from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Gauges, Key, Lease, Settled, Settlement
 from postroad.outbox.dispatching.wording import spelled_out
 from postroad.outbox.migrating import require
 from postroad.outbox.rows import FAILED, PENDING, SENT
+
+_MOST_HELD: Final = 10_000
+"""Keys that one look moves out of the way at the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """A row that comes first in its key, or among those of the key that nothing holds."""
+
+    key: Key
+    seq: int
+    free: bool
+    leased: bool
+    redrives: int
+    waited: bool = False
+    behind: str | None = None
+    """The state of an earlier row that stands in its way."""
+
+    @classmethod
+    def of(cls, found: Row, *, waited: bool = False) -> _Head:
+        tenant, lane, seq, free, leased, redrives = found
+        return cls(Key(tenant, lane), seq, bool(free), bool(leased), redrives, waited)
 
 
 class SQLiteDispatchStore:
@@ -30,23 +55,30 @@ class SQLiteDispatchStore:
     def open(self) -> None:
         require(self._file, self._words)
         with self._file.transaction() as session:
-            session.change(self._fill(sql.SET_POLICY), (self._policy, self._policy))
+            if session.change(self._fill(sql.SET_POLICY), (self._policy, self._policy)):
+                # What a failed row holds back depends on the policy, so all is looked at anew.
+                session.change(self._fill(sql.RELEASE_ALL))
 
     def claim(self, limit: int, *, after: Key, leaving: int = 0) -> list[ClaimedRow]:
         # Most looks find nothing; they take no lock that would hold up those who add.
         with self._file.reading() as session:
-            if next(self._due(session, after), None) is None:
-                return []
+            stuck: list[_Head] = []
+            due = next(chain(self._waited(session), self._due(session, after, stuck)), None)
+        if due is None and not stuck:
+            return []
         with self._file.transaction() as session:
-            heads = list(islice(self._due(session, after), leaving, leaving + limit))
+            stuck = []
+            walked = islice(self._due(session, after, stuck), leaving, leaving + limit)
+            heads = _in_turns(islice(self._waited(session), limit), walked)[:limit]
+            self._hold(session, stuck[:_MOST_HELD])
             token = session.rows(self._fill(sql.NEXT_NUMBER))[0][0]
             depth = max(limit // max(len(heads), 1), 1) if after == FIRST_KEY else 1
-            return [row for key, seq in heads for row in self._lease_rows(session, key, seq, depth, token)]
+            return [row for head in heads for row in self._lease_rows(session, head, depth, token)]
 
-    def renew(self, rows: Sequence[ClaimedRow]) -> set[str]:
+    def renew(self, rows: Sequence[ClaimedRow]) -> set[Lease]:
         renew = self._fill(sql.RENEW)
         with self._file.transaction() as session:
-            return {row.id for row in rows if session.change(renew, (self._lease, row.id, row.token, self._owner)) == 1}
+            return {row.lease for row in rows if session.change(renew, (self._lease, *row.lease, self._owner)) == 1}
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         ordered = sorted(settlements, key=lambda each: (each.row.key, each.row.seq))
@@ -60,10 +92,6 @@ class SQLiteDispatchStore:
         with self._file.transaction() as session:
             session.connection.execute(self._fill(sql.TELL_TARGET), {"error": error, "pause": pause})
 
-    def set_aside(self) -> int:
-        with self._file.transaction() as session:
-            return session.change(self._fill(sql.SET_ASIDE))
-
     def gauges(self) -> Gauges:
         with self._file.reading() as session:
             return Gauges(*session.rows(self._fill(sql.GAUGES))[0])
@@ -71,32 +99,61 @@ class SQLiteDispatchStore:
     def close(self) -> None:
         """The file's own connections are kept for others."""
 
-    def _due(self, session: FileSession, after: Key) -> Iterator[tuple[Key, int]]:
-        """The first rows of keys that may be published now, with their numbers."""
+    def _due(self, session: FileSession, after: Key, stuck: list[_Head]) -> Iterator[_Head]:
+        """The first rows of keys that may be published now; those that only stand in the way go into `stuck`."""
         key: Key | None = after
         while key is not None and (head := self._head_behind(session, key)) is not None:
-            tenant, lane, seq, state, free, redrives = head
-            key = Key(tenant, lane)
-            if self._policy == "skip":
-                if redrives and session.rows(self._fill(sql.ANY_LEASED), key):
-                    continue
-                if state != PENDING:
-                    found = session.rows(self._fill(sql.FIRST_PENDING), key)
-                    seq, free = (found[0][2], found[0][4]) if found else (seq, 0)
-            if free:
-                yield key, seq
+            key = head.key
+            before = self._before(session, head, "1, 2")
+            if head.free and before is None:
+                if not self._redriven_too_soon(session, head):
+                    yield head
+            elif not head.leased:
+                stuck.append(replace(head, behind=before))
 
-    def _head_behind(self, session: FileSession, key: Key) -> tuple[Any, ...] | None:
+    def _waited(self, session: FileSession) -> Iterator[_Head]:
+        """Rows that were tried before and are due again, the longest due first."""
+        for found in session.connection.execute(self._fill(sql.WAITED)):
+            head = _Head.of(found, waited=True)
+            if self._before(session, head, "0, 1, 2") is None and not self._redriven_too_soon(session, head):
+                yield head
+
+    def _head_behind(self, session: FileSession, key: Key) -> _Head | None:
         found = session.rows(self._fill(sql.NEXT_LANE), key) or session.rows(self._fill(sql.NEXT_TENANT), (key.tenant,))
-        return found[0] if found else None
+        return _Head.of(found[0]) if found else None
 
-    def _lease_rows(self, session: FileSession, key: Key, seq: int, depth: int, token: int) -> Iterator[ClaimedRow]:
-        gap = tuple(event_id for (event_id,) in session.rows(self._fill(sql.GAP), (*key, seq)))
-        for row_id, number, payload, attempts, redrives, free in session.rows(self._fill(sql.ROWS), (*key, seq, depth)):
+    def _before(self, session: FileSession, head: _Head, among: str) -> str | None:
+        """The state of an earlier row of the key that stands in the way, None when there is none."""
+        statement = self._fill(sql.BEFORE.replace("{among}", among))
+        found = session.rows(statement, (*head.key, head.seq, self._policy == "skip"))
+        return found[0][0] if found else None
+
+    def _redriven_too_soon(self, session: FileSession, head: _Head) -> bool:
+        """Whether somebody holds a later row of a key that goes on without what failed."""
+        skips = self._policy == "skip" and head.redrives > 0
+        return skips and bool(session.rows(self._fill(sql.ANY_LEASED), head.key))
+
+    def _hold(self, session: FileSession, stuck: Sequence[_Head]) -> None:
+        """Move rows out of the way of the next looks; the table's trigger brings them back."""
+        for head in stuck:
+            if head.behind is None:
+                session.change(self._fill(sql.HOLD), (*head.key, head.seq))
+                continue
+            parked = head.behind != PENDING and bool(session.rows(self._fill(sql.IS_PARKED), head.key))
+            values = {"tenant": head.key.tenant, "lane": head.key.lane, "seq": head.seq, "parked": parked}
+            session.connection.execute(self._fill(sql.HOLD_BEHIND), values)
+
+    def _lease_rows(self, session: FileSession, head: _Head, depth: int, token: int) -> Iterator[ClaimedRow]:
+        """Lease the head and free rows behind it; one that was tried before travels alone."""
+        key, most = head.key, 1 if head.waited else depth
+        gap = tuple(event_id for (event_id,) in session.rows(self._fill(sql.GAP), (*key, head.seq)))
+        for row_id, number, payload, attempts, redrives, free in session.rows(
+            self._fill(sql.ROWS), (*key, head.seq, most)
+        ):
             if not free:
                 return
             session.change(self._fill(sql.LEASE), (self._owner, token, self._lease, row_id))
-            yield ClaimedRow(row_id, key, number, payload, attempts, redrives, token, gap)
+            yield ClaimedRow(row_id, key, number, payload, attempts, redrives, token, gap, head.waited)
             gap = ()
 
     def _settle(self, session: FileSession, each: Settlement) -> bool:
@@ -106,7 +163,7 @@ class SQLiteDispatchStore:
         }  # fmt: skip
         if session.connection.execute(self._fill(sql.SETTLE), values).rowcount == 1:
             return True
-        return bool(session.rows(self._fill(sql.SETTLED_BEFORE), (each.row.id, each.row.token)))
+        return bool(session.rows(self._fill(sql.SETTLED_BEFORE), (each.row.id, each.row.token, each.state)))
 
     def _follow_up(self, session: FileSession, settlements: Sequence[Settlement]) -> None:
         for each in settlements:
@@ -116,9 +173,15 @@ class SQLiteDispatchStore:
                 session.change(self._fill(sql.NOTE_GAP), (each.row.id,))
             if each.state == FAILED and self._policy == "park":
                 session.change(self._fill(sql.PARK), (each.row.id,))
-                session.change(self._fill(sql.SET_ASIDE))
+                session.change(self._fill(sql.SET_ASIDE), (*each.row.key, each.row.seq))
 
     def _fill(self, statement: str) -> str:
         if statement not in self._filled:
             self._filled[statement] = self._words(spelled_out(statement, sql.WORDS))
         return self._filled[statement]
+
+
+def _in_turns(waited: Iterable[_Head], walked: Iterable[_Head]) -> list[_Head]:
+    """Both kinds in turns, so that neither keeps the other waiting; which comes first is left to chance."""
+    kinds = sample([waited, walked], 2)
+    return [head for pair in zip_longest(*kinds) for head in pair if head is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from postroad.outbox.dispatching.rows import ClaimedRow, Gauges, Key, Settled, Settlement
+from postroad.outbox.dispatching.rows import ClaimedRow, Gauges, Key, Lease, Settled, Settlement
 
 Wake = Callable[[], None]
 
@@ -24,8 +24,8 @@ class DispatchStore(Protocol):
         """
         ...
 
-    def renew(self, rows: Sequence[ClaimedRow]) -> set[str]:
-        """Lease the rows anew; the ids of those that were still ours."""
+    def renew(self, rows: Sequence[ClaimedRow]) -> set[Lease]:
+        """Lease the rows anew; the leases that were still ours."""
         ...
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
@@ -34,10 +34,6 @@ class DispatchStore(Protocol):
 
     def tell_target(self, error: str | None, *, pause: float = 0.0) -> None:
         """Let everybody see what is wrong with the target, and for how long it is left alone; None: nothing is."""
-        ...
-
-    def set_aside(self) -> int:
-        """Park rows that were added to parked keys; how many."""
         ...
 
     def gauges(self) -> Gauges:

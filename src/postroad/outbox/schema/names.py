@@ -10,7 +10,7 @@ from postroad.connections.identifiers import check_identifier
 CHANNEL = "postroad_outbox"
 SLOTS = 2_048
 _MOST = 40
-_PARTS = ("audit", "meta", "gaps", "parked", "seq", "token", "wake", "read", "fill", "tell", "times")
+_PARTS = ("audit", "meta", "gaps", "parked", "seq", "token", "wake", "read", "fill", "tell", "times", "release")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,15 @@
 """The tables of an outbox on PostgreSQL.
 
-Rows tell everything; nothing is derived that could disagree with them. `{outbox}_heads` finds the first row of a key
-and the next key behind any key, so a claim walks from key to key whatever the backlog: it must repeat the index's
-expressions, `coalesce(tenant, '')`, `lane`, `seq` and `state NOT IN ('SENT', 'SKIPPED')`. No index holds a lease, an
-attempt or a due time, so that claims and retries rewrite no index entry; failed rows have none of their own either,
-since each partial index adds to the cost of every insert.
+`{outbox}_open` finds the first row of a key and the next key behind any key, so a claim walks from key to key whatever
+the backlog: it must repeat the index's expressions, `held`, `coalesce(tenant, '')`, `lane`, `seq` and
+`state NOT IN ('SENT', 'SKIPPED')`. No index of new rows holds a lease, an attempt or a due time, so that a claim
+rewrites no index entry; failed rows have no index of their own, since each partial index adds to the cost of every
+insert.
+
+A claim walks over rows with `held = 0` only. Rows that cannot go now are moved out of its way: 1 means that the row
+waits for its `next_attempt` (`{outbox}_waiting` finds those that are due), 2 that it is given up, or waits behind an
+earlier row of its key whose `held` is not 0. When such a row changes its state or is deleted, by whomever, a trigger
+releases those behind it.
 
 `{gaps}` holds the events that a key went on without and that its next message has to name; `{parked}` the keys that
 are set aside; `{meta}` the dispatchers' policy, which tells whether a failed row holds its key, and what is wrong with
@@ -136,8 +141,8 @@ END $$;
 CREATE OR REPLACE TRIGGER {table}_fill BEFORE INSERT ON {outbox} FOR EACH ROW EXECUTE FUNCTION {fill}();
 """
 # A NOTIFY holds a lock of the whole server until its commit is on disk, so of many commits within ten milliseconds one
-# notifies, and who is woken looks again after that time. {wake} holds the millisecond of the last one; a dispatcher
-# that is about to wait sets it to 1. It is decided at the commit (the trigger is deferred), not where the row is added.
+# notifies, and who is woken looks again after that time. It is decided at the commit (the trigger is deferred), not
+# where the row is added.
 _TELL: Final = """
 CREATE OR REPLACE FUNCTION {tell}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -158,8 +163,7 @@ CREATE CONSTRAINT TRIGGER {table}_tell AFTER INSERT ON {outbox} DEFERRABLE INITI
 """
 # The seed's rows keep their order; of rows with one event id the first has it, the others go by their row's id.
 _ADOPT: Final = """
-CREATE TEMPORARY TABLE postroad_adopted ON COMMIT DROP AS SELECT * FROM {outbox} WHERE seq IS NULL;
-DELETE FROM {outbox} WHERE seq IS NULL;
+WITH postroad_adopted AS (DELETE FROM {outbox} WHERE seq IS NULL RETURNING *)
 INSERT INTO {outbox} (id, eventtype, payload, state, attempts, lasterror, next_attempt, createdat, updatedat, event_id)
 SELECT id, eventtype, payload, state, attempts, lasterror, next_attempt, createdat, updatedat,
        CASE WHEN row_number() OVER (PARTITION BY ({read}(payload)).event_id ORDER BY createdat, id) > 1
@@ -172,6 +176,39 @@ CREATE INDEX IF NOT EXISTS {table}_heads ON {outbox} (coalesce(tenant, ''), lane
   WHERE state NOT IN ('SENT', 'SKIPPED');
 CREATE INDEX IF NOT EXISTS {table}_done ON {outbox} (updatedat) WHERE state IN ('SENT', 'SKIPPED');
 """
+# Of a key with many rows the first thousand are released; the one behind them comes up by itself once they are gone,
+# since it is due and nothing is before it, and then releases the next.
+_HOLD: Final = """
+ALTER TABLE {outbox} ADD COLUMN IF NOT EXISTS held smallint NOT NULL DEFAULT 0;
+DROP INDEX IF EXISTS {schema}.{table}_heads;
+CREATE INDEX IF NOT EXISTS {table}_open ON {outbox} (held, coalesce(tenant, ''), lane, seq)
+  WHERE state NOT IN ('SENT', 'SKIPPED');
+CREATE INDEX IF NOT EXISTS {table}_waiting ON {outbox} (next_attempt) WHERE held = 1 AND state = 'PENDING';
+CREATE OR REPLACE FUNCTION {release}() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF TG_OP = 'UPDATE' AND NEW.state NOT IN ('PENDING', 'SENT', 'SKIPPED')
+     AND (SELECT policy <> 'skip' FROM {meta}) THEN
+    RETURN NULL;
+  END IF;
+  UPDATE {outbox} AS o SET held = CASE WHEN freed.place <= 1000 THEN 0 ELSE 1 END
+    FROM (SELECT id, row_number() OVER (ORDER BY seq) AS place FROM (
+      (SELECT id, seq FROM {outbox}
+        WHERE state NOT IN ('SENT', 'SKIPPED') AND held = 1 AND coalesce(tenant, '') = coalesce(OLD.tenant, '')
+          AND lane = OLD.lane AND state = 'PENDING' ORDER BY seq LIMIT 1001)
+      UNION ALL
+      (SELECT id, seq FROM {outbox}
+        WHERE state NOT IN ('SENT', 'SKIPPED') AND held = 2 AND coalesce(tenant, '') = coalesce(OLD.tenant, '')
+          AND lane = OLD.lane AND state = 'PENDING' ORDER BY seq LIMIT 1001)
+      ORDER BY seq LIMIT 1001) AS behind) AS freed
+   WHERE o.id = freed.id;
+  RETURN NULL;
+END $$;
+CREATE OR REPLACE TRIGGER {table}_release AFTER UPDATE OF state ON {outbox} FOR EACH ROW
+  WHEN (OLD.held <> 0 AND OLD.state IS DISTINCT FROM NEW.state) EXECUTE FUNCTION {release}();
+CREATE OR REPLACE TRIGGER {table}_release_deleted AFTER DELETE ON {outbox} FOR EACH ROW
+  WHEN (OLD.held <> 0 AND OLD.state NOT IN ('SENT', 'SKIPPED')) EXECUTE FUNCTION {release}();
+"""
 # Claims and retries find room on the page of their row; autovacuum comes long before a fifth of the rows is dead.
 _UPKEEP: Final = """
 ALTER TABLE {outbox} SET (
@@ -183,5 +220,31 @@ ALTER TABLE {outbox} SET (
   autovacuum_analyze_scale_factor = 0.1
 );
 """
-STEPS: Final = (_TABLE + _COLUMNS + _BESIDE + _READ + _FILL + _ADOPT + _INDEXES + _TELL + _UPKEEP,)
+# Only somebody who will look again may keep commits from notifying: what the trigger itself writes into {wake} stays
+# when its commit fails, and would silence others. So a dispatcher that was woken writes there until when commits need
+# not notify, and looks again after that. Its numbers are even, and hold for a minute. Where no dispatcher listens
+# nothing can be missed, and the trigger itself sees to it that of many commits within ten milliseconds one notifies.
+_TELL_LISTENERS: Final = """
+CREATE OR REPLACE FUNCTION {tell}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+  moment pg_catalog.int8 := pg_catalog.int8(
+    pg_catalog.float8mul(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()), 1000));
+  written pg_catalog.int8 := coalesce(pg_catalog.pg_sequence_last_value('{wake}'::pg_catalog.regclass), 1);
+  gone pg_catalog.int8 := pg_catalog.int8mi(moment, written);
+BEGIN
+  IF pg_catalog.int8eq(pg_catalog.int8and(written, 1), 0) AND pg_catalog.int8lt(gone, 60000) THEN
+    IF pg_catalog.int8ge(gone, 0) OR pg_catalog.int8lt(gone, -100) THEN
+      PERFORM pg_catalog.pg_notify('postroad_outbox', '{table}');
+    END IF;
+  ELSIF pg_catalog.int8ge(gone, 10) OR pg_catalog.int8lt(gone, 0) THEN
+    PERFORM pg_catalog.setval('{wake}'::pg_catalog.regclass, pg_catalog.int8or(moment, 1));
+    PERFORM pg_catalog.pg_notify('postroad_outbox', '{table}');
+  END IF;
+  RETURN NULL;
+END $$;
+"""
+STEPS: Final = (
+    _TABLE + _COLUMNS + _BESIDE + _READ + _FILL + _ADOPT + _INDEXES + _TELL + _UPKEEP,
+    _HOLD + _TELL_LISTENERS,
+)
 """Step n brings a database from version n to n + 1; steps are only ever added."""

@@ -127,5 +127,33 @@ CREATE INDEX IF NOT EXISTS {table}_failed ON {outbox} (seq)
   WHERE state NOT IN ('PENDING', 'PARKED', 'SENT', 'SKIPPED');
 CREATE INDEX IF NOT EXISTS {table}_done ON {outbox} (updatedat) WHERE state IN ('SENT', 'SKIPPED');
 """
-STEPS: Final = ((_TABLE, COLUMNS, _BESIDE + _FILL + _ADOPT + _INDEXES),)
+# As on PostgreSQL, where it is explained.
+_HOLD: Final = """
+DROP INDEX IF EXISTS {table}_heads;
+CREATE INDEX IF NOT EXISTS {table}_open ON {outbox} (held, coalesce(tenant, ''), lane, seq)
+  WHERE state NOT IN ('SENT', 'SKIPPED');
+CREATE INDEX IF NOT EXISTS {table}_waiting ON {outbox} (next_attempt) WHERE held = 1 AND state = 'PENDING';
+DROP TRIGGER IF EXISTS {release};
+CREATE TRIGGER {release} AFTER UPDATE OF state ON {outbox} FOR EACH ROW
+WHEN OLD.held <> 0 AND OLD.state <> NEW.state
+ AND (NEW.state IN ('PENDING', 'SENT', 'SKIPPED') OR (SELECT policy = 'skip' FROM {meta})) BEGIN
+  {free}
+END;
+DROP TRIGGER IF EXISTS {table}_release_deleted;
+CREATE TRIGGER {table}_release_deleted AFTER DELETE ON {outbox} FOR EACH ROW
+WHEN OLD.held <> 0 AND OLD.state NOT IN ('SENT', 'SKIPPED') BEGIN
+  {free}
+END;
+""".replace(
+    "{free}",
+    """UPDATE {outbox} SET held = 0 WHERE rowid IN (
+    SELECT rowid FROM {outbox} WHERE {behind} ORDER BY seq LIMIT 1000);
+  UPDATE {outbox} SET held = 1 WHERE rowid = (SELECT rowid FROM {outbox} WHERE {behind} ORDER BY seq LIMIT 1);""",
+).replace(
+    "{behind}",
+    "state NOT IN ('SENT', 'SKIPPED') AND held IN (1, 2) AND coalesce(tenant, '') = coalesce(OLD.tenant, '')"
+    " AND lane = OLD.lane AND state = 'PENDING'",
+)
+_HELD: Final = {"held": "ALTER TABLE {outbox} ADD COLUMN held INTEGER NOT NULL DEFAULT 0"}
+STEPS: Final = ((_TABLE, COLUMNS, _BESIDE + _FILL + _ADOPT + _INDEXES), ("", _HELD, _HOLD))
 """Step n brings a file from version n to n + 1: statements, columns to add where they are missing, statements."""
