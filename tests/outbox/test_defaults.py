@@ -52,6 +52,7 @@ def test_a_dispatcher_of_which_nothing_is_said_works_as_written_down() -> None:
     assert asdict(DispatcherConfig()) == {
         "batch": 50, "concurrency": 10, "backoff": (1, 5, 30, 120, 600, 3600), "retry_max": 10, "jitter": 0.1,
         "lease": 30.0, "poll": 1.0, "listen": True, "policy": "block", "publish_batch": 10, "target_pause": 5.0,
+        "keep_sent": timedelta(days=7),
     }  # fmt: skip
 
 
