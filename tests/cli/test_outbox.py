@@ -388,7 +388,8 @@ def test_the_topic_and_its_region_may_be_named_by_the_environment(
 def test_a_running_dispatcher_shows_its_metrics_and_stops_clean(
     outbox: Outbox, record: Callable[..., str], free_port: int
 ) -> None:
-    arguments = ["outbox", "run", "--topic", TOPIC, "--url", "sqlite:///events.db", "--dsn", DSN, "--poll", "0.1"]
+    arguments = ["outbox", "run", "--topic", TOPIC, "--create-topic", "--url", "sqlite:///events.db", "--dsn", DSN]
+    arguments += ["--poll", "0.1"]
     arguments += ["--create-topic", "--metrics-port", str(free_port), "--service", "cts"]
     process = subprocess.Popen(
         [sys.executable, "-m", "postroad", *arguments],
@@ -413,7 +414,8 @@ def test_a_running_dispatcher_shows_its_metrics_and_stops_clean(
 def test_a_running_dispatcher_tells_how_it_is_on_the_address_it_was_given(
     outbox: Outbox, record: Callable[..., str], free_port: int
 ) -> None:
-    arguments = ["outbox", "run", "--topic", TOPIC, "--url", "sqlite:///events.db", "--dsn", DSN, "--poll", "0.1"]
+    arguments = ["outbox", "run", "--topic", TOPIC, "--create-topic", "--url", "sqlite:///events.db", "--dsn", DSN]
+    arguments += ["--poll", "0.1"]
     place = ["--metrics-host", "0.0.0.0", "--metrics-port", str(free_port)]
     process = subprocess.Popen(
         [sys.executable, "-m", "postroad", *arguments, *place],
@@ -455,7 +457,8 @@ def _answer(url: str) -> tuple[int, object]:
 def test_an_address_that_is_not_of_this_machine_is_refused(postroad: Postroad, outbox: Outbox, free_port: int) -> None:
     place = ["--metrics-host", "192.0.2.1", "--metrics-port", str(free_port)]
 
-    done = postroad("outbox", "run", "--topic", TOPIC, "--url", "sqlite:///events.db", "--dsn", DSN, *place, "--once")
+    topic = ["--topic", TOPIC, "--create-topic", "--url", "sqlite:///events.db"]
+    done = postroad("outbox", "run", *topic, "--dsn", DSN, *place, "--once")
 
     assert done.code == 2
     assert "metrics_port" in done.err

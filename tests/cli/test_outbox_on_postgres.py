@@ -18,7 +18,7 @@ from postroad.outbox import DomainEvent, Outbox
 
 __all__ = ["postgres", "postgres_dsn"]
 
-LISTENING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %'"
+LISTENING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND (query LIKE 'LISTEN %' OR query LIKE '%outbox_wake%')"
 
 
 @pytest.mark.slow

@@ -72,8 +72,8 @@ def test_sent_events_are_published_again_as_they_were_and_their_rows_stay_as_the
 
 def test_only_sent_events_that_fit_are_replayed(ground: Ground) -> None:
     (early,) = sent(ground, 1)
-    ground.set(early, updatedat="2026-01-31T08:00:00.000Z")
     (late,) = sent(ground, 1, type="orders.placed")
+    ground.set(early, updatedat="2026-01-31T08:00:00.000Z")
     ground.set(late, updatedat="2026-01-31T09:00:00.000Z")
     for state in ("PENDING", "FAILED", "PARKED", "SKIPPED"):
         ground.set(ground.add(key={"k": state}), state=state)

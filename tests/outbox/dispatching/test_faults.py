@@ -176,7 +176,7 @@ def test_after_a_crash_of_postgresql_claims_go_on_and_nothing_is_lost(
         for n in range(40):
             ground.add(key={"transferId": f"tr_{n % 4}"}, payload={"n": n})
 
-        eventually(lambda: sent(ground) == 80 + LEASE)
+        eventually(lambda: sent(ground) == 80)
 
         check_order(dispatchers.published())
         assert stopped(process)["sent"] == 80
