@@ -8,35 +8,59 @@ from typing import Final
 import apsw
 
 from postroad import failpoints
+from postroad.connections.reserve import Reserve
 
 CHECKPOINT_PAGES: Final = 4_000
+SHORT_PAGES: Final = 32
+"""How long the log gets on a full disk: half of a quarter of the smallest head-room."""
 
 
 class Checkpoints:
     """Knows how long the log of one writer is, and when to try the next copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, reserve: Reserve) -> None:
+        self._reserve = reserve
         self._pages = 0
         self._due_at = CHECKPOINT_PAGES
+        self._is_short_of_room = False
 
     def follow(self, writer: apsw.Connection) -> None:
         """Hear from the writer how long its log is after each commit."""
         self._writer, self._pages = writer, 0
         writer.set_wal_hook(self._count)
 
-    def hasten(self) -> None:
-        """Copy after the next commit: a log that is copied starts again from its beginning, and needs no more room."""
-        self._due_at = 0
-
     def run_if_due(self) -> None:
-        """Copy the log when it is long, so that it starts again from its beginning."""
-        if self._pages >= self._due_at:
-            self._run()
+        """Copy the log when it is long, so that it starts again from its beginning; on a full disk early."""
+        if not self._is_short_of_room:
+            if self._pages >= self._due_at:
+                self._run()
+        elif self._reserve.is_whole:
+            self._is_short_of_room = False
+        elif self._pages >= SHORT_PAGES:
+            self._copy_to_full_disk()
 
-    def cut(self) -> None:
-        """Give the room of a log that nobody needs back to the disk, if it can be done."""
+    def make_room(self, *, adds: bool) -> None:
+        """Use the reserve to copy the log, so that the next commit overwrites it instead of making it longer.
+
+        For somebody who adds, the disk also gets back the room of the log, which may be all that is missing.
+        """
+        if adds:
+            self._reserve.shrink(adds=True)
+            with suppress(apsw.Error):
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        else:
+            self._is_short_of_room = True
+            self._copy_to_full_disk()
+
+    def _copy_to_full_disk(self) -> None:
+        self._reserve.shrink(adds=False)
         with suppress(apsw.Error):
-            self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            try:
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            except apsw.FullError:
+                self._reserve.give_all()
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        self._pages = 0
 
     def _count(self, _: apsw.Connection, __: str, pages: int) -> int:
         self._pages = pages

@@ -49,7 +49,7 @@ class Engine:
         self._turns = Turns()
         self._disk = Disk()
         self._reserve = Reserve(path)
-        self._checkpoints = Checkpoints()
+        self._checkpoints = Checkpoints(self._reserve)
         self._current: Transaction | None = None
         self._writing_by: int | None = None
         self._joined: Transaction | None = None
@@ -83,17 +83,27 @@ class Engine:
         """Let the book write its numbers into every transaction before the commit."""
         self._books.append(book)
 
-    def write(self, work: Callable[[Transaction], T], *, durable: bool = True, relieves: bool | None = None) -> T:
+    def write(
+        self,
+        work: Callable[[Transaction], T],
+        *,
+        durable: bool = True,
+        relieves: bool | None = None,
+        removes: bool = False,
+    ) -> T:
         """Run the work in a transaction, shared with whatever else waits, and return once it is committed.
 
         The work may run more than once, so it touches nothing but its transaction. Work that relieves the file, as
-        leases and acks do, may use the room that is kept for a full disk.
+        leases do, may use some of the room that is kept for a full disk; what removes something may use all of it.
         """
         if self._unusable is not None:
             raise ConfigurationError(self._unusable)
         if self._joined is not None and self._joined_by == threading.get_ident():
             return self._join(self._joined, work)
-        request = Request(work, durable=durable, relieves=not durable if relieves is None else relieves)
+        if relieves is None:
+            relieves = not durable
+        leaves = 0 if removes else 4 if not relieves else 2 if durable else 1
+        request = Request(work, durable=durable, leaves=leaves)
         interruption: BaseException | None = None
         try:
             if self._turns.join(request):
@@ -121,7 +131,10 @@ class Engine:
         self._check_usable()
         if self._joined is not None and self.in_transaction:
             self._store(self._joined)
-            return work(self._joined.connection)
+            try:
+                return work(self._joined.connection)
+            except apsw.Error as error:
+                raise translate(error, self.path) from error
         with self._reading:
             # Whoever closed it had to wait for the lock too.
             self._check_usable()
@@ -146,15 +159,17 @@ class Engine:
             yield
             return
         with self._own_turn() as turn:
-            self._keep_room()
-            tx = Transaction(self._writer)
+            tx = self._begin_alone()
             try:
-                self._begin(tx)
                 self._joined, self._joined_by = tx, threading.get_ident()
                 yield
                 self._commit(tx)
             except Exception as error:
-                raise self._undone(tx, error) from error
+                undone = self._undone(tx, error)
+                if isinstance(undone, StorageFull):
+                    # The block cannot run again, but the next one may find room.
+                    self._checkpoints.make_room(adds=True)
+                raise undone from error
             finally:
                 self._joined = self._joined_by = None
             self._resolve()
@@ -224,12 +239,21 @@ class Engine:
         return (self._writer, self._reader) if still_open else ()
 
     def _open(self) -> None:
-        self._writer = open_file(self.path, cache_kib=WRITER_CACHE_KIB)
-        self._reader = open_file(self.path, cache_kib=READER_CACHE_KIB)
+        try:
+            self._open_connections()
+        except StorageFull:
+            # The log and its index need room too, and a clean end had removed both.
+            self._reserve.open()
+            self._reserve.give_all()
+            self._open_connections()
         self._checkpoints.follow(self._writer)
         self._drop_books()
         self._disk.open(self.path)
-        self._reserve.open()
+        self._reserve.open(self._writer)
+
+    def _open_connections(self) -> None:
+        self._writer = open_file(self.path, cache_kib=WRITER_CACHE_KIB)
+        self._reader = open_file(self.path, cache_kib=READER_CACHE_KIB)
 
     def _close_file(self) -> None:
         self._disk.close()
@@ -265,18 +289,25 @@ class Engine:
 
     def _join(self, tx: Transaction, work: Callable[[Transaction], T]) -> T:
         """Run the work inside this thread's transaction; if it fails, only its own changes are taken back."""
+        if not self._writer.in_transaction:
+            # SQLite ends a transaction by itself when the disk is full.
+            raise StorageFull(f"{self.path}: the disk was full and this transaction was rolled back")
         self._store(tx)
         mark = tx.mark()
         self._writer.execute("SAVEPOINT joined")
         try:
             result = work(tx)
-        except BaseException:
-            self._writer.execute("ROLLBACK TO joined")
+        except BaseException as error:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK TO joined")
             self._drop_books()
             tx.back_to(mark)
+            if isinstance(error, apsw.Error):
+                raise translate(error, self.path, system_errno=self._writer.system_errno) from error
             raise
         finally:
-            self._writer.execute("RELEASE joined")
+            if self._writer.in_transaction:
+                self._writer.execute("RELEASE joined")
         return result
 
     def _bring_to_disk(self, leader: Request) -> None:
@@ -300,25 +331,27 @@ class Engine:
             self._run_together(group)
         except Exception as error:
             if len(group) == 1:
-                self._run_relieved(group, error)
+                self._run_again(group, error)
                 return
             for request in tuple(group):
                 self._run([request])
 
-    def _run_relieved(self, group: list[Request], error: Exception) -> None:
-        """Run the one request again with the room that is kept for it, or let it fail with the error."""
+    def _run_again(self, group: list[Request], error: Exception) -> None:
+        """Make room for the one request and run it again if the disk was full; else let it fail with the error."""
         (request,) = group
-        if request.relieves and isinstance(error, StorageFull) and self._reserve.give():
-            self._checkpoints.hasten()
-            self._run(group)
-        else:
-            request.error, request.finished = error, True
+        if isinstance(error, StorageFull):
+            self._checkpoints.make_room(adds=request.leaves == 4)
+            try:
+                self._run_together(group)
+            except Exception as again:
+                error = again
+            else:
+                return
+        request.error, request.finished = error, True
 
     def _run_together(self, group: list[Request]) -> None:
         """Run the requests in one transaction, or raise with none of them done."""
-        if not all(request.relieves for request in group):
-            self._keep_room()
-        tx = Transaction(self._writer, requests=group)
+        tx = Transaction(self._writer, requests=group, leaves=max(request.leaves for request in group))
         try:
             self._begin(tx)
             for request in group:
@@ -332,23 +365,34 @@ class Engine:
         self._resolve()
         self._ring(tx)
 
-    def _keep_room(self) -> None:
-        """Have room for acks before anything is added, or raise `StorageFull`."""
+    def _begin_alone(self) -> Transaction:
+        """Begin a transaction that adds something, or raise with none begun."""
+        tx = Transaction(self._writer, leaves=4)
         try:
-            self._reserve.keep()
-        except StorageFull:
-            # Acks may have left a long log that nobody needs: without it there may be room.
-            self._checkpoints.cut()
-            self._reserve.keep()
+            self._begin(tx)
+        except Exception as error:
+            undone = self._undone(tx, error)
+            if not isinstance(undone, StorageFull):
+                raise undone from error
+            self._checkpoints.make_room(adds=True)
+            try:
+                self._begin(tx)
+            except Exception as again:
+                raise self._undone(tx, again) from again
+        return tx
 
     def _begin(self, tx: Transaction) -> None:
         self._current, self._writing_by = tx, threading.get_ident()
         tx.news = self._ears.news
         self._writer.execute("BEGIN IMMEDIATE")
+        if tx.leaves == 4:
+            self._reserve.require(self._writer)
 
     def _commit(self, tx: Transaction) -> None:
         tx.finish()
         self._store(tx)
+        if tx.leaves:
+            self._reserve.require_growth(self._writer, quarters=tx.leaves)
         tx.committing = True
         self._writer.execute("COMMIT")
 
@@ -360,7 +404,9 @@ class Engine:
         """Roll back, and name the error in Postroad's words."""
         tx.committing = False
         self._resolve()
-        return translate(error, self.path) if isinstance(error, apsw.Error | OSError) else error
+        if isinstance(error, apsw.Error | OSError):
+            return translate(error, self.path, system_errno=self._writer.system_errno)
+        return error
 
     def _resolve(self) -> None:
         """Settle the current transaction: committed or rolled back. Interrupted, it is called again and goes on."""

@@ -13,9 +13,9 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _UNSURE = {apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC}
 
 
-def translate(error: apsw.Error | OSError, path: Path) -> PostroadError:
-    """The Postroad error that says what happened to the file and what to do."""
-    if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and error.errno in _NO_ROOM):
+def translate(error: apsw.Error | OSError, path: Path, *, system_errno: int = 0) -> PostroadError:
+    """The Postroad error that says what happened to the file and what to do; SQLite has the system's number of it."""
+    if _is_full(error, system_errno):
         return StorageFull(f"{path}: the disk is full; nothing was stored")
     if isinstance(error, apsw.NotADBError):
         return ConfigurationError(f"{path}: is not a Postroad file", field="url")
@@ -26,3 +26,14 @@ def translate(error: apsw.Error | OSError, path: Path) -> PostroadError:
     if isinstance(error, apsw.IOError) and getattr(error, "extendedresult", None) in _UNSURE:
         return OutcomeUnknown(f"{path}: the disk did not confirm the write: {error}")
     return Unavailable(f"{path}: {error}", remedy="Check the file, its directory and its permissions.")
+
+
+def _is_full(error: apsw.Error | OSError, system_errno: int) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in _NO_ROOM
+    # The log's index is lengthened before it is used, so that this is the only way in which it finds no room.
+    return (
+        isinstance(error, apsw.FullError)
+        or getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_SHMSIZE
+        or (isinstance(error, apsw.IOError) and system_errno in _NO_ROOM)
+    )

@@ -87,7 +87,7 @@ class SQLiteItems:
                 tx.connection.execute(_DELETE, (key,))
             return ItemResult(ok=True, item=None)
 
-        return self._engine.write(work, relieves=True)
+        return self._engine.write(work, removes=True)
 
     def scan(self, prefix: str, *, limit: int = 100, cursor: str | None = None) -> ItemPage:
         """Items whose key starts with `prefix`, in key order."""

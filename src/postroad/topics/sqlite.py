@@ -86,7 +86,7 @@ class SQLiteTopics:
             tx.connection.execute(_DELETE_SUBSCRIPTIONS, (name,))
             tx.connection.execute(_DELETE, (name,))
 
-        self.engine.write(work)
+        self.engine.write(work, removes=True)
 
     def _add(self, tx: Transaction, name: str) -> Any:
         tx.connection.execute(_ADD, (name,))
@@ -121,12 +121,13 @@ class SQLiteTopic:
         values = rules.check_filter(filter)
         rules.check_subscriber(self.name, fifo=self._fifo, queue=queue)
         text = None if values is None else msgspec.json.encode(values).decode()
-        if self._engine.write(lambda tx: one(tx.connection, _SUBSCRIBE, (self._id, text, queue.name))) is None:
+        row = (self._id, text, queue.name)
+        if self._engine.write(lambda tx: one(tx.connection, _SUBSCRIBE, row), relieves=True) is None:
             raise queue_missing(queue.name)
 
     def unsubscribe(self, queue: Queue) -> bool:
         name = rules.check_queue(queue)
-        removed = self._engine.write(lambda tx: one(tx.connection, _UNSUBSCRIBE, (self._id, name)))
+        removed = self._engine.write(lambda tx: one(tx.connection, _UNSUBSCRIBE, (self._id, name)), removes=True)
         return removed is not None
 
     def subscriptions(self) -> list[Subscription]:

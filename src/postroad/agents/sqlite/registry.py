@@ -106,7 +106,7 @@ class SQLiteRegistry:
             tx.touch(names.channel(num))
             return Deleted(discarded, subscriptions, subscribers)
 
-        return self._engine.write(work)
+        return self._engine.write(work, removes=True)
 
 
 def _removed(connection: apsw.Connection, statement: str, num: int) -> int:

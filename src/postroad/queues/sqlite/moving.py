@@ -27,7 +27,6 @@ DELETE FROM lease WHERE id IN (SELECT id FROM message WHERE id > ? AND id < ? OR
 _PURGE: Final = """
 DELETE FROM message WHERE id IN (SELECT id FROM message WHERE id > ? AND id < ? ORDER BY id LIMIT ?) RETURNING grp
 """
-_PURGE_STEP: Final = 10_000
 
 
 class Mover:
@@ -92,9 +91,9 @@ class Mover:
         tx.touch(channel(target.id))
         return target
 
-    def purge_step(self, tx: Transaction, state: QueueState, below: int) -> int:
-        """Remove up to a step of messages with ids below the given one; how many."""
-        chosen = (id_range(state.id)[0], below, _PURGE_STEP)
+    def purge_step(self, tx: Transaction, state: QueueState, below: int, limit: int) -> int:
+        """Remove up to `limit` messages with ids below the given one; how many."""
+        chosen = (id_range(state.id)[0], below, limit)
         tx.connection.execute(_PURGE_LEASES, chosen)
         removed = every(tx.connection, _PURGE, chosen)
         for group in {group for (group,) in removed} - {None}:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from postroad import failpoints
 from postroad.clock import SystemClock
 from postroad.connections.transaction import Transaction
-from postroad.errors import QueueNotFound
+from postroad.errors import QueueNotFound, StorageFull
 from postroad.queues.markers import legible
 from postroad.queues.moving import Decide, Keep, Looked, MoveStep
 from postroad.queues.port import (
@@ -38,6 +38,7 @@ T = TypeVar("T")
 _LONGEST_PEEK: Final = 1_000
 _LOOK_AGAIN: Final = 0.05
 _TAKEN_AT_ONCE: Final = 100
+_PURGED_AT_ONCE: Final = 10_000
 _SWEEP_EVERY: Final = 1.0
 
 
@@ -93,7 +94,7 @@ class SQLiteQueue:
         return self._store.claimer.deliveries(leased)
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
-        results = self._write(self._store.settler.ack, deliveries, durable=False)
+        results = self._write(self._store.settler.ack, deliveries, durable=False, removes=True)
         failpoints.hit("queue.ack.after_commit")
         return results
 
@@ -164,15 +165,24 @@ class SQLiteQueue:
             keep(messages)
             failpoints.hit("queue.purge.mid")
             rows = [message.sequence for message in messages]
-            removed += self._write(self._store.mover.remove, rows, relieves=True)
+            removed += self._write(self._store.mover.remove, rows, removes=True)
         return removed
 
     def purge(self) -> int:
         below = self._next_id()
-        removed = 0
-        while step := self._write(self._store.mover.purge_step, below, relieves=True):
+        removed, limit = 0, _PURGED_AT_ONCE
+        while True:
+            try:
+                step = self._write(self._store.mover.purge_step, below, limit, removes=True)
+            except StorageFull:
+                if limit == 1:
+                    raise
+                # A full disk has room for a short log only.
+                limit = max(1, limit // 10)
+                continue
+            if not step:
+                return removed
             removed += step
-        return removed
 
     def _below(self, below: int) -> list[PeekedMessage]:
         now, ids = self._engine.monotonic_us(), self._store.ids
@@ -182,14 +192,21 @@ class SQLiteQueue:
     def _next_id(self) -> int:
         return self._engine.write(lambda tx: self._store.states.get(tx, self._id).next, durable=False)
 
-    def _write(self, verb: Callable[..., T], *arguments: Any, durable: bool = True, relieves: bool | None = None) -> T:
+    def _write(
+        self,
+        verb: Callable[..., T],
+        *arguments: Any,
+        durable: bool = True,
+        relieves: bool | None = None,
+        removes: bool = False,
+    ) -> T:
         """Run `verb(tx, state, *arguments)` in the engine's next transaction."""
 
         def work(tx: Transaction) -> T:
             return verb(tx, self._store.states.get(tx, self._id), *arguments)
 
         try:
-            return self._engine.write(work, durable=durable, relieves=relieves)
+            return self._engine.write(work, durable=durable, relieves=relieves, removes=removes)
         except QueueNotFound as error:
             raise self._deleted() from error
 
@@ -262,7 +279,7 @@ class SQLiteQueue:
         oldest = self._engine.read(partial(looking.oldest_us, queue_id=self._id))
         if oldest is None or oldest > self._engine.now_us() - self._spec.retention * 1_000_000:
             return
-        while self._write(lambda tx, state: self._store.sweeper.expire_oldest(tx, state), durable=False):
+        while self._write(lambda tx, state: self._store.sweeper.expire_oldest(tx, state), durable=False, removes=True):
             continue
 
 

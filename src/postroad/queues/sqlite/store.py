@@ -75,7 +75,8 @@ class SQLiteQueues:
                 raise settings_differ(spec.name, differences)
             return int(found[0])
 
-        return SQLiteQueue(self, self.engine.write(work), spec)
+        # A program that starts on a full disk makes the queues that it made before.
+        return SQLiteQueue(self, self.engine.write(work, relieves=True), spec)
 
     def update_queue(self, spec: QueueSpec) -> SQLiteQueue:
         """Give the queue other settings."""
@@ -96,7 +97,7 @@ class SQLiteQueues:
     def delete_queue(self, name: str) -> None:
         """Remove the queue; a crash in the middle leaves a queue that holds less."""
         self.queue(name).purge()
-        self.engine.write(lambda tx: self.sweeper.remove_queue(tx, self._find(tx, name)[0]), relieves=True)
+        self.engine.write(lambda tx: self.sweeper.remove_queue(tx, self._find(tx, name)[0]), removes=True)
 
     def queue(self, name: str) -> SQLiteQueue:
         """The queue of this name."""
