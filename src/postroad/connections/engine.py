@@ -21,7 +21,7 @@ from postroad.clock import SYSTEM_CLOCK, Clock, SystemClock
 from postroad.connections.book import Book
 from postroad.connections.checkpoints import Checkpoints
 from postroad.connections.disk import Disk
-from postroad.connections.failures import translate
+from postroad.connections.failures import SIGNS_OF_DAMAGE, explain, translate
 from postroad.connections.file import open_file
 from postroad.connections.inheritance import guard, mark_inherited
 from postroad.connections.meta import begin_file, migrate, read_salt
@@ -131,17 +131,19 @@ class Engine:
         self._check_usable()
         if self._joined is not None and self.in_transaction:
             self._store(self._joined)
-            try:
-                return work(self._joined.connection)
-            except apsw.Error as error:
-                raise translate(error, self.path) from error
+            return self._look(work, self._joined.connection)
         with self._reading:
             # Whoever closed it had to wait for the lock too.
             self._check_usable()
-            try:
-                return work(self._reader)
-            except apsw.Error as error:
-                raise translate(error, self.path) from error
+            return self._look(work, self._reader)
+
+    def _look(self, work: Callable[[apsw.Connection], T], connection: apsw.Connection) -> T:
+        try:
+            return work(connection)
+        except apsw.Error as error:
+            raise translate(error, self.path) from error
+        except SIGNS_OF_DAMAGE as error:
+            raise explain(error, connection, self.path) from error
 
     @property
     def in_transaction(self) -> bool:
@@ -304,6 +306,8 @@ class Engine:
             tx.back_to(mark)
             if isinstance(error, apsw.Error):
                 raise translate(error, self.path, system_errno=self._writer.system_errno) from error
+            if isinstance(error, SIGNS_OF_DAMAGE):
+                raise explain(error, self._writer, self.path) from error
             raise
         finally:
             if self._writer.in_transaction:
@@ -361,7 +365,10 @@ class Engine:
                     request.durable = tx.durable
             self._commit(tx)
         except Exception as error:
-            raise self._undone(tx, error) from error
+            undone = self._undone(tx, error)
+            if isinstance(undone, SIGNS_OF_DAMAGE):
+                undone = explain(undone, self._writer, self.path)
+            raise undone from error
         self._resolve()
         self._ring(tx)
 

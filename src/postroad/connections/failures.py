@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import errno
+import struct
 from pathlib import Path
 
 import apsw
+import msgspec
 
 from postroad.errors import ConfigurationError, OutcomeUnknown, PostroadError, StorageDamaged, StorageFull, Unavailable
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+SIGNS_OF_DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    struct.error,
+    msgspec.MsgspecError,
+)
+"""What work raises when a column holds what was never written, or when the work itself is wrong."""
 _UNSURE = {apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC}
 
 
@@ -26,6 +38,23 @@ def translate(error: apsw.Error | OSError, path: Path, *, system_errno: int = 0)
     if isinstance(error, apsw.IOError) and getattr(error, "extendedresult", None) in _UNSURE:
         return OutcomeUnknown(f"{path}: the disk did not confirm the write: {error}")
     return Unavailable(f"{path}: {error}", remedy="Check the file, its directory and its permissions.")
+
+
+def explain(error: Exception, connection: apsw.Connection, path: Path) -> Exception:
+    """`StorageDamaged` when the error comes of a value that was never written, else the error itself."""
+    if isinstance(error, PostroadError):
+        return error
+    found = error if isinstance(error, UnicodeDecodeError | msgspec.MsgspecError) else _first_damage(connection)
+    return error if found is None else StorageDamaged(f"{path}: the file is damaged: {found}")
+
+
+def _first_damage(connection: apsw.Connection) -> object | None:
+    """What SQLite finds to be wrong with the file, of which it reads all."""
+    try:
+        found = connection.pragma("quick_check", 1)
+    except apsw.Error as error:
+        return error
+    return None if found == "ok" else found
 
 
 def _is_full(error: apsw.Error | OSError, system_errno: int) -> bool:

@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one
+from postroad.connections.fetching import every, one, text_of
 from postroad.connections.schema import Schema
 from postroad.connections.transaction import Transaction
+from postroad.errors import StorageDamaged
 from postroad.queues import OutgoingMessage, Queue, SendResult
 from postroad.queues.rules import check_messages, dedup_id
 from postroad.queues.spec import MAX_MESSAGE_BYTES, queue_missing
@@ -48,7 +49,8 @@ _UNSUBSCRIBE: Final = """
 DELETE FROM subscription WHERE topic = ? AND queue = (SELECT id FROM queue WHERE name = ?) RETURNING queue
 """
 _SUBSCRIPTIONS: Final = """
-SELECT queue.id, queue.name, filter FROM subscription JOIN queue ON queue.id = subscription.queue
+SELECT queue.id, CAST(queue.name AS BLOB), CAST(filter AS BLOB)
+FROM subscription JOIN queue ON queue.id = subscription.queue
 WHERE topic = ? ORDER BY queue.name
 """
 _DELETE: Final = "DELETE FROM topic WHERE name = ?"
@@ -132,7 +134,7 @@ class SQLiteTopic:
 
     def subscriptions(self) -> list[Subscription]:
         rows = self._engine.read(lambda connection: every(connection, _SUBSCRIPTIONS, (self._id,)))
-        return [Subscription(name, _read_filter(text)) for _, name, text in rows]
+        return [Subscription(str(text_of(name)), self._read_filter(name, text)) for _, name, text in rows]
 
     def _publish(
         self, tx: Transaction, messages: Sequence[OutgoingMessage], bodies: Sequence[bytes]
@@ -145,8 +147,8 @@ class SQLiteTopic:
         self._queues.sweeper.remove_abandoned(tx)
         subscribed = every(tx.connection, _SUBSCRIPTIONS, (self._id,))
         self._queues.states.load(tx, [queue_id for queue_id, _, _ in subscribed])
-        for queue_id, _, text in subscribed:
-            self._copy(tx, queue_id, _read_filter(text), fresh)
+        for queue_id, name, text in subscribed:
+            self._copy(tx, queue_id, self._read_filter(name, text), fresh)
         return [
             self._result(number if first_number is None else first_number)
             for number, first_number in zip(numbers, known, strict=True)
@@ -182,6 +184,11 @@ class SQLiteTopic:
     def _result(self, number: int) -> SendResult:
         return SendResult(True, self._queues.ids.text(number), number if self._fifo else None)
 
-
-def _read_filter(text: str | None) -> dict[str, tuple[str, ...]] | None:
-    return None if text is None else _filter.decode(text)
+    def _read_filter(self, queue: bytes, text: bytes | None) -> dict[str, tuple[str, ...]] | None:
+        try:
+            return None if text is None else _filter.decode(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise StorageDamaged(
+                f"topic {self.name!r}: the filter of queue {text_of(queue)!r} is not what was written",
+                remedy="Subscribe the queue again with its filter, or restore the file from a backup.",
+            ) from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one
+from postroad.connections.fetching import every, one, text_of
 from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.queues.moving import Decide, Move, MoveStep
@@ -77,7 +77,7 @@ class Mover:
         targets = {name: self._target(tx, name) for name in {move.to for _, move in going}}
         for row, move in going:
             target = targets[move.to]
-            content = (target.last_us, row.group_name, row.body, write_attributes(move.attributes))
+            content = (target.last_us, text_of(row.group_name), row.body, write_attributes(move.attributes))
             self._sender.append(tx, target, content, origin=row.first_id)
         self._remove(tx, state, [row.id for row, _ in going], now)
         state.redriven += len(going)
