@@ -12,7 +12,7 @@ from postroad.connections.reserve import Reserve
 
 CHECKPOINT_PAGES: Final = 4_000
 SHORT_PAGES: Final = 32
-"""How long the log gets on a full disk: half of a quarter of the smallest head-room."""
+"""Half of a quarter of the smallest head-room: neither a log nor a growth of so many pages uses it up."""
 
 
 class Checkpoints:
@@ -22,12 +22,20 @@ class Checkpoints:
         self._reserve = reserve
         self._pages = 0
         self._due_at = CHECKPOINT_PAGES
+        self._looked_at = -SHORT_PAGES
         self._is_short_of_room = False
 
     def follow(self, writer: apsw.Connection) -> None:
         """Hear from the writer how long its log is after each commit."""
         self._writer, self._pages = writer, 0
         writer.set_wal_hook(self._count)
+
+    def is_look_due(self) -> bool:
+        """Whether the file may have grown noticeably since this was last asked."""
+        if not self._is_short_of_room and abs(self._pages - self._looked_at) < SHORT_PAGES:
+            return False
+        self._looked_at = self._pages
+        return True
 
     def run_if_due(self) -> None:
         """Copy the log when it is long, so that it starts again from its beginning; on a full disk early."""

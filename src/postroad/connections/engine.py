@@ -355,7 +355,7 @@ class Engine:
 
     def _run_together(self, group: list[Request]) -> None:
         """Run the requests in one transaction, or raise with none of them done."""
-        tx = Transaction(self._writer, requests=group, leaves=max(request.leaves for request in group))
+        tx = Transaction(self._writer, requests=group, leaves=max([request.leaves for request in group]))
         try:
             self._begin(tx)
             for request in group:
@@ -399,7 +399,9 @@ class Engine:
         tx.finish()
         self._store(tx)
         if tx.leaves:
-            self._reserve.require_growth(self._writer, quarters=tx.leaves)
+            look = self._checkpoints.is_look_due()
+            if look or tx.leaves == 4:
+                self._reserve.require_growth(self._writer, quarters=tx.leaves, look=look)
         tx.committing = True
         self._writer.execute("COMMIT")
 

@@ -37,8 +37,10 @@ class Reserve:
         self._data = path
         self._path = Path(f"{path}.reserve")
         self._file: int | None = None
+        self._data_path = str(path)
         self._quarter = 0
         self._size = 0
+        self._data_size = 0
 
     def open(self, writer: apsw.Connection | None = None) -> None:
         """Open the file; with a writer, take the room if the disk has any left."""
@@ -67,18 +69,24 @@ class Reserve:
         self._size = os.fstat(self._file).st_size
         # Whoever made it larger than the head-room made it large enough for the growth that is still to come.
         if self._size <= 4 * self._quarter:
-            self.require_growth(writer, quarters=4)
+            self.require_growth(writer, quarters=4, look=True)
 
-    def require_growth(self, writer: apsw.Connection, *, quarters: int) -> None:
-        """Have room for the pages that only the log and this transaction have, or raise `StorageFull`."""
+    def require_growth(self, writer: apsw.Connection, *, quarters: int, look: bool) -> None:
+        """Have room for the pages that only the log and this transaction have, or raise `StorageFull`.
+
+        The sizes of both files are remembered from one `look` to the next.
+        """
         if self._file is None:
             return
+        if look:
+            self._data_size = os.stat(self._data_path).st_size  # noqa: PTH116 - pathlib takes twice the time
+            self._size = os.fstat(self._file).st_size
         pages: int = writer.execute(_PAGES).get
-        growth = pages * self._page_size - os.stat(self._data).st_size  # noqa: PTH116 - pathlib takes twice the time
+        growth = pages * self._page_size - self._data_size
         if growth <= 0 and quarters < 4:
             return
         needed = max(growth, 0) + quarters * self._quarter
-        if needed > self._size or quarters < 4:
+        if needed > self._size:
             self._grow(writer, needed, at_least=needed - (quarters - 1) * self._quarter)
 
     def shrink(self, *, adds: bool) -> None:
