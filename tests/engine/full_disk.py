@@ -168,6 +168,18 @@ def purge_and_delete(disk: str) -> None:
     assert backend.queues() == ["dead"]
 
 
+def compact_a_drained_file(disk: str) -> None:
+    backend, queue = open_queue(disk)
+    accepted = fill(queue)
+    take_what_is_left(disk)
+    assert drain(queue) == accepted
+
+    done = backend.compact()
+
+    assert done.given_back_bytes > done.before_bytes // 2
+    assert fill(queue, limit=100) == 100
+
+
 def items_topics_streams_and_agents(disk: str) -> None:
     backend, queue = open_queue(disk)
     agents, items, stream = backend.agents(), backend.items(), backend.stream("s", shards=1)
@@ -213,6 +225,7 @@ SCENES: dict[str, Callable[[str], None]] = {
         leases_leave_room_for_acks,
         dead_letters_leave_room_for_acks,
         purge_and_delete,
+        compact_a_drained_file,
         items_topics_streams_and_agents,
     )
 }

@@ -73,5 +73,9 @@ def test_a_queue_is_purged_and_deleted_on_a_full_disk(tmp_path: Path) -> None:
     _play("purge_and_delete", 6, tmp_path)
 
 
+def test_a_drained_file_is_compacted_on_a_full_disk(tmp_path: Path) -> None:
+    _play("compact_a_drained_file", 6, tmp_path)
+
+
 def test_items_topics_streams_and_agents_go_on_with_a_full_disk(tmp_path: Path) -> None:
     _play("items_topics_streams_and_agents", 24, tmp_path)

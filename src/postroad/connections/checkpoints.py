@@ -54,11 +54,15 @@ class Checkpoints:
         """
         if adds:
             self._reserve.shrink(adds=True)
-            with suppress(apsw.Error):
-                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self.cut()
         else:
             self._is_short_of_room = True
             self._copy_to_full_disk()
+
+    def cut(self) -> None:
+        """Copy the log and give its room back to the disk, if it can be done."""
+        with suppress(apsw.Error):
+            self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def _copy_to_full_disk(self) -> None:
         self._reserve.shrink(adds=False)

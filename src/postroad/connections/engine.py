@@ -181,6 +181,29 @@ class Engine:
                 self._disk.sync()
             self._ears.ring_others()
 
+    def size(self) -> int:
+        """Bytes of the file and its log."""
+        paths = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+        return sum(path.stat().st_size for path in paths if path.exists())
+
+    def cut_log(self) -> None:
+        """Copy the log into the file and give its room back, if no reader needs it."""
+        with self._own_turn():
+            self._checkpoints.cut()
+
+    def rebuild(self) -> None:
+        """Write the file anew without its free pages, so that it can be cut in steps from then on; all writers wait."""
+        with self._own_turn():
+            try:
+                self._writer.pragma("auto_vacuum", 2)
+                # A copy of all that is used would not fit into the memory.
+                self._writer.pragma("temp_store", "file")
+                self._writer.execute("VACUUM")
+                self._writer.pragma("temp_store", "memory")
+            except apsw.Error as error:
+                raise translate(error, self.path, system_errno=self._writer.system_errno) from error
+            self._checkpoints.cut()
+
     @property
     def news(self) -> int:
         """Grows whenever another process may have committed."""

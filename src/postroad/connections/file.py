@@ -90,6 +90,9 @@ def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
 def _configure(connection: apsw.Connection, path: Path, cache_kib: int) -> None:
     # Without it SQLite prepares a join or range anew whenever a parameter changes, which costs more than the query.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    if connection.pragma("page_count") == 0:
+        # So that `compact` can cut off what is free at any time.
+        connection.pragma("auto_vacuum", 2)
     if connection.pragma("journal_mode", "wal") != "wal":
         raise _refused(path, "cannot use a write-ahead log (a network file system?)")
     # The log is synced after the commit (see disk.py), and by SQLite itself before and after a checkpoint.

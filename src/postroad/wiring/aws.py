@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from postroad.agents.port import AgentStore
     from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
+    from postroad.connections.compaction import Compaction
     from postroad.topology.site import Site
 
 
@@ -107,6 +108,9 @@ class AwsGround:
     def check(self) -> None:
         """Ask SQS for nothing in particular."""
         self.queues.queues()
+
+    def compact(self, *, rebuild: bool, progress: object) -> Compaction:
+        raise NotSupported("AWS keeps no file of its own here; there is nothing to compact")
 
     def close(self) -> None:
         self._connection.close()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from postroad.agents.port import AgentStore
     from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
+    from postroad.connections.compaction import Compaction
     from postroad.topology.site import Site
 
 
@@ -61,4 +62,5 @@ class Ground(Protocol):
     ) -> tuple[AgentStore, Stream]: ...  # fmt: skip
     def transaction(self) -> AbstractContextManager[None]: ...
     def check(self) -> None: ...
+    def compact(self, *, rebuild: bool, progress: Callable[[Compaction], None] | None) -> Compaction: ...
     def close(self) -> None: ...
