@@ -131,9 +131,9 @@ def test_a_damaged_key_or_filter_is_named(tmp_path: Path) -> None:
         _spoil(path, text)
 
     with _opened(path) as backend:
-        with pytest.raises(StorageDamaged, match="topic 'news'.*'jobs'"):
+        with pytest.raises(StorageDamaged, match=r"topic 'news'.*'jobs'"):
             backend.topic("news").subscriptions()
-        with pytest.raises(StorageDamaged, match="topic 'news'.*'jobs'"):
+        with pytest.raises(StorageDamaged, match=r"topic 'news'.*'jobs'"):
             backend.topic("news").publish([OutgoingMessage("1")])
         with pytest.raises(StorageDamaged, match="item 't/"):
             backend.items().scan("t/")

@@ -100,5 +100,5 @@ def _free_pages(engine: Engine) -> int:
 def _step(tx: Transaction, pages: int) -> int:
     """Take up to so many free pages out of the file; how many it has less."""
     before = int(tx.connection.pragma("page_count"))
-    tx.connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+    tx.connection.pragma("incremental_vacuum", pages)
     return before - int(tx.connection.pragma("page_count"))

@@ -51,16 +51,19 @@ def read_spec(stored: bytes, name: str) -> QueueSpec:
     text = text + b"}" if proof else stored
     try:
         spec = msgspec.json.decode(text, type=QueueSpec)
-        is_whole = spec.name == name and _FIELDS.issuperset(msgspec.json.decode(text))
-        is_whole = is_whole and (not proof or int(number[:-1]) == zlib.crc32(text))
-    except (msgspec.MsgspecError, ValueError):
-        is_whole = False
-    if not is_whole:
-        raise StorageDamaged(
-            f"queue {name!r}: its settings are not what was written",
-            remedy="Give the queue its settings again with update_queue(), or restore the file from a backup.",
-        )
-    return spec
+        is_known = spec.name == name and _FIELDS.issuperset(msgspec.json.decode(text))
+        if is_known and (not proof or int(number[:-1]) == zlib.crc32(text)):
+            return spec
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise _settings_damaged(name) from error
+    raise _settings_damaged(name)
+
+
+def _settings_damaged(name: str) -> StorageDamaged:
+    return StorageDamaged(
+        f"queue {name!r}: its settings are not what was written",
+        remedy="Give the queue its settings again with update_queue(), or restore the file from a backup.",
+    )
 
 
 def write_spec(spec: QueueSpec) -> str:
