@@ -7,6 +7,7 @@ import multiprocessing
 import random
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -107,7 +108,20 @@ def weigh(url: str, pipe: Connection) -> None:
                 batch = [OutgoingMessage(f"{n}-{PADDING}") for n in range(first, min(count, first + FILL_BATCH))]
                 ours.send(queue, batch)
             received = sum(len(ours.receive(queue, 10)) for _ in range(min(count, FILL_BATCH) // 10))
-            pipe.send((received, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+            pipe.send((received, _most_memory()))
+
+
+def _most_memory() -> int:
+    """The most memory that this process held since its program began.
+
+    `ru_maxrss` begins with what the parent held when it forked, so that a large parent would be measured.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        [line] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
+        return int(line.split()[1]) * 1024
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 def _cpu_seconds() -> float:

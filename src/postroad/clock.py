@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -45,3 +46,10 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+def microseconds(clock: Clock) -> tuple[Callable[[], int], Callable[[], int]]:
+    """Both clocks in whole microseconds: `monotonic`, and `now` since 1970."""
+    if isinstance(clock, SystemClock):
+        return lambda: time.monotonic_ns() // 1_000, lambda: time.time_ns() // 1_000
+    return lambda: int(clock.monotonic() * 1_000_000), lambda: int(clock.now().timestamp() * 1_000_000)

@@ -18,7 +18,12 @@ from postroad.outbox import DomainEvent, Outbox
 
 __all__ = ["postgres", "postgres_dsn"]
 
-LISTENING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND (query LIKE 'LISTEN %' OR query LIKE '%outbox_wake%')"
+# A connection that listens asks for quiet after it was woken.
+LISTENING = """
+SELECT count(*) FROM pg_stat_activity
+ WHERE datname = current_database()
+   AND (query LIKE 'LISTEN %' OR query LIKE '%setval%wake%')
+"""
 
 
 @pytest.mark.slow

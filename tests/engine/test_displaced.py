@@ -111,7 +111,7 @@ def test_a_long_log_that_was_removed_is_not_copied_into_the_file(path: Path) -> 
     Path(f"{path}-wal").unlink()
     before = path.read_bytes()
 
-    engine._checkpoints.hasten()
+    engine._checkpoints._due_at = 0
     engine.write(lambda tx: tx.connection.execute("INSERT INTO number VALUES (1)"), durable=False)
 
     with pytest.raises(StorageDamaged):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -26,14 +25,15 @@ def backend(tmp_path: Path) -> Iterator[Backend]:
     failpoints.load(None)
 
 
-def _refuse(file: int, size: int) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def _refuse(file: int, size: int, before: int) -> bool:
+    return False
 
 
 def test_room_is_taken_beside_the_file_for_its_owner_only(backend: Backend, tmp_path: Path) -> None:
     kept = (tmp_path / RESERVE).stat()
 
-    assert kept.st_size == 1_048_576
+    assert kept.st_size >= reserve.LEAST_HEAD_ROOM
+    assert kept.st_blocks * 512 >= kept.st_size
     assert stat.S_IMODE(kept.st_mode) == 0o600
 
 
@@ -46,7 +46,7 @@ def test_an_ack_that_finds_no_room_gets_the_room_that_is_kept_for_it(backend: Ba
     (acked,) = jobs.ack(held)
 
     assert acked.ok
-    assert (tmp_path / RESERVE).stat().st_size == 0
+    assert (tmp_path / RESERVE).stat().st_size <= reserve.MOST_HEAD_ROOM // 4
     assert jobs.stats().in_flight == 0
 
 
@@ -84,4 +84,4 @@ def test_sending_goes_on_when_the_disk_has_room_again(backend: Backend, tmp_path
     (sent,) = jobs.send([OutgoingMessage("one")])
 
     assert sent.ok
-    assert (tmp_path / RESERVE).stat().st_size == 1_048_576
+    assert (tmp_path / RESERVE).stat().st_size >= reserve.LEAST_HEAD_ROOM

@@ -122,7 +122,7 @@ def test_a_queue_deleted_in_the_transaction_that_sent_to_it_is_served_no_more(ba
 def test_only_an_unbroken_row_of_new_messages_is_taken_unread(
     unwritten: list[tuple[int, int | None]], head: int, expected: list[int]
 ) -> None:
-    state = QueueState((1, "orders", write_spec(QueueSpec("orders")), 9, head, 0, 0))
+    state = QueueState((1, b"orders", write_spec(QueueSpec("orders")).encode(), 9, head, 0, 0))
     state.unwritten = [(row_id, 0, None, None, origin, None, b"", None, 0) for row_id, origin in unwritten]
 
     taken = state.take_unread(10)

@@ -121,7 +121,7 @@ def test_a_purge_that_dies_half_way_leaves_nothing_that_cannot_be_received(
         queue.send([OutgoingMessage("x")] * 1_000)
         queue.receive(max_messages=1_000, visibility=0.01)
 
-    queue._write(queues.mover.purge_step, queue._next_id())
+    queue._write(queues.mover.purge_step, queue._next_id(), 10_000)
     left = [delivery for _ in range(3) for delivery in queue.receive(max_messages=1_000, wait=1)]
 
     assert len(left) == 1_000

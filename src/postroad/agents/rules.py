@@ -32,6 +32,7 @@ MAX_OVERLAP: Final = 604_800.0
 AGENT_ID: Final = r"[A-Za-z0-9_-]{1,64}"
 _AGENT_ID = re.compile(AGENT_ID)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_END_MS: Final = 253_402_300_800_000
 _NUL: Final = b"\\u0000"
 
 
@@ -183,7 +184,9 @@ def milliseconds(text: str) -> int:
 
 
 def time_text(milliseconds: int) -> str:
-    """The text of milliseconds since 1970."""
+    """The text of milliseconds since 1970; the end of time for a number that is none of a time."""
+    if not 0 <= milliseconds < _END_MS:
+        milliseconds = _END_MS - 1
     seconds, rest = divmod(milliseconds, 1_000)
     return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:-6]}.{rest:03d}Z"
 

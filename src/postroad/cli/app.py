@@ -14,6 +14,7 @@ from postroad.cli import (
     agents,
     audit,
     bus,
+    compaction,
     configuration,
     cost,
     doctor,
@@ -43,7 +44,7 @@ from postroad.cli.errors import report
 from postroad.cli.output import prepare_streams
 from postroad.cli.verbs import noun, remember_shared_options
 
-_TOP = (up, about, worker, health, why, doctor, cost)
+_TOP = (up, about, worker, health, why, doctor, compaction, cost)
 _NOUNS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "queue": (
         "Make, see, empty and redrive queues.",

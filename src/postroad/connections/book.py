@@ -21,3 +21,29 @@ class Book(Protocol):
     def drop(self) -> None:
         """Forget everything: the transaction was rolled back."""
         ...
+
+
+class Books:
+    """All books of one file."""
+
+    def __init__(self) -> None:
+        self._books: list[Book] = []
+
+    def keep(self, book: Book) -> None:
+        """Have this one written too from now on."""
+        self._books.append(book)
+
+    def store(self, tx: Transaction) -> None:
+        """Write what this transaction changed."""
+        for book in self._books:
+            book.store(tx)
+
+    def committed(self, tx: Transaction) -> None:
+        """What was stored is true."""
+        for book in self._books:
+            book.committed(tx)
+
+    def drop(self) -> None:
+        """Forget everything."""
+        for book in self._books:
+            book.drop()

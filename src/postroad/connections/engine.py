@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import apsw
 
-from postroad.clock import SYSTEM_CLOCK, Clock, SystemClock
-from postroad.connections.book import Book
+from postroad.clock import SYSTEM_CLOCK, Clock, microseconds
+from postroad.connections.book import Book, Books
 from postroad.connections.checkpoints import Checkpoints
 from postroad.connections.disk import Disk
-from postroad.connections.failures import translate
-from postroad.connections.file import READER_CACHE_KIB, WRITER_CACHE_KIB, make_file, open_file, resolved
+from postroad.connections.failures import SIGNS_OF_DAMAGE, explain, translate
+from postroad.connections.file import close_pair, make_file, open_pair, resolved
 from postroad.connections.inheritance import guard, mark_inherited
 from postroad.connections.meta import migrate, part_of, read_salt
 from postroad.connections.read_only import ReadOnlyFile, may_write
@@ -31,7 +30,7 @@ from postroad.connections.schema import Schema
 from postroad.connections.transaction import Transaction
 from postroad.connections.turns import Request, Turns
 from postroad.connections.waiting import Ear, Ears, Watch
-from postroad.errors import ConfigurationError, NotPermitted, PostroadError, StorageDamaged, StorageFull
+from postroad.errors import ConfigurationError, PostroadError, StorageDamaged, StorageFull
 from postroad.telemetry import get_logger
 
 T = TypeVar("T")
@@ -47,7 +46,7 @@ class Engine:
         self._turns = Turns()
         self._disk = Disk(path)
         self._reserve = Reserve(path)
-        self._checkpoints = Checkpoints(self._disk.expect_in_place)
+        self._checkpoints = Checkpoints(self._reserve, self._disk.expect_in_place)
         self._current: Transaction | None = None
         self._writing_by: int | None = None
         self._joined: Transaction | None = None
@@ -57,10 +56,10 @@ class Engine:
         self._reading = threading.Lock()
         self._forking: Request | None = None
         self._prepared: set[str] = set()
-        self._books: list[Book] = []
+        self._books = Books()
         make_file(path)
         self._open()
-        self._system_time = isinstance(clock, SystemClock)
+        self.monotonic_us, self.now_us = microseconds(clock)
         try:
             self._ears = Ears(path, self._data_version)
         except OSError as error:
@@ -88,18 +87,28 @@ class Engine:
 
     def keep(self, book: Book) -> None:
         """Let the book write its numbers into every transaction before the commit."""
-        self._books.append(book)
+        self._books.keep(book)
 
-    def write(self, work: Callable[[Transaction], T], *, durable: bool = True, relieves: bool | None = None) -> T:
+    def write(
+        self,
+        work: Callable[[Transaction], T],
+        *,
+        durable: bool = True,
+        relieves: bool | None = None,
+        removes: bool = False,
+    ) -> T:
         """Run the work in a transaction, shared with whatever else waits, and return once it is committed.
 
         The work may run more than once, so it touches nothing but its transaction. Work that relieves the file, as
-        leases and acks do, may use the room that is kept for a full disk.
+        leases do, may use some of the room that is kept for a full disk; what removes something may use all of it.
         """
         self._check_writable()
         if self._joined is not None and self._joined_by == threading.get_ident():
             return self._join(self._joined, work)
-        request = Request(work, durable=durable, relieves=not durable if relieves is None else relieves)
+        if relieves is None:
+            relieves = not durable
+        leaves = 0 if removes else 4 if not relieves else 2 if durable else 1
+        request = Request(work, durable=durable, leaves=leaves)
         interruption: BaseException | None = None
         try:
             if self._turns.join(request):
@@ -119,24 +128,29 @@ class Engine:
         if request.error is not None:
             raise request.error
         if request.durable and not request.on_disk:
-            self._sync_alone()
+            # Nobody waited for it: the leader was interrupted, or had begun without need of the disk.
+            with self._own_turn():
+                self._disk.sync()
         return request.result  # type: ignore[no-any-return]  # it is what `work` returned
 
     def read(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run a short read of what is committed, beside the writer."""
         self._check_usable()
         if self._joined is not None and self.in_transaction:
-            self._store(self._joined)
-            return work(self._joined.connection)
+            self._books.store(self._joined)
+            return self._look(work, self._joined.connection)
         with self._reading:
             # Whoever closed it had to wait for the lock too.
             self._check_usable()
             if self._looked_at is not None:
                 return self._looked_at.read(work)
-            try:
-                return work(self._reader)
-            except apsw.Error as error:
-                raise translate(error, self.path) from error
+            return self._look(work, self._reader)
+
+    def _look(self, work: Callable[[apsw.Connection], T], connection: apsw.Connection) -> T:
+        try:
+            return work(connection)
+        except (apsw.Error, *SIGNS_OF_DAMAGE) as error:
+            raise explain(error, connection, self.path) from error
 
     @property
     def read_only(self) -> bool:
@@ -161,17 +175,19 @@ class Engine:
         with self._own_turn() as turn:
             if durable:
                 self._disk.expect_to_keep()
-            self._keep_room()
-            tx = Transaction(self._writer)
+            tx = self._begin_alone()
             try:
-                self._begin(tx)
                 self._joined, self._joined_by = tx, threading.get_ident()
                 yield
                 if durable or tx.durable:
                     self._disk.expect_to_keep()
                 self._commit(tx)
             except Exception as error:
-                raise self._undone(tx, error) from error
+                undone = self._undone(tx, error)
+                if isinstance(undone, StorageFull):
+                    # The block cannot run again, but the next one may find room.
+                    self._checkpoints.make_room(adds=True)
+                raise undone from error
             finally:
                 self._joined = self._joined_by = None
             self._resolve()
@@ -180,6 +196,15 @@ class Engine:
             if durable or tx.durable:
                 self._disk.sync()
             self._ears.ring_others()
+
+    def alone(self, work: Callable[[apsw.Connection], None]) -> None:
+        """Run the work outside of any transaction while nobody else of this process writes, then cut the log."""
+        with self._own_turn():
+            try:
+                work(self._writer)
+            except apsw.Error as error:
+                raise translate(error, self.path, system_errno=self._writer.system_errno) from error
+            self._checkpoints.cut()
 
     @property
     def news(self) -> int:
@@ -195,14 +220,6 @@ class Engine:
         """Have `rung` called, on any thread, when somebody touches one of the channels (True) or may have (False)."""
         self._check_usable()
         return self._ears.watch(rung, *channels)
-
-    def monotonic_us(self) -> int:
-        """Microseconds of the clock that never steps."""
-        return time.monotonic_ns() // 1_000 if self._system_time else int(self.clock.monotonic() * 1_000_000)
-
-    def now_us(self) -> int:
-        """Microseconds of the wall clock since 1970."""
-        return time.time_ns() // 1_000 if self._system_time else int(self.clock.now().timestamp() * 1_000_000)
 
     def check(self) -> None:
         """Raise why nothing could be written that must survive, if that is so."""
@@ -258,34 +275,28 @@ class Engine:
 
     def _open(self) -> None:
         self._looked_at = None if may_write(self.path) else ReadOnlyFile(self.path)
-        if self._looked_at is None:
+        if self._looked_at is not None:
+            return
+        try:
+            self._open_for_writing()
+        except StorageFull:
+            # The log and its index need room too, and a clean end had removed both.
+            self._reserve.open()
+            self._reserve.give_all()
             self._open_for_writing()
 
     def _open_for_writing(self) -> None:
-        with contextlib.ExitStack() as opened:
-            self._writer = opened.enter_context(contextlib.closing(open_file(self.path, cache_kib=WRITER_CACHE_KIB)))
-            self._reader = opened.enter_context(contextlib.closing(open_file(self.path, cache_kib=READER_CACHE_KIB)))
-            self._checkpoints.follow(self._writer)
-            self._drop_books()
-            try:
-                self._disk.open()
-            except OSError as error:
-                raise translate(error, self.path) from error
-            self._reserve.open()
-            opened.pop_all()
+        self._writer, self._reader = open_pair(self.path, self._disk)
+        self._checkpoints.follow(self._writer)
+        self._books.drop()
+        self._reserve.open(self._writer)
 
     def _close_file(self) -> None:
         if self._looked_at is not None:
             self._looked_at.close()
             return
-        self._disk.close()
         self._reserve.close()
-        for connection in (self._reader, self._writer):
-            if self._disk.displaced:
-                # SQLite would copy a log that nobody else sees into the file, and remove the log at the path.
-                with contextlib.suppress(apsw.Error):
-                    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            connection.close()
+        close_pair(self._writer, self._reader, self._disk)
 
     def _check_usable(self) -> None:
         if self._unusable is not None:
@@ -296,10 +307,7 @@ class Engine:
     def _check_writable(self) -> None:
         self._check_usable()
         if self._looked_at is not None:
-            raise NotPermitted(
-                f"{self.path}: can only be read by this user; nothing was changed",
-                remedy="Run as the owner of the file, or let this user write to the file and its directory.",
-            )
+            raise self._looked_at.refusal()
 
     @contextlib.contextmanager
     def _own_turn(self) -> Iterator[Request]:
@@ -325,18 +333,25 @@ class Engine:
 
     def _join(self, tx: Transaction, work: Callable[[Transaction], T]) -> T:
         """Run the work inside this thread's transaction; if it fails, only its own changes are taken back."""
-        self._store(tx)
+        if not self._writer.in_transaction:
+            # SQLite ends a transaction by itself when the disk is full.
+            raise StorageFull(f"{self.path}: the disk was full and this transaction was rolled back")
+        self._books.store(tx)
         mark = tx.mark()
         self._writer.execute("SAVEPOINT joined")
         try:
             result = work(tx)
-        except BaseException:
-            self._writer.execute("ROLLBACK TO joined")
-            self._drop_books()
+        except BaseException as error:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK TO joined")
+            self._books.drop()
             tx.back_to(mark)
+            if isinstance(error, (apsw.Error, *SIGNS_OF_DAMAGE)):
+                raise explain(error, self._writer, self.path) from error
             raise
         finally:
-            self._writer.execute("RELEASE joined")
+            if self._writer.in_transaction:
+                self._writer.execute("RELEASE joined")
         return result
 
     def _bring_to_disk(self, leader: Request) -> None:
@@ -359,43 +374,43 @@ class Engine:
         for request in leader.group:
             request.on_disk = True
 
-    def _sync_alone(self) -> None:
-        """Wait for the disk where nobody did: the leader was interrupted, or had begun without need of it."""
-        with self._own_turn():
-            self._disk.sync()
-
     def _run(self, group: list[Request]) -> None:
         """Run the group in one transaction; if one of them fails, each in a transaction of its own."""
         try:
             self._run_together(group)
         except Exception as error:
             if len(group) == 1:
-                self._run_relieved(group, error)
+                self._run_again(group, error)
                 return
             for request in tuple(group):
                 self._run([request])
 
-    def _run_relieved(self, group: list[Request], error: Exception) -> None:
-        """Run the one request again with the room that is kept for it, or let it fail with the error."""
+    def _run_again(self, group: list[Request], error: Exception) -> None:
+        """Make room for the one request and run it again if the disk was full; else let it fail with the error."""
         (request,) = group
-        if request.relieves and isinstance(error, StorageFull) and self._reserve.give():
-            self._checkpoints.hasten()
-            self._run(group)
-        else:
-            request.error, request.finished = error, True
+        if isinstance(error, StorageFull):
+            self._checkpoints.make_room(adds=request.leaves == 4)
+            try:
+                self._run_together(group)
+            except Exception as again:
+                error = again
+            else:
+                return
+        request.error, request.finished = error, True
 
     def _run_together(self, group: list[Request]) -> None:
         """Run the requests in one transaction, or raise with none of them done."""
-        if not all(request.relieves for request in group):
-            self._keep_room()
-        tx = Transaction(self._writer, requests=group)
+        tx = Transaction(self._writer, requests=group, leaves=max([request.leaves for request in group]))
         try:
             self._begin(tx)
             for request in group:
                 self._run_one(tx, request)
             self._commit(tx)
         except Exception as error:
-            raise self._undone(tx, error) from error
+            undone = self._undone(tx, error)
+            if isinstance(undone, SIGNS_OF_DAMAGE):
+                undone = explain(undone, self._writer, self.path)
+            raise undone from error
         self._resolve()
         self._ring(tx)
 
@@ -410,35 +425,46 @@ class Engine:
             self._disk.expect_to_keep()
             request.durable = True
 
-    def _keep_room(self) -> None:
-        """Have room for acks before anything is added, or raise `StorageFull`."""
+    def _begin_alone(self) -> Transaction:
+        """Begin a transaction that adds something, or raise with none begun."""
+        tx = Transaction(self._writer, leaves=4)
         try:
-            self._reserve.keep()
-        except StorageFull:
-            # Acks may have left a long log that nobody needs: without it there may be room.
-            self._checkpoints.cut()
-            self._reserve.keep()
+            self._begin(tx)
+        except Exception as error:
+            undone = self._undone(tx, error)
+            if not isinstance(undone, StorageFull):
+                raise undone from error
+            self._checkpoints.make_room(adds=True)
+            try:
+                self._begin(tx)
+            except Exception as again:
+                raise self._undone(tx, again) from again
+        return tx
 
     def _begin(self, tx: Transaction) -> None:
         self._current, self._writing_by = tx, threading.get_ident()
         tx.news = self._ears.news
         self._writer.execute("BEGIN IMMEDIATE")
+        if tx.leaves == 4:
+            self._reserve.require(self._writer)
 
     def _commit(self, tx: Transaction) -> None:
         tx.finish()
-        self._store(tx)
+        self._books.store(tx)
+        if tx.leaves:
+            look = self._checkpoints.is_look_due()
+            if look or tx.leaves == 4:
+                self._reserve.require_growth(self._writer, quarters=tx.leaves, look=look)
         tx.committing = True
         self._writer.execute("COMMIT")
-
-    def _store(self, tx: Transaction) -> None:
-        for book in self._books:
-            book.store(tx)
 
     def _undone(self, tx: Transaction, error: Exception) -> Exception:
         """Roll back, and name the error in Postroad's words."""
         tx.committing = False
         self._resolve()
-        return translate(error, self.path) if isinstance(error, apsw.Error | OSError) else error
+        if isinstance(error, apsw.Error | OSError):
+            return translate(error, self.path, system_errno=self._writer.system_errno)
+        return error
 
     def _resolve(self) -> None:
         """Settle the current transaction: committed or rolled back. Interrupted, it is called again and goes on."""
@@ -448,19 +474,14 @@ class Engine:
         if tx.committing and not self._writer.in_transaction:
             for request in tx.requests:
                 request.finished = True
-            for book in self._books:
-                book.committed(tx)
+            self._books.committed(tx)
             tx.committed()
         else:
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
-            self._drop_books()
+            self._books.drop()
             tx.rolled_back()
         self._current = self._writing_by = None
-
-    def _drop_books(self) -> None:
-        for book in self._books:
-            book.drop()
 
     def _ring(self, tx: Transaction) -> None:
         """Wake others, and copy the log when it is long. Nothing that fails here makes the commit undone."""
@@ -473,11 +494,8 @@ class Engine:
 
     def _data_version(self) -> int:
         try:
-            return self.read(self._look_at_version)
+            # Whoever only waits would wait for ever beside a file that was replaced.
+            self._disk.expect_in_place()
+            return self.read(lambda connection: int(connection.pragma("data_version")))
         except PostroadError:
             return -1
-
-    def _look_at_version(self, connection: apsw.Connection) -> int:
-        # Whoever only waits would wait for ever beside a file that was replaced.
-        self._disk.expect_in_place()
-        return int(connection.pragma("data_version"))

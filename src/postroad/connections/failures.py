@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from pathlib import Path
 
 import apsw
+import msgspec
 
 from postroad.errors import ConfigurationError, OutcomeUnknown, PostroadError, StorageDamaged, StorageFull, Unavailable
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 NO_ROOM_OR_DESCRIPTOR = (*_NO_ROOM, *_NO_DESCRIPTOR)
+SIGNS_OF_DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    struct.error,
+    msgspec.MsgspecError,
+)
+"""What work raises when a column holds what was never written, or when the work itself is wrong."""
 _UNSURE = {apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC}
 
 
-def translate(error: apsw.Error | OSError, path: Path) -> PostroadError:
-    """The Postroad error that says what happened to the file and what to do."""
-    if isinstance(error, apsw.FullError) or (isinstance(error, OSError) and error.errno in _NO_ROOM):
+def translate(error: apsw.Error | OSError, path: Path, *, system_errno: int = 0) -> PostroadError:
+    """The Postroad error that says what happened to the file and what to do; SQLite has the system's number of it."""
+    if _is_full(error, system_errno):
         return StorageFull(f"{path}: the disk is full; nothing was stored")
     if _is_short_of_descriptors(error):
         return Unavailable(
@@ -56,3 +68,33 @@ def _is_short_of_descriptors(error: apsw.Error | OSError) -> bool:
         for descriptor in taken:
             os.close(descriptor)
     return False
+
+
+def explain(error: Exception, connection: apsw.Connection, path: Path) -> Exception:
+    """The error in Postroad's words: `StorageDamaged` when it comes of a value that was never written."""
+    if isinstance(error, PostroadError):
+        return error
+    if isinstance(error, apsw.Error):
+        return translate(error, path, system_errno=connection.system_errno)
+    found = error if isinstance(error, UnicodeDecodeError | msgspec.MsgspecError) else _first_damage(connection)
+    return error if found is None else StorageDamaged(f"{path}: the file is damaged: {found}")
+
+
+def _first_damage(connection: apsw.Connection) -> object | None:
+    """What SQLite finds to be wrong with the file, of which it reads all."""
+    try:
+        found = connection.pragma("quick_check", 1)
+    except apsw.Error as error:
+        return error
+    return None if found == "ok" else found
+
+
+def _is_full(error: apsw.Error | OSError, system_errno: int) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in _NO_ROOM
+    # The log's index is lengthened before it is used, so that this is the only way in which it finds no room.
+    return (
+        isinstance(error, apsw.FullError)
+        or getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_SHMSIZE
+        or (isinstance(error, apsw.IOError) and system_errno in _NO_ROOM)
+    )

@@ -15,3 +15,8 @@ def one(connection: apsw.Connection, statement: str, arguments: tuple[Any, ...] 
 def every(connection: apsw.Connection, statement: str, arguments: tuple[Any, ...] = ()) -> list[Any]:
     """All rows."""
     return connection.execute(statement, arguments).fetchall()
+
+
+def text_of(column: str | bytes | None) -> str | None:
+    """The text of a column that was read as bytes; what cannot be decoded shows its bytes."""
+    return column.decode(errors="backslashreplace") if isinstance(column, bytes) else column

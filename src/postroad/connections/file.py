@@ -6,12 +6,13 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
 import apsw
 
+from postroad.connections.disk import Disk
 from postroad.connections.failures import NO_ROOM_OR_DESCRIPTOR, translate
 from postroad.connections.identity import APPLICATION_ID
 from postroad.connections.inheritance import inherited
@@ -181,6 +182,9 @@ def _use_log(connection: apsw.Connection, path: Path) -> None:
 def _configure(connection: apsw.Connection, path: Path, cache_kib: int) -> None:
     # Without it SQLite prepares a join or range anew whenever a parameter changes, which costs more than the query.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    if connection.pragma("page_count") == 0:
+        # So that `compact` can cut off what is free at any time.
+        connection.pragma("auto_vacuum", 2)
     _use_log(connection, path)
     # The log is synced after the commit (see disk.py), and by SQLite itself before and after a checkpoint.
     connection.pragma("synchronous", "normal")
@@ -205,3 +209,27 @@ def _failed(path: Path, what: str, error: OSError) -> PostroadError:
 def _refused(path: Path, why: str, remedy: str = "") -> ConfigurationError:
     remedy = remedy or "Name a file that Postroad made, or one that does not exist yet."
     return ConfigurationError(f"{path}: {why}", field="url", remedy=remedy)
+
+
+def open_pair(path: Path, disk: Disk) -> tuple[apsw.Connection, apsw.Connection]:
+    """Open the file for a writer and a reader, and its log for whoever brings it to the disk."""
+    with ExitStack() as opened:
+        writer = opened.enter_context(closing(open_file(path, cache_kib=WRITER_CACHE_KIB)))
+        reader = opened.enter_context(closing(open_file(path, cache_kib=READER_CACHE_KIB)))
+        try:
+            disk.open()
+        except OSError as error:
+            raise translate(error, path) from error
+        opened.pop_all()
+    return writer, reader
+
+
+def close_pair(writer: apsw.Connection, reader: apsw.Connection, disk: Disk) -> None:
+    """Close both, the log first, so that everything is on the disk."""
+    disk.close()
+    for connection in (reader, writer):
+        if disk.displaced:
+            # SQLite would copy a log that nobody else sees into the file, and remove the log at the path.
+            with suppress(apsw.Error):
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.close()

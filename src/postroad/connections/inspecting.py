@@ -20,10 +20,14 @@ from postroad.connections.read_only import ReadOnlyFile, may_write
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """The version of the library that reads the file, and the file's journal mode."""
+    """The version of the library that reads the file, the file's journal mode, and how much of it is used."""
 
     library: str
     journal_mode: str
+    size: int = 0
+    """Bytes of all pages."""
+    free: int = 0
+    """Bytes of the pages that hold nothing."""
 
     @property
     def sound(self) -> bool:
@@ -39,7 +43,11 @@ def engine_file(path: Path) -> FileState:
     try:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         with closing(connection):
-            return FileState(apsw.sqlite_lib_version(), str(connection.pragma("journal_mode")))
+            page_size, pages, free = (
+                int(connection.pragma(name)) for name in ("page_size", "page_count", "freelist_count")
+            )
+            mode = str(connection.pragma("journal_mode"))
+            return FileState(apsw.sqlite_lib_version(), mode, pages * page_size, free * page_size)
     except apsw.Error as error:
         raise translate(error, path) from error
 

@@ -17,7 +17,7 @@ import apsw
 
 from postroad.connections.failures import translate
 from postroad.connections.file import READER_CACHE_KIB, Patience, is_begun
-from postroad.errors import ConfigurationError, Unavailable
+from postroad.errors import ConfigurationError, NotPermitted, Unavailable
 
 T = TypeVar("T")
 
@@ -48,6 +48,13 @@ class ReadOnlyFile:
                 f"{path}: is empty, and this user may not write to it or to its directory",
                 field="url", remedy="Give this user the permission, or open it once as its owner.",
             )  # fmt: skip
+
+    def refusal(self) -> NotPermitted:
+        """The error for whoever would change something."""
+        return NotPermitted(
+            f"{self._path}: can only be read by this user; nothing was changed",
+            remedy="Run as the owner of the file, or let this user write to the file and its directory.",
+        )
 
     def read(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run a short read of what is committed; it may run more than once."""

@@ -17,10 +17,23 @@ class Finishable(Protocol):
 class Transaction:
     """One write transaction of the engine, shared by the work of several threads."""
 
-    __slots__ = ("_after", "_before", "_undo", "channels", "committing", "connection", "durable", "news", "requests")
+    __slots__ = (
+        "_after",
+        "_before",
+        "_undo",
+        "channels",
+        "committing",
+        "connection",
+        "durable",
+        "leaves",
+        "news",
+        "requests",
+    )
 
-    def __init__(self, connection: apsw.Connection, *, requests: Sequence[Finishable] = ()) -> None:
+    def __init__(self, connection: apsw.Connection, *, requests: Sequence[Finishable] = (), leaves: int = 0) -> None:
         self.connection = connection
+        self.leaves = leaves
+        """How many quarters of the room that is kept for a full disk it leaves alone."""
         self.durable = False
         """Whether the work that runs now has to wait for the disk after the commit."""
         self.requests = requests

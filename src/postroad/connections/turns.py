@@ -23,12 +23,12 @@ MAX_GROUP: Final = 256
 class Request:
     """One thread's wish, and what became of it. Without work its thread wants a turn of its own."""
 
-    __slots__ = ("baton", "durable", "error", "finished", "gone", "group", "on_disk", "relieves", "result", "work")
+    __slots__ = ("baton", "durable", "error", "finished", "gone", "group", "leaves", "on_disk", "result", "work")
 
-    def __init__(self, work: Callable[[Transaction], Any] | None, *, durable: bool, relieves: bool = True) -> None:
+    def __init__(self, work: Callable[[Transaction], Any] | None, *, durable: bool, leaves: int = 0) -> None:
         self.work = work
-        self.relieves = relieves
-        """Whether it may use the room that is kept for a full disk."""
+        self.leaves = leaves
+        """How many quarters of the room that is kept for a full disk it leaves alone."""
         self.durable = durable
         """Whether it waits for the disk after the commit."""
         self.baton: threading.Lock | None = None

@@ -8,6 +8,7 @@ from typing import Any
 import apsw
 
 from postroad.connections.engine import Engine
+from postroad.connections.fetching import text_of
 from postroad.connections.schema import Schema
 from postroad.connections.transaction import Transaction
 from postroad.errors import StorageDamaged
@@ -28,18 +29,20 @@ _SCHEMA = Schema(
         """,
     ),
 )
-_GET = "SELECT key, version, crc, value FROM items WHERE key = ?"
+_GET = "SELECT CAST(key AS BLOB), version, crc, value FROM items WHERE key = ?"
 _PUT = """
 INSERT INTO items (key, version, crc, value) VALUES (?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET version = excluded.version, crc = excluded.crc, value = excluded.value
 """
 _DELETE = "DELETE FROM items WHERE key = ?"
-_SCAN = "SELECT key, version, crc, value FROM items WHERE key >= ? AND key > ? AND key < ? ORDER BY key LIMIT ?"
+_SCAN = """
+SELECT CAST(key AS BLOB), version, crc, value FROM items WHERE key >= ? AND key > ? AND key < ? ORDER BY key LIMIT ?
+"""
 # Behind every printable character, so that it bounds all keys with a prefix.
 _LAST_CHARACTER = "\U0010ffff"
 _TRAITS = ItemsTraits(durable=True, joins_writes=True, max_value_bytes=MAX_VALUE_BYTES)
 
-Row = tuple[str, int, int, bytes]
+Row = tuple[bytes, int, int, bytes]
 
 
 class SQLiteItems:
@@ -56,7 +59,7 @@ class SQLiteItems:
     def get(self, key: str) -> Item | None:
         """The item as the last write left it."""
         check_key(key)
-        return _item(self._engine.read(lambda connection: _row(connection, key)))
+        return self._engine.read(lambda connection: _item(_row(connection, key)))
 
     def put(self, key: str, value: bytes, *, expect: Expected = ANY) -> ItemResult:
         """Write the value if the expected version, absence or anything is there."""
@@ -87,15 +90,19 @@ class SQLiteItems:
                 tx.connection.execute(_DELETE, (key,))
             return ItemResult(ok=True, item=None)
 
-        return self._engine.write(work, relieves=True)
+        return self._engine.write(work, removes=True)
 
     def scan(self, prefix: str, *, limit: int = 100, cursor: str | None = None) -> ItemPage:
         """Items whose key starts with `prefix`, in key order."""
         check_scan(prefix, limit, cursor)
         bounds = (prefix, cursor or "", prefix + _LAST_CHARACTER, limit + 1)
-        rows = self._engine.read(lambda connection: _rows(connection, bounds))
-        items = tuple(item for row in rows[:limit] if (item := _item(row)) is not None)
-        return ItemPage(items=items, cursor=items[-1].key if len(rows) > limit else None)
+
+        def look(connection: apsw.Connection) -> ItemPage:
+            rows = _rows(connection, bounds)
+            items = tuple(item for row in rows[:limit] if (item := _item(row)) is not None)
+            return ItemPage(items=items, cursor=items[-1].key if len(rows) > limit else None)
+
+        return self._engine.read(look)
 
 
 def _row(connection: apsw.Connection, key: str) -> Row | None:
@@ -111,10 +118,11 @@ def _rows(connection: apsw.Connection, bounds: tuple[str, str, str, int]) -> lis
 def _item(row: Row | None) -> Item | None:
     if row is None:
         return None
-    key, version, crc, value = row
-    if zlib.crc32(value) != crc:
+    name, version, crc, value = row
+    key = str(text_of(name))
+    if zlib.crc32(value) != crc or key.encode() != name:
         raise StorageDamaged(
-            f"item {key!r}: its value is not what was written",
+            f"item {key!r}: it is not what was written",
             remedy="Restore the file from a backup, or delete or overwrite the item.",
         )
     return Item(key=key, value=value, version=version)

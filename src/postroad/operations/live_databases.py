@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from postroad.connections.file import FIXED_VERSION
 from postroad.connections.inspecting import FileState, application_file, engine_file
@@ -11,6 +12,8 @@ from postroad.connections.opening import dialect_of, path_of, postgres_database
 from postroad.settings import data_path
 from postroad.topology.findings import Finding
 
+BLOAT_BYTES: Final = 100_000_000
+BLOAT_PART: Final = 0.5
 _SOUND = ".".join(map(str, FIXED_VERSION))
 
 
@@ -30,6 +33,11 @@ def judged(path: Path, state: FileState) -> Iterator[Finding]:
         message = f"{path}: keeps its log in mode {state.journal_mode!r}, so that readers and writers stop each other"
         remedy = "Close every program that has it open; Postroad turns to a write-ahead log when it opens the file."
         yield Finding("sqlite-sync", "error", str(path), message, remedy)
+
+    if state.free >= BLOAT_BYTES and state.free >= BLOAT_PART * state.size:
+        message = f"{path}: {state.free / 1e6:,.0f} of its {state.size / 1e6:,.0f} MB hold nothing"
+        remedy = "Run `postroad compact`; others may go on meanwhile."
+        yield Finding("file-bloat", "warning", str(path), message, remedy)
 
 
 def dsn_findings(dsn: str) -> Iterator[Finding]:

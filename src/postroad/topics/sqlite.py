@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one
+from postroad.connections.fetching import every, one, text_of
 from postroad.connections.schema import Schema
 from postroad.connections.transaction import Transaction
+from postroad.errors import StorageDamaged
 from postroad.queues import OutgoingMessage, Queue, SendResult
 from postroad.queues.rules import check_messages, dedup_id
 from postroad.queues.spec import MAX_MESSAGE_BYTES, queue_missing
@@ -53,7 +54,8 @@ _UNSUBSCRIBE: Final = """
 DELETE FROM subscription WHERE topic = ? AND queue = (SELECT id FROM queue WHERE name = ?) RETURNING queue
 """
 _SUBSCRIPTIONS: Final = """
-SELECT queue.id, queue.name, filter FROM subscription JOIN queue ON queue.id = subscription.queue
+SELECT queue.id, CAST(queue.name AS BLOB), CAST(filter AS BLOB)
+FROM subscription JOIN queue ON queue.id = subscription.queue
 WHERE topic = ? ORDER BY queue.name
 """
 _DELETE: Final = "DELETE FROM topic WHERE name = ?"
@@ -103,7 +105,7 @@ class SQLiteTopics:
             tx.connection.execute(_DELETE_SUBSCRIPTIONS, (name,))
             tx.connection.execute(_DELETE, (name,))
 
-        self.engine.write(work)
+        self.engine.write(work, removes=True)
 
     def _find(self, name: str) -> Any:
         return self.engine.read(lambda connection: one(connection, _FIND, (name,)))
@@ -141,17 +143,18 @@ class SQLiteTopic:
         values = rules.check_filter(filter)
         rules.check_subscriber(self.name, fifo=self._fifo, queue=queue)
         text = None if values is None else msgspec.json.encode(values).decode()
-        if self._engine.write(lambda tx: one(tx.connection, _SUBSCRIBE, (self._id, text, queue.name))) is None:
+        row = (self._id, text, queue.name)
+        if self._engine.write(lambda tx: one(tx.connection, _SUBSCRIBE, row), relieves=True) is None:
             raise queue_missing(queue.name)
 
     def unsubscribe(self, queue: Queue) -> bool:
         name = rules.check_queue(queue)
-        removed = self._engine.write(lambda tx: one(tx.connection, _UNSUBSCRIBE, (self._id, name)))
+        removed = self._engine.write(lambda tx: one(tx.connection, _UNSUBSCRIBE, (self._id, name)), removes=True)
         return removed is not None
 
     def subscriptions(self) -> list[Subscription]:
         rows = self._engine.read(lambda connection: every(connection, _SUBSCRIPTIONS, (self._id,)))
-        return [Subscription(name, _read_filter(text)) for _, name, text in rows]
+        return [Subscription(str(text_of(name)), self._read_filter(name, text)) for _, name, text in rows]
 
     def _publish(
         self, tx: Transaction, messages: Sequence[OutgoingMessage], bodies: Sequence[bytes]
@@ -164,8 +167,8 @@ class SQLiteTopic:
         self._queues.sweeper.remove_abandoned(tx)
         subscribed = every(tx.connection, _SUBSCRIPTIONS, (self._id,))
         self._queues.states.load(tx, [queue_id for queue_id, _, _ in subscribed])
-        for queue_id, _, text in subscribed:
-            self._copy(tx, queue_id, _read_filter(text), fresh)
+        for queue_id, name, text in subscribed:
+            self._copy(tx, queue_id, self._read_filter(name, text), fresh)
         return [
             self._result(number if first_number is None else first_number)
             for number, first_number in zip(numbers, known, strict=True)
@@ -201,6 +204,11 @@ class SQLiteTopic:
     def _result(self, number: int) -> SendResult:
         return SendResult(True, self._queues.ids.text(number), number if self._fifo else None)
 
-
-def _read_filter(text: str | None) -> dict[str, tuple[str, ...]] | None:
-    return None if text is None else _filter.decode(text)
+    def _read_filter(self, queue: bytes, text: bytes | None) -> dict[str, tuple[str, ...]] | None:
+        try:
+            return None if text is None else _filter.decode(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise StorageDamaged(
+                f"topic {self.name!r}: the filter of queue {text_of(queue)!r} is not what was written",
+                remedy="Subscribe the queue again with its filter, or restore the file from a backup.",
+            ) from error

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from postroad.agents.port import AgentStore, Mover
     from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
+    from postroad.connections.compaction import Compaction
     from postroad.topology.site import Site
 
 
@@ -138,6 +139,9 @@ class AwsGround:
             if error.field != "table":
                 raise
             raise Unavailable(error.message, field="table", remedy=error.remedy) from error
+
+    def compact(self, *, rebuild: bool, progress: object) -> Compaction:
+        raise NotSupported("AWS keeps no file of its own here; there is nothing to compact")
 
     def close(self) -> None:
         self._connection.close()

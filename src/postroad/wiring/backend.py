@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from postroad.bus.config import BusConfig
     from postroad.bus.stores import QueueTags
     from postroad.bus.topic import TopicEventBus
+    from postroad.connections.compaction import Compaction
     from postroad.operations.audit import AuditLog
     from postroad.topology.site import Site
 
@@ -231,6 +232,20 @@ class Backend:
     def check(self) -> None:
         """Answer quietly when the store can be reached and written, else raise why not."""
         self._ground.check()
+
+    def compact(self, *, rebuild: bool = False, progress: Callable[[Compaction], None] | None = None) -> Compaction:
+        """Give the disk what the embedded file no longer needs, in short steps while others use it.
+
+        Args:
+            rebuild: Write a file of an earlier version anew even if it holds more than 128 MiB of data; everybody who
+                writes waits meanwhile, for a second per 100 MB or so.
+            progress: Called after each step.
+
+        Raises:
+            NotSupported: The backend has no file, or the file needs `rebuild`.
+            StorageFull: The disk has no room even for a short step.
+        """
+        return self._ground.compact(rebuild=rebuild, progress=progress)
 
     def close(self) -> None:
         """Give everything back, the buses first; closing twice changes nothing."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from postroad.agents.port import AgentStore, Mover
     from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
+    from postroad.connections.compaction import Compaction
     from postroad.topology.site import Site
 
 
@@ -76,6 +77,9 @@ class MemoryGround:
     def check(self) -> None:
         """Memory is there until it is closed."""
         self.queues.queues()
+
+    def compact(self, *, rebuild: bool, progress: object) -> Compaction:
+        raise NotSupported("memory has no file; there is nothing to compact")
 
     def close(self) -> None:
         """Refuse every use from now on; closing twice changes nothing."""

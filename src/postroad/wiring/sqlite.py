@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from postroad.blobs.directory import DirectoryBlobs
 from postroad.clock import Clock
+from postroad.connections.compaction import Compaction, compact
 from postroad.connections.engine import Engine
 from postroad.items.sqlite import SQLiteItems
 from postroad.journal.overflow import Overflow
@@ -80,6 +81,9 @@ class SQLiteGround:
 
     def check(self) -> None:
         self._engine.check()
+
+    def compact(self, *, rebuild: bool, progress: Callable[[Compaction], None] | None) -> Compaction:
+        return compact(self._engine, rebuild=rebuild, progress=progress)
 
     def close(self) -> None:
         self._engine.close()

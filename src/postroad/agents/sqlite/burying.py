@@ -7,11 +7,13 @@ from typing import Final
 from postroad import failpoints
 from postroad.agents.sqlite.names import next_places
 from postroad.agents.sqlite.rows import Row, StoredEvent
+from postroad.connections.fetching import text_of
 from postroad.connections.transaction import Transaction
 
 _BURY: Final = """
 INSERT INTO agent_dead (lane, n, place, producer, receives, at_us, error, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
+DAMAGED: Final = "what is stored is not what was published"
 _UNLEASE: Final = "DELETE FROM agent_lease WHERE lane = ? AND turn = ?"
 _UNASIDE: Final = "DELETE FROM agent_aside WHERE lane = ? AND grp = ? AND turn = ?"
 _EXPIRED: Final = """
@@ -31,6 +33,9 @@ class Undertaker:
         """Whether the message may be given out; else it is taken away."""
         if event is None or event.expires_us <= now_us:
             tx.connection.execute(_EXPIRED, (lane,))
+        elif event.is_damaged:
+            # Its neighbours go on.
+            self.bury(tx, lane, row, now_us=now_us, reason=DAMAGED)
         elif row.receives >= self._max_receives:
             self.bury(tx, lane, row, now_us=now_us)
         else:
@@ -44,6 +49,6 @@ class Undertaker:
         tx.must_be_durable()
         n = next_places(tx, 1)
         tx.connection.execute(
-            _BURY, (lane, n, row.place, row.producer, row.receives, now_us, row.error, reason)
+            _BURY, (lane, n, row.place, row.producer, row.receives, now_us, text_of(row.error), reason)
         )  # fmt: skip
         failpoints.hit("queue.dead_letter.before_commit")

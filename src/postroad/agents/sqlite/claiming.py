@@ -26,7 +26,8 @@ WHERE num = ? AND state = 'active'
 _FREE: Final = "SELECT grp FROM agent_group WHERE lane = ? AND visible_us <= ? ORDER BY visible_us LIMIT ?"
 _GROUP: Final = "SELECT 1 FROM agent_group WHERE lane = ? AND grp = ?"
 _OF_GROUP: Final = """
-SELECT turn, place, producer, receives, first_us, error, replay, 0 FROM agent_lease WHERE lane = ?1 AND grp = ?2
+SELECT turn, place, producer, receives, first_us, CAST(error AS BLOB), replay, 0 FROM agent_lease
+WHERE lane = ?1 AND grp = ?2
 UNION ALL
 SELECT turn, place, producer, 0, NULL, NULL, replay, 1 FROM agent_aside WHERE lane = ?1 AND grp = ?2
 ORDER BY turn LIMIT ?3

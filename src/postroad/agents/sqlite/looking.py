@@ -6,10 +6,11 @@ from typing import Any, Final
 
 import apsw
 
-from postroad.agents.sqlite.rows import Reader
+from postroad.agents.sqlite.burying import DAMAGED
+from postroad.agents.sqlite.rows import Reader, StoredEvent
 from postroad.agents.sqlite.times import moment
 from postroad.agents.tables import lane_name
-from postroad.connections.fetching import every, one
+from postroad.connections.fetching import every, one, text_of
 from postroad.errors import InvalidInput, QueueNotFound
 from postroad.queues import PeekedMessage
 from postroad.queues.markers import mark_dead
@@ -36,7 +37,8 @@ SELECT max(turn) FROM (
 """
 _IS_TOTAL: Final = "SELECT total FROM agent WHERE num = ?"
 _DEAD: Final = """
-SELECT n, place, producer, receives, at_us, error, reason FROM agent_dead WHERE lane = ? AND n > ? ORDER BY n LIMIT ?
+SELECT n, place, producer, receives, at_us, CAST(error AS BLOB), CAST(reason AS BLOB) FROM agent_dead
+WHERE lane = ? AND n > ? ORDER BY n LIMIT ?
 """
 
 
@@ -73,7 +75,7 @@ def peek(
             PeekedMessage(
                 message_id=reader.message_id(lane, place),
                 body=reader.body(connection, lane, event, replay=bool(replay)),
-                attributes={},
+                attributes=_damage(event),
                 group=reader.group(connection, lane, 0 if total else producer),
                 receive_count=receives,
                 sent_at=moment(event.arrived_us),
@@ -95,7 +97,12 @@ def dead_letters(
         if event is None:
             continue
         marked = mark_dead(
-            {"EventType": event.type}, source=source, receives=receives, error=error, at=moment(at_us), reason=reason
+            {"EventType": str(text_of(event.type))} | _damage(event),
+            source=source,
+            receives=receives,
+            error=text_of(error),
+            at=moment(at_us),
+            reason=text_of(reason),
         )
         dead.append(
             PeekedMessage(
@@ -110,6 +117,10 @@ def dead_letters(
             )
         )
     return dead
+
+
+def _damage(event: StoredEvent) -> dict[str, str]:
+    return {"Damaged": DAMAGED} if event.is_damaged else {}
 
 
 def _turn(connection: apsw.Connection, reader: Reader, lane: int, after: str | None) -> int:

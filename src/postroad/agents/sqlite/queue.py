@@ -71,7 +71,7 @@ class Lane:
         return deliveries
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
-        results = self._write(self._lanes.settler.ack, deliveries)
+        results = self._write(self._lanes.settler.ack, deliveries, removes=True)
         failpoints.hit("queue.ack.after_commit")
         return results
 
@@ -106,7 +106,7 @@ class Lane:
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         check_note(reason, "reason")
         check_note(error, "error")
-        return self._write(self._lanes.settler.reject, deliveries, reason, error, durable=True)
+        return self._write(self._lanes.settler.reject, deliveries, reason, error, durable=True, relieves=True)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
         check_count(limit, "limit", _LONGEST_PEEK)
@@ -160,14 +160,21 @@ class Lane:
         except QueueNotFound as error:
             raise self._deleted() from error
 
-    def _write(self, verb: Callable[..., T], *arguments: Any, durable: bool = False) -> T:
+    def _write(
+        self,
+        verb: Callable[..., T],
+        *arguments: Any,
+        durable: bool = False,
+        relieves: bool | None = None,
+        removes: bool = False,
+    ) -> T:
         """Run `verb(tx, lane, *arguments)` in the engine's next transaction."""
 
         def work(tx: Transaction) -> T:
             return verb(tx, self._lane, *arguments)
 
         try:
-            return self._engine.write(work, durable=durable)
+            return self._engine.write(work, durable=durable, relieves=relieves, removes=removes)
         except QueueNotFound as error:
             raise self._deleted() from error
 

@@ -105,7 +105,7 @@ class SQLiteRegistry:
             tx.touch(names.channel(num))
             return Deleted(discarded, subscriptions, subscribers)
 
-        return self._engine.write(work)
+        return self._engine.write(work, removes=True)
 
     def _set_token(self, statement: str, arguments: tuple[Any, ...]) -> bool:
         def work(tx: Transaction) -> bool:

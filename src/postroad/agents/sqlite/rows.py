@@ -12,12 +12,11 @@ from postroad.agents.messages import Message, encode
 from postroad.agents.rules import time_text
 from postroad.agents.sqlite.names import Ids
 from postroad.agents.sqlite.receipts import MessageIds
-from postroad.connections.fetching import one
-from postroad.errors import StorageDamaged
+from postroad.connections.fetching import one, text_of
 
 _EVENT: Final = """
-SELECT event.producer, event_id, type, occurred_ms, arrived_us, expires_us, sequence, traceparent, crc, data,
-    coalesce(held.late, 0)
+SELECT event.producer, CAST(event_id AS BLOB), CAST(type AS BLOB), occurred_ms, arrived_us, expires_us,
+    CAST(sequence AS BLOB), CAST(traceparent AS BLOB), crc, data, coalesce(held.late, 0)
 FROM agent_event AS event LEFT JOIN agent_row AS held ON held.lane = ?1 AND held.place = event.place
 WHERE event.place = ?2
 """
@@ -31,25 +30,35 @@ class Row(NamedTuple):
     producer: int
     receives: int
     first_us: int | None
-    error: str | None
+    error: str | bytes | None
     replay: int
     aside: bool
 
 
 class StoredEvent(NamedTuple):
-    """An event as the file has it."""
+    """An event as the file has it; its texts are bytes until it is known that they can be decoded."""
 
     producer: int
-    event_id: str
-    type: str
+    event_id: bytes
+    type: bytes
     occurred_ms: int
     arrived_us: int
     expires_us: int
-    sequence: str
-    traceparent: str | None
+    sequence: bytes
+    traceparent: bytes | None
     crc: int
     data: bytes
     late: int
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether it is not what was published."""
+        try:
+            for text in (self.event_id, self.type, self.sequence, self.traceparent or b""):
+                text.decode()
+        except UnicodeDecodeError:
+            return True
+        return checksum(self.data) != self.crc
 
 
 class Reader:
@@ -73,21 +82,21 @@ class Reader:
         return self._message_ids.place(lane, message_id)
 
     def body(self, connection: apsw.Connection, lane: int, event: StoredEvent, *, replay: bool) -> bytes:
-        """The event as the message that the lane's agent receives."""
-        if checksum(event.data) != event.crc:
-            raise StorageDamaged(f"event {event.event_id}: its stored data is not what was published")
+        """The event as the message that the lane's agent receives; of a damaged one what is left of its data."""
+        if event.is_damaged:
+            return event.data
         return encode(
             Message(
                 agentId=self._ids.of(connection, event.producer),
                 timestamp=time_text(event.occurred_ms),
-                eventType=event.type,
+                eventType=event.type.decode(),
                 data=msgspec.Raw(event.data),
-                eventId=event.event_id,
+                eventId=event.event_id.decode(),
                 subscriberId=self._ids.of(connection, lane),
-                sequenceNumber=event.sequence,
+                sequenceNumber=event.sequence.decode(),
                 late=bool(event.late),
                 replay=replay,
-                traceparent=event.traceparent,
+                traceparent=text_of(event.traceparent),
             )
         )
 

@@ -30,7 +30,8 @@ _UNDO: Final = f"""
 UPDATE agent_lease SET visible_us = ?4, held = 0, receives = receives - 1 WHERE {_VALID} RETURNING grp
 """  # noqa: S608 - a constant
 _BURY: Final = f"""
-DELETE FROM agent_lease WHERE {_VALID} RETURNING grp, turn, place, producer, receives, first_us, error, replay, 0
+DELETE FROM agent_lease WHERE {_VALID}
+RETURNING grp, turn, place, producer, receives, first_us, CAST(error AS BLOB), replay, 0
 """  # noqa: S608 - a constant
 _MAX_US: Final = int(MAX_VISIBILITY * 1_000_000)
 _OK: Final = AckResult(True)

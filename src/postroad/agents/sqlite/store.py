@@ -89,7 +89,7 @@ class SQLiteAgentStore:
         now = self._engine.clock.monotonic()
         if now - self._swept_at < SWEEP_EVERY:
             return
-        if not self._engine.write(self._sweep, durable=False):
+        if not self._engine.write(self._sweep, durable=False, removes=True):
             self._swept_at = now
 
     def listen(self) -> AbstractContextManager[Bell] | None:

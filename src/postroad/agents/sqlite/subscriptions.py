@@ -79,7 +79,7 @@ class SQLiteSubscriptions:
                 groups.discard(tx, listener, producer, monotonic_us)
             return row is not None
 
-        return self._engine.write(work)
+        return self._engine.write(work, relieves=True)
 
     def get(self, listener_id: str, producer_id: str) -> Subscription | None:
         """One subscription."""
@@ -111,7 +111,7 @@ class SQLiteSubscriptions:
             pair = (names.number(tx.connection, producer_id), names.number(tx.connection, listener_id))
             tx.connection.execute(_REVOKE, pair)
 
-        self._engine.write(work)
+        self._engine.write(work, removes=True)
 
     def is_granted(self, producer_id: str, listener_id: str) -> bool:
         """Whether the producer granted it."""

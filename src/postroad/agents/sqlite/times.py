@@ -9,8 +9,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment(us: int) -> datetime:
-    """The time of a stored wall clock."""
-    return _EPOCH + timedelta(microseconds=us)
+    """The time of a stored wall clock; the end of time for one that is damaged."""
+    try:
+        return _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def microseconds(at: datetime) -> int:

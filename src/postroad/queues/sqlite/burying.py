@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from postroad import failpoints
-from postroad.connections.fetching import one
+from postroad.connections.fetching import one, text_of
 from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.queues.markers import mark_dead
@@ -47,24 +47,25 @@ class Undertaker:
     ) -> None:
         """Move one message to the dead letters in this transaction."""
         tx.must_be_durable()
+        error = text_of(row.error)
         grave = self._states.for_sending(tx, dead_letters)
         grave.last_us = max(grave.last_us, now_us)
         attributes = mark_dead(
             salvaged_attributes(row.attributes),
             source=state.name,
             receives=row.receives,
-            error=row.error,
+            error=error,
             at=moment(now_us),
             reason=reason,
         )
         # A standard dead letter goes on ageing from its first sending, a FIFO one starts anew; so does SQS.
         sent_us = grave.last_us if grave.spec.fifo else row.sent_us
-        content = (sent_us, row.group_name, row.body, write_attributes(attributes))
+        content = (sent_us, text_of(row.group_name), row.body, write_attributes(attributes))
         self._sender.append(tx, grave, content, origin=row.first_id, damaged=is_damaged(row))
         self.remove(tx, state, row.id)
         state.dead += 1
         entry = ENTRY.pack(row.first_id, min(row.receives, 65_535), row.sent_us, row.first_us or 0)
-        self._states.add_trail(tx, state.id, "dead", [entry], now_us, row.error or reason)
+        self._states.add_trail(tx, state.id, "dead", [entry], now_us, error or reason)
         tx.touch(channel(dead_letters))
         failpoints.hit("queue.dead_letter.before_commit")
 

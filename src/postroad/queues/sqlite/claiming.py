@@ -7,20 +7,20 @@ from functools import partial
 from typing import Any, Final
 
 from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one
+from postroad.connections.fetching import every, one, text_of
 from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.queues.port import Delivery
 from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.groups import regroup
 from postroad.queues.sqlite.ids import MessageIds, receipt
-from postroad.queues.sqlite.rows import COLUMNS, DAMAGED, Row, is_damaged, moment, read_attributes
+from postroad.queues.sqlite.rows import COLUMNS, DAMAGED, ERROR, Row, is_damaged, moment, read_attributes
 from postroad.queues.sqlite.state import QueueState
 from postroad.queues.sqlite.tables import ID_BITS
 from postroad.telemetry import get_logger
 
 _RETURNED: Final = f"""
-SELECT {COLUMNS}, lease.receives, lease.first_us, lease.error FROM lease JOIN message AS m ON m.id = lease.id
+SELECT {COLUMNS}, lease.receives, lease.first_us, {ERROR} FROM lease JOIN message AS m ON m.id = lease.id
 WHERE lease.queue = ? AND lease.visible_us <= ? ORDER BY lease.visible_us LIMIT ?
 """  # noqa: S608 - COLUMNS is a constant
 _FRESH: Final = f"""
@@ -29,7 +29,7 @@ WHERE m.id >= ? AND m.id < ? ORDER BY m.id LIMIT ?
 """  # noqa: S608 - COLUMNS is a constant
 _FREE_GROUPS: Final = "SELECT id FROM grp WHERE queue = ? AND visible_us <= ? ORDER BY visible_us LIMIT ?"
 _OF_GROUP: Final = f"""
-SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, lease.error,
+SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, {ERROR},
     max(coalesce(m.due_us, 0), coalesce(lease.visible_us, 0))
 FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.grp = ? ORDER BY m.id LIMIT ?
 """  # noqa: S608 - COLUMNS is a constant
@@ -192,7 +192,7 @@ class Claimer:
             self._ids.text(row.first_id),
             row.body,
             read_attributes(row.attributes),
-            row.group_name,
+            text_of(row.group_name),
             receipt(row.id, receives),
             receives,
             moment(row.sent_us),

@@ -7,17 +7,26 @@ from typing import Final
 
 import apsw
 
-from postroad.connections.fetching import every, one
+from postroad.connections.fetching import every, one, text_of
 from postroad.errors import InvalidInput, QueueNotFound
 from postroad.queues.moving import Looked
 from postroad.queues.port import MessageState, PeekedMessage, QueueStats
 from postroad.queues.spec import QueueSpec
 from postroad.queues.sqlite.claiming import id_range
 from postroad.queues.sqlite.ids import MAX_ID, MessageIds
-from postroad.queues.sqlite.rows import COLUMNS, DAMAGED, Row, is_damaged, moment, salvaged_attributes
+from postroad.queues.sqlite.rows import (
+    COLUMNS,
+    DAMAGED,
+    ERROR,
+    GROUP_AND_ATTRIBUTES,
+    Row,
+    is_damaged,
+    moment,
+    salvaged_attributes,
+)
 
 _PEEKED: Final = f"""
-SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, lease.error,
+SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, {ERROR},
     coalesce(lease.visible_us, m.due_us, 0), coalesce(lease.held, 0)
 FROM message AS m LEFT JOIN lease ON lease.id = m.id
 """  # noqa: S608 - COLUMNS is a constant
@@ -27,13 +36,13 @@ WHERE m.id > ? AND m.id < ? AND m.sent_us > ? ORDER BY m.id LIMIT ?
 """
 _MOVED: Final = "SELECT id FROM message WHERE origin = ? AND id > ? AND id < ?"
 PEEK_THESE: Final = f"{_PEEKED} WHERE m.id IN (VALUES (?)) ORDER BY m.id"
-_WALK: Final = """
-SELECT m.id, m.sent_us, m.origin, m.group_name, m.attributes, coalesce(lease.receives, 0),
+_WALK: Final = f"""
+SELECT m.id, m.sent_us, m.origin, {GROUP_AND_ATTRIBUTES}, coalesce(lease.receives, 0),
     coalesce(lease.visible_us, m.due_us, 0), coalesce(lease.held, 0)
 FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.id > ? AND m.id < ? ORDER BY m.id LIMIT ?
-"""
+"""  # noqa: S608 - GROUP_AND_ATTRIBUTES is a constant
 _WHEREABOUTS: Final = """
-SELECT name FROM queue WHERE id = (SELECT id >> 40 FROM message WHERE origin = ?1 UNION ALL
+SELECT CAST(name AS BLOB) FROM queue WHERE id = (SELECT id >> 40 FROM message WHERE origin = ?1 UNION ALL
     SELECT id >> 40 FROM message WHERE id = ?1 LIMIT 1)
 """
 _NEXT_OF_GROUPS: Final = """
@@ -103,8 +112,8 @@ def walk(
     found = every(connection, _WALK, (position, id_range(queue_id)[1], limit + 1))
     seen = tuple(
         PeekedMessage(
-            ids.text(row_id if origin is None else origin), b"", salvaged_attributes(attributes), group, receives,
-            moment(sent_us), row_id, _state(visible_us, held, now),
+            ids.text(row_id if origin is None else origin), b"", salvaged_attributes(attributes), text_of(group),
+            receives, moment(sent_us), row_id, _state(visible_us, held, now),
         )
         for row_id, sent_us, origin, group, attributes, receives, visible_us, held in found[:limit]
     )  # fmt: skip
@@ -122,7 +131,7 @@ def held_below(
 def whereabouts(connection: apsw.Connection, ids: MessageIds, wanted: Collection[str]) -> dict[str, str]:
     """The queue that each of these messages is in, under whichever id of its own."""
     found = {message_id: one(connection, _WHEREABOUTS, (ids.row_id(message_id) or 0,)) for message_id in wanted}
-    return {message_id: row[0] for message_id, row in found.items() if row is not None}
+    return {message_id: str(text_of(row[0])) for message_id, row in found.items() if row is not None}
 
 
 def peeked(ids: MessageIds, row: Row, visible_us: int, held: int, now: int) -> PeekedMessage:
@@ -134,7 +143,7 @@ def peeked(ids: MessageIds, row: Row, visible_us: int, held: int, now: int) -> P
         ids.text(row.first_id),
         row.body,
         attributes,
-        row.group_name,
+        text_of(row.group_name),
         row.receives,
         moment(row.sent_us),
         row.id,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one
+from postroad.connections.fetching import every, one, text_of
 from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.queues.moving import Decide, Move, MoveStep
@@ -27,7 +27,6 @@ DELETE FROM lease WHERE id IN (SELECT id FROM message WHERE id > ? AND id < ? OR
 _PURGE: Final = """
 DELETE FROM message WHERE id IN (SELECT id FROM message WHERE id > ? AND id < ? ORDER BY id LIMIT ?) RETURNING grp
 """
-_PURGE_STEP: Final = 10_000
 
 
 class Mover:
@@ -78,7 +77,7 @@ class Mover:
         targets = {name: self._target(tx, name) for name in {move.to for _, move in going}}
         for row, move in going:
             target = targets[move.to]
-            content = (target.last_us, row.group_name, row.body, write_attributes(move.attributes))
+            content = (target.last_us, text_of(row.group_name), row.body, write_attributes(move.attributes))
             self._sender.append(tx, target, content, origin=row.first_id)
         self._remove(tx, state, [row.id for row, _ in going], now)
         state.redriven += len(going)
@@ -92,9 +91,9 @@ class Mover:
         tx.touch(channel(target.id))
         return target
 
-    def purge_step(self, tx: Transaction, state: QueueState, below: int) -> int:
-        """Remove up to a step of messages with ids below the given one; how many."""
-        chosen = (id_range(state.id)[0], below, _PURGE_STEP)
+    def purge_step(self, tx: Transaction, state: QueueState, below: int, limit: int) -> int:
+        """Remove up to `limit` messages with ids below the given one; how many."""
+        chosen = (id_range(state.id)[0], below, limit)
         tx.connection.execute(_PURGE_LEASES, chosen)
         removed = every(tx.connection, _PURGE, chosen)
         for group in {group for (group,) in removed} - {None}:

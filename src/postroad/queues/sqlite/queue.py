@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from postroad import failpoints
 from postroad.clock import SystemClock
 from postroad.connections.transaction import Transaction
-from postroad.errors import QueueNotFound
+from postroad.errors import QueueNotFound, StorageFull
 from postroad.queues.markers import legible
 from postroad.queues.moving import Decide, Keep, Looked, MoveStep
 from postroad.queues.port import (
@@ -39,6 +39,7 @@ T = TypeVar("T")
 _LONGEST_PEEK: Final = 1_000
 _LOOK_AGAIN: Final = 0.05
 _TAKEN_AT_ONCE: Final = 100
+_PURGED_AT_ONCE: Final = 10_000
 _SWEEP_EVERY: Final = 1.0
 
 
@@ -94,7 +95,7 @@ class SQLiteQueue:
         return self._store.claimer.deliveries(leased)
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
-        results = self._write(self._store.settler.ack, deliveries, durable=False)
+        results = self._write(self._store.settler.ack, deliveries, durable=False, removes=True)
         failpoints.hit("queue.ack.after_commit")
         return results
 
@@ -178,15 +179,24 @@ class SQLiteQueue:
             keep(messages)
             failpoints.hit("queue.purge.mid")
             rows = [message.sequence for message in messages]
-            removed += self._write(self._store.mover.remove, rows, relieves=True)
+            removed += self._write(self._store.mover.remove, rows, removes=True)
         return removed
 
     def purge(self) -> int:
         below = self._next_id()
-        removed = 0
-        while step := self._write(self._store.mover.purge_step, below, relieves=True):
+        removed, limit = 0, _PURGED_AT_ONCE
+        while True:
+            try:
+                step = self._write(self._store.mover.purge_step, below, limit, removes=True)
+            except StorageFull:
+                if limit == 1:
+                    raise
+                # A full disk has room for a short log only.
+                limit = max(1, limit // 10)
+                continue
+            if not step:
+                return removed
             removed += step
-        return removed
 
     def _below(self, below: int) -> list[PeekedMessage]:
         now, ids = self._engine.monotonic_us(), self._store.ids
@@ -196,14 +206,21 @@ class SQLiteQueue:
     def _next_id(self) -> int:
         return self._engine.write(lambda tx: self._store.states.get(tx, self._id).next, durable=False)
 
-    def _write(self, verb: Callable[..., T], *arguments: Any, durable: bool = True, relieves: bool | None = None) -> T:
+    def _write(
+        self,
+        verb: Callable[..., T],
+        *arguments: Any,
+        durable: bool = True,
+        relieves: bool | None = None,
+        removes: bool = False,
+    ) -> T:
         """Run `verb(tx, state, *arguments)` in the engine's next transaction."""
 
         def work(tx: Transaction) -> T:
             return verb(tx, self._store.states.get(tx, self._id), *arguments)
 
         try:
-            return self._engine.write(work, durable=durable, relieves=relieves)
+            return self._engine.write(work, durable=durable, relieves=relieves, removes=removes)
         except QueueNotFound as error:
             raise self._deleted() from error
 
@@ -278,7 +295,7 @@ class SQLiteQueue:
             return
         if self._engine.read_only:
             return
-        while self._write(lambda tx, state: self._store.sweeper.expire_oldest(tx, state), durable=False):
+        while self._write(lambda tx, state: self._store.sweeper.expire_oldest(tx, state), durable=False, removes=True):
             continue
 
 

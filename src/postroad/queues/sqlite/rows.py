@@ -10,11 +10,19 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from postroad.connections.fetching import text_of
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _attributes = msgspec.json.Decoder(dict[str, str])
 DAMAGED: Final = "what is stored is not what was sent"
 
-COLUMNS: Final = "m.id, m.sent_us, m.grp, m.origin, m.group_name, m.body, m.attributes, m.checksum"
+# Texts are read as bytes: only their checksum tells whether they can be decoded.
+GROUP_AND_ATTRIBUTES: Final = "CAST(m.group_name AS BLOB), CAST(m.attributes AS BLOB)"
+COLUMNS: Final = """m.id, m.sent_us, m.grp, m.origin, CAST(m.group_name AS BLOB), m.body, CAST(m.attributes AS BLOB),
+    m.checksum"""
+ERROR: Final = "CAST(lease.error AS BLOB)"
+Text = str | bytes | None
+"""A text that was just written, or bytes as they were read."""
 
 
 class Row(NamedTuple):
@@ -24,13 +32,13 @@ class Row(NamedTuple):
     sent_us: int
     grp: int | None
     origin: int | None
-    group_name: str | None
+    group_name: Text
     body: bytes
-    attributes: str | None
+    attributes: Text
     checksum: int
     receives: int
     first_us: int | None
-    error: str | None
+    error: Text
 
     @property
     def first_id(self) -> int:
@@ -40,8 +48,11 @@ class Row(NamedTuple):
 
 @lru_cache(maxsize=256)
 def moment(us: int) -> datetime:
-    """The time of a stored wall clock."""
-    return _EPOCH + timedelta(microseconds=us)
+    """The time of a stored wall clock; the end of time for one that is damaged."""
+    try:
+        return _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def write_attributes(attributes: Mapping[str, str]) -> str | None:
@@ -49,25 +60,42 @@ def write_attributes(attributes: Mapping[str, str]) -> str | None:
     return msgspec.json.encode(attributes).decode() if attributes else None
 
 
-def read_attributes(text: str | None) -> dict[str, str]:
+def read_attributes(text: Text) -> dict[str, str]:
     """Attributes as they were sent."""
     return {} if text is None else _attributes.decode(text)
 
 
-def checksum(body: bytes, attributes: str | None) -> int:
-    """What tells a changed body or attribute."""
+def checksum(body: bytes, attributes: Text, group: Text) -> int:
+    """What tells a changed body, attribute or group."""
     total = zlib.crc32(body)
-    return total if attributes is None else zlib.crc32(attributes.encode(), total)
+    if attributes is not None:
+        total = zlib.crc32(_bytes(attributes), total)
+    return total if group is None else zlib.crc32(_bytes(group), total)
 
 
 def is_damaged(row: Row) -> bool:
-    """Whether body or attributes are not those that were sent."""
-    return checksum(row.body, row.attributes) != row.checksum
+    """Whether body, attributes or group are not those that were sent."""
+    if checksum(row.body, row.attributes, row.group_name) == row.checksum:
+        return False
+    # Earlier versions left the group out.
+    return checksum(row.body, row.attributes, None) != row.checksum or not _is_text(row.group_name)
 
 
-def salvaged_attributes(text: str | None) -> dict[str, str]:
+def salvaged_attributes(text: Text) -> dict[str, str]:
     """Attributes as they were sent, or what is left of them under one name."""
     try:
         return read_attributes(text)
-    except msgspec.DecodeError:
-        return {"Damaged": str(text)}
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return {"Damaged": str(text_of(text))}
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _is_text(text: Text) -> bool:
+    try:
+        _bytes(text or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True

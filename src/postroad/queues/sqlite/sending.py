@@ -58,7 +58,8 @@ class Sender:
         rows, results, now_us, row_id = state.unwritten, [], state.last_us, state.next
         for message, body in zip(messages, bodies, strict=True):
             attributes = write_attributes(message.attributes)
-            rows.append((row_id, now_us, None, None, None, message.group, body, attributes, checksum(body, attributes)))
+            proof = checksum(body, attributes, message.group)
+            rows.append((row_id, now_us, None, None, None, message.group, body, attributes, proof))
             if delay_us := int((message.delay or state.spec.delay) * 1_000_000):
                 tx.connection.execute(_DELAY, (row_id, state.id, monotonic_us + delay_us, now_us + delay_us, now_us))
                 state.returns_us = 0
@@ -109,7 +110,7 @@ class Sender:
         if state.spec.fifo and group_name is not None:
             grp = self._group(tx, state.id, group_name, due_us or self._engine.monotonic_us())
         row_id = state.next
-        proof = checksum(body, attributes) ^ damaged
+        proof = checksum(body, attributes, group_name) ^ damaged
         row = (row_id, sent_us, grp, due_us, origin, group_name, body, attributes, proof)
         state.unwritten.append(row)
         state.next = row_id + 1

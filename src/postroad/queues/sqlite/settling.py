@@ -17,7 +17,7 @@ from postroad.queues.spec import MAX_VISIBILITY
 from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.groups import regroup
 from postroad.queues.sqlite.ids import channel, read_receipt
-from postroad.queues.sqlite.rows import COLUMNS, Row
+from postroad.queues.sqlite.rows import COLUMNS, ERROR, Row
 from postroad.queues.sqlite.state import ENTRY, QueueState, States
 
 _ACK: Final = """
@@ -39,7 +39,7 @@ UPDATE lease SET visible_us = ?5, held = 0, receives = receives - 1
 WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4 RETURNING grp
 """
 _HELD: Final = f"""
-SELECT {COLUMNS}, lease.receives, lease.first_us, lease.error FROM lease JOIN message AS m ON m.id = lease.id
+SELECT {COLUMNS}, lease.receives, lease.first_us, {ERROR} FROM lease JOIN message AS m ON m.id = lease.id
 WHERE lease.id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4
 """  # noqa: S608 - COLUMNS is a constant
 _MAX_US: Final = int(MAX_VISIBILITY * 1_000_000)

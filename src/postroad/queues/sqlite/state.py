@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterable
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any, Final
 
@@ -11,11 +13,11 @@ import msgspec
 
 from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
-from postroad.errors import QueueNotFound
+from postroad.errors import QueueNotFound, StorageDamaged
 from postroad.queues.spec import QueueSpec
 
 _LOAD: Final = """
-SELECT queue.id, queue.name, queue.spec, next, head, last_us, seen_us
+SELECT queue.id, CAST(queue.name AS BLOB), CAST(queue.spec AS BLOB), next, head, last_us, seen_us
 FROM tally JOIN queue ON queue.id = tally.queue WHERE tally.queue IN (VALUES (?))
 """
 _STORE: Final = """
@@ -37,15 +39,37 @@ ENTRY: Final = struct.Struct(">qHqq")
 """How the trail remembers a message: the id it was first sent under, its receives, when it was sent, first received."""
 
 
+_PROOF: Final = b',"crc32":'
+_FIELDS: Final = frozenset(field.name for field in fields(QueueSpec))
+
+
 @lru_cache(maxsize=4_096)
-def read_spec(text: str) -> QueueSpec:
-    """The settings as they are stored."""
-    return msgspec.json.decode(text, type=QueueSpec)
+def read_spec(stored: bytes, name: str) -> QueueSpec:
+    """The settings as they are stored; `StorageDamaged` when they are not what was written for this queue."""
+    text, proof, number = stored.rpartition(_PROOF)
+    # Earlier versions wrote no checksum.
+    text = text + b"}" if proof else stored
+    try:
+        spec = msgspec.json.decode(text, type=QueueSpec)
+        is_known = spec.name == name and _FIELDS.issuperset(msgspec.json.decode(text))
+        if is_known and (not proof or int(number[:-1]) == zlib.crc32(text)):
+            return spec
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise _settings_damaged(name) from error
+    raise _settings_damaged(name)
+
+
+def _settings_damaged(name: str) -> StorageDamaged:
+    return StorageDamaged(
+        f"queue {name!r}: its settings are not what was written",
+        remedy="Give the queue its settings again with update_queue(), or restore the file from a backup.",
+    )
 
 
 def write_spec(spec: QueueSpec) -> str:
-    """The settings as they are stored."""
-    return msgspec.json.encode(spec).decode()
+    """The settings as they are stored, with a checksum."""
+    text = msgspec.json.encode(spec)
+    return (text[:-1] + _PROOF + b"%d}" % zlib.crc32(text)).decode()
 
 
 class QueueState:
@@ -60,9 +84,10 @@ class QueueState:
         "retried", "returns_us", "seen_us", "sent", "size", "spec", "unserved", "unwritten",
     )  # fmt: skip
 
-    def __init__(self, row: tuple[int, str, str, int, int, int, int]) -> None:
-        self.id, self.name, spec, self.next, self.head, self.last_us, self.seen_us = row
-        self.spec = read_spec(spec)
+    def __init__(self, row: tuple[int, bytes, bytes, int, int, int, int]) -> None:
+        self.id, name, spec, self.next, self.head, self.last_us, self.seen_us = row
+        self.name = name.decode(errors="backslashreplace")
+        self.spec = read_spec(spec, self.name)
         self.returns_us = 0
         self.unserved = False
         self.unwritten: list[tuple[Any, ...]] = []

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one
+from postroad.connections.fetching import every, one, text_of
 from postroad.connections.transaction import Transaction
 from postroad.errors import QueueNotFound
 from postroad.queues.spec import (
@@ -34,14 +34,15 @@ from postroad.queues.sqlite.trail import Settled, find_settled
 from postroad.queues.stores import QueueOverview, overviews_one_by_one, sources_one_by_one
 
 TRAIL_KEEP: Final = 100_000
-_FIND: Final = "SELECT id, spec FROM queue WHERE name = ?"
+_FIND: Final = "SELECT id, CAST(spec AS BLOB) FROM queue WHERE name = ?"
 _ADD: Final = "INSERT INTO queue (name, spec) VALUES (?, ?) RETURNING id"
 _ADD_TALLY: Final = "INSERT INTO tally (queue, next, head, seen_us, lives_us) VALUES (?, ?, ?, ?, ?)"
 _UPDATE: Final = "UPDATE queue SET spec = ? WHERE id = ?"
 _UPDATE_LIFE: Final = "UPDATE tally SET lives_us = ? WHERE queue = ?"
-_NAMES: Final = "SELECT name FROM queue ORDER BY name"
+_NAMES: Final = "SELECT CAST(name AS BLOB) FROM queue ORDER BY name"
 _COUNTERS: Final = """
-SELECT name, sent, received, acked, retried, dead, redriven, expired FROM tally JOIN queue ON queue.id = tally.queue
+SELECT CAST(name AS BLOB), sent, received, acked, retried, dead, redriven, expired
+FROM tally JOIN queue ON queue.id = tally.queue
 """
 _ABANDONED: Final = "SELECT queues, messages FROM abandoned"
 _COUNTED: Final = ("sent", "received", "acked", "retried", "dead", "redriven", "expired")
@@ -73,22 +74,27 @@ class SQLiteQueues:
             found = one(tx.connection, _FIND, (spec.name,))
             if found is None:
                 return self._add(tx, spec)
-            if differences := read_spec(found[1]).differences(spec):
+            if differences := read_spec(found[1], spec.name).differences(spec):
                 raise settings_differ(spec.name, differences)
             return int(found[0])
 
-        return SQLiteQueue(self, self.engine.write(work), spec)
+        # A program that starts on a full disk makes the queues that it made before.
+        return SQLiteQueue(self, self.engine.write(work, relieves=True), spec)
 
     def update_queue(self, spec: QueueSpec) -> SQLiteQueue:
         """Give the queue other settings."""
         check_spec(spec)
 
         def work(tx: Transaction) -> int:
-            queue_id, _ = self._find(tx.connection, spec.name)
+            found = one(tx.connection, _FIND, (spec.name,))
+            if found is None:
+                raise queue_missing(spec.name)
+            queue_id = int(found[0])
             self._check_dead_letter(tx, spec)
+            # Written first: settings that are damaged can be given again.
+            tx.connection.execute(_UPDATE, (write_spec(spec), queue_id))
             state = self.states.get(tx, queue_id)
             state.spec, state.seen_us, state.returns_us = spec, self.engine.monotonic_us(), 0
-            tx.connection.execute(_UPDATE, (write_spec(spec), queue_id))
             tx.connection.execute(_UPDATE_LIFE, (_lives_us(spec), queue_id))
             tx.touch(channel(queue_id))
             return queue_id
@@ -98,7 +104,7 @@ class SQLiteQueues:
     def delete_queue(self, name: str) -> None:
         """Remove the queue; a crash in the middle leaves a queue that holds less."""
         self.queue(name).purge()
-        self.engine.write(lambda tx: self.sweeper.remove_queue(tx, self._find(tx.connection, name)[0]), relieves=True)
+        self.engine.write(lambda tx: self.sweeper.remove_queue(tx, self._find(tx.connection, name)[0]), removes=True)
 
     def queue(self, name: str) -> SQLiteQueue:
         """The queue of this name."""
@@ -113,12 +119,12 @@ class SQLiteQueues:
         found = self.engine.read(lambda connection: one(connection, _FIND, (name,)))
         if found is None:
             raise queue_missing(name)
-        return read_spec(found[1])
+        return read_spec(found[1], name)
 
     def queues(self) -> list[str]:
         """All names, sorted."""
         self._sweep()
-        return self.engine.read(lambda connection: [name for (name,) in every(connection, _NAMES)])
+        return self.engine.read(lambda connection: [str(text_of(name)) for (name,) in every(connection, _NAMES)])
 
     def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
         """Look at these queues, by default at all."""
@@ -131,7 +137,7 @@ class SQLiteQueues:
     def counters(self) -> dict[str, dict[str, int]]:
         """What happened on each queue since it was made, in all processes."""
         rows = self.engine.read(lambda connection: every(connection, _COUNTERS))
-        return {name: dict(zip(_COUNTED, numbers, strict=True)) for name, *numbers in rows}
+        return {str(text_of(name)): dict(zip(_COUNTED, numbers, strict=True)) for name, *numbers in rows}
 
     def settled(self, message_id: str) -> list[Settled]:
         """What became of a message, as far back as the trail goes."""
@@ -178,7 +184,7 @@ class SQLiteQueues:
         found = one(tx.connection, _FIND, (spec.dead_letter,))
         if found is None:
             raise dead_letter_missing(spec.dead_letter)
-        check_source_allowed(read_spec(found[1]), spec.name)
+        check_source_allowed(read_spec(found[1], spec.dead_letter), spec.name)
 
     def _sweep(self) -> None:
         """Remove queues whose owner is gone. Where there are none, the file is only read."""
@@ -189,7 +195,7 @@ class SQLiteQueues:
         found = one(connection, _FIND, (name,))
         if found is None:
             raise queue_missing(name)
-        return int(found[0]), read_spec(found[1])
+        return int(found[0]), read_spec(found[1], name)
 
     def _after_reboot(self, tx: Transaction) -> None:
         after_reboot(tx, monotonic_us=self.engine.monotonic_us(), now_us=self.engine.now_us())

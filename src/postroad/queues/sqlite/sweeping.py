@@ -11,16 +11,16 @@ from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.claiming import id_range
 from postroad.queues.sqlite.groups import regroup
 from postroad.queues.sqlite.ids import channel
-from postroad.queues.sqlite.rows import COLUMNS, Row
+from postroad.queues.sqlite.rows import COLUMNS, ERROR, Row
 from postroad.queues.sqlite.state import QueueState, States
 
 STEP: Final = 500
 _FIRST: Final = f"""
-SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, lease.error
+SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, {ERROR}
 FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.id > ? AND m.id < ? ORDER BY m.id LIMIT ?
 """  # noqa: S608 - COLUMNS is a constant
 _MOVED: Final = f"""
-SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, lease.error
+SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, {ERROR}
 FROM message AS m LEFT JOIN lease ON lease.id = m.id
 WHERE m.id >> 40 = ? AND m.origin IS NOT NULL AND m.sent_us <= ? ORDER BY m.sent_us LIMIT ?
 """  # noqa: S608 - COLUMNS is a constant

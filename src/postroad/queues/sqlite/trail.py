@@ -8,12 +8,13 @@ from typing import Final
 import apsw
 import msgspec
 
-from postroad.connections.fetching import every
+from postroad.connections.fetching import every, text_of
 from postroad.queues.sqlite.rows import moment
 from postroad.queues.sqlite.state import ENTRY
 
 _FIND: Final = """
-SELECT at_us, kind, entries, detail, name FROM trail LEFT JOIN queue ON queue.id = trail.queue
+SELECT at_us, kind, entries, CAST(detail AS BLOB), CAST(name AS BLOB)
+FROM trail LEFT JOIN queue ON queue.id = trail.queue
 WHERE instr(entries, ?) ORDER BY n
 """
 
@@ -39,5 +40,6 @@ def find_settled(connection: apsw.Connection, first_id: int) -> list[Settled]:
         for row_id, receives, sent_us, first_us in ENTRY.iter_unpack(entries):
             if row_id == first_id:
                 first = moment(first_us) if first_us else None
-                found.append(Settled(kind, moment(at_us), name, receives, moment(sent_us), first, detail))
+                times = (moment(sent_us), first)
+                found.append(Settled(kind, moment(at_us), text_of(name), receives, *times, text_of(detail)))
     return found

@@ -22,7 +22,9 @@ FROM stream_shards AS shard JOIN streams AS stream ON stream.id = shard.stream W
 _ADVANCE = "UPDATE stream_shards SET last = ?, arrived_us = ? WHERE id = ?"
 _INSERT = "INSERT INTO stream_records (id, arrived_us, crc, key, data) VALUES (?, ?, ?, ?, ?)"
 _ARRIVAL = "SELECT id, arrived_us FROM stream_records WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1"
-_READ = "SELECT id, arrived_us, crc, key, data FROM stream_records WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
+_READ = """
+SELECT id, arrived_us, crc, CAST(key AS BLOB), data FROM stream_records WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?
+"""
 _SWEEP = "DELETE FROM stream_records WHERE id BETWEEN ? AND ? AND arrived_us <= ?"
 _SWEEP_STEP = 100
 # What GetRecords of Kinesis returns at the most: a read of many large records must not fill the memory.
@@ -39,7 +41,9 @@ def append(
     for shard, record in zip(targets, records, strict=True):
         last, arrived_us = states.get(shard) or _begin(tx.connection, shard, now_us)
         states[shard] = (last + 1, arrived_us)
-        rows.append((shard.base + last + 1, arrived_us, _crc(record.key, record.data), record.key, record.data))
+        rows.append(
+            (shard.base + last + 1, arrived_us, _crc(record.key.encode(), record.data), record.key, record.data)
+        )
     tx.connection.executemany(_INSERT, rows)
     tx.connection.executemany(_ADVANCE, [(*state, shard.id) for shard, state in states.items()])
     _sweep(tx.connection, {*states, _in_turn(shards, states)}, max(_SWEEP_STEP, 2 * len(records)), now_us)
@@ -109,14 +113,19 @@ def _read(connection: apsw.Connection, shard: Shard, first: int, limit: int) -> 
     return records
 
 
-def _record(shard: Shard, number: int, arrived_us: int, crc: int, key: str, data: bytes) -> StreamRecord:
+def _record(shard: Shard, number: int, arrived_us: int, crc: int, key: bytes, data: bytes) -> StreamRecord:
     if _crc(key, data) != crc:
         raise StorageDamaged(
             f"record {sequence_text(number)} of {shard.name} is not what was put",
             remedy="Restore the file from a backup, or read on behind this sequence.",
         )
-    arrived_at = _EPOCH + timedelta(microseconds=arrived_us)
-    return StreamRecord(shard=shard.name, sequence=sequence_text(number), key=key, data=data, arrived_at=arrived_at)
+    try:
+        arrived_at = _EPOCH + timedelta(microseconds=arrived_us)
+    except OverflowError:
+        arrived_at = datetime.max.replace(tzinfo=UTC)
+    return StreamRecord(
+        shard=shard.name, sequence=sequence_text(number), key=key.decode(), data=data, arrived_at=arrived_at
+    )
 
 
 def _in_turn(shards: Sequence[Shard], states: dict[Shard, tuple[int, int]]) -> Shard:
@@ -132,5 +141,5 @@ def _sweep(connection: apsw.Connection, shards: set[Shard], step: int, now_us: i
             connection.execute(_SWEEP, (oldest[0], oldest[0] + step - 1, now_us - retention_us))
 
 
-def _crc(key: str, data: bytes) -> int:
-    return zlib.crc32(data, zlib.crc32(key.encode()))
+def _crc(key: bytes, data: bytes) -> int:
+    return zlib.crc32(data, zlib.crc32(key))

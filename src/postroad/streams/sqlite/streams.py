@@ -44,7 +44,7 @@ class SQLiteStreams:
         """The stream of this name, made when missing. A longer retention than before holds from now on."""
         rules.check_settings(name, shards, retention)
         retention_us = int(retention * 1_000_000)
-        stream, found = self._engine.write(lambda tx: _find_or_make(tx, name, shards, retention_us))
+        stream, found = self._engine.write(lambda tx: _find_or_make(tx, name, shards, retention_us), relieves=True)
         if len(found) != shards:
             raise rules.other_shards(name, len(found), shards)
         return SQLiteStream(self._engine, name, stream, found)
@@ -71,7 +71,7 @@ class SQLiteStreams:
 
     def delete_stream(self, name: str) -> None:
         """Remove the stream with its records; deleting twice changes nothing."""
-        self._engine.write(lambda tx: _delete(tx, name), relieves=True)
+        self._engine.write(lambda tx: _delete(tx, name), removes=True)
 
 
 class SQLiteStream:
