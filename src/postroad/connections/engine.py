@@ -40,7 +40,6 @@ class Engine:
     """One embedded file, shared by the threads of this process and by other processes."""
 
     def __init__(self, path: Path, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        # Once: the file stays the same one when the working directory or a link changes.
         self.path = path = resolved(path)
         self.clock = clock
         self._turns = Turns()

@@ -136,6 +136,8 @@ def _begin(connection: apsw.Connection, path: Path) -> None:
         return
     with suppress(OSError):
         path.chmod(0o600)
+    # So that `compact` can cut off what is free at any time; it counts before the first page is written.
+    connection.pragma("auto_vacuum", 2)
     with _together(connection, "BEGIN IMMEDIATE"):
         # Another process may have been faster.
         if not is_begun(connection, path):
@@ -182,9 +184,6 @@ def _use_log(connection: apsw.Connection, path: Path) -> None:
 def _configure(connection: apsw.Connection, path: Path, cache_kib: int) -> None:
     # Without it SQLite prepares a join or range anew whenever a parameter changes, which costs more than the query.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    if connection.pragma("page_count") == 0:
-        # So that `compact` can cut off what is free at any time.
-        connection.pragma("auto_vacuum", 2)
     _use_log(connection, path)
     # The log is synced after the commit (see disk.py), and by SQLite itself before and after a checkpoint.
     connection.pragma("synchronous", "normal")
