@@ -8,7 +8,7 @@ export PYTHON VENV
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up check check-all test bench format errors picture clean
+.PHONY: help setup up check check-all test outside bench format errors picture clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ check-all: ## the same under every Python from 3.11 on that is found, each in an
 
 test: setup ## everything, emulated AWS and PostgreSQL included
 	@$(PYTEST) -n auto $(ARGS)
+
+outside: ## weakincentives' own tests of its bus, sessions and main loop, on our buses
+	@tools/environment dev
+	@$(PY) -m tests.outside
 
 bench: ## measure beside the peers (ONLY=name for one row, QUICK=1 for a short run)
 	@tools/environment dev

@@ -11,15 +11,18 @@ import pytest
 from tests.environments import ROOT, environment_with
 
 PACKAGE = "weakincentives==0.16.0"
-_VERSIONS = ("3.12", "3.13")
+_VERSIONS = ("3.14", "3.13", "3.12")
+NO_PYTHON = "no Python from 3.12.3 on is found, which weakincentives needs"
+# Its generic dataclasses cannot be made before 3.12.3 (https://github.com/python/cpython/issues/115165).
+_IS_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 12, 3))"
 
 
 def weakincentives_python() -> Path:
     """A Python that has weakincentives and what Postroad needs; skips where none is new enough."""
     base = installed_python()
     if base is None:
-        pytest.skip("no Python 3.12 is installed, which weakincentives needs")
-    return environment_with("weakincentives", [PACKAGE], base=base)
+        pytest.skip(NO_PYTHON)
+    return environment_with("weakincentives", [PACKAGE, "pytest>=8.3", "pytest-timeout>=2.3"], base=base)
 
 
 def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -37,8 +40,7 @@ def installed_python() -> str | None:
 
 
 def _is_new_enough(python: str) -> bool:
-    check = "import sys; sys.exit(sys.version_info < (3, 12))"
     try:
-        return subprocess.run([python, "-c", check], capture_output=True).returncode == 0
+        return subprocess.run([python, "-c", _IS_NEW_ENOUGH], capture_output=True).returncode == 0
     except OSError:
         return False
