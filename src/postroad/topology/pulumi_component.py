@@ -33,23 +33,41 @@ aws: Any = pulumi_aws
 
 
 class TopologyComponent(pulumi.ComponentResource):
-    """Everything the topology declares, one resource for each declaration under its own name."""
+    """Everything the topology declares, one resource for each declaration.
+
+    On AWS each has its declared name; in the stack's state the component's name stands before it, so that one stack
+    holds several topologies. All are made, and account and region looked up, with the provider of the component.
+
+    Args:
+        name: The name of the component, of which there is one in a stack.
+        topology: What to make; checked as `postroad topology lint` does.
+        opts: Pulumi's options; `provider` chooses account and region.
+
+    Raises:
+        TopologyError: The topology has errors; its message names all of them.
+    """
 
     def __init__(self, name: str, topology: Topology, opts: pulumi.ResourceOptions | None = None) -> None:
         check(topology)
         super().__init__(TYPE, name, None, opts)
+        self._component = name
         self._topology = topology
         self._config = pulumi.Config("postroad")
         self._made: dict[Key, Any] = {}
+        here = pulumi.InvokeOptions(parent=self)
         self._place = pulumi.Output.all(
-            aws.get_partition_output().partition,
-            aws.get_region_output().id,
-            aws.get_caller_identity_output().account_id,
+            aws.get_partition_output(opts=here).partition,
+            aws.get_region_output(opts=here).region,
+            aws.get_caller_identity_output(opts=here).account_id,
         )
         for form in forms(topology):
             self._made[form.kind, form.name] = getattr(self, f"_{form.kind}")(form)
         self.queue_urls = {name: made.url for (kind, name), made in self._made.items() if kind == "queue"}
         self.register_outputs({"queue_urls": self.queue_urls})
+
+    def _named(self, *parts: str) -> str:
+        """A name in the stack's state, where the children of all components share one space of names."""
+        return "-".join((self._component, *parts))
 
     def _options(self, form: Form, **options: Any) -> pulumi.ResourceOptions:
         after = [self._made[key] for key in form.needs if key in self._made]
@@ -73,15 +91,19 @@ class TopologyComponent(pulumi.ComponentResource):
 
     def _queue(self, form: Form) -> Any:
         settings = form.settings
-        queue = aws.sqs.Queue(form.name, **self._queue_arguments(form), opts=self._options(form))
+        queue = aws.sqs.Queue(self._named(form.name), **self._queue_arguments(form), opts=self._options(form))
         policy = self._json(settings["policy"])
-        aws.sqs.QueuePolicy(f"{form.name}-policy", queue_url=queue.url, policy=policy, opts=self._beside(queue))
+        aws.sqs.QueuePolicy(
+            self._named(form.name, "policy"), queue_url=queue.url, policy=policy, opts=self._beside(queue)
+        )
         if sources_of(self._topology, form.name) or settings["redrive_allow"] != "all":
             allowed = redrive_allow(settings["redrive_allow"]) or {"redrivePermission": "allowAll"}
             aws.sqs.RedriveAllowPolicy(
-                f"{form.name}-redrive-allow", queue_url=queue.url, redrive_allow_policy=self._json(allowed),
+                self._named(form.name, "redrive-allow"),
+                queue_url=queue.url,
+                redrive_allow_policy=self._json(allowed),
                 opts=self._beside(queue),
-            )  # fmt: skip
+            )
         return queue
 
     def _queue_arguments(self, form: Form) -> dict[str, Any]:
@@ -116,21 +138,32 @@ class TopologyComponent(pulumi.ComponentResource):
         fifo = (
             {"fifo_topic": True, "content_based_deduplication": settings["content_dedup"]} if settings["fifo"] else {}
         )
-        return aws.sns.Topic(form.name, name=form.name, tags=settings["tags"], **fifo, opts=self._options(form))
+        return aws.sns.Topic(
+            self._named(form.name), name=form.name, tags=settings["tags"], **fifo, opts=self._options(form)
+        )
 
     def _subscription(self, form: Form) -> Any:
         settings = form.settings
         filters = {"filter_policy": json.dumps(settings["filter"])} if settings["filter"] else {}
         return aws.sns.TopicSubscription(
-            form.name, topic=self._filled(settings["topic"]), protocol="sqs", endpoint=self._filled(settings["queue"]),
-            raw_message_delivery=settings["raw"], **filters, opts=self._options(form),
-        )  # fmt: skip
+            self._named(form.name),
+            topic=self._filled(settings["topic"]),
+            protocol="sqs",
+            endpoint=self._filled(settings["queue"]),
+            raw_message_delivery=settings["raw"],
+            **filters,
+            opts=self._options(form),
+        )
 
     def _stream(self, form: Form) -> Any:
         return aws.kinesis.Stream(
-            form.name, name=form.name, shard_count=form.settings["shards"],
-            retention_period=form.settings["retention_hours"], tags=form.settings["tags"], opts=self._options(form),
-        )  # fmt: skip
+            self._named(form.name),
+            name=form.name,
+            shard_count=form.settings["shards"],
+            retention_period=form.settings["retention_hours"],
+            tags=form.settings["tags"],
+            opts=self._options(form),
+        )
 
     def _table(self, form: Form) -> Any:
         settings = form.settings
@@ -150,26 +183,31 @@ class TopologyComponent(pulumi.ComponentResource):
             arguments["ttl"] = {"attribute_name": settings["ttl_attribute"], "enabled": True}
         if settings["stream"]:
             arguments |= {"stream_enabled": True, "stream_view_type": settings["stream"]}
-        return aws.dynamodb.Table(form.name, **arguments, opts=self._options(form, retain_on_delete=True))
+        return aws.dynamodb.Table(self._named(form.name), **arguments, opts=self._options(form, retain_on_delete=True))
 
     def _bucket(self, form: Form) -> Any:
         options = self._options(form, retain_on_delete=True)
         name = self._filled(form.settings["bucket"])
-        bucket = aws.s3.Bucket(form.name, bucket=name, tags=form.settings["tags"], opts=options)
+        bucket = aws.s3.Bucket(self._named(form.name), bucket=name, tags=form.settings["tags"], opts=options)
         aws.s3.BucketPublicAccessBlock(
-            f"{form.name}-private", bucket=bucket.id, block_public_acls=True, block_public_policy=True,
-            ignore_public_acls=True, restrict_public_buckets=True, opts=self._beside(bucket),
-        )  # fmt: skip
+            self._named(form.name, "private"),
+            bucket=bucket.id,
+            block_public_acls=True,
+            block_public_policy=True,
+            ignore_public_acls=True,
+            restrict_public_buckets=True,
+            opts=self._beside(bucket),
+        )
         if (days := form.settings["expire_days"]) is not None:
             rule = {"id": EXPIRY, "status": "Enabled", "filter": {"prefix": ""}, "expiration": {"days": days}}
             aws.s3.BucketLifecycleConfiguration(
-                f"{form.name}-expiry", bucket=bucket.id, rules=[rule], opts=self._beside(bucket)
-            )  # fmt: skip
+                self._named(form.name, "expiry"), bucket=bucket.id, rules=[rule], opts=self._beside(bucket)
+            )
         return bucket
 
     def _bus(self, form: Form) -> Any:
         options = self._options(form)
-        return aws.cloudwatch.EventBus(form.name, name=form.name, tags=form.settings["tags"], opts=options)
+        return aws.cloudwatch.EventBus(self._named(form.name), name=form.name, tags=form.settings["tags"], opts=options)
 
     def _rule(self, form: Form) -> Any:
         settings, target = form.settings, form.settings["target"]
@@ -177,38 +215,63 @@ class TopologyComponent(pulumi.ComponentResource):
         if settings["pattern"] is not None:
             when = {"event_pattern": json.dumps(settings["pattern"])}
         rule = aws.cloudwatch.EventRule(
-            form.name, name=form.name, event_bus_name=settings["bus"], **when, tags=settings["tags"],
+            self._named(form.name),
+            name=form.name,
+            event_bus_name=settings["bus"],
+            **when,
+            tags=settings["tags"],
             opts=self._options(form),
-        )  # fmt: skip
+        )
         dead = {"dead_letter_config": {"arn": self._filled(target["dead_letter"])}} if target["dead_letter"] else {}
-        retry = {"maximum_retry_attempts": target["max_attempts"],
-                 "maximum_event_age_in_seconds": target["max_event_age"]}  # fmt: skip
+        retry = {
+            "maximum_retry_attempts": target["max_attempts"],
+            "maximum_event_age_in_seconds": target["max_event_age"],
+        }
         aws.cloudwatch.EventTarget(
-            f"{form.name}-target", rule=rule.name, event_bus_name=settings["bus"], target_id=target["id"],
-            arn=self._filled(target["arn"]), retry_policy=retry, **dead, opts=self._beside(rule),
-        )  # fmt: skip
+            self._named(form.name, "target"),
+            rule=rule.name,
+            event_bus_name=settings["bus"],
+            target_id=target["id"],
+            arn=self._filled(target["arn"]),
+            retry_policy=retry,
+            **dead,
+            opts=self._beside(rule),
+        )
         return rule
 
     def _function(self, form: Form) -> Any:
         settings = form.settings
         function = aws.lambda_.Function(
-            form.name, name=form.name, handler=settings["handler"], runtime=RUNTIME,
-            role=self._made["role", settings["component"]].arn, timeout=settings["timeout"],
-            memory_size=settings["memory"], s3_bucket=self._config.require("codeBucket"),
-            s3_key=self._config.require("codeKey"), tags=settings["tags"],
-            environment={"variables": self._variables(settings["environment"])}, opts=self._options(form),
-        )  # fmt: skip
+            self._named(form.name),
+            name=form.name,
+            handler=settings["handler"],
+            runtime=RUNTIME,
+            role=self._made["role", settings["component"]].arn,
+            timeout=settings["timeout"],
+            memory_size=settings["memory"],
+            s3_bucket=self._config.require("codeBucket"),
+            s3_key=self._config.require("codeKey"),
+            tags=settings["tags"],
+            environment={"variables": self._variables(settings["environment"])},
+            opts=self._options(form),
+        )
         for rule, arn in settings["callers"].items():
             aws.lambda_.Permission(
-                f"{form.name}-{rule}", function=function.name, action="lambda:InvokeFunction",
-                principal="events.amazonaws.com", source_arn=self._filled(arn), opts=self._beside(function),
-            )  # fmt: skip
+                self._named(form.name, rule),
+                function=function.name,
+                action="lambda:InvokeFunction",
+                principal="events.amazonaws.com",
+                source_arn=self._filled(arn),
+                opts=self._beside(function),
+            )
         if settings["on_failure"] is not None:
             to = {"on_failure": {"destination": self._filled(settings["on_failure"])}}
             aws.lambda_.FunctionEventInvokeConfig(
-                f"{form.name}-failures", function_name=function.name, destination_config=to,
+                self._named(form.name, "failures"),
+                function_name=function.name,
+                destination_config=to,
                 opts=self._beside(function),
-            )  # fmt: skip
+            )
         for trigger in settings["triggers"]:
             self._trigger(function, form.name, trigger)
         return function
@@ -236,32 +299,51 @@ class TopologyComponent(pulumi.ComponentResource):
                 to = self._filled(trigger["on_failure"])
                 arguments["destination_config"] = {"on_failure": {"destination_arn": to}}
         aws.lambda_.EventSourceMapping(
-            f"{name}-{trigger['source']}", function_name=function.name, event_source_arn=source, **arguments,
+            self._named(name, trigger["kind"], trigger["source"]),
+            function_name=function.name,
+            event_source_arn=source,
+            **arguments,
             opts=self._beside(function),
-        )  # fmt: skip
+        )
 
     def _alarm(self, form: Form) -> Any:
         settings = form.settings
         notify = {"alarm_actions": [self._filled(settings["notify"])]} if settings["notify"] else {}
         return aws.cloudwatch.MetricAlarm(
-            form.name, name=form.name, alarm_description=settings["description"], namespace=settings["namespace"],
-            metric_name=settings["metric"], dimensions=settings["dimensions"], statistic=settings["statistic"],
-            comparison_operator=OPERATORS[settings["comparison"]], threshold=settings["threshold"],
-            period=settings["period"], evaluation_periods=settings["periods"], treat_missing_data=settings["missing"],
-            **notify, tags=settings["tags"], opts=self._options(form),
-        )  # fmt: skip
+            self._named(form.name),
+            name=form.name,
+            alarm_description=settings["description"],
+            namespace=settings["namespace"],
+            metric_name=settings["metric"],
+            dimensions=settings["dimensions"],
+            statistic=settings["statistic"],
+            comparison_operator=OPERATORS[settings["comparison"]],
+            threshold=settings["threshold"],
+            period=settings["period"],
+            evaluation_periods=settings["periods"],
+            treat_missing_data=settings["missing"],
+            **notify,
+            tags=settings["tags"],
+            opts=self._options(form),
+        )
 
     def _role(self, form: Form) -> Any:
         settings = form.settings
         role = aws.iam.Role(
-            form.name, name=settings["role_name"], assume_role_policy=json.dumps(settings["trust"]),
-            tags=settings["tags"], opts=self._options(form),
-        )  # fmt: skip
+            self._named(form.name),
+            name=settings["role_name"],
+            assume_role_policy=json.dumps(settings["trust"]),
+            tags=settings["tags"],
+            opts=self._options(form),
+        )
         if settings["policy"]["Statement"]:
             aws.iam.RolePolicy(
-                f"{form.name}-policy", name=POLICY, role=role.name, policy=self._json(settings["policy"]),
+                self._named(form.name, "policy"),
+                name=POLICY,
+                role=role.name,
+                policy=self._json(settings["policy"]),
                 opts=self._beside(role),
-            )  # fmt: skip
+            )
         return role
 
 
