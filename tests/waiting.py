@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import httpx
+
 NEVER_SECONDS: Final = 120.0
 """After so long something never happens, however busy the machine is."""
 
@@ -21,5 +23,5 @@ def eventually(condition: Callable[[], object], *, every: float = 0.01) -> None:
 def _holds(condition: Callable[[], object]) -> bool:
     try:
         return bool(condition())
-    except OSError:
+    except (OSError, httpx.TransportError):
         return False

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.cli.terminal import PROGRAM, Postroad, hear_ctrl_c, program
+from tests.waiting import eventually
 
 from postroad import Backend, QueueSpec, Record, codec
 from postroad.wiring import connect
@@ -121,7 +122,7 @@ def tailing(*args: str) -> Iterator[subprocess.Popen[str]]:
     ) as process:
         try:
             with connect(URL) as backend:
-                _until(lambda: bool(backend.topic("orders").subscriptions()))
+                eventually(lambda: bool(backend.topic("orders").subscriptions()))
             yield process
         finally:
             process.kill()
@@ -362,10 +363,3 @@ def test_the_program_publishes() -> None:
 def own_queues() -> list[str]:
     with connect(URL) as backend:
         return [name for name in backend.queues() if name.startswith("orders--p-")]
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(0.02)

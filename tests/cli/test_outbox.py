@@ -10,16 +10,15 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 from tests.cli.terminal import Postroad
+from tests.waiting import eventually
 
 from postroad import OutgoingMessage, QueueSpec, SendResult, connect
 from postroad.errors import RowRejected
@@ -397,7 +396,7 @@ def test_a_running_dispatcher_shows_its_metrics_and_stops_clean(
     )  # fmt: skip
     event_id = record("tr_1")
     try:
-        _until(lambda: (row := outbox.get(event_id)) is not None and row.state == "SENT")
+        eventually(lambda: (row := outbox.get(event_id)) is not None and row.state == "SENT")
         with urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=10) as answer:
             shown = answer.read().decode()
         process.send_signal(signal.SIGTERM)
@@ -409,66 +408,6 @@ def test_a_running_dispatcher_shows_its_metrics_and_stops_clean(
     assert 'event_outbox_backlog{service="cts"} 0.0' in shown
     assert process.returncode == 0
     assert json.loads(out)["sent"] == 1
-
-
-def test_a_running_dispatcher_tells_how_it_is_on_the_address_it_was_given(
-    outbox: Outbox, record: Callable[..., str], free_port: int
-) -> None:
-    arguments = ["outbox", "run", "--topic", TOPIC, "--create-topic", "--url", "sqlite:///events.db", "--dsn", DSN]
-    arguments += ["--poll", "0.1"]
-    place = ["--metrics-host", "0.0.0.0", "--metrics-port", str(free_port)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "postroad", *arguments, *place],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"},
-    )  # fmt: skip
-    # Every address of 127.0.0.0/8 is this machine's, and only one that listens everywhere answers on another one.
-    address = f"http://127.0.0.2:{free_port}"
-    try:
-        _until(lambda: _answer(f"{address}/ready") == (200, {"status": "ok"}))
-        assert _answer(f"{address}/health") == (200, {"status": "ok"})
-        with urlopen(f"{address}/metrics", timeout=10) as answer:
-            assert b"event_outbox_backlog" in answer.read()
-        with sqlite3.connect(DSN.removeprefix("sqlite:///")) as file:
-            file.execute("ALTER TABLE outbox RENAME TO gone")
-        file.close()
-        _until(lambda: _answer(f"{address}/ready") == (503, {"status": "not ready"}))
-        assert _answer(f"{address}/health") == (200, {"status": "ok"})
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
-    finally:
-        process.kill()
-        process.wait()
-
-    assert process.returncode == 0
-
-
-def _answer(url: str) -> tuple[int, object]:
-    """The status and the document; 0 where nobody answers yet."""
-    try:
-        with urlopen(url, timeout=10) as answer:
-            return answer.status, json.load(answer)
-    except HTTPError as refused:
-        with refused:
-            return refused.code, json.load(refused)
-    except OSError:
-        return 0, None
-
-
-def test_an_address_that_is_not_of_this_machine_is_refused(postroad: Postroad, outbox: Outbox, free_port: int) -> None:
-    place = ["--metrics-host", "192.0.2.1", "--metrics-port", str(free_port)]
-
-    topic = ["--topic", TOPIC, "--create-topic", "--url", "sqlite:///events.db"]
-    done = postroad("outbox", "run", *topic, "--dsn", DSN, *place, "--once")
-
-    assert done.code == 2
-    assert "metrics_port" in done.err
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_the_alarms_come_in_both_formats(postroad: Postroad) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import psycopg
 import pytest
 from tests.cli.terminal import PROGRAM
 from tests.postgres import postgres, postgres_dsn
+from tests.waiting import eventually
 
 from postroad.outbox import DomainEvent, Outbox
 
@@ -21,7 +21,7 @@ __all__ = ["postgres", "postgres_dsn"]
 # A connection that listens asks for quiet after it was woken.
 LISTENING = """
 SELECT count(*) FROM pg_stat_activity
- WHERE datname = current_database()
+ WHERE datname = current_database() AND pid <> pg_backend_pid()
    AND (query LIKE 'LISTEN %' OR query LIKE '%setval%wake%')
 """
 
@@ -37,7 +37,7 @@ def test_a_dispatcher_listens_unless_it_is_told_to_poll_only(
         connection.commit()
 
         with _dispatcher(postgres_dsn, *flags):
-            _until(lambda: (row := outbox.get(event_id)) is not None and row.state == "SENT")
+            eventually(lambda: (row := outbox.get(event_id)) is not None and row.state == "SENT")
             found = connection.execute(LISTENING).fetchone()
 
     assert found == (listening,)
@@ -69,10 +69,3 @@ def _dispatcher(dsn: str, *flags: str) -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -114,7 +114,7 @@ def test_a_stream_of_a_table_calls_its_function(made: Made) -> None:
 
     trigger = found["aws:lambda/eventSourceMapping:EventSourceMapping", "everything-publisher-table-SubscriberEvents"]
     assert trigger["eventSourceArn"] == "arn:stream:SubscriberEvents"
-    assert (trigger["bisectBatchOnFunctionError"], trigger["maximumRetryAttempts"]) == (True, 5)
+    assert (trigger["bisectBatchOnFunctionError"], trigger["maximumRetryAttempts"]) == (True, -1)
 
 
 def test_the_buses_of_agents_deduplicate_by_group(made: Made) -> None:
