@@ -3,53 +3,24 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.aws.endpoint import Answer, Endpoint, all_sent
+from tests.aws.test_bus_sqs import _far_away, fifo_queue, requests
 from tests.bus.vocabulary import QUICK, Placed
 
-from postroad import QueueSpec
 from postroad.bus import SQSEventBus
 from postroad.connections.aws import AwsConnection
 from postroad.errors import NotSent, OutOfOrder
-from postroad.queues.sqs import SQSQueue, SQSQueues
+from postroad.queues.sqs import SQSQueue
+
+__all__ = ["_far_away", "fifo_queue", "requests"]
 
 pytestmark = pytest.mark.aws
 
 WAITING = replace(QUICK, wait_time_seconds=1)
-
-
-@pytest.fixture
-def fifo_queue(aws: AwsConnection, unique: Callable[[str], str]) -> Iterator[SQSQueue]:
-    queues = SQSQueues(aws)
-    made = queues.create_queue(QueueSpec(unique("bus") + ".fifo", fifo=True))
-    yield made
-    queues.delete_queue(made.name)
-
-
-@pytest.fixture
-def requests(aws: AwsConnection) -> Iterator[list[str]]:
-    """The operations that the shared client was asked for."""
-    seen: list[str] = []
-
-    def note(model: Any, **_: Any) -> None:
-        seen.append(model.name)
-
-    aws.sqs.meta.events.register("before-call.sqs", note, unique_id="test-requests")
-    yield seen
-    aws.sqs.meta.events.unregister("before-call.sqs", unique_id="test-requests")
-
-
-@pytest.fixture
-def _far_away(aws: AwsConnection) -> Iterator[None]:
-    """Requests take as long as they do over a network: while one is under way, threads meet at the next."""
-    aws.sqs.meta.events.register("before-call.sqs", lambda **_: time.sleep(0.02), unique_id="test-distance")
-    yield
-    aws.sqs.meta.events.unregister("before-call.sqs", unique_id="test-distance")
 
 
 @pytest.mark.usefixtures("_far_away")
