@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import re
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from postroad.backoff import CHANCE
 from postroad.errors import ConfigurationError, Unavailable
 
 NAMES = frozenset(
@@ -65,7 +65,7 @@ class _Rule:
         with self.lock:
             self.hits += 1
             due = self.nth is None or self.hits == self.nth
-        if due and (self.probability >= 1 or random.random() < self.probability):  # noqa: S311
+        if due and (self.probability >= 1 or CHANCE.random() < self.probability):
             self.act()
 
 

@@ -15,11 +15,11 @@ from tests.bus.vocabulary import QUICK, Placed, Shipped
 from tests.waiting import eventually
 
 from postroad import Backend, Delivery, OutgoingMessage, Queue, SendResult
+from postroad.backoff import Backoff
 from postroad.bus import RemoteEventBus, current_context, lane
 from postroad.bus.remote import Outlet
 from postroad.errors import Unavailable
 from postroad.queues import QueueTraits
-from postroad.queues.backoff import Backoff
 from postroad.queues.markers import read_dead
 from postroad.testing import FakeClock
 
@@ -190,7 +190,7 @@ def test_a_success_lets_the_back_off_begin_anew(
     pauses: list[int] = []
 
     class Quick(Backoff):
-        def next(self, chance: float) -> float:
+        def next(self, chance: float | None = None) -> float:
             super().next(chance)
             pauses.append(self.failures)
             return 0.0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
+from postroad.backoff import Backoff
 from postroad.bus import BusConfig
 from postroad.bus.retrying import GiveUp, RetryAfter, decide
 from postroad.errors import (
@@ -17,7 +19,6 @@ from postroad.errors import (
     QueueNotFound,
     Unavailable,
 )
-from postroad.queues.backoff import Backoff
 
 CONFIG = BusConfig(publish_retries=3, publish_retry_delay_seconds=0.5)
 
@@ -69,3 +70,13 @@ def test_a_receiver_waits_from_half_a_second_doubled_to_thirty_and_anew_after_a_
 
     assert longest == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
     assert (shortest, backoff.next(1.0)) == (15.0, 0.5)
+
+
+def test_pauses_leave_the_random_numbers_of_the_program_alone() -> None:
+    random.seed(7)
+    before = random.getstate()
+
+    pause = Backoff().next()
+
+    assert 0.25 <= pause <= 0.5
+    assert random.getstate() == before

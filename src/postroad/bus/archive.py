@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -11,6 +10,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 from uuid import UUID
 
+from postroad.backoff import Backoff
 from postroad.blobs import BlobRef, Blobs
 from postroad.bus.archived import PREFIX, ArchivedEvent, Reader, Unreadable, selection
 from postroad.bus.archiving import Archiver
@@ -21,7 +21,6 @@ from postroad.bus.stores import Store, ensure
 from postroad.errors import NotPermitted, PostroadError
 from postroad.events import Codec
 from postroad.queues import Queue, QueueSpec
-from postroad.queues.backoff import Backoff
 from postroad.streams import Stream
 from postroad.telemetry import get_logger
 from postroad.topics import Topic
@@ -160,7 +159,7 @@ class Archive:
                 backoff.reset()
             except Exception as error:
                 get_logger("bus").warning("archive_failed", topic=self.topic, error=str(error))
-                stopping.wait(backoff.next(random.random()))  # noqa: S311 - spreads retries, guards nothing
+                stopping.wait(backoff.next())
 
     def _prune(self) -> None:
         """Remove, at most once an hour, large envelopes whose records the stream has forgotten."""

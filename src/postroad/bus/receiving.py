@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from postroad.backoff import CHANCE, Backoff
 from postroad.bus.hands import Hands, Reception
 from postroad.errors import InvalidInput, PostroadError, QueueNotFound, TransportError
 from postroad.queues import Delivery, Queue
-from postroad.queues.backoff import Backoff
 
 # How long a wait may be where waiting costs nothing, so that a stop is noticed soon.
 _SLICE_SECONDS = 0.5
@@ -103,7 +102,7 @@ class Run:
         if deliveries:
             self._hand_out(source, deliveries)
         else:
-            self._stopping.wait(self._config.poll_interval_seconds * random.uniform(0.5, 1.5))  # noqa: S311
+            self._stopping.wait(self._config.poll_interval_seconds * CHANCE.uniform(0.5, 1.5))
 
     def _hand_out(self, source: Queue, deliveries: Sequence[Delivery]) -> None:
         lanes = self._hands.take(source, deliveries)
@@ -153,7 +152,7 @@ class Run:
         self._reception.tally.last_error = str(error)
         self._reception.breaker.failed()
         self._reception.teller.tell("bus_receive_failed", error=str(error))
-        self._stopping.wait(backoff.next(random.random()))  # noqa: S311 - spreads retries, guards nothing
+        self._stopping.wait(backoff.next())
 
     def _reopened(self, lost: Queue) -> bool:
         """Make an own queue again that somebody removed; a gap is never silent."""

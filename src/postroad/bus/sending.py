@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from postroad.backoff import CHANCE
 from postroad.bus.breaker import CircuitBreaker
 from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.lane import Lane
@@ -72,7 +72,7 @@ class Sender:
     def _pause(self, run: _Run, attempt: int, left: float) -> float:
         """Give up what is not tried again; how long the rest waits, outside the lane."""
         pause = 0.0
-        chance = random.random()  # noqa: S311 - spreads retries, guards nothing
+        chance = CHANCE.random()
         for index in run.heads():
             error = run.errors[index]
             decision = decide(attempt, error, left=left, config=self._config, chance=chance)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
 
+from postroad.backoff import CHANCE
 from postroad.errors import HeldBack, PostroadError, TransportError, Unavailable
 
 T = TypeVar("T")
@@ -130,4 +130,4 @@ def held_back(key: str | None, error: PostroadError) -> HeldBack:
 
 def pause(failures: int) -> None:
     """Wait a little longer after each failure, by chance, so that many do not come back at once."""
-    time.sleep(_FIRST_PAUSE * 2 ** (failures - 1) * random.uniform(0.5, 1.0))  # noqa: S311
+    time.sleep(_FIRST_PAUSE * 2 ** (failures - 1) * CHANCE.uniform(0.5, 1.0))

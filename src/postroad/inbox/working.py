@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from postroad.backoff import Backoff
 from postroad.inbox.shift import Shift
 from postroad.inbox.telling import Teller
 from postroad.queues import Delivery
-from postroad.queues.backoff import Backoff
 
 _SLICE_SECONDS = 0.5
 
@@ -74,4 +73,4 @@ class Work:
             backoff.reset()
         except Exception as error:
             self._teller.paused(error)
-            self._stopping.wait(backoff.next(random.random()))  # noqa: S311  # spreads retries, guards nothing
+            self._stopping.wait(backoff.next())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from postroad.backoff import CHANCE
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, InvalidNotification, StorageFull, TransportError
 from postroad.notifications.identity import push_id_of
@@ -126,4 +126,4 @@ def _failed(error: Exception, delivery: Delivery, patience: Patience) -> Verdict
 
 
 def _chance() -> float:
-    return random.random()  # noqa: S311  # spreads retries, guards nothing
+    return CHANCE.random()

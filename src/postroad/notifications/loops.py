@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable
 
+from postroad.backoff import Backoff
 from postroad.notifications.intake import Intake
 from postroad.notifications.telling import Teller
-from postroad.queues.backoff import Backoff
 
 _SLICE_SECONDS = 0.5
 
@@ -46,7 +45,7 @@ class Loop:
                 backoff.reset()
             except Exception as error:
                 self._teller.paused(error)
-                stop.wait(backoff.next(random.random()))  # noqa: S311  # spreads retries, guards nothing
+                stop.wait(backoff.next())
 
     def _turn(self, stop: threading.Event) -> None:
         if self.intake.database_failed:

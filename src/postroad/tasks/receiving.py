@@ -6,9 +6,9 @@ import queue as queues
 import threading
 from collections.abc import Sequence
 
+from postroad.backoff import Backoff
 from postroad.errors import PostroadError
 from postroad.queues import Delivery
-from postroad.queues.backoff import Backoff
 from postroad.tasks.shop import Shop
 from postroad.tasks.telling import tell
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,13 +9,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from postroad.backoff import Backoff
 from postroad.errors import PostroadError
-from postroad.queues.backoff import Backoff
 from postroad.tasks.telling import tell
 
 _LEAST_PAUSE_SECONDS = 0.5
 _STOP_SECONDS = 5.0
-_chance = random.random
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class _Turn:
             if self.error is None:
                 tell("worker_role_failed", role=self.role.name, error=f"{type(error).__name__}: {error}")
             self.error = error
-            self.due = time.monotonic() + max(_LEAST_PAUSE_SECONDS, self.backoff.next(_chance()))
+            self.due = time.monotonic() + max(_LEAST_PAUSE_SECONDS, self.backoff.next())
             return 0
         if self.error is not None:
             tell("worker_role_recovered", role=self.role.name, failures=self.backoff.failures)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from postroad.backoff import CHANCE
 from postroad.clock import Clock
 from postroad.errors import NotSupported
 from postroad.queues import Delivery, Queue
@@ -33,7 +33,7 @@ class Shop:
     """Whether there are blobs for what is too large for the journal and for leases."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set while the worker is being stopped."""
-    chance: Callable[[], float] = field(default=random.random)
+    chance: Callable[[], float] = field(default=CHANCE.random)
     unknown: set[str] = field(default_factory=set)
     """Names of tasks that nobody here knows and that were logged."""
 

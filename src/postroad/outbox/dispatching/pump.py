@@ -6,13 +6,13 @@ waits. A pass is claim, publish, settle; while one pass publishes, the next is c
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from postroad import failpoints
+from postroad.backoff import CHANCE
 from postroad.errors import NotPermitted
 from postroad.outbox.dispatching.calling import Callers
 from postroad.outbox.dispatching.config import DispatcherConfig
@@ -51,7 +51,7 @@ class Pump:
         observe: Callable[[float], None],
         prune: Callable[[], int] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random.random,
+        chance: Callable[[], float] = CHANCE.random,
     ) -> None:
         self._store, self._outlet, self._config, self._teller = store, outlet, config, teller
         self._observe, self._monotonic, self._chance = observe, monotonic, chance

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
-from random import sample
 from typing import Final
 
+from postroad.backoff import CHANCE
 from postroad.connections.application_file import ApplicationFile, FileSession
 from postroad.connections.database import Row
 from postroad.outbox.dialects import Words
@@ -183,5 +183,5 @@ class SQLiteDispatchStore:
 
 def _in_turns(waited: Iterable[_Head], walked: Iterable[_Head]) -> list[_Head]:
     """Both kinds in turns, so that neither keeps the other waiting; which comes first is left to chance."""
-    kinds = sample([waited, walked], 2)
+    kinds = CHANCE.sample([waited, walked], 2)
     return [head for pair in zip_longest(*kinds) for head in pair if head is not None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 import uuid
@@ -10,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from postroad.backoff import CHANCE
 from postroad.clock import Clock
 from postroad.connections.batches import ATTEMPTS, Entry, deliver
 from postroad.errors import NotSupported, PostroadError, TransportError, Unavailable
@@ -182,7 +182,7 @@ class SQSQueue:
         answer = self._calls.call("receive_message", self.name, **parameters)
         if not answer.get("Messages") and wait - (time.monotonic() - started) > _EARLY_SECONDS:
             # Not every endpoint waits as long as it is asked to; whoever polls again at once would only cost requests.
-            time.sleep(_EARLY_PAUSE_SECONDS * random.uniform(0.5, 1.5))  # noqa: S311
+            time.sleep(_EARLY_PAUSE_SECONDS * CHANCE.uniform(0.5, 1.5))
         now = self.clock.now()
         return [delivery_of(raw, now) for raw in answer.get("Messages") or ()]
 
