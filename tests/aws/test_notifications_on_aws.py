@@ -103,7 +103,7 @@ def test_an_idle_worker_polls_for_twenty_seconds_and_gives_back_what_comes_durin
         running.start()
         eventually(lambda: len(polls) == 1)
         stop.set()
-        eventually(lambda: worker.loops["offline"].intake._stopping)
+        eventually(lambda: not worker.receivers["offline"].is_running)
         queue.send([OutgoingMessage(missed("m1").to_json())])
         running.join(60)
     finally:
@@ -124,7 +124,7 @@ def test_a_stop_during_a_long_poll_takes_seconds_and_hides_nothing(
     running = threading.Thread(target=worker.run, args=(stop,), daemon=True)
 
     running.start()
-    eventually(lambda: worker.loops["offline"].turned_at is not None)
+    eventually(lambda: worker.receivers["offline"].turned_at is not None)
     stop.set()
     running.join(15)
     queue.send([OutgoingMessage(missed("m1").to_json())])

@@ -15,8 +15,8 @@ from postroad.bus.inlets import GivenQueue
 from postroad.bus.lane import Send
 from postroad.bus.remote import Outlet
 from postroad.clock import SYSTEM_CLOCK
-from postroad.queues.burying import OwnDeadLetters
 from postroad.queues.memory import MemoryQueues
+from postroad.receiving import OwnDeadLetters
 from postroad.testing import FakeClock
 
 MakeBus = Callable[..., RemoteEventBus]

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from postroad import Delivery, Queue
+from postroad.bus.remote import RemoteEventBus
 from postroad.queues import AckResult, QueueTraits
+from postroad.receiving.leases import Held
 
 
 class Around:
@@ -66,3 +68,9 @@ class Losing(Around):
             AckResult(ok=False, error=self._error) if self._lost(delivery) else result
             for delivery, result in zip(deliveries, results, strict=True)
         ]
+
+
+def leases_of(bus: RemoteEventBus) -> list[Held]:
+    """Return what the receiver of the bus holds."""
+    assert bus._receiver is not None
+    return list(bus._receiver._leases._held.values())

@@ -12,8 +12,8 @@ from tests.waiting import eventually
 
 from postroad import Queue, SendResult
 from postroad.bus import CircuitBreakerConfig, CircuitOpenError
-from postroad.bus.breaker import CircuitBreaker
 from postroad.errors import ConfigurationError, NotPermitted
+from postroad.receiving import CircuitBreaker
 from postroad.testing import FakeClock
 
 BREAKER = CircuitBreakerConfig(failure_threshold=2, recovery_timeout_seconds=30.0)

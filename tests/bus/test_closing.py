@@ -17,7 +17,6 @@ from tests.waiting import eventually
 
 from postroad import Backend, Queue
 from postroad.bus import PublishFailed, RemoteEventBus
-from postroad.bus.hands import Hands
 from postroad.bus.inlets import GivenQueue
 from postroad.bus.remote import Outlet
 from postroad.errors import ConfigurationError
@@ -132,12 +131,13 @@ def test_a_handler_that_outlives_the_bus_settles_before_the_connection_closes(qu
         bus.subscribe(Placed, handler)
         bus.start_receiver()
         began.wait(5)
-        receiving = bus._run
+        receiver = bus._receiver
+        assert receiver is not None
+        receiving = receiver._loop
         assert receiving is not None
         bus.stop_receiver(timeout=0)
         if concurrency > 1:
             # Only the worker is left, and the connection must wait for it.
-            assert receiving._thread is not None
             receiving._thread.join(10)
 
         bus.close()
@@ -175,13 +175,11 @@ def test_nothing_begins_between_the_stop_and_the_giving_back(make_bus: MakeBus, 
     bus = make_bus(queue)
     bus.publish(Placed())
     bus.subscribe(Placed, seen.append)
-    assert bus._reception is not None
-    hands = Hands(bus._reception)
-    (lane,) = hands.take(queue, queue.receive())
+    assert bus._receiver is not None
+    work = bus._receiver._work()
 
-    hands.halt()
-    hands.run(lane)
-    hands.give_back()
+    work.halt()
+    work.take(queue, queue.receive())
 
     assert (seen, queue.stats().visible) == ([], 1)
 
@@ -218,13 +216,14 @@ def test_an_old_receiver_does_not_come_back_to_life_with_a_new_one(make_bus: Mak
     bus = make_bus(polled)
     bus.start_receiver()
     polled.polling.wait(5)
-    old = bus._run
+    receiver = bus._receiver
+    assert receiver is not None
+    old = receiver._loop
     assert old is not None
     bus.stop_receiver()
 
     bus.start_receiver()
     polled.answer.set()
 
-    assert old._thread is not None
     old._thread.join(5)
     assert (old._thread.is_alive(), bus.health().running) == (False, True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.bus.conftest import MakeBus
-from tests.bus.proxies import Around, Failing, Losing
+from tests.bus.proxies import Around, Failing, Losing, leases_of
 from tests.bus.vocabulary import QUICK, Placed, Stepped
 from tests.waiting import eventually
 
@@ -51,7 +51,7 @@ def test_nothing_begins_on_a_message_whose_lease_is_lost(make_bus: MakeBus, queu
     handler.began.wait(5)
 
     clock.advance(16)
-    eventually(lambda: [held.lost for held in bus._holdings._held.values()] == [False, True, False])
+    eventually(lambda: [held.lost for held in leases_of(bus)] == [False, True, False])
     handler.proceed.set()
 
     eventually(lambda: bus.health().handled == 2)
@@ -106,7 +106,7 @@ def test_behind_a_lost_lease_the_rest_of_its_group_is_given_back(
     began.wait(5)
 
     clock.advance(16)
-    eventually(lambda: any(held.lost for held in bus._holdings._held.values()))
+    eventually(lambda: any(held.lost for held in leases_of(bus)))
     proceed.set()
 
     eventually(lambda: bus.health().in_flight == 0)

@@ -19,9 +19,9 @@ from postroad.bus import RemoteEventBus
 from postroad.bus.inlets import GivenQueue
 from postroad.bus.remote import Outlet
 from postroad.errors import Unavailable
-from postroad.queues.burying import GivenDeadLetters
 from postroad.queues.markers import read_dead
 from postroad.queues.memory import MemoryQueues
+from postroad.receiving import GivenDeadLetters
 from postroad.testing import FakeClock
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.bus.conftest import MakeBus
+from tests.bus.proxies import leases_of
 from tests.bus.vocabulary import QUICK, Placed
 from tests.waiting import eventually
 
@@ -381,7 +382,7 @@ def test_the_result_of_a_lost_lease_is_discarded(backend: Backend) -> None:
     slow.started.wait(5)
     queue = backend.queue("orders--workers")
 
-    (held,) = bus._holdings._held.values()
+    (held,) = leases_of(bus)
     queue.release([held.delivery])
     (taken,) = queue.receive(visibility=600)
     eventually(lambda: held.lost)

@@ -16,8 +16,8 @@ from postroad.wiring import Backend
 def health_of(backend: Backend, store: NotificationStore, *, now: float = 0.0, **options: Any) -> Health:
     autoscaler = options.pop("autoscaler", None) or Autoscaler()
     worker = worker_for(backend, store, **options)
-    for loop in worker.loops.values():
-        loop.turned_at = 0.0
+    for receiver in worker.receivers.values():
+        receiver._poller.turned_at = 0.0
     return Health(worker, autoscaler, monotonic=lambda: now)
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import postroad.queues
 from postroad.errors import ConfigurationError, InvalidInput, InvalidMessage, InvalidName, MessageTooLarge
+from postroad.errors.root import describe
 from postroad.queues import Match, OutgoingMessage, PeekedMessage, QueueSpec, fingerprint
-from postroad.queues.burying import describe
 from postroad.queues.markers import legible, mark_dead, mark_redriven, read_dead, redriven_by, redrives
 from postroad.queues.rules import check_message, check_messages, check_receive, dedup_id
 from postroad.queues.spec import check_source_allowed

@@ -2,9 +2,7 @@
 
 from postroad.bus.archive import Archive
 from postroad.bus.archived import ArchivedEvent
-from postroad.bus.breaker import CircuitBreakerConfig
 from postroad.bus.config import BusConfig, SQSEventBusConfig
-from postroad.bus.context import HandlingContext, current_context
 from postroad.bus.deduplication import DeduplicatingEventBus, DeduplicationCache
 from postroad.bus.eventbridge import EventBridgeEventBus
 from postroad.bus.health import BusHealth
@@ -28,6 +26,7 @@ from postroad.errors import (
     PublishFailed,
     TransportError,
 )
+from postroad.receiving import CircuitBreakerConfig, HandlingContext, current_context
 
 __all__ = [
     "Archive",

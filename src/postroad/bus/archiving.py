@@ -12,9 +12,9 @@ from postroad.blobs import Blobs
 from postroad.bus.archived import PREFIX, Reference
 from postroad.bus.untyped import order_key
 from postroad.errors import InvalidMessage, MessageTooLarge, NotSupported, PostroadError
+from postroad.errors.root import describe
 from postroad.events import Codec, Envelope
 from postroad.queues import Delivery, Queue
-from postroad.queues.burying import describe
 from postroad.streams import PutResult, Record, Stream
 
 _RETRY_SECONDS = (1.0, 5.0, 30.0, 120.0)

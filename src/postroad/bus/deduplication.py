@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Hashable
 from typing import Any
 from uuid import UUID
 
-from postroad.bus.context import context_of
 from postroad.bus.local import EventBus, local_part
 from postroad.bus.recent import RecentKeys
 from postroad.bus.result import EventHandler, PublishResult
@@ -17,6 +16,7 @@ from postroad.bus.subscribing import check_handler
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, DuplicateInProgress
 from postroad.events import EventRegistry
+from postroad.receiving import context_of
 
 
 class DeduplicationCache:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from postroad.blobs import Blobs
-from postroad.bus.breaker import CircuitBreakerConfig
 from postroad.bus.clients import Clients, as_connection, checked_url, queues_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.local import EventBus
@@ -18,6 +17,7 @@ from postroad.errors import InvalidInput
 from postroad.events import EventRegistry, default_registry
 from postroad.queues.references import ATTRIBUTE
 from postroad.queues.unwrapping import EVENT_SOURCE, wrap_detail
+from postroad.receiving import CircuitBreakerConfig
 from postroad.topics.eventbridge import MAX_MESSAGE_BYTES, EventBridgeTopic
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from postroad.bus.breaker import BreakerState
+from postroad.receiving import BreakerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,19 @@ class BusHealth:
     gaps: int
 
 
+_COUNTED = {
+    ("acked", None): "handled",
+    ("acked", "duplicate"): "duplicates",
+    ("acked", "unhandled"): "unhandled",
+    ("retried", None): "failed",
+    ("retried", "invalid"): "failed",
+    ("retried", "duplicate"): "duplicates",
+    ("retried", "unhandled"): "unhandled",
+    ("rejected", None): "failed",
+    ("rejected", "unhandled"): "unhandled",
+}
+
+
 class Tally:
     """What the health of a bus counts."""
 
@@ -39,6 +52,19 @@ class Tally:
         """Count one more."""
         with self._lock:
             self._counts[name] += 1
+
+    def observe(self, what: str, *, label: str | None = None, error: object = None, **_: object) -> None:
+        """Count what the receiver did with a message."""
+        if what in ("acked", "retried", "rejected") and (counted := _COUNTED.get((what, label))) is not None:
+            self.add(counted)
+        if what == "rejected":
+            self.add("dead_lettered")
+        elif what == "lease_lost":
+            self.add("failed")
+        elif what in ("receive_failed", "settle_failed"):
+            self.last_error = str(error)
+        elif what == "polled":
+            self.last_error = None
 
     def counts(self) -> dict[str, int]:
         """All counts as they are now."""

@@ -15,7 +15,6 @@ import msgspec
 from postroad.blobs import Blobs
 from postroad.bus.archived import Reader, selection
 from postroad.bus.attributes import attributes_of
-from postroad.bus.breaker import CircuitBreakerConfig
 from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.health import BusHealth
 from postroad.bus.local import EventBus
@@ -26,8 +25,8 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidMessage, PostroadError, TransportError
 from postroad.events import Codec, EventRegistry, default_registry
 from postroad.queues import Delivery, OutgoingMessage, Queue, SendResult
-from postroad.queues.burying import GivenDeadLetters
 from postroad.queues.references import PREFIX, References, new_hex, read_reference
+from postroad.receiving import CircuitBreakerConfig, GivenDeadLetters
 from postroad.streams import Stream
 from postroad.streams.rules import check_name
 

@@ -17,7 +17,7 @@ _MOST = 10_000
 
 
 class Memory:
-    """Event ids that are done, handlers that have succeeded, and receives that began nothing."""
+    """Event ids that are done, and handlers that have succeeded."""
 
     def __init__(self, config: SQSEventBusConfig, clock: Clock) -> None:
         self.published = DeduplicationCache(_ECHO_SECONDS, clock=clock)
@@ -26,7 +26,6 @@ class Memory:
         self._monotonic = clock.monotonic
         self._lock = threading.Lock()
         self._succeeded: dict[UUID, tuple[float, tuple[EventHandler, ...]]] = {}
-        self._spared: dict[str, int] = {}
 
     def note_succeeded(self, event_id: UUID, handlers: Sequence[EventHandler]) -> None:
         """Remember which handlers need not run again when the event comes back."""
@@ -51,18 +50,7 @@ class Memory:
                     left.remove(handler)
         return left
 
-    def spare(self, message_id: str) -> None:
-        """A receive of this message began nothing, so it is not to count as an attempt."""
-        with self._lock:
-            self._spared[message_id] = self._spared.pop(message_id, 0) + 1
-            _bound(self._spared)
 
-    def attempt(self, message_id: str, receive_count: int) -> int:
-        """The number of the attempt that this receive is."""
-        with self._lock:
-            return max(1, receive_count - self._spared.get(message_id, 0))
-
-
-def _bound(entries: dict[UUID, tuple[float, tuple[EventHandler, ...]]] | dict[str, int]) -> None:
+def _bound(entries: dict[UUID, tuple[float, tuple[EventHandler, ...]]]) -> None:
     while len(entries) > _MOST:
-        del entries[next(iter(entries))]  # type: ignore[arg-type]  # a key of the dictionary itself
+        del entries[next(iter(entries))]

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from postroad.bus.attributes import attributes_of
 from postroad.bus.config import SQSEventBusConfig
-from postroad.bus.context import HandlingContext, current_context
 from postroad.bus.grouping import group_of
 from postroad.bus.subscribing import register
 from postroad.events import Codec, Envelope
 from postroad.queues import OutgoingMessage
 from postroad.queues.rules import check_content
+from postroad.receiving import HandlingContext, current_context
 from postroad.telemetry import tracing
 
 

@@ -7,40 +7,44 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from postroad.bus.breaker import CircuitBreaker, CircuitBreakerConfig
 from postroad.bus.config import SQSEventBusConfig, Unhandled, checked_config
-from postroad.bus.context import HandlingContext, handling
-from postroad.bus.hands import Reception, receives_for
+from postroad.bus.dispatch import Dispatch, Handled, Wanted
 from postroad.bus.health import BusHealth, Tally
 from postroad.bus.inlets import Inlet
-from postroad.bus.judging import Judge, Wanted
 from postroad.bus.lane import Lane, Send
 from postroad.bus.local import EventBus, InProcessEventBus
 from postroad.bus.memory import Memory
-from postroad.bus.occupancy import Occupancy
 from postroad.bus.packing import Packer
-from postroad.bus.receiving import Run, checked_timeout
 from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
 from postroad.bus.sending import Sender, Sent
-from postroad.bus.settling import Settler
 from postroad.bus.subscribing import check_handler, check_type, register
-from postroad.bus.telling import Teller, chore_failed
+from postroad.bus.telling import Teller
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import ConfigurationError, PostroadError
+from postroad.errors import ConfigurationError, InvalidInput, PostroadError, TransportError
 from postroad.events import Codec, Envelope, EventRegistry, default_registry
-from postroad.queues import OutgoingMessage
-from postroad.queues.acking import Acker
-from postroad.queues.burying import DeadLetters
-from postroad.queues.holding import Holdings
-from postroad.queues.housekeeping import Chore, Housekeeper
+from postroad.queues import Delivery, OutgoingMessage, Queue
+from postroad.receiving import (
+    NO_DEAD_LETTERS,
+    Chore,
+    CircuitBreaker,
+    CircuitBreakerConfig,
+    DeadLetters,
+    HandlingContext,
+    Hooks,
+    Receiver,
+    handling,
+)
 from postroad.settings import bus_variable
 from postroad.telemetry import tracing
 
 _CHUNK = 10
+_handled: ContextVar[list[Any] | None] = ContextVar("postroad_receive_once", default=None)
+"""Where `receive_once` collects the events that were handled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +101,7 @@ class RemoteEventBus:
         self._teller, self._tally = Teller(outlet.name), Tally()
         self._memory = Memory(self.config, clock)
         self._publish_breaker = CircuitBreaker(breaker, clock.monotonic)
-        self._receive_breaker = CircuitBreaker(breaker, clock.monotonic)
+        self._breaker_config, self._clock = breaker, clock
         codec = Codec(self._registry, clock=clock)
         self._packer = Packer(
             codec=codec, config=self.config, publisher_id=self.publisher_id, fifo=outlet.fifo,
@@ -105,22 +109,19 @@ class RemoteEventBus:
         )  # fmt: skip
         self._lane = Lane(outlet.send, longest=outlet.longest)
         self._sender = Sender(self._lane, self.config, self._publish_breaker, name=outlet.name, fifo=outlet.fifo)
-        self._acker = Acker(clock, self._teller.about("bus_ack_failed"))
-        self._holdings = Holdings(
-            visibility=self.config.visibility_timeout_seconds, most=self.config.heartbeat_max_seconds, clock=clock,
-            failed=self._teller.about("bus_heartbeat_failed"),
-        )  # fmt: skip
-        self._housekeeper = Housekeeper(clock, [self._acker, self._holdings, *chores], failed=chore_failed)
-        self._acker.wake = self._holdings.wake = self._housekeeper.wake
-        judge = Judge(
-            codec=codec, config=self.config, local=self._local, memory=self._memory, wanted=wanted,
-            unhandled=self.config.unhandled if unhandled is None else unhandled, buries=dead_letters is not None,
+        dispatch = Dispatch(
+            codec=codec,
+            config=self.config,
+            local=self._local,
+            memory=self._memory,
+            wanted=wanted,
+            unhandled=self.config.unhandled if unhandled is None else unhandled,
+            max_receives=None if dead_letters is None else self.config.max_receives,
+            attempt=lambda delivery: self._receiving().attempt(delivery),
             teller=self._teller,
-        )  # fmt: skip
-        self._occupancy = Occupancy()
-        self._reception = None if inlet is None else self._receiving_from(inlet, judge, dead_letters)
+        )
+        self._receiver = None if inlet is None else self._receiver_for(inlet, dispatch, dead_letters, chores)
         self._lifecycle = threading.Lock()
-        self._run: Run | None = None
         self._closed = False
         self._pid = os.getpid()
 
@@ -137,7 +138,7 @@ class RemoteEventBus:
     @property
     def is_receiving_here(self) -> bool:
         """Whether the caller is a handler that this bus's receiver waits for: nothing is received until it returns."""
-        return receives_for(self._reception)
+        return self._receiver is not None and self._receiver.is_here
 
     def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
         """Call the handler for every event of exactly this type, published here or received."""
@@ -186,41 +187,46 @@ class RemoteEventBus:
     def start_receiver(self) -> None:
         """Receive on a thread of its own; what is published after this returns is received."""
         self._check_process()
-        reception = self._receiving()
+        receiver = self._receiving()
         with self._lifecycle:
             self._check_open()
-            if self._run is not None:
+            if receiver.is_running:
                 raise RuntimeError("the receiver is already started; stop it first")
-            self._open(reception)
-            self._run = Run(reception, self)
-            self._run.start()
+            self._open(receiver)
+            receiver.start()
 
     def stop_receiver(self, *, timeout: float = 5.0) -> None:
         """Start no further handler, give back what none began on, and return within `timeout`. Stopping twice is ok."""
         self._check_process()
-        seconds = checked_timeout(timeout)
-        with self._lifecycle:
-            run, self._run = self._run, None
-        if run is not None:
-            run.stop(seconds)
+        _check_timeout(timeout)
+        if self._receiver is not None:
+            self._receiver.stop(timeout)
 
     def receive_once(self) -> list[Any]:
         """Poll once, handle what came, and return the events that were handled without error."""
         self._check_process()
-        reception = self._receiving()
+        receiver = self._receiving()
         with self._lifecycle:
             self._check_open()
-            self._open(reception)
-        return Run(reception, self).once()
+            self._open(receiver)
+        handled: list[Any] = []
+        token = _handled.set(handled)
+        try:
+            receiver.run_once(wait=self.config.wait_time_seconds)
+        except PostroadError as error:
+            raise error if isinstance(error, TransportError) else TransportError(str(error)) from error
+        finally:
+            _handled.reset(token)
+        return handled
 
     def health(self) -> BusHealth:
         """How the bus is doing."""
-        run = self._run
+        receiver = self._receiver
         return BusHealth(
-            running=run is not None and run.alive,
-            in_flight=len(self._holdings),
+            running=receiver is not None and receiver.is_running,
+            in_flight=0 if receiver is None else receiver.in_flight,
             publish_breaker=self._publish_breaker.state,
-            receive_breaker=self._receive_breaker.state,
+            receive_breaker="closed" if receiver is None else receiver.breaker.state,
             last_error=self._tally.last_error,
             **self._tally.counts(),
         )
@@ -238,7 +244,10 @@ class RemoteEventBus:
             self._inlet.close()
         self._lane.close()
         # A poll in progress gives back what it brings, and a running handler settles, before the connection closes.
-        self._occupancy.afterwards(self._disconnect)
+        if self._receiver is None:
+            self._outlet.close()
+        else:
+            self._receiver.when_idle(self._disconnect)
 
     def __enter__(self) -> Self:
         return self
@@ -314,31 +323,72 @@ class RemoteEventBus:
         if sent.error is not None:
             raise sent.error
 
-    def _receiving_from(self, inlet: Inlet, judge: Judge, dead_letters: DeadLetters | None) -> Reception:
-        settler = Settler(
-            acker=self._acker, holdings=self._holdings, memory=self._memory, dead_letters=dead_letters,
-            breaker=self._receive_breaker, teller=self._teller, tally=self._tally,
-        )  # fmt: skip
-        return Reception(
-            config=self.config, inlet=inlet, judge=judge, settler=settler, holdings=self._holdings,
-            breaker=self._receive_breaker, teller=self._teller, tally=self._tally, occupancy=self._occupancy,
-        )  # fmt: skip
+    def _receiver_for(
+        self, inlet: Inlet, dispatch: Dispatch, dead_letters: DeadLetters | None, chores: Sequence[Chore]
+    ) -> Receiver:
+        config = self.config
+        return Receiver(
+            lambda: inlet.source,
+            dispatch.decide,
+            concurrency=config.concurrency,
+            batch=config.max_messages_per_poll,
+            wait=config.wait_time_seconds,
+            visibility=config.visibility_timeout_seconds,
+            retry_delays=config.retry_delays_seconds,
+            max_receives=dispatch.max_receives,
+            dead_letters=NO_DEAD_LETTERS if dead_letters is None else dead_letters,
+            breaker=self._breaker_config,
+            name=self.name,
+            clock=self._clock,
+            hooks=Hooks(
+                observe=self._observe,
+                reopen=self._reopen,
+                chores=chores,
+                longest=config.heartbeat_max_seconds,
+                idle_pause=config.poll_interval_seconds,
+                joins=False,
+            ),
+        )
 
-    def _receiving(self) -> Reception:
-        if self._reception is None:
+    def _reopen(self, lost: Queue) -> bool:
+        """Make an own queue again that somebody removed; a gap is never silent."""
+        if self._inlet is None:
+            return False
+        try:
+            reopened = self._inlet.reopen(lost)
+        except PostroadError:
+            return False
+        if reopened:
+            self._tally.add("gaps")
+            self._teller.tell("bus_gap", queue=self._inlet.source.name)
+        return reopened
+
+    def _observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:
+        """Count what the receiver did with a message, and write its line."""
+        about = fields.get("about")
+        collected = _handled.get() if what == "acked" and fields["label"] is None else None
+        if collected is not None and isinstance(about, Handled):
+            collected.append(about.event)
+        self._tally.observe(what, **fields)
+        self._teller.observe(what, delivery, about.envelope if isinstance(about, Handled) else None, **fields)
+
+    def _receiving(self) -> Receiver:
+        if self._receiver is None:
             raise ConfigurationError(
-                f"queue_url: the bus {self.name!r} has no queue to receive from", field="queue_url",
+                f"queue_url: the bus {self.name!r} has no queue to receive from",
+                field="queue_url",
                 remedy="Give queue_url, or only publish.",
-            )  # fmt: skip
-        return self._reception
+            )
+        return self._receiver
 
-    def _open(self, reception: Reception) -> None:
-        reception.inlet.open()
-        self._housekeeper.owner = self
-        self._housekeeper.wake()
+    def _open(self, receiver: Receiver) -> None:
+        if self._inlet is not None:
+            self._inlet.open()
+        receiver.keep_alive(self)
 
     def _disconnect(self) -> None:
-        self._acker.flush()
+        if self._receiver is not None:
+            self._receiver.flush()
         self._outlet.close()
 
     def _check_open(self) -> None:
@@ -352,3 +402,13 @@ class RemoteEventBus:
 
 def _context(prepared: _Prepared) -> HandlingContext | None:
     return None if prepared.envelope is None else HandlingContext(envelope=prepared.envelope, event=prepared.event)
+
+
+def _check_timeout(timeout: object) -> None:
+    """Refuse what is no time before anything is stopped."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise InvalidInput(
+            f"timeout: {timeout!r} is not a number of seconds of 0 or more",
+            field="timeout",
+            remedy="Give the seconds that stopping may take.",
+        )

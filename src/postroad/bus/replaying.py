@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from postroad.bus.archived import ArchivedEvent, Unreadable
-from postroad.bus.context import HandlingContext, handling
 from postroad.bus.local import EventBus, local_part
 from postroad.clock import Clock
 from postroad.errors import InvalidInput
 from postroad.events import Codec, Envelope
 from postroad.queues.pace import Pace
+from postroad.receiving import HandlingContext, handling
 
 Deliver = Callable[[Envelope], None]
 """Gives one event on; what it raises counts as that event's failure."""

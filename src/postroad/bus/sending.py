@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from postroad.backoff import CHANCE
-from postroad.bus.breaker import CircuitBreaker
 from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.lane import Lane
 from postroad.bus.result import Remote
 from postroad.bus.retrying import RetryAfter, decide
 from postroad.errors import CircuitOpenError, HeldBack, InvalidInput, NotSent, OutOfOrder, PublishFailed
 from postroad.queues import OutgoingMessage
+from postroad.receiving import CircuitBreaker
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from postroad.blobs import Blobs
-from postroad.bus.breaker import CircuitBreakerConfig
 from postroad.bus.clients import Clients, as_connection, checked_url, queues_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.inlets import GivenQueue
@@ -15,6 +14,7 @@ from postroad.bus.sqs import dead_letters_of, limit_of, overflowing
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.events import EventRegistry
+from postroad.receiving import CircuitBreakerConfig
 from postroad.topics import Topic
 from postroad.topics.overflow import OverflowingTopic
 from postroad.topics.sns import MAX_MESSAGE_BYTES, SNSTopics

@@ -6,7 +6,6 @@ import re
 from typing import Any, Literal
 
 from postroad.blobs import Blobs
-from postroad.bus.breaker import CircuitBreakerConfig
 from postroad.bus.clients import Clients, checked_url, queues_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.inlets import GivenQueue
@@ -16,9 +15,9 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidInput
 from postroad.events import EventRegistry
 from postroad.queues import Queue
-from postroad.queues.burying import DeadLetters, GivenDeadLetters
 from postroad.queues.overflow import OverflowingQueue
 from postroad.queues.spec import MAX_MESSAGE_BYTES
+from postroad.receiving import CircuitBreakerConfig, DeadLetters, GivenDeadLetters
 
 _ARN = re.compile(r"arn:[\w-]+:sqs:[\w-]+:\d+:[\w-]+(\.fifo)?", re.ASCII)
 _PUBLISH = ("sqs:SendMessage", "sqs:GetQueueAttributes")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +19,24 @@ _making = threading.Lock()
 _WARNINGS = frozenset(
     {
         *("bus_publish_failed", "bus_retried", "bus_dead_lettered", "bus_gap", "bus_unhandled", "bus_lease_lost"),
-        *("bus_ack_failed", "bus_heartbeat_failed", "bus_receive_failed", "bus_stop_timed_out"),
+        *("bus_ack_failed", "bus_heartbeat_failed", "bus_receive_failed", "bus_chore_failed", "bus_stop_timed_out"),
     }
 )
+
+
+_LINES = {
+    ("acked", None): "bus_handled",
+    ("acked", "echo"): "bus_echo",
+    ("acked", "duplicate"): "bus_duplicate",
+    ("acked", "unhandled"): "bus_unhandled",
+    ("retried", None): "bus_retried",
+    ("retried", "invalid"): "bus_retried",
+    ("retried", "echo"): "bus_echo",
+    ("retried", "duplicate"): "bus_duplicate",
+    ("retried", "unhandled"): "bus_unhandled",
+    ("rejected", "unhandled"): "bus_unhandled",
+}
+_FAILURES = frozenset({"ack_failed", "heartbeat_failed", "receive_failed", "chore_failed"})
 
 
 class Teller:
@@ -50,14 +64,20 @@ class Teller:
             }
         self._logger.log(level, event, bus=self._bus, **fields)
 
-    def about(self, event: str) -> Callable[[Delivery, Exception], None]:
-        """What tells this line about a message."""
-        return lambda delivery, error: self.tell(event, message_id=delivery.message_id, error=str(error))
-
-
-def chore_failed(error: Exception) -> None:
-    """Write down what a chore raised."""
-    get_logger("bus").exception("bus_chore_failed", error=str(error))
+    def observe(self, what: str, delivery: Delivery | None, envelope: Envelope | None, **fields: Any) -> None:
+        """Write the line of what the receiver did with a message; most of what it does has none."""
+        label = fields.get("label")
+        if (line := _LINES.get((what, label))) is not None:
+            self.tell(line, envelope, in_order=what == "acked")
+        about: dict[str, Any] = {} if delivery is None else {"message_id": delivery.message_id}
+        if what == "rejected":
+            self.tell("bus_dead_lettered", envelope, reason=fields["reason"], **about)
+        elif what == "lease_lost":
+            self.tell("bus_lease_lost", envelope, **about)
+        elif what in _FAILURES:
+            self.tell(f"bus_{what}", error=str(fields["error"]), **about)
+        elif what == "stop_timed_out":
+            self.tell("bus_stop_timed_out")
 
 
 @cache

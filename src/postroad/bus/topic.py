@@ -9,7 +9,7 @@ from typing import Protocol
 
 from postroad.bus.attributes import attributes_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
-from postroad.bus.judging import Wanted
+from postroad.bus.dispatch import Wanted
 from postroad.bus.naming import Names, check_group, names_of
 from postroad.bus.remote import Outlet, RemoteEventBus
 from postroad.bus.stores import QueueTags, Store
@@ -17,7 +17,7 @@ from postroad.bus.topic_queues import GroupQueue, OwnQueue
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import Envelope, EventRegistry
 from postroad.queues import Delivery
-from postroad.queues.burying import OwnDeadLetters
+from postroad.receiving import OwnDeadLetters
 from postroad.topics import Topic
 from postroad.topics.overflow import OverflowingTopic
 from postroad.topics.rules import check_filter, lets_through

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import traceback
+from pathlib import Path
 from typing import ClassVar, Final
 
 _CREDENTIALS: Final = re.compile(
@@ -34,3 +36,14 @@ class PostroadError(Exception):
         """The name that was probably meant."""
         if remedy is not None:
             self.remedy = remedy
+
+
+def describe(error: BaseException) -> str:
+    """Return the error in one line, with the place that raised it: `ValueError: no such order [orders.py:place]`."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if not frames:
+        return text
+    code = frames[-1][0].f_code
+    # The name alone: the path differs from machine to machine, and the same failure would be two.
+    return f"{text} [{Path(code.co_filename).name}:{code.co_name}]"

@@ -12,10 +12,14 @@ import msgspec
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import InvalidMessage
+from postroad.events.envelope import Envelope, envelope_of
 from postroad.events.ids import uuid7
 from postroad.events.refusals import refusal
 from postroad.events.strict import MAX_DEPTH, is_strict, sendable, unsendable
 
+OUTBOX = "outbox"
+"""The publisher of an event whose message does not name one."""
+_FIRST_KEY = "transferId"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -78,6 +82,50 @@ class DomainEvent:
             occurred_at=_in_utc(heading.occurred_at, "envelope.occurredAt"),
             v=heading.v,
         )
+
+    @classmethod
+    def from_envelope(cls, envelope: Envelope) -> DomainEvent:
+        """Return the event that the envelope holds, whichever JSON form carried it."""
+        key = dict(envelope.keys) or ({} if envelope.key is None else {"key": envelope.key})
+        return cls(
+            type=envelope.event_type,
+            key=key,
+            payload=envelope.payload,
+            tenant_id=envelope.tenant_id,
+            traceparent=envelope.traceparent,
+            event_id=envelope.event_id,
+            occurred_at=_in_utc(envelope.created_at, "created_at"),
+            v=envelope.version,
+        )
+
+    def to_envelope(self) -> Envelope:
+        """Return the envelope of the event, published by the outbox."""
+        fields: dict[str, Any] = {
+            "event_type": self.type,
+            "event_id": self.event_id,
+            "created_at": self.occurred_at,
+            "publisher_id": OUTBOX,
+            "payload": self.payload,
+        }
+        if self.v != 1:
+            fields["version"] = self.v
+        further = {"tenant_id": self.tenant_id, "key": ordering_key(self.key), "traceparent": self.traceparent}
+        fields |= {name: value for name, value in further.items() if value}
+        if self.key:
+            fields["keys"] = self.key
+        return envelope_of(fields)
+
+
+def ordering_key(key: Mapping[str, str]) -> str:
+    """Return the text that orders events of this key: its transferId, else its values in name order, joined by '/'."""
+    if (transfer := key.get(_FIRST_KEY)) is not None:
+        return transfer
+    return "/".join(key[name] for name in sorted(key))
+
+
+def as_key(key: Mapping[str, str] | str) -> Mapping[str, str]:
+    """Return the key as a mapping; text alone stands for a key of one value."""
+    return {"key": key} if isinstance(key, str) else key
 
 
 def domain_json(event: DomainEvent, payload: Mapping[str, Any]) -> bytes:

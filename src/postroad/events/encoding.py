@@ -11,6 +11,7 @@ import msgspec
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidMessage, PostroadError
+from postroad.events.domain import DomainEvent
 from postroad.events.envelope import Envelope, WireFields, envelope_of, without_defaults
 from postroad.events.ids import uuid7
 from postroad.events.refusals import refusal
@@ -33,6 +34,21 @@ _REQUIRED_KEYS = 5
 _ROUTING = ("tenant_id", "key", "traceparent", "correlation_id", "causation_id")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(WireFields).decode
+_FORMS = (
+    "Send the bus's envelope (event_type, event_id, created_at, publisher_id, payload) "
+    "or the outbox's three keys (envelope, key, payload)."
+)
+
+
+class _Hint(msgspec.Struct):
+    """What tells the forms apart: the outbox's `envelope`, or what SNS puts around a message."""
+
+    envelope: msgspec.Raw = msgspec.Raw(b"")
+    Type: object = None
+    Message: object = None
+
+
+_hint = msgspec.json.Decoder(_Hint).decode
 
 
 class Codec:
@@ -107,7 +123,7 @@ class Codec:
         if not isinstance(envelope, Envelope):
             raise InvalidMessage(f"{type(envelope).__name__} is not an Envelope", remedy="Call wrap(event, …) first.")
         try:
-            data = sendable(_encode(envelope.__dict__))
+            data = sendable(_encode(_flat(envelope.__dict__)))
         except Exception as error:
             raise unsendable(vars(envelope), path="", why=error) from error
         if len(data) > self.max_bytes:
@@ -115,13 +131,29 @@ class Codec:
         return data
 
     def decode(self, data: bytes | bytearray | memoryview | str) -> Envelope:
-        """The envelope that the bytes hold; anything else is InvalidMessage, and nothing is imported."""
+        """Return the envelope that the bytes hold, in the bus's flat form or the outbox's three keys.
+
+        Either form may stand inside the notification that SNS puts around a message. Anything else is
+        InvalidMessage. Nothing is imported.
+        """
         checked = data if is_safe(data, self.max_bytes) else checked_bytes(data, self.max_bytes)
         try:
             fields = _decode(checked)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise refusal(error, size=len(checked)) from error
+            return self._decode_other(checked, error)
         return envelope_of(fields if len(fields) == _REQUIRED_KEYS else without_defaults(fields))
+
+    def _decode_other(self, data: bytes, error: Exception) -> Envelope:
+        """Read what is not the flat form, or raise what is wrong with it."""
+        try:
+            hint = _hint(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            hint = _Hint()
+        if hint.Type == "Notification" and isinstance(hint.Message, str):
+            return self.decode(hint.Message)
+        if hint.envelope:
+            return DomainEvent.from_json(data).to_envelope()
+        raise refusal(error, size=len(data), remedy=_FORMS) from error
 
     def _payload(self, event: object, shape: Shape) -> dict[str, Any]:
         try:
@@ -130,6 +162,11 @@ class Codec:
             raise unsendable(event, path="payload", why=error) from error
         refuse_what_json_cannot_hold(payload)
         return payload
+
+
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that the flat form carries."""
+    return fields if "keys" not in fields else {name: value for name, value in fields.items() if name != "keys"}
 
 
 codec = Codec()

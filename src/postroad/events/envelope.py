@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Required, TypedDict
 from uuid import UUID
@@ -33,10 +33,12 @@ class Envelope:
     traceparent: str | None = None
     correlation_id: str | None = None
     causation_id: str | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """The key mapping of an event from the outbox; empty for all others. The flat form does not carry it."""
 
     def __post_init__(self) -> None:
         try:
-            fields = msgspec.convert(vars(self), WireFields)
+            fields = msgspec.convert(vars(self), EnvelopeFields)
         except msgspec.ValidationError as error:
             raise refusal(error) from error
         refuse_what_json_cannot_hold(fields["payload"])
@@ -60,10 +62,28 @@ class WireFields(TypedDict, total=False):
     causation_id: str | None
 
 
-def without_defaults(fields: WireFields) -> dict[str, Any]:
-    """The fields that say something: neither None nor version 1."""
+class EnvelopeFields(WireFields, total=False):
+    """All fields of an envelope, those included that only the outbox's form carries."""
+
+    keys: dict[str, str]
+
+
+class _NoKeys:
+    """Answers for `keys` where an envelope has none: `envelope_of` leaves defaults to the class."""
+
+    def __get__(self, envelope: Envelope | None, owner: type[Envelope]) -> Mapping[str, str]:
+        return {}
+
+
+Envelope.keys = _NoKeys()  # type: ignore[assignment]  # a dataclass keeps no default that is made anew
+
+
+def without_defaults(fields: WireFields | EnvelopeFields) -> dict[str, Any]:
+    """Return the fields that say something: neither None, nor version 1, nor no keys."""
     return {
-        name: value for name, value in fields.items() if value is not None and not (name == "version" and value == 1)
+        name: value
+        for name, value in fields.items()
+        if value is not None and not (name == "version" and value == 1) and not (name == "keys" and not value)
     }
 
 

@@ -21,14 +21,15 @@ def explained(error: Exception, data: bytes) -> str:
     return f"{text} (byte {len(data)})" if lone is None else f"a lone surrogate is not text (byte {lone.start()})"
 
 
-def refusal(error: Exception, *, root: str = "", size: int = 0) -> InvalidMessage:
+def refusal(error: Exception, *, root: str = "", size: int = 0, remedy: str | None = None) -> InvalidMessage:
     """The error as InvalidMessage, with the path of the field at fault below `root` or the byte where it breaks off."""
     text = str(error)
     if text.endswith("truncated"):
         text += f" (byte {size})"
     path = _path(text, root)
     reason = _PLACE.sub("", text)[:_SHOWN_REASON] or type(error).__name__
-    return InvalidMessage(f"{path}: {reason}" if path else f"the message is not valid: {reason}", field=path or None)
+    text = f"{path}: {reason}" if path else f"the message is not valid: {reason}"
+    return InvalidMessage(text, field=path or None, remedy=remedy)
 
 
 def _path(text: str, root: str) -> str:

@@ -11,51 +11,29 @@ from typing import Any, Literal, Protocol
 from postroad import failpoints
 from postroad.connections.callers import in_transaction
 from postroad.errors import NotInTransaction, PostroadError, Unavailable
+from postroad.errors.root import describe
 from postroad.events import DomainEvent
 from postroad.inbox.effects import Effect, EffectNotDone
 from postroad.inbox.inbox import Inbox, refuse_ended
 from postroad.inbox.renewing import Renewals
-from postroad.queues.burying import describe
+from postroad.receiving import Ack, Outcome, Reject, Retry
 
+DUPLICATES, IGNORED, RELEASED, DEAD = "duplicates", "ignored", "released", "dead"
+"""Labels of outcomes, which a `ConsumeReport` counts."""
 OnUnknown = Literal["dead_letter", "retry"]
-Handler = Callable[[DomainEvent, Any], Any]
+Handler = Callable[[Any, Any], Any]
+"""Gets the event, as a DomainEvent or an instance of its class, and the connection or effect."""
 Transaction = Callable[[], AbstractContextManager[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """Forget the message."""
-
-    outcome: Literal["handled", "duplicates", "ignored"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
-    """Let the message come again; `after` None lets the number of its receives say when."""
-
-    outcome: Literal["failed", "released"]
-    error: str | None = None
-    after: float | None = None
-    database: bool = False
-    """Whether the database is at fault, not the message."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bury:
-    """Put the message with the dead letters."""
-
-    reason: Literal["malformed", "unknown-outcome"]
-    error: str
-
-
-Verdict = Ack | Again | Bury
 
 
 class Application(Protocol):
     """How the effect of an event is made."""
 
-    def apply(self, event: DomainEvent, fingerprint: str) -> Verdict:
-        """Make the effect unless it was made before, and say what follows for the message."""
+    def apply(self, event: DomainEvent, passed: object, fingerprint: str) -> Outcome:
+        """Make the effect unless it was made before, and return what follows for the message.
+
+        `passed` is the event as the handler gets it.
+        """
         ...
 
     def check(self) -> None:
@@ -74,14 +52,14 @@ class InDatabase:
     proven: threading.Event = field(default_factory=threading.Event)
     """Set once a transaction was seen to keep what was done in it."""
 
-    def apply(self, event: DomainEvent, fingerprint: str) -> Verdict:
+    def apply(self, event: DomainEvent, passed: object, fingerprint: str) -> Outcome:
         begun = ended = False
         try:
             with self.transaction() as connection:
                 if not self.inbox.first_time(connection, self.name, event.event_id, fingerprint=fingerprint):
-                    return Ack("duplicates")
+                    return Ack(label=DUPLICATES)
                 caller, begun = in_transaction(connection), True
-                self.handler(event, connection)
+                self.handler(passed, connection)
                 failpoints.hit("consumer.after_effect")
                 refuse_ended(caller)
                 ended = True
@@ -92,7 +70,7 @@ class InDatabase:
             raise Unavailable(f"the inbox cannot be written: {describe(error)}") from error
         self._prove(event, ended=ended)
         failpoints.hit("consumer.after_commit")
-        return Ack("handled")
+        return Ack()
 
     def check(self) -> None:
         with self.transaction() as connection:
@@ -124,27 +102,27 @@ class Outside:
     on_unknown: OnUnknown
     renewals: Renewals
 
-    def apply(self, event: DomainEvent, fingerprint: str) -> Verdict:
+    def apply(self, event: DomainEvent, passed: object, fingerprint: str) -> Outcome:
         effect = self.inbox.begin(self.name, event.event_id, lease=self.renewals.lease)
         if effect.status == "done":
-            return Ack("duplicates")
+            return Ack(label=DUPLICATES)
         if effect.status == "busy":
-            return Again(outcome="released", after=effect.retry_after, error="the effect is being made elsewhere")
+            return Retry(effect.retry_after, "the effect is being made elsewhere", label=RELEASED)
         if effect.status == "unknown" and self.on_unknown == "dead_letter":
             self.inbox.abandon(effect)
-            return Bury(reason="unknown-outcome", error=f"attempt {effect.attempt - 1} began and never ended")
-        return self._make(event, effect)
+            return Reject("unknown-outcome", f"attempt {effect.attempt - 1} began and never ended", label=DEAD)
+        return self._make(passed, effect)
 
     def check(self) -> None:
         self.inbox.check()
 
-    def _make(self, event: DomainEvent, effect: Effect) -> Verdict:
+    def _make(self, passed: object, effect: Effect) -> Outcome:
         try:
             with self.renewals.kept(effect):
-                self.handler(event, effect)
+                self.handler(passed, effect)
         except EffectNotDone as error:
             self.inbox.forget(effect)
-            return Again(outcome="failed", error=describe(error))
+            return Retry(error=describe(error))
         except BaseException:
             # Nobody knows how far it came; the next attempt must not have to wait to say so.
             with suppress(PostroadError):
@@ -152,6 +130,6 @@ class Outside:
             raise
         failpoints.hit("consumer.after_effect")
         if not self.inbox.finish(effect):
-            return Again(outcome="failed", error="a later attempt has taken the effect over")
+            return Retry(error="a later attempt has taken the effect over")
         failpoints.hit("consumer.after_commit")
-        return Ack("handled")
+        return Ack()

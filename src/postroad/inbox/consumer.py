@@ -8,31 +8,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from typing import Any, Literal
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, PostroadError, TransportError
-from postroad.events import DomainEvent
-from postroad.inbox.applying import Application, InDatabase, OnUnknown, Outside
+from postroad.inbox.applying import DEAD, RELEASED, Application, InDatabase, OnUnknown, Outside
 from postroad.inbox.choosing import choose
+from postroad.inbox.decisions import Decisions, Timed
 from postroad.inbox.inbox import Inbox
-from postroad.inbox.judging import Judge, Timed
-from postroad.inbox.patience import Patience
 from postroad.inbox.renewing import Renewals
 from postroad.inbox.report import ConsumeReport
-from postroad.inbox.settling import Settler
-from postroad.inbox.shift import Shift
 from postroad.inbox.telling import Teller
 from postroad.inbox.timing import Timing
 from postroad.inbox.windows import Windows, check_windows
-from postroad.inbox.working import Work
 from postroad.queues import Delivery, Queue
-from postroad.queues.acking import Acker
-from postroad.queues.burying import GivenDeadLetters
-from postroad.queues.holding import Holdings
-from postroad.queues.housekeeping import Housekeeper
-from postroad.queues.tally import Tally
+from postroad.receiving import NO_DEAD_LETTERS, Counts, Hooks, Receiver
 from postroad.settings import aws_place
 from postroad.signals import stopped_by_sigterm
 
@@ -41,8 +31,9 @@ _OTHER_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, in
 _LONGEST_NAME = 200
 _MOST_THREADS = 1_000
 _LONGEST_COVER = 43_200.0
-# How long one receive waits: briefly where that costs nothing, so that a stop is noticed soon.
-_SHORT_WAIT, _LONG_WAIT = 0.5, 10.0
+_WAIT = 10.0
+# A first failure is often a passing one, so its retry comes at once; in every case before the visibility would end.
+_DELAYS = (0.0, 1.0, 5.0, 30.0, 120.0)
 _COUNT_DEAD_SECONDS = 30.0
 _PRUNE_BATCH, _PRUNE_EVERY, _PRUNE_AGAIN = 500, 60.0, 0.1
 
@@ -53,12 +44,12 @@ class Consumer:
     def __init__(
         self,
         queue: Queue,
-        handler: Callable[[DomainEvent, Any], Any],
+        handler: Callable[[Any, Any], Any],
         *,
         name: str,
         inbox: Inbox,
         effects: Literal["database", "external"] = "database",
-        types: Iterable[str] | None = None,
+        types: Iterable[str | type] | None = None,
         dead_letters: Queue | None = None,
         windows: Windows = Windows(),  # noqa: B008  # frozen
         transaction: Callable[[], AbstractContextManager[Any]] | None = None,
@@ -74,35 +65,39 @@ class Consumer:
                 remedy="Give the inbox a DSN or path, or the consumer a `transaction`.",
             )  # fmt: skip
         self.name = name
-        self._queue, self._inbox, self._concurrency = queue, inbox, concurrency
+        self._inbox = inbox
         self._dead_letters, self._count_dead_at = dead_letters, 0.0
         self._prune_at = 0.0
-        self._visibility = queue.traits.visibility
+        self._tally = Counts()
         self._teller = Teller(name, queue.name, service)
-        self._timing = Timing(queue.name, self._visibility)
-        acker = Acker(SYSTEM_CLOCK, self._teller.ack_failed)
-        self._holdings = Holdings(
-            visibility=self._visibility, most=_LONGEST_COVER, clock=SYSTEM_CLOCK, failed=self._teller.heartbeat_failed
-        )
-        renewals = Renewals(inbox, self._visibility, SYSTEM_CLOCK)
-        keeper = Housekeeper(SYSTEM_CLOCK, [acker, self._holdings, renewals], failed=self._teller.chore_failed)
-        acker.wake = self._holdings.wake = renewals.wake = keeper.wake
+        self._timing = Timing(queue.name, queue.traits.visibility)
+        renewals = Renewals(inbox, queue.traits.visibility, SYSTEM_CLOCK)
         timed = Timed(handler, self._timing, self._teller)
         self._application: Application = (
             _in_database(name, inbox, timed, transaction)
             if effects == "database"
             else Outside(name=name, inbox=inbox, handler=timed, on_unknown=on_unknown, renewals=renewals)
         )
-        self._judge = Judge(choice=choose(types), application=self._application, teller=self._teller)
-        self._patience = Patience(SYSTEM_CLOCK, enabled=queue.traits.fifo)
-        letters = None if dead_letters is None else GivenDeadLetters(dead_letters, SYSTEM_CLOCK)
-        self._settler = Settler(
-            queue=queue, visibility=self._visibility, dead_letters=letters, acker=acker, holdings=self._holdings,
-            patience=self._patience, tally=Tally(), teller=self._teller,
-        )  # fmt: skip
+        self._decisions = Decisions(choice=choose(types), application=self._application, teller=self._teller)
         self._reporting: Callable[[], AbstractContextManager[None]] = nullcontext
-        self._lifecycle = threading.Lock()
-        self._work: Work | None = None
+        self._receiver = Receiver(
+            queue,
+            self._decisions.decide,
+            concurrency=concurrency,
+            batch=max(_BATCH, concurrency),
+            wait=_WAIT,
+            retry_delays=[min(delay, queue.traits.visibility) for delay in _DELAYS],
+            dead_letters=NO_DEAD_LETTERS if dead_letters is None else dead_letters,
+            name=name,
+            hooks=Hooks(
+                observe=self._observe,
+                ready=self._look_around,
+                chores=[renewals],
+                longest=_LONGEST_COVER,
+                during=lambda: self._reporting(),
+            ),
+        )
+        renewals.wake = self._receiver.wake
 
     @property
     def advice(self) -> Mapping[str, str]:
@@ -144,67 +139,56 @@ class Consumer:
 
     def run_once(self, *, wait: float = 0.0) -> ConsumeReport:
         """Receive once, handle what came, and tell what became of it."""
-        shift = self._new_shift(raises=True)
+        before = self._tally.read()
         try:
-            shift.hand_out(self._receive(wait))
-            shift.wait_until_idle()
+            self._receiver.run_once(wait=wait)
         finally:
-            shift.stop(timeout=0.0)
+            counted = {name: count - before.get(name, 0) for name, count in self._tally.read().items()}
         self._prune_inbox()
-        return shift.report()
+        return ConsumeReport(**counted)
 
     def run(self, stop: threading.Event | None = None) -> None:
         """Handle what comes until `stop` is set or SIGTERM arrives; then end what runs and give back the rest."""
         stopping = threading.Event() if stop is None else stop
         with stopped_by_sigterm(stopping):
-            work = self._begin()
-            try:
-                while work.thread.is_alive() and not stopping.wait(_SHORT_WAIT):
-                    continue
-            finally:
-                self.stop(timeout=None)
-        if work.error is not None:
-            raise work.error
+            self._prepare()
+            self._receiver.run(stopping)
 
     def start(self) -> None:
         """Handle what comes on a thread of its own."""
-        self._begin()
+        self._prepare()
+        self._receiver.start()
 
     def stop(self, timeout: float | None = 20.0) -> None:
         """Begin nothing more, let running handlers end and settle, give back the rest. Stopping twice is ok."""
-        with self._lifecycle:
-            work, self._work = self._work, None
-        if work is not None and not work.stop(timeout):
-            self._teller.stop_timed_out()
+        self._receiver.stop(math.inf if timeout is None else timeout)
 
-    def _begin(self) -> Work:
+    def _prepare(self) -> None:
+        if self._receiver.is_running:
+            raise RuntimeError("the consumer is already started; stop it first")
         self._refuse_wrong_tables()
-        with self._lifecycle:
-            if self._work is not None:
-                raise RuntimeError("the consumer is already started; stop it first")
-            self._teller.begin()
-            self._work = Work(
-                self._new_shift(raises=False), self._receive, self._look_around, self._teller, self._reporting
-            )
-            self._work.thread.start()
-            return self._work
+        self._teller.begin()
 
-    def _new_shift(self, *, raises: bool) -> Shift:
-        settler = replace(self._settler, tally=Tally())
-        return Shift(self._judge, settler, self._holdings, concurrency=self._concurrency, raises=raises)
+    def _observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:
+        if what == "received":
+            self._tally.add("received", len(fields["deliveries"]))
+        elif what == "acked":
+            self._tally.add(fields["label"] or "handled")
+        elif what == "released":
+            self._tally.add("released", len(fields["deliveries"]))
+        elif what == "retried":
+            self._tally.add("released" if fields["label"] == RELEASED else "failed")
+        elif what == "rejected":
+            self._tally.add("dead" if fields["label"] == DEAD else "failed")
+            if self._dead_letters is not None:
+                self._teller.count_dead_letters(self._dead_letters)
+        self._teller.observe(what, delivery, **fields)
 
-    def _receive(self, wait: float | None = None) -> list[Delivery]:
-        if wait is None:
-            wait = _SHORT_WAIT if self._queue.traits.short_waits else _LONG_WAIT
-        most = self._patience.batch(max(_BATCH, self._concurrency), wait)
-        found = self._queue.receive(max_messages=most, wait=wait, visibility=self._visibility)
-        self._patience.seen(found)
-        return found
-
-    def _look_around(self, *, database_failed: bool) -> None:
+    def _look_around(self) -> None:
         """Raise while the database cannot be used: receiving then would only wear out the messages."""
-        if database_failed:
+        if self._decisions.database_failed:
             self._application.check()
+            self._decisions.database_failed = False
         if self._dead_letters is not None and time.monotonic() >= self._count_dead_at:
             self._count_dead_at = time.monotonic() + _COUNT_DEAD_SECONDS
             self._teller.count_dead_letters(self._dead_letters)

@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 _standard = logging.getLogger("postroad.inbox")
+_LINES = {
+    "ack_failed": "consumer_ack_failed",
+    "heartbeat_failed": "consumer_heartbeat_failed",
+    "chore_failed": "consumer_chore_failed",
+    "receive_failed": "consumer_paused",
+    "settle_failed": "consumer_paused",
+    "stop_timed_out": "consumer_stop_timed_out",
+}
+"""The line of each thing that goes wrong around a message."""
 
 
 def tell_conflict(consumer: str, event_id: str) -> None:
@@ -66,49 +75,25 @@ class Teller:
         self._names = {"consumer": consumer, "queue": queue}
         self._labels = (service, queue)
 
-    def settled(self, outcome: str, delivery: Delivery, event: DomainEvent | None) -> None:
-        """A message was handled, was a duplicate, or was of a type that nobody here wants."""
-        if _standard.isEnabledFor(logging.INFO):
-            get_logger("inbox").info("consumer_settled", outcome=outcome, **self._about(delivery, event))
-
-    def retried(self, delivery: Delivery, error: str | None, after: float) -> None:
-        """A message failed and comes again."""
-        about = self._about(delivery, None)
-        get_logger("inbox").warning("consumer_retried", error=error, after_seconds=after, **about)
-
-    def released(self, deliveries: list[Delivery]) -> None:
-        """Messages were given back without being handled."""
-        if deliveries and _standard.isEnabledFor(logging.INFO):
-            get_logger("inbox").info("consumer_released", messages=len(deliveries), **self._names)
-
-    def dead_lettered(self, delivery: Delivery, reason: str, error: str) -> None:
-        """A message went to the dead letters."""
-        about = self._about(delivery, None)
-        get_logger("inbox").warning("consumer_dead_lettered", reason=reason, error=error, **about)
-
-    def ack_failed(self, delivery: Delivery, error: Exception) -> None:
-        """A handled message could not be acked; it comes again as a duplicate."""
-        get_logger("inbox").warning("consumer_ack_failed", error=str(error), **self._about(delivery, None))
-
-    def heartbeat_failed(self, delivery: Delivery, error: Exception) -> None:
-        """The lease of a message could not be extended."""
-        get_logger("inbox").warning("consumer_heartbeat_failed", error=str(error), **self._about(delivery, None))
-
-    def chore_failed(self, error: Exception) -> None:
-        """A lease of an effect could not be renewed."""
-        get_logger("inbox").warning("consumer_chore_failed", error=str(error), **self._names)
+    def observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:
+        """Write the line of what the receiver did with a message."""
+        log, event = get_logger("inbox"), fields.get("about")
+        about = self._about(delivery, event if isinstance(event, DomainEvent) else None)
+        if what == "acked":
+            if _standard.isEnabledFor(logging.INFO):
+                log.info("consumer_settled", outcome=fields["label"] or "handled", **about)
+        elif what == "retried" and fields["label"] != "released":
+            log.warning("consumer_retried", error=fields["error"], after_seconds=fields["after"], **about)
+        elif what == "rejected":
+            log.warning("consumer_dead_lettered", reason=fields["reason"], error=fields["error"], **about)
+        elif what == "released":
+            log.info("consumer_released", messages=len(fields["deliveries"]), **about)
+        elif what in _LINES:
+            log.warning(_LINES[what], **({"error": str(fields["error"])} if "error" in fields else {}), **about)
 
     def prune_failed(self, error: Exception) -> None:
         """The inbox could not be pruned; it is tried again in a minute."""
         get_logger("inbox").warning("consumer_prune_failed", error=str(error), **self._names)
-
-    def paused(self, error: Exception) -> None:
-        """Nothing is received for a while, because queue or database cannot be reached."""
-        get_logger("inbox").warning("consumer_paused", error=str(error), **self._names)
-
-    def stop_timed_out(self) -> None:
-        """A handler still ran when the time for stopping was over."""
-        get_logger("inbox").warning("consumer_stop_timed_out", **self._names)
 
     def visibility_too_short(self, advice: str) -> None:
         """The queue hides messages for less than twice the time that handlers need."""
@@ -143,9 +128,11 @@ class Teller:
             return
         self._dead_letters.set(stats.visible + stats.in_flight + stats.delayed)
 
-    def _about(self, delivery: Delivery, event: DomainEvent | None) -> dict[str, Any]:
-        known = {} if event is None else {"event_id": str(event.event_id), "type": event.type}
-        return {**self._names, "message_id": delivery.message_id, "receives": delivery.receive_count, **known}
+    def _about(self, delivery: Delivery | None, event: DomainEvent | None) -> dict[str, Any]:
+        about: dict[str, Any] = dict(self._names)
+        if delivery is not None:
+            about |= {"message_id": delivery.message_id, "receives": delivery.receive_count}
+        return about if event is None else {**about, "event_id": str(event.event_id), "type": event.type}
 
     @cached_property
     def _in_handling(self) -> _InHandling:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
-from postroad.bus.breaker import BreakerState, CircuitBreaker, CircuitBreakerConfig
 from postroad.errors import ConfigurationError
+from postroad.receiving import BreakerState, CircuitBreaker, CircuitBreakerConfig
 
 _LONGEST_SECONDS: Final = 300.0
 _REMEMBERED_CONNECTIONS: Final = 16
@@ -54,6 +54,29 @@ class ProviderBreaker:
     def undecided(self) -> None:
         """The push was admitted and not sent: give its place back."""
         self._circuit.undecided()
+
+
+class ProviderBreakers:
+    """The breakers of all providers as the one of the receiver: pushes are received while one of them lets pass."""
+
+    def __init__(self, breakers: Collection[ProviderBreaker]) -> None:
+        self._breakers = breakers
+
+    @property
+    def state(self) -> BreakerState:
+        """Closed while one is; else half open while one is, and single pushes pass as probes."""
+        states = {breaker.state for breaker in self._breakers}
+        return next(state for state in ("closed", "half_open", "open") if state in states)
+
+    def pause(self) -> float:
+        """Return how long until a probe may pass; 0 when pushes pass."""
+        return min(breaker.pause() for breaker in self._breakers) if self.state == "open" else 0.0
+
+    def succeeded(self) -> None:
+        """What became of a message says nothing about one provider."""
+
+    def failed(self) -> None:
+        """What became of a message says nothing about one provider."""
 
 
 def _config(failures: int, seconds: float) -> CircuitBreakerConfig:

@@ -32,7 +32,7 @@ class Health:
     def short(self) -> Answer:
         """Whether every consumer turns. Nobody else is asked: an outage elsewhere must not restart all workers."""
         longest = max(_STALLED_SECONDS, 3 * self._worker.wait)
-        turned = [loop.turned_at for loop in self._worker.loops.values()]
+        turned = [receiver.turned_at for receiver in self._worker.receivers.values()]
         stalled = any(at is not None and self._monotonic() - at > longest for at in turned)
         return (503, self._said("stalled")) if stalled else (200, self._said("ok"))
 
@@ -55,7 +55,7 @@ class Health:
 
     def _check(self, name: str) -> dict[str, Any]:
         queue = self._queues()[name]
-        if queue is None or name not in self._worker.loops:
+        if queue is None or name not in self._worker.receivers:
             return {"status": "disabled"}
         began = time.perf_counter()
         try:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from typing import Any
 
+from postroad.errors.root import describe
 from postroad.notifications.identity import user_hash
 from postroad.notifications.platforms import Platform
 from postroad.notifications.results import TokenResult
 from postroad.notifications.store import Pruned
 from postroad.queues import Delivery
-from postroad.queues.burying import describe
 from postroad.telemetry import get_logger
 from postroad.telemetry.metrics import counter
 
@@ -60,53 +60,47 @@ def tell_prune_failed(error: Exception) -> None:
     _log.warning("notification_prune_failed", error=describe(error))
 
 
+_FAILURES = {
+    "ack_failed": "notification_settle_failed",
+    "heartbeat_failed": "notification_settle_failed",
+    "settle_failed": "notification_settle_failed",
+    "chore_failed": "notification_chore_failed",
+    "receive_failed": "notification_paused",
+}
+"""The line of each thing that goes wrong around a message."""
+
+
 class Teller:
     """Speaks for the consumer of one queue."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
 
-    def settled(self, outcome: str, delivery: Delivery) -> None:
-        """A message is done."""
-        self._count(outcome)
-        if _standard.isEnabledFor(logging.INFO):
-            _log.info("notification_settled", outcome=outcome, **self._about(delivery))
-
-    def retried(self, delivery: Delivery, error: str, after: float) -> None:
-        """A message failed and comes again."""
-        self._count("retried")
-        _log.warning("notification_retried", error=error, after_seconds=round(after, 3), **self._about(delivery))
-
-    def deferred(self, delivery: Delivery, after: float) -> None:
-        """A message waits for its provider, as a copy that was never received."""
-        self._count("deferred")
-        _log.info("notification_deferred", after_seconds=round(after, 3), **self._about(delivery))
-
-    def dead_lettered(self, delivery: Delivery, reason: str, error: str) -> None:
-        """A message went to the dead letters."""
-        self._count("dead_lettered")
-        _log.warning("notification_dead_lettered", reason=reason, error=error, **self._about(delivery))
-
-    def released(self, deliveries: Iterable[Delivery]) -> None:
-        """Messages were given back because the worker stops."""
-        for delivery in deliveries:
-            _log.info("notification_released", **self._about(delivery))
-
-    def settle_failed(self, delivery: Delivery, error: Exception) -> None:
-        """The queue did not hear what became of a message, or its lease was lost; it may come again."""
-        _log.warning("notification_settle_failed", error=describe(error), **self._about(delivery))
-
-    def chore_failed(self, error: Exception) -> None:
-        """Leases could not be extended."""
-        _log.warning("notification_chore_failed", error=describe(error), queue=self._queue)
-
-    def paused(self, error: Exception) -> None:
-        """Nothing is received for a while, because queue or database cannot be reached."""
-        _log.warning("notification_paused", error=describe(error), queue=self._queue)
-
-    def stop_timed_out(self, messages: int) -> None:
-        """Messages were given back that were still being handled when the time for stopping was over."""
-        _log.warning("notification_stop_timed_out", messages=messages, queue=self._queue)
+    def observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:
+        """Count what the receiver did with a message, and write its line."""
+        about = {"queue": self._queue} if delivery is None else self._about(delivery)
+        if what == "acked":
+            self._count(fields["label"])
+            if _standard.isEnabledFor(logging.INFO):
+                _log.info("notification_settled", outcome=fields["label"], **about)
+        elif what == "retried":
+            self._count("retried")
+            _log.warning(
+                "notification_retried", error=fields["error"], after_seconds=round(fields["after"], 3), **about
+            )
+        elif what == "deferred":
+            self._count("deferred")
+            _log.info("notification_deferred", after_seconds=round(fields["after"], 3), **about)
+        elif what == "rejected":
+            self._count("dead_lettered")
+            _log.warning("notification_dead_lettered", reason=fields["reason"], error=fields["error"], **about)
+        elif what == "released":
+            for each in fields["deliveries"]:
+                _log.info("notification_released", **self._about(each))
+        elif what == "stop_timed_out":
+            _log.warning("notification_stop_timed_out", messages=fields["messages"], **about)
+        elif what in _FAILURES:
+            _log.warning(_FAILURES[what], error=describe(fields["error"]), **about)
 
     def _count(self, outcome: str) -> None:
         counter("notifications").labels(self._queue, outcome).inc()

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError
-from postroad.notifications.breaker import ProviderBreaker
-from postroad.notifications.consumers import OfflineConsumer, PushConsumer, Queues, patience_for
-from postroad.notifications.intake import Intake, Judge
-from postroad.notifications.loops import Loop
+from postroad.notifications.breaker import ProviderBreaker, ProviderBreakers
+from postroad.notifications.consumers import DATABASE, OfflineConsumer, PushConsumer, Queues, retries_for
 from postroad.notifications.offline import OfflineProcessor
 from postroad.notifications.places import queue_name, refuse_engine_file
 from postroad.notifications.platforms import Platform
@@ -29,15 +26,26 @@ from postroad.notifications.store import (
     check_keep,
 )
 from postroad.notifications.telling import Teller, tell_disabled, tell_prune_failed, tell_pruned
-from postroad.queues import Queue
-from postroad.queues.burying import DeadLetters, GivenDeadLetters, OwnDeadLetters
-from postroad.queues.tally import Tally
+from postroad.queues import Delivery, Queue
+from postroad.receiving import (
+    Breaker,
+    Counts,
+    DeadLetters,
+    Decide,
+    DecideTogether,
+    GivenDeadLetters,
+    Hooks,
+    OwnDeadLetters,
+    Receiver,
+)
 
 STOP_SECONDS: Final = 5.0
 _GRACE_SECONDS: Final = 0.1
 _SLICE_SECONDS: Final = 0.25
 _SWEEP_SECONDS: Final = 60.0
 _MOST_BATCH: Final = 10
+_LONGEST_COVER: Final = 43_200.0
+_AFTER_A_BUG_SECONDS: Final = 300.0
 _MOST_THREADS: Final = 1_000
 
 
@@ -80,7 +88,7 @@ class NotificationWorker:
         }
         check_keep(**self._keep)
         refuse_engine_file(backend.url, store.url)
-        self._backend, self.store, self._tally = backend, store, Tally()
+        self._backend, self.store, self._tally = backend, store, Counts()
         self._swept_at: float | None = None
         self._batch, self.wait, self._pause, self._visibility = batch, wait, pause, visibility
         self._delays = tuple(float(delay) for delay in retry_delays)
@@ -94,21 +102,22 @@ class NotificationWorker:
         self.offline_queue = self._opened(offline_queue, "offline_queue")
         self._processor = PushProcessor(store, apns=apns, fcm=fcm, concurrency=concurrency, gates=self.breakers)
         self._relay = None if self.push_queue is None else relay(store, self.push_queue)
-        self._loops = {
-            "offline": self._offline_loop(
+        self._database_failed = False
+        self._receivers = {
+            "offline": self._offline_receiver(
                 offline or OfflineProcessor(store), self._letters(self.offline_queue, offline_dlq, "offline_dlq")
             ),
-            "push": self._push_loop(concurrency, self._letters(self.push_queue, push_dlq, "push_dlq")),
+            "push": self._push_receiver(concurrency, self._letters(self.push_queue, push_dlq, "push_dlq")),
         }
 
     @property
-    def loops(self) -> dict[str, Loop]:
+    def receivers(self) -> dict[str, Receiver]:
         """The consumers that run, by the short names of their queues."""
-        return {name: loop for name, loop in self._loops.items() if loop is not None}
+        return {name: receiver for name, receiver in self._receivers.items() if receiver is not None}
 
     def run_once(self, *, wait: float = 0.0) -> WorkerReport:
         """Receive once from each queue, relay what is recorded, and tell what became of it."""
-        self._resume()
+        self._processor.resume()
         self._sweep()
         deadline = time.monotonic() + wait
         while True:
@@ -121,24 +130,22 @@ class NotificationWorker:
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set; then finish what is in hand within five seconds and give back the rest."""
-        self._resume()
+        self._processor.resume()
         if self._relay is not None:
             self._relay.start()
-        threads = [
-            threading.Thread(target=loop.run, args=(stop,), name=f"postroad-{name}", daemon=True)
-            for name, loop in self.loops.items()
-        ]
-        threads.append(threading.Thread(target=self._sweep_until, args=(stop,), name="postroad-sweep", daemon=True))
-        for thread in threads:
-            thread.start()
+        for receiver in self.receivers.values():
+            receiver.start()
+        sweeping = threading.Thread(target=self._sweep_until, args=(stop,), name="postroad-sweep", daemon=True)
+        sweeping.start()
         stop.wait()
-        self._wind_up(threads)
+        self._wind_up()
+        sweeping.join(_GRACE_SECONDS)
 
     def close(self) -> None:
         """Give back what is held; store, backend and senders stay open for their owner."""
         self._processor.stop()
-        for loop in self.loops.values():
-            loop.intake.stop(0.0)
+        for receiver in self.receivers.values():
+            receiver.stop(0.0)
 
     def __enter__(self) -> Self:
         return self
@@ -162,37 +169,17 @@ class NotificationWorker:
             # The next minute has another try; messages and pushes do not wait for it.
             tell_prune_failed(error)
 
-    def _wind_up(self, threads: list[threading.Thread]) -> None:
+    def _wind_up(self) -> None:
         deadline = time.monotonic() + STOP_SECONDS
         self._processor.stop()
-        for loop in self.loops.values():
-            loop.intake.stop(max(0.0, deadline - time.monotonic()))
+        for receiver in self.receivers.values():
+            receiver.stop(max(0.0, deadline - time.monotonic()))
         if self._relay is not None:
             self._relay.stop(max(0.1, deadline - time.monotonic()))
-        # A poll under way cannot be called back; what it brings is given back while the connection is still open.
-        for thread in threads:
-            thread.join(max(_GRACE_SECONDS, deadline - time.monotonic()))
-
-    def _resume(self) -> None:
-        self._processor.resume()
-        for loop in self.loops.values():
-            loop.intake.resume()
 
     def _receive(self, name: str, wait: float) -> int:
-        loop = self._loops[name]
-        most = self._most_pushes() if name == "push" else None
-        if loop is None or most == 0:
-            return 0
-        received = loop.intake.receive(max(0.0, wait), most=most)
-        loop.intake.wait_until_idle()
-        return received
-
-    def _most_pushes(self) -> int | None:
-        """None for a whole batch; one while all providers only probe, none while none may be asked."""
-        states = [breaker.state for breaker in self.breakers.values()]
-        if "closed" in states:
-            return None
-        return 1 if "half_open" in states else 0
+        receiver = self._receivers[name]
+        return 0 if receiver is None else receiver.run_once(wait=max(0.0, wait)).get("received", 0)
 
     def _opened(self, given: str | None, field: str) -> Queue | None:
         if given is None:
@@ -213,42 +200,76 @@ class NotificationWorker:
             return OwnDeadLetters()
         return GivenDeadLetters(self._backend.queue(name), SYSTEM_CLOCK)
 
-    def _offline_loop(self, processor: OfflineProcessor, letters: DeadLetters) -> Loop | None:
+    def _offline_receiver(self, processor: OfflineProcessor, letters: DeadLetters) -> Receiver | None:
         if self.offline_queue is None:
             return None
-        patience = patience_for(self._backend, self.offline_queue, self._delays)
-        consumer = OfflineConsumer(processor=processor, patience=patience, tally=self._tally)
+        retries = retries_for(self._backend, self.offline_queue, self._delays)
+        consumer = OfflineConsumer(processor=processor, retries=retries, tally=self._tally)
+        decide = consumer if self._batch > 1 else lambda delivery: consumer([delivery])[0]
         # On one thread and in one transaction: they all write to one database, and wait for nothing else.
-        return self._loop(self.offline_queue, consumer, letters, concurrency=1, together=self._batch)
+        return self._receiver(self.offline_queue, decide, letters, concurrency=1, together=self._batch)
 
-    def _push_loop(self, concurrency: int, letters: DeadLetters) -> Loop | None:
+    def _push_receiver(self, concurrency: int, letters: DeadLetters) -> Receiver | None:
         if self.push_queue is None:
             return None
         if not self.breakers:
             tell_disabled("push_queue", "no sender is configured; pushes are queued and not sent")
             return None
-        patience = patience_for(self._backend, self.push_queue, self._delays)
-        consumer = PushConsumer(processor=self._processor, patience=patience, tally=self._tally)
-        return self._loop(self.push_queue, consumer, letters, concurrency=concurrency, most=self._most_pushes)
+        retries = retries_for(self._backend, self.push_queue, self._delays)
+        consumer = PushConsumer(processor=self._processor, retries=retries, tally=self._tally)
+        breaker = ProviderBreakers(self.breakers.values())
+        return self._receiver(self.push_queue, consumer, letters, concurrency=concurrency, breaker=breaker)
 
-    def _loop(
+    def _receiver(
         self,
         queue: Queue,
-        judge: Judge,
+        decide: Decide | DecideTogether,
         letters: DeadLetters,
         *,
         concurrency: int,
         together: int = 1,
-        most: Callable[[], int | None] = lambda: None,
-    ) -> Loop:
+        breaker: Breaker | None = None,
+    ) -> Receiver:
         teller = Teller(queue.name)
-        intake = Intake(
-            queue, judge, batch=self._batch, concurrency=concurrency, together=together, visibility=self._visibility,
-            dead_letters=letters, tally=self._tally, teller=teller,
-        )  # fmt: skip
-        return Loop(
-            intake, teller, wait=self.wait, pause=self._pause, check_database=self.store.check, most=most
-        )  # fmt: skip
+
+        def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
+            self._count(what, fields)
+            teller.observe(what, delivery, **fields)
+
+        return Receiver(
+            queue,
+            decide,
+            concurrency=concurrency,
+            batch=self._batch,
+            together=together,
+            wait=self.wait,
+            visibility=self._visibility,
+            retry_delays=(_AFTER_A_BUG_SECONDS,),
+            dead_letters=letters,
+            breaker=breaker,
+            hooks=Hooks(
+                observe=observe,
+                ready=self._check_database,
+                longest=_LONGEST_COVER,
+                idle_pause=self._pause,
+                releases_late=True,
+            ),
+        )
+
+    def _count(self, what: str, fields: dict[str, Any]) -> None:
+        if what == "retried":
+            self._tally.add("retried")
+            self._database_failed |= fields["about"] is DATABASE
+        elif what == "deferred":
+            self._tally.add("deferred")
+        elif what == "rejected":
+            self._tally.add("dead_lettered")
+
+    def _check_database(self) -> None:
+        """Raise while the database cannot be used: receiving then would only use up receives."""
+        if self._database_failed:
+            self.store.check()
+            self._database_failed = False
 
 
 def _check(*, batch: object, wait: object, concurrency: object, retry_delays: object) -> None:

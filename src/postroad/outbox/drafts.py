@@ -15,10 +15,9 @@ from opentelemetry.trace import INVALID_SPAN, get_current_span
 from postroad.clock import Clock
 from postroad.errors import InvalidMessage, MessageTooLarge
 from postroad.events import Codec, DomainEvent, EventRegistry
-from postroad.events.domain import domain_json
+from postroad.events.domain import as_key, domain_json, ordering_key
 from postroad.events.wrapping import as_uuid
 from postroad.outbox.cipher import AesGcmCipher
-from postroad.outbox.lanes import as_key, lane_of
 from postroad.telemetry.tracing import traceparent
 
 _TYPE: Final = re.compile(r"[A-Za-z0-9._:-]{1,200}")
@@ -84,7 +83,7 @@ class Drafting:
             )
         if self._cipher is not None:
             body = domain_json(domain, self._cipher.sealed(domain, msgspec.json.encode(domain.payload)))
-        return Draft(domain.event_id, domain.type, domain.tenant_id, lane_of(domain.key), body.decode())
+        return Draft(domain.event_id, domain.type, domain.tenant_id, ordering_key(domain.key), body.decode())
 
     def _domain(self, event: object, overrides: Overrides) -> DomainEvent:
         if type(event) is DomainEvent and overrides is NO_OVERRIDES:

@@ -10,8 +10,8 @@ import msgspec
 
 from postroad.connections.database import Database, Row, Session
 from postroad.errors import NotRedrivable
+from postroad.events.domain import ordering_key
 from postroad.outbox.dialects import Words
-from postroad.outbox.lanes import lane_of
 from postroad.outbox.reading import row_of, stored_id
 from postroad.outbox.rows import PENDING, SENT, SKIPPED, EventId, OutboxRow
 from postroad.outbox.schema.names import CHANNEL
@@ -153,7 +153,7 @@ def lane_named(key: object) -> str | None:
     if key is None or isinstance(key, str):
         return key
     if isinstance(key, dict) and key:
-        return lane_of(key)
+        return ordering_key(key)
     raise ValueError(f"key: {key!r} is neither a text nor a mapping")
 
 

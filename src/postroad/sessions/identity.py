@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from postroad.bus.context import context_of
 from postroad.events import uuid7
+from postroad.receiving import context_of
 
 
 def event_id_of(event: object) -> str:

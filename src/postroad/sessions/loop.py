@@ -10,9 +10,9 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from postroad.bus import EventBus, PublishResult
 from postroad.bus.config import SQSEventBusConfig
-from postroad.bus.context import context_of
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import DeadlineExceeded, InvalidMessage
+from postroad.receiving import context_of
 from postroad.sessions.grounds import BusBackend, closed_on_failure
 from postroad.sessions.requests import (
     Budget,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from postroad.clock import Clock
 from postroad.errors import NotSupported
+from postroad.queues import Delivery, OutgoingMessage, Queue
 from postroad.queues.markers import mark_dead
-from postroad.queues.port import Delivery, OutgoingMessage, Queue
 
 
+@runtime_checkable
 class DeadLetters(Protocol):
     """The dead letters of one queue."""
 
@@ -60,12 +59,12 @@ class GivenDeadLetters:
         return sent.ok
 
 
-def describe(error: BaseException) -> str:
-    """The error in one line, with the place where it was raised: `ValueError: no such order [orders.py:place]`."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    if not frames:
-        return text
-    code = frames[-1][0].f_code
-    # The name alone: the path differs from machine to machine, and the same failure would be two.
-    return f"{text} [{Path(code.co_filename).name}:{code.co_name}]"
+@dataclass(frozen=True, slots=True)
+class NoDeadLetters:
+    """There are none: what is rejected comes again."""
+
+    def bury(self, queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
+        return False
+
+
+NO_DEAD_LETTERS = NoDeadLetters()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from postroad.clock import Clock
 from postroad.errors import PostroadError, StaleReceipt
-from postroad.queues.holding import Failed
-from postroad.queues.port import AckResult, Delivery, Queue
+from postroad.queues import AckResult, Delivery, Queue
+from postroad.receiving.leases import Failed
 
 MOST = 10
 LATEST_SECONDS = 0.05
@@ -23,8 +23,8 @@ class _Waiting:
     attempts: int = 0
 
 
-class Acker:
-    """Acks what was handled. What fails is tried again, then told: deduplication covers the redelivery."""
+class Acks:
+    """Acks what was handled. What fails is tried again, then reported: deduplication covers the redelivery."""
 
     def __init__(self, clock: Clock, failed: Failed) -> None:
         self._monotonic = clock.monotonic

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from postroad.errors import ConfigurationError
 
@@ -31,6 +31,27 @@ class CircuitBreakerConfig:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
             name = "recovery_timeout_seconds"
             raise ConfigurationError(f"{name}: {seconds!r} is not a number of seconds of 0 or more", field=name)
+
+
+class Breaker(Protocol):
+    """What a receiver asks before it receives, and tells what became of messages."""
+
+    @property
+    def state(self) -> BreakerState:
+        """Whether messages pass, none pass, or one passes as a probe."""
+        ...
+
+    def pause(self) -> float:
+        """Return how long until a probe may pass; 0 when messages pass."""
+        ...
+
+    def succeeded(self) -> None:
+        """A message was handled."""
+        ...
+
+    def failed(self) -> None:
+        """A message was not handled, or none could be received."""
+        ...
 
 
 class CircuitBreaker:

@@ -1,4 +1,4 @@
-"""What follows for a message from what became of it."""
+"""When a push is tried again, waits for its provider, or is given up."""
 
 from __future__ import annotations
 
@@ -8,49 +8,17 @@ from datetime import datetime
 from postroad.notifications.platforms import Platform
 from postroad.notifications.push import Attempt
 from postroad.notifications.results import TokenResult
+from postroad.receiving import Ack, Defer, Outcome, Reject, Retry
 
 _LEAST_DELAY, _MOST_DELAY = 1.0, 900.0
 _MOST_RELEASE = 43_200.0
 _STALE_BEFORE_END = 3_600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """It is done."""
-
-    outcome: str
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """It comes again."""
-
-    error: str
-    after: float = 0.0
-    database: bool = False
-    """Whether the database is at fault, which will fail the next one too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bury:
-    """It goes to the dead letters."""
-
-    reason: str
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Defer:
-    """A fresh copy waits, so that no receive is used up."""
-
-    after: float
-
-
-Verdict = Ack | Again | Bury | Defer
+# Where there are no dead letters a rejected message stays in the queue: nothing is deleted unseen.
+_NOT_REJECTED_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How often a message is tried, and how long it rests in between."""
 
     delays: tuple[float, ...]
@@ -74,30 +42,35 @@ class Patience:
         return (now - made_at).total_seconds() > most
 
 
-def judge_push(
-    attempt: Attempt, patience: Patience, *, receive_count: int, made_at: datetime, now: datetime, chance: float
-) -> Verdict:
+def rejected(reason: str, error: str) -> Reject:
+    """Return the outcome of a message that is given up."""
+    return Reject(reason, error, after=_NOT_REJECTED_SECONDS)
+
+
+def decide_push(
+    attempt: Attempt, retries: RetryPolicy, *, receive_count: int, made_at: datetime, now: datetime, chance: float
+) -> Outcome:
     """Decide by what is still open: waiting for a provider, refused for good, or to be tried again."""
     if attempt.untried:
-        return Again("WorkerStopped: the worker stops")
+        return Retry(0.0, "WorkerStopped: the worker stops", label="interrupted")
     waits = list(attempt.waits)
     if any(result.outcome == "auth" for _, result in attempt.failures):
         # Our own key, account or topic is at fault: the push waits for its mending, and no receive is used up.
-        waits.append(patience.pause(1, chance))
+        waits.append(retries.pause(1, chance))
     if waits:
-        if patience.is_stale(made_at, now):
-            return Bury("stale", f"PushStale: waited for its provider too long, {_open(attempt)}")
+        if retries.is_stale(made_at, now):
+            return rejected("stale", f"PushStale: waited for its provider too long, {_open(attempt)}")
         return Defer(min(max(*waits, _LEAST_DELAY), _MOST_DELAY))
     # Not before: where one device is refused for good the others get their push first.
     permanent = [each for each in attempt.failures if each[1].outcome == "permanent"]
     if permanent:
-        return Bury("permanent", _said(permanent, attempt))
+        return rejected("permanent", _said(permanent, attempt))
     if not attempt.failures:
-        return Ack("pushed")
-    if patience.is_last(receive_count):
-        return Bury("retries_exhausted", _said(attempt.failures, attempt))
+        return Ack(label="pushed")
+    if retries.is_last(receive_count):
+        return rejected("retries_exhausted", _said(attempt.failures, attempt))
     asked = max(result.retry_after or 0.0 for _, result in attempt.failures)
-    return Again(_said(attempt.failures, attempt), patience.pause(receive_count, chance, asked))
+    return Retry(retries.pause(receive_count, chance, asked), _said(attempt.failures, attempt))
 
 
 def _said(failures: list[tuple[Platform, TokenResult]], attempt: Attempt) -> str:

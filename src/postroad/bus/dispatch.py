@@ -1,0 +1,148 @@
+"""What a bus decides about a delivery: read it, recognise it, and give it to its handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from postroad.bus.config import SQSEventBusConfig, Unhandled
+from postroad.bus.local import EventBus, InProcessEventBus
+from postroad.bus.memory import Memory
+from postroad.bus.result import EventHandler
+from postroad.bus.telling import Teller
+from postroad.errors import InvalidMessage
+from postroad.errors.root import describe
+from postroad.events import Codec, Envelope
+from postroad.queues import Delivery
+from postroad.receiving import Ack, HandlingContext, Outcome, Reject, Retry, current_work, handling
+from postroad.receiving.envelopes import read_envelope
+from postroad.telemetry import tracing
+
+Wanted = Callable[[Delivery, Envelope], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """What observers of the receiver learn about an outcome: whose event it was, and the event if it was handled."""
+
+    envelope: Envelope
+    event: Any = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Dispatch:
+    """Decides about the deliveries of one bus."""
+
+    codec: Codec
+    config: SQSEventBusConfig
+    local: EventBus
+    memory: Memory
+    wanted: Wanted
+    unhandled: Unhandled
+    max_receives: int | None
+    """After how many attempts an event that nobody handles is rejected; None where there are no dead letters."""
+    attempt: Callable[[Delivery], int]
+    teller: Teller
+
+    def decide(self, delivery: Delivery) -> Outcome:
+        """Run the handlers that have to run, and say what follows."""
+        try:
+            envelope = read_envelope(self.codec, delivery)
+            self.teller.tell("bus_received", envelope, receive_count=delivery.receive_count)
+        except InvalidMessage as error:
+            self.teller.tell("bus_received", message_id=delivery.message_id, receive_count=delivery.receive_count)
+            # An error that names no field is about bytes that are no message at all.
+            return Reject("undecodable" if error.field is None else "invalid", describe(error), label="invalid")
+        event_type = self.codec.registry.find(envelope.event_type)
+        if event_type is None:
+            why = f"UnknownEventType: {envelope.event_type[:200]!r} is not registered"
+            return Reject("unknown_type", why, label="invalid", about=Handled(envelope))
+        if not self.config.allows(event_type) or not self.wanted(delivery, envelope):
+            return self._unhandled(delivery, envelope)
+        if (known := self._known(envelope)) is not None:
+            return known
+        try:
+            event = self.codec.unwrap(envelope)
+        except Exception as error:
+            return Reject("invalid", describe(error), label="invalid", about=Handled(envelope))
+        return self._handle(delivery, envelope, event)
+
+    def _known(self, envelope: Envelope) -> Outcome | None:
+        """Return the outcome for an event that this bus has handled before, on publish or on receipt."""
+        about = Handled(envelope)
+        if self.config.echo != "dispatch" and self.memory.published.seen(envelope.event_id):
+            return Ack(label="echo", about=about) if self.config.echo == "settle" else Retry(label="echo", about=about)
+        if self.config.enable_deduplication and self.memory.handled.seen(envelope.event_id):
+            return Ack(label="duplicate", about=about)
+        return None
+
+    def _handle(self, delivery: Delivery, envelope: Envelope, event: object) -> Outcome:
+        if isinstance(self.local, InProcessEventBus) and not self.local.handlers(type(event)):
+            return self._unhandled(delivery, envelope)
+        if self.config.enable_deduplication and not self.memory.handled.begin(envelope.event_id):
+            about = Handled(envelope)
+            if self.memory.handled.seen(envelope.event_id):
+                return Ack(label="duplicate", about=about)
+            # Acking this copy could lose the event if the other one fails.
+            return Retry(error="another copy is being handled", label="duplicate", about=about)
+        outcome: Outcome | None = None
+        try:
+            context = HandlingContext(envelope=envelope, receive_count=delivery.receive_count, remote=True, event=event)
+            with handling(context):
+                outcome = self._dispatch(delivery, envelope, event)
+        finally:
+            if isinstance(outcome, Ack) and outcome.label is None:
+                self.memory.forget_succeeded(envelope.event_id)
+                self.memory.handled.mark_seen(envelope.event_id)
+            else:
+                self.memory.handled.forget(envelope.event_id)
+        return outcome
+
+    def _dispatch(self, delivery: Delivery, envelope: Envelope, event: object) -> Outcome:
+        if not isinstance(self.local, InProcessEventBus):
+            result = self.local.publish(event)
+            if not result.handlers_invoked and result.ok:
+                return self._unhandled(delivery, envelope)
+            return _decided(envelope, event, [failure.error for failure in result.errors])
+        succeeded: list[EventHandler] = []
+        errors = []
+        for handler in self.memory.remaining(envelope.event_id, self.local.handlers(type(event))):
+            if (work := current_work()) is not None and work.is_over:
+                self.memory.note_succeeded(envelope.event_id, succeeded)
+                return Retry(0.0, label="interrupted", about=Handled(envelope))
+            error = self._call(self.local, handler, event, envelope)
+            if error is None:
+                succeeded.append(handler)
+            else:
+                errors.append(error)
+        if errors:
+            self.memory.note_succeeded(envelope.event_id, succeeded)
+        return _decided(envelope, event, errors)
+
+    def _call(
+        self, local: InProcessEventBus, handler: EventHandler, event: object, envelope: Envelope
+    ) -> Exception | None:
+        try:
+            with tracing.handling_by(handler, envelope.traceparent):
+                if (found := handler(event)) is not None:
+                    local.finish(found)
+        except Exception as error:
+            return error
+        return None
+
+    def _unhandled(self, delivery: Delivery, envelope: Envelope) -> Outcome:
+        about = Handled(envelope)
+        if self.unhandled == "ack":
+            return Ack(label="unhandled", about=about)
+        why = f"nobody here handles {envelope.event_type}"
+        tried = self.max_receives is not None and self.attempt(delivery) >= self.max_receives
+        if tried or self.unhandled == "dead_letter":
+            return Reject("unhandled", why, label="unhandled", about=about)
+        return Retry(error=why, label="unhandled", about=about)
+
+
+def _decided(envelope: Envelope, event: object, errors: list[Exception]) -> Outcome:
+    if errors:
+        return Retry(error=describe(errors[0]), about=Handled(envelope))
+    return Ack(about=Handled(envelope, event))

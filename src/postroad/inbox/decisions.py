@@ -1,0 +1,95 @@
+"""What a consumer decides about a delivery: read it, choose it, and make its effect once."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import time
+from collections.abc import Coroutine, Generator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from postroad.errors import ConfigurationError, InvalidMessage, StorageFull, TransportError, UnknownEventType
+from postroad.errors.root import describe
+from postroad.events import DomainEvent, codec
+from postroad.inbox.applying import DEAD, IGNORED, Application, Handler
+from postroad.inbox.choosing import Choice
+from postroad.inbox.telling import Teller
+from postroad.inbox.timing import TOO_SHORT, Timing
+from postroad.queues import Delivery
+from postroad.receiving import Ack, Defer, HandlingContext, Outcome, Reject, Retry, current_context, handling
+from postroad.receiving.envelopes import read_envelope
+from postroad.telemetry import tracing
+
+_THE_DATABASE = (TransportError, ConfigurationError, StorageFull)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A handler whose time is taken, in a span of its own."""
+
+    handler: Handler
+    timing: Timing
+    teller: Teller
+
+    def __call__(self, event: object, given: object) -> None:
+        started = time.perf_counter()
+        context = current_context()
+        try:
+            with tracing.handling_by(self.handler, None if context is None else context.envelope.traceparent):
+                _refuse_unstarted(self.handler(event, given))
+        finally:
+            self._took(time.perf_counter() - started)
+
+    def _took(self, seconds: float) -> None:
+        self.teller.took(seconds)
+        if self.timing.add(seconds):
+            self.teller.visibility_too_short(self.timing.advice[TOO_SHORT])
+
+
+@dataclass(slots=True, kw_only=True)
+class Decisions:
+    """Decides about the deliveries of one consumer."""
+
+    choice: Choice
+    application: Application
+    teller: Teller
+    database_failed: bool = False
+    """Whether the database was at fault since this was last set to False."""
+
+    def decide(self, delivery: Delivery) -> Outcome:
+        """Make the event's effect where it has to be made, and return what follows."""
+        try:
+            envelope = read_envelope(codec, delivery)
+            event = DomainEvent.from_envelope(envelope)
+            if event.type not in self.choice:
+                return Ack(label=IGNORED, about=event)
+            passed = codec.unwrap(envelope) if event.type in self.choice.classes else event
+        except (InvalidMessage, UnknownEventType) as error:
+            return Reject("malformed", describe(error), label=DEAD)
+        context = HandlingContext(envelope=envelope, receive_count=delivery.receive_count, remote=True, event=passed)
+        try:
+            with self.teller.handling(event), handling(context):
+                outcome = self.application.apply(event, passed, fingerprint_of(event))
+        except Exception as error:
+            self.database_failed |= isinstance(error, _THE_DATABASE)
+            outcome = Retry(error=describe(error))
+        return outcome if isinstance(outcome, Defer) else replace(outcome, about=event)
+
+
+def _refuse_unstarted(returned: object) -> None:
+    """Nobody awaits or iterates what a handler returns: its work was not done."""
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        if isinstance(returned, Coroutine | Generator):
+            returned.close()
+        raise TypeError(f"handler: returned a {type(returned).__name__}; give a plain function that does its work")
+
+
+def fingerprint_of(event: DomainEvent) -> str:
+    """The same for two copies of an event, and another for another content.
+
+    The time is left out: of an event that was recorded without one, each copy has its own.
+    """
+    content = msgspec.json.encode((event.type, event.tenant_id, event.key, event.payload))
+    return hashlib.sha256(content).hexdigest()[:32]

@@ -1,0 +1,38 @@
+"""Receiving: one receiver polls a queue, keeps leases, and acks, retries, rejects or defers each message."""
+
+from postroad.receiving.breaker import Breaker, BreakerState, CircuitBreaker, CircuitBreakerConfig
+from postroad.receiving.context import HandlingContext, context_of, current_context, handling
+from postroad.receiving.dead_letters import NO_DEAD_LETTERS, DeadLetters, GivenDeadLetters, OwnDeadLetters
+from postroad.receiving.housekeeping import Chore
+from postroad.receiving.outcomes import Ack, Decide, DecideTogether, Defer, Outcome, Reject, Retry
+from postroad.receiving.polling import Hooks
+from postroad.receiving.receiver import Receiver
+from postroad.receiving.settlement import Counts
+from postroad.receiving.work import current_work
+
+__all__ = [
+    "NO_DEAD_LETTERS",
+    "Ack",
+    "Breaker",
+    "BreakerState",
+    "Chore",
+    "CircuitBreaker",
+    "CircuitBreakerConfig",
+    "Counts",
+    "DeadLetters",
+    "Decide",
+    "DecideTogether",
+    "Defer",
+    "GivenDeadLetters",
+    "HandlingContext",
+    "Hooks",
+    "Outcome",
+    "OwnDeadLetters",
+    "Receiver",
+    "Reject",
+    "Retry",
+    "context_of",
+    "current_context",
+    "current_work",
+    "handling",
+]

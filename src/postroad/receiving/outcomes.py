@@ -1,0 +1,78 @@
+"""What a receiver does with a message: four outcomes, one of which `decide` returns for each delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+
+from postroad.queues import Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Delete the message: it is done.
+
+    Args:
+        label: What counters and log lines call it, such as `duplicate`; without one it was handled.
+        about: Passed on to whoever observes the receiver.
+    """
+
+    _: KW_ONLY
+    label: str | None = None
+    about: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Let the message come again. After `max_receives` attempts it is rejected instead.
+
+    Args:
+        after: Seconds until it comes again; by default what `retry_delays` says for this attempt.
+        error: Why it failed, for the log and the dead letter.
+        label: What counters and log lines call it. A retry with a label is not a failure, and is never rejected.
+        about: Passed on to whoever observes the receiver.
+    """
+
+    after: float | None = None
+    error: str | None = None
+    _: KW_ONLY
+    label: str | None = None
+    about: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Move the message to the dead letters now. Where there are none, it comes again like a `Retry`.
+
+    Args:
+        reason: A short word for the dead letter, such as `invalid`.
+        error: What exactly was wrong.
+        after: Seconds until it comes again where there are no dead letters; by default as for a `Retry`.
+        label: What counters and log lines call it; without one the handler failed.
+        about: Passed on to whoever observes the receiver.
+    """
+
+    reason: str
+    error: str | None = None
+    _: KW_ONLY
+    after: float | None = None
+    label: str | None = None
+    about: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Defer:
+    """Let the message come again after so many seconds without counting this receive as an attempt.
+
+    Args:
+        after: Seconds until it comes again.
+    """
+
+    after: float
+
+
+Outcome = Ack | Retry | Reject | Defer
+Decide = Callable[[Delivery], "Outcome | Awaitable[Outcome]"]
+"""Decides about one delivery."""
+DecideTogether = Callable[[Sequence[Delivery]], "Sequence[Outcome] | Awaitable[Sequence[Outcome]]"]
+"""Decides about several deliveries at once: one outcome for each, in the same order."""
