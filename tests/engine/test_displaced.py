@@ -6,11 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend, OutgoingMessage, QueueSpec
@@ -169,3 +171,35 @@ def test_a_file_that_is_replaced_while_the_process_forks_is_not_taken_for_the_ol
     with pytest.raises(StorageDamaged):
         engine.write(lambda tx: None)
     engine.close()
+
+
+def test_a_log_that_is_removed_right_after_another_change_beside_it_is_missed(backend: Backend, path: Path) -> None:
+    queue = backend.queue("jobs")
+    (path.parent / "other").touch()
+    queue.send([OutgoingMessage("looked at")])
+
+    Path(f"{path}-wal").unlink()
+
+    with pytest.raises(StorageDamaged, match="was removed or replaced"):
+        queue.send([OutgoingMessage("lost")])
+
+
+def test_files_are_looked_at_only_when_their_directory_changes(
+    backend: Backend, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = backend.queue("jobs")
+    looks: list[str] = []
+    look = os.stat
+    eventually(lambda: time.time_ns() - path.parent.stat().st_mtime_ns > 30_000_000)
+    queue.send([OutgoingMessage("looked at")])
+
+    def counted(place: object, *args: object, **options: object) -> os.stat_result:
+        looks.append(str(place))
+        return look(place, *args, **options)  # type: ignore[arg-type]  # passed on as it came
+
+    monkeypatch.setattr("postroad.connections.disk.os.stat", counted)
+    for _ in range(20):
+        queue.send([OutgoingMessage("quick")])
+
+    assert looks.count(f"{path}-wal") == 0
+    assert looks.count(str(path.parent)) == 20

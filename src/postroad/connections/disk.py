@@ -9,10 +9,14 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from postroad.errors import OutcomeUnknown, PostroadError, StorageDamaged, Unavailable
+
+# What changed in the directory this soon before a look may have changed once more without moving its time.
+_COARSE_NS = 20_000_000
 
 
 class Disk:
@@ -25,6 +29,9 @@ class Disk:
         self._displaced: str | None = None
         self._file: tuple[int, int] | None = None
         self._places: tuple[tuple[str, tuple[int, int] | None], ...] = ()
+        self._directory = str(path.parent)
+        self._unchanged: tuple[int, int, int] | None = None
+        """The directory as it was when the files were last found in place; None when they must be looked at."""
 
     def open(self) -> None:
         """Take the log of the file, which SQLite has open."""
@@ -39,24 +46,32 @@ class Disk:
             (str(self._path), self._file),
             (memory, _identity(memory)),
         )
+        self._unchanged = None
 
     def expect_same_file(self) -> None:
         """Raise `StorageDamaged` when another file stands at the path than the last time it was open."""
         if self._file is not None:
-            self._places = ((str(self._path), self._file),)
+            self._places, self._unchanged = ((str(self._path), self._file),), None
             self.expect_in_place()
 
     def expect_in_place(self) -> None:
         """Raise `StorageDamaged` when file, log or shared memory are no longer those at the path, now and ever after.
 
-        SQLite itself goes on writing into a log that was removed, and nobody would ever find what is in it.
+        SQLite itself goes on writing into a log that was removed, and nobody would ever find what is in it. Nothing is
+        removed or replaced without a change of the directory, so its time tells; to look at the log after each sync
+        would make Linux note a new time at each write, which doubles the cost of a commit.
         """
         if self._displaced is None:
+            directory = _directory_state(self._directory)
+            if directory is not None and directory == self._unchanged:
+                return
             for place, identity in self._places:
                 if _identity(place) != identity:
                     self._displaced = place
                     break
             else:
+                is_old = directory is not None and time.time_ns() - directory[2] > _COARSE_NS
+                self._unchanged = directory if is_old else None
                 return
         raise StorageDamaged(
             f"{self._displaced}: was removed or replaced while this program had it open",
@@ -97,16 +112,24 @@ class Disk:
         with suppress(PostroadError):
             self.sync()
         log, self._log = self._log, None
-        self._places = ()
+        self._places, self._unchanged = (), None
         if log is not None:
             os.close(log)
+
+
+def _directory_state(directory: str) -> tuple[int, int, int] | None:
+    """Device, inode and time of the last change of what a directory holds; None when it cannot be looked at."""
+    try:
+        found = os.stat(directory)  # noqa: PTH116 - once for each sync: a Path would cost as much again
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _identity(place: str) -> tuple[int, int] | None:
     """Device and inode of what stands at the place; None when nothing does."""
     try:
-        # Once for each sync: a Path would cost as much again.
-        found = os.stat(place)  # noqa: PTH116
+        found = os.stat(place)  # noqa: PTH116 - a Path would cost as much again
     except OSError:
         return None
     return found.st_dev, found.st_ino
