@@ -60,7 +60,7 @@ def _ours(_: Path, load: Load) -> Iterator[Opened]:
 @contextmanager
 def _bare(_: Path, load: Load) -> Iterator[Opened]:
     encoder, decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Bare)
-    same = Bare(**asdict(ENVELOPE))
+    same = Bare(**{name: value for name, value in asdict(ENVELOPE).items() if name != "keys"})
     yield Opened(lambda: _rate(lambda: decoder.decode(encoder.encode(same)), same, load.messages))
 
 

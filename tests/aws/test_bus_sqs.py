@@ -12,10 +12,10 @@ import pytest
 from tests.aws.endpoint import Answer, Endpoint, all_sent, error
 from tests.aws.test_sqs_least_client import ThreeMethods
 from tests.bus.vocabulary import QUICK, Anything, Placed, Stepped
+from tests.memory import memory_blobs
 from tests.waiting import eventually
 
 from postroad import QueueSpec
-from postroad.blobs.memory import MemoryBlobs
 from postroad.bus import (
     CircuitBreakerConfig,
     PublishFailed,
@@ -167,7 +167,7 @@ def test_wrapped_bodies_are_understood(queue: SQSQueue, aws: AwsConnection, wrap
 def test_a_large_event_travels_by_reference(queue: SQSQueue, aws: AwsConnection) -> None:
     event = Anything("x" * 2_000_000)
     seen: list[object] = []
-    blobs = MemoryBlobs()
+    blobs = memory_blobs()
     with SQSEventBus(queue_url=queue.url, client=aws.sqs, config=WAITING, blobs=blobs) as sender:
         sent = sender.publish(event)
     with SQSEventBus(queue_url=queue.url, client=aws.sqs, config=WAITING, blobs=blobs) as receiver:
@@ -407,7 +407,7 @@ def test_with_a_silent_network_the_budget_holds_too(scripted: Endpoint, monkeypa
 def test_with_overflow_fail_a_large_event_is_refused_whatever_blobs_there_are() -> None:
     client = ThreeMethods()
     config = replace(QUICK, overflow="fail")
-    bus = SQSEventBus(queue_url="http://fake/1/orders", client=client, config=config, blobs=MemoryBlobs())
+    bus = SQSEventBus(queue_url="http://fake/1/orders", client=client, config=config, blobs=memory_blobs())
 
     result = bus.publish(Anything("x" * 2_000_000))
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from botocore.stub import Stubber
+from tests.memory import memory_items
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.connections.aws import AwsConnection
 from postroad.errors import HeldBack, StreamNotFound, Unavailable
-from postroad.items.memory import MemoryItems
 from postroad.streams import TRIM_HORIZON, Record
 from postroad.streams.kinesis import KinesisStream
 
@@ -36,7 +36,7 @@ def stub(connection: AwsConnection) -> Iterator[Stubber]:
 
 @pytest.fixture
 def stream(connection: AwsConnection) -> KinesisStream:
-    return KinesisStream(connection, MemoryItems(), SYSTEM_CLOCK, "orders")
+    return KinesisStream(connection, memory_items(), SYSTEM_CLOCK, "orders")
 
 
 def expect_put(stub: Stubber, *datas: bytes, failed: dict[str, str] | None = None) -> None:

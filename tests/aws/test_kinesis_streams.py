@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.memory import memory_items
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.connections.aws import AwsConnection
-from postroad.items.memory import MemoryItems
 from postroad.streams import Stream
 from postroad.streams.kinesis import KinesisStreams
 from postroad.testing.streams import StreamConformance, StreamGround
@@ -25,7 +25,7 @@ class TestStreamsOnMinistack(StreamConformance):
 
     @pytest.fixture
     def ground(self, aws: AwsConnection, unique: Callable[[str], str]) -> StreamGround:
-        streams = KinesisStreams(aws, MemoryItems(), SYSTEM_CLOCK)
+        streams = KinesisStreams(aws, memory_items(), SYSTEM_CLOCK)
         suffix = unique("")
 
         def open_stream(name: str, *, shards: int = 4, retention: float = 86_400) -> Stream:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.memory import memory_blobs
 
-from postroad.blobs.memory import MemoryBlobs
 from postroad.testing.blobs import BlobsConformance, BlobsGround
 from postroad.testing.clock import FakeClock
 
@@ -11,4 +11,4 @@ class TestMemoryBlobs(BlobsConformance):
     @pytest.fixture
     def ground(self) -> BlobsGround:
         clock = FakeClock()
-        return BlobsGround(blobs=MemoryBlobs(clock), advance=clock.advance)
+        return BlobsGround(blobs=memory_blobs(clock), advance=clock.advance)

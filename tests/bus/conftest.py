@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.bus.vocabulary import QUICK
+from tests.memory import memory_queues
 
 import postroad
 from postroad import Backend, Clock, Queue, QueueSpec, SendResult
@@ -15,7 +16,7 @@ from postroad.bus.inlets import GivenQueue
 from postroad.bus.lane import Send
 from postroad.bus.remote import Outlet
 from postroad.clock import SYSTEM_CLOCK
-from postroad.queues.memory import MemoryQueues
+from postroad.queues.sqlite import SQLiteQueues
 from postroad.receiving import OwnDeadLetters
 from postroad.testing import FakeClock
 
@@ -46,19 +47,19 @@ def slow_backend(url: str, clock: FakeClock) -> Iterator[Backend]:
 
 
 @pytest.fixture
-def queues(clock: FakeClock) -> MemoryQueues:
-    return MemoryQueues(clock)
+def queues(clock: FakeClock) -> SQLiteQueues:
+    return memory_queues(clock)
 
 
 @pytest.fixture
-def queue(queues: MemoryQueues) -> Queue:
+def queue(queues: SQLiteQueues) -> Queue:
     """A standard queue with dead letters, in the time of the test."""
     queues.create_queue(QueueSpec("work-dead"))
     return queues.create_queue(QueueSpec("work", dead_letter="work-dead", max_receives=100))
 
 
 @pytest.fixture
-def fifo_queue(queues: MemoryQueues) -> Queue:
+def fifo_queue(queues: SQLiteQueues) -> Queue:
     queues.create_queue(QueueSpec("work-dead.fifo", fifo=True))
     return queues.create_queue(QueueSpec("work.fifo", fifo=True, dead_letter="work-dead.fifo", max_receives=100))
 

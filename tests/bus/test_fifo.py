@@ -14,7 +14,7 @@ from tests.waiting import eventually
 from postroad import OutgoingMessage, Queue, SendResult, codec
 from postroad.bus import NotSent, OutOfOrder, PublishFailed
 from postroad.errors import HeldBack, Unavailable
-from postroad.queues.memory import MemoryQueues
+from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing import FakeClock
 
 BY_SESSION = replace(QUICK, message_group_id="${session_id}", local_dispatch=False, max_receives=10)
@@ -73,7 +73,7 @@ def test_the_rest_is_released_last_to_first_in_one_call(make_bus: MakeBus, fifo_
 
 
 def test_waiting_behind_a_failing_one_costs_no_attempt(
-    make_bus: MakeBus, fifo_queue: Queue, queues: MemoryQueues
+    make_bus: MakeBus, fifo_queue: Queue, queues: SQLiteQueues
 ) -> None:
     calls: list[int] = []
 

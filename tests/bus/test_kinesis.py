@@ -15,11 +15,11 @@ from typing import Any, cast
 import pytest
 from tests.bus.proxies import Failing
 from tests.bus.vocabulary import QUICK, Placed, Shipped
+from tests.memory import memory_blobs
 from tests.waiting import eventually
 
 import postroad
 from postroad import Backend, Queue, QueueSpec, Record, Stream, codec, errors
-from postroad.blobs.memory import MemoryBlobs
 from postroad.bus import BusConfig, KinesisEventBus, current_context
 from postroad.testing import FakeClock
 
@@ -346,7 +346,7 @@ def test_a_large_event_travels_by_reference(narrow: Stream, make: MakeBus, clock
     class Large:
         text: str
 
-    blobs = MemoryBlobs(clock)
+    blobs = memory_blobs(clock)
     publisher, receiver = make(narrow, blobs=blobs), make(narrow, blobs=blobs, consumer="workers")
     seen: list[Any] = []
     receiver.subscribe(Large, seen.append)

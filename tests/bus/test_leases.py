@@ -18,7 +18,7 @@ from postroad import Delivery, Queue, codec
 from postroad.errors import StaleReceipt, Unavailable
 from postroad.queues import AckResult
 from postroad.queues.markers import read_dead
-from postroad.queues.memory import MemoryQueues
+from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing import FakeClock
 
 LOST = StaleReceipt("another has it")
@@ -169,7 +169,7 @@ def test_a_release_that_fails_in_a_strange_way_leaves_the_message_to_its_visibil
 
 
 def test_a_handler_that_exits_every_time_ends_in_the_dead_letters(
-    make_bus: MakeBus, queue: Queue, queues: MemoryQueues
+    make_bus: MakeBus, queue: Queue, queues: SQLiteQueues
 ) -> None:
     def exits(_: object) -> None:
         raise SystemExit(3)

@@ -20,7 +20,7 @@ from postroad.bus.inlets import GivenQueue
 from postroad.bus.remote import Outlet
 from postroad.errors import Unavailable
 from postroad.queues.markers import read_dead
-from postroad.queues.memory import MemoryQueues
+from postroad.queues.sqlite import SQLiteQueues
 from postroad.receiving import GivenDeadLetters
 from postroad.testing import FakeClock
 
@@ -59,7 +59,7 @@ POISON = [
 
 @pytest.mark.parametrize(("body", "reason"), POISON, ids=[f"{reason}-{body[:20]}" for body, reason in POISON])
 def test_poison_goes_to_the_dead_letters_and_the_next_message_is_handled(
-    make_bus: MakeBus, queue: Queue, queues: MemoryQueues, body: str, reason: str
+    make_bus: MakeBus, queue: Queue, queues: SQLiteQueues, body: str, reason: str
 ) -> None:
     seen: list[object] = []
     bus = make_bus(queue)
@@ -81,7 +81,7 @@ def test_poison_goes_to_the_dead_letters_and_the_next_message_is_handled(
     assert set(sys.modules) == modules
 
 
-def test_a_body_that_is_no_text_at_all_is_undecodable(make_bus: MakeBus, queue: Queue, queues: MemoryQueues) -> None:
+def test_a_body_that_is_no_text_at_all_is_undecodable(make_bus: MakeBus, queue: Queue, queues: SQLiteQueues) -> None:
     class Garbling(Around):
         def receive(self, **options: Any) -> list[Delivery]:
             return [msgspec.structs.replace(found, body=b"\xff\xfe{") for found in self.queue.receive(**options)]
@@ -104,7 +104,7 @@ def test_an_extra_field_is_ignored(make_bus: MakeBus, queue: Queue) -> None:
     assert bus.receive_once() == [Placed(2)]
 
 
-def test_a_missing_field_names_itself_in_the_dead_letter(make_bus: MakeBus, queue: Queue, queues: MemoryQueues) -> None:
+def test_a_missing_field_names_itself_in_the_dead_letter(make_bus: MakeBus, queue: Queue, queues: SQLiteQueues) -> None:
     bus = make_bus(queue)
     queue.send([OutgoingMessage(envelope(event_type="tests.bus.vocabulary:Stepped", payload={}))])
 
@@ -135,7 +135,7 @@ def bus_with_letters(queue: Queue, letters: Any, clock: FakeClock) -> RemoteEven
     )
 
 
-def test_a_given_dead_letter_queue_gets_the_body_byte_for_byte(queues: MemoryQueues, clock: FakeClock) -> None:
+def test_a_given_dead_letter_queue_gets_the_body_byte_for_byte(queues: SQLiteQueues, clock: FakeClock) -> None:
     queue, letters = queues.create_queue(QueueSpec("plain")), queues.create_queue(QueueSpec("letters"))
     with bus_with_letters(queue, letters, clock) as bus:
         queue.send([OutgoingMessage(' {"odd":  1}', {"EventType": "odd"})])
@@ -172,7 +172,7 @@ class Broken:
 
 @pytest.mark.parametrize("raises", [True, False])
 def test_when_the_dead_letters_take_nothing_the_original_stays(
-    queues: MemoryQueues, clock: FakeClock, raises: bool
+    queues: SQLiteQueues, clock: FakeClock, raises: bool
 ) -> None:
     queue = queues.create_queue(QueueSpec("plain"))
     with bus_with_letters(queue, Broken(raises=raises), clock) as bus:

@@ -17,7 +17,7 @@ from postroad.bus.inlets import GivenQueue
 from postroad.bus.remote import Outlet
 from postroad.errors import TransportError
 from postroad.queues.markers import read_dead
-from postroad.queues.memory import MemoryQueues
+from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing import FakeClock
 
 REMOTE = replace(QUICK, local_dispatch=False)
@@ -127,7 +127,7 @@ def test_an_own_event_is_handled_on_receipt_when_local_dispatch_is_off(make_bus:
 
 
 def test_an_event_that_nobody_handles_is_released_and_finally_a_dead_letter(
-    make_bus: MakeBus, queue: Queue, queues: MemoryQueues
+    make_bus: MakeBus, queue: Queue, queues: SQLiteQueues
 ) -> None:
     bus = make_bus(queue)
     bus.publish(Placed())
@@ -146,7 +146,7 @@ def test_an_event_that_nobody_handles_is_released_and_finally_a_dead_letter(
 
 @pytest.mark.parametrize(("unhandled", "left", "dead"), [("ack", 0, 0), ("dead_letter", 0, 1), ("release", 1, 0)])
 def test_what_nobody_handles_is_acked_released_or_buried(
-    make_bus: MakeBus, queue: Queue, queues: MemoryQueues, unhandled: Any, left: int, dead: int
+    make_bus: MakeBus, queue: Queue, queues: SQLiteQueues, unhandled: Any, left: int, dead: int
 ) -> None:
     bus = make_bus(queue, replace(QUICK, unhandled=unhandled))
     bus.publish(Placed())
@@ -198,7 +198,7 @@ def test_a_failed_delivery_waits_for_its_delay(make_bus: MakeBus, queue: Queue, 
 
 
 def test_a_delivery_that_fails_too_often_is_a_dead_letter_with_its_reason(
-    make_bus: MakeBus, queue: Queue, queues: MemoryQueues
+    make_bus: MakeBus, queue: Queue, queues: SQLiteQueues
 ) -> None:
     handler = Failing()
     make_bus(queue).publish(Placed())
@@ -303,7 +303,7 @@ def test_the_memory_of_handled_events_is_bounded(make_bus: MakeBus, queue: Queue
 
 
 def test_receive_once_raises_what_keeps_it_from_receiving(
-    make_bus: MakeBus, queue: Queue, queues: MemoryQueues
+    make_bus: MakeBus, queue: Queue, queues: SQLiteQueues
 ) -> None:
     bus = make_bus(queue)
     queues.delete_queue("work")

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.memory import memory_store
 
-from postroad.items.memory import MemoryItems
 from postroad.testing.items import ItemsConformance, ItemsGround
 
 
 class TestMemoryItems(ItemsConformance):
     @pytest.fixture
     def ground(self) -> ItemsGround:
-        return ItemsGround(items=MemoryItems())
+        store = memory_store()
+        return ItemsGround(items=store.items, transaction=store.transaction)

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.memory import memory_blobs
 
 from postroad.blobs import BlobRef
-from postroad.blobs.memory import MemoryBlobs
 from postroad.errors import ConfigurationError, EventTooLarge, OutcomeUnknown, Unavailable
 from postroad.journal import EventBridgeSender, JournalEvent
 from postroad.journal.details import event_of_detail
@@ -125,7 +125,7 @@ def test_a_call_that_fails_is_reported_for_its_entries() -> None:
 
 
 def test_what_is_large_travels_as_a_blob_that_the_receiver_accepts() -> None:
-    bus, blobs = Bus(), MemoryBlobs()
+    bus, blobs = Bus(), memory_blobs()
 
     EventBridgeSender(bus, event_bus_name="b", blobs=blobs).append([pending("req-1", input={"text": "x" * 210_000})])
 

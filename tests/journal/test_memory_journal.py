@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.memory import memory_blobs, memory_records
 
-from postroad.blobs.memory import MemoryBlobs
-from postroad.journal.memory import MemoryRecords
 from postroad.journal.overflow import Overflow
 from postroad.journal.stored import StoredJournal
 from postroad.testing.journal import JournalConformance, JournalGround
@@ -14,5 +13,5 @@ from postroad.testing.journal import JournalConformance, JournalGround
 class TestMemoryJournal(JournalConformance):
     @pytest.fixture
     def ground(self) -> JournalGround:
-        blobs = MemoryBlobs()
-        return JournalGround(journal=StoredJournal(MemoryRecords(), Overflow(blobs)), blobs=blobs)
+        blobs = memory_blobs()
+        return JournalGround(journal=StoredJournal(memory_records(), Overflow(blobs)), blobs=blobs)

@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.memory import memory_blobs, memory_records
 
-from postroad.blobs.memory import MemoryBlobs
 from postroad.errors import EventTooLarge, InvalidEvent, OverflowMismatch
 from postroad.journal import JournalEvent
-from postroad.journal.memory import MemoryRecords
 from postroad.journal.overflow import Overflow, blob_key
 from postroad.journal.records import Entry
 from postroad.journal.stored import StoredJournal
@@ -24,7 +23,7 @@ class Ground:
     """A journal in memory, its rows and its blobs."""
 
     def __init__(self) -> None:
-        self.records, self.blobs = MemoryRecords(), MemoryBlobs()
+        self.records, self.blobs = memory_records(), memory_blobs()
         self.overflow = Overflow(self.blobs)
         self.journal = StoredJournal(self.records, self.overflow)
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.memory import memory_records
 
 from postroad.connections.engine import Engine
 from postroad.journal import Journal, JournalEvent
-from postroad.journal.memory import MemoryRecords
 from postroad.journal.overflow import Overflow
 from postroad.journal.sqlite import SQLiteRecords
 from postroad.journal.stored import StoredJournal
@@ -37,7 +37,7 @@ times = st.one_of(st.none(), st.integers(T0 - 1, T0 + 6))
 @contextmanager
 def journals(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Journal]:
     if kind == "memory":
-        yield StoredJournal(MemoryRecords(), Overflow(None))
+        yield StoredJournal(memory_records(), Overflow(None))
         return
     engine = Engine(tmp_path_factory.mktemp("pages") / "postroad.db")
     try:

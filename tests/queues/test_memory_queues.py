@@ -4,9 +4,9 @@ import threading
 import time
 
 import pytest
+from tests.memory import memory_queues
 
 from postroad.queues import OutgoingMessage, QueueSpec
-from postroad.queues.memory import MemoryQueues
 from postroad.testing.clock import FakeClock
 from postroad.testing.queues import QueueConformance, QueueGround
 
@@ -15,12 +15,12 @@ class TestMemoryQueue(QueueConformance):
     @pytest.fixture
     def ground(self) -> QueueGround:
         clock = FakeClock()
-        return QueueGround(queues=MemoryQueues(clock), clock=clock)
+        return QueueGround(queues=memory_queues(clock), clock=clock)
 
 
 def test_a_waiting_receiver_notices_that_the_clock_was_moved() -> None:
     clock = FakeClock()
-    queue = MemoryQueues(clock).create_queue(QueueSpec("jobs", visibility=60))
+    queue = memory_queues(clock).create_queue(QueueSpec("jobs", visibility=60))
     queue.send([OutgoingMessage(body="one")])
     queue.receive()
     mover = threading.Timer(0.1, clock.advance, [61])
@@ -35,7 +35,7 @@ def test_a_waiting_receiver_notices_that_the_clock_was_moved() -> None:
 
 
 def test_changing_a_received_message_does_not_change_the_queue() -> None:
-    queue = MemoryQueues(FakeClock()).create_queue(QueueSpec("jobs"))
+    queue = memory_queues(FakeClock()).create_queue(QueueSpec("jobs"))
     queue.send([OutgoingMessage(body="one", attributes={"k": "v"})])
 
     attributes = queue.receive(visibility=0)[0].attributes
@@ -47,7 +47,7 @@ def test_changing_a_received_message_does_not_change_the_queue() -> None:
 
 def test_abandoned_queues_are_counted() -> None:
     clock = FakeClock()
-    store = MemoryQueues(clock)
+    store = memory_queues(clock)
     store.create_queue(QueueSpec("jobs", auto_delete_after=10))
 
     clock.advance(11)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.memory import memory_queues
 
 from postroad.connections.engine import Engine
-from postroad.queues.memory import MemoryQueues
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.queues.stores import QueueStore
 from postroad.testing.clock import FakeClock
@@ -18,7 +18,7 @@ from postroad.testing.queue_machine import queue_machine
 
 @contextmanager
 def memory(clock: FakeClock) -> Iterator[QueueStore]:
-    yield MemoryQueues(clock)
+    yield memory_queues(clock)
 
 
 @contextmanager

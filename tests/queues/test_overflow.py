@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.memory import memory_blobs, memory_queues
 
 from postroad.blobs import BlobRef
-from postroad.blobs.memory import MemoryBlobs
+from postroad.blobs.directory import DirectoryBlobs
 from postroad.errors import (
     BlobNotFound,
     InvalidMessage,
@@ -23,7 +24,6 @@ from postroad.errors import (
 )
 from postroad.queues import Move, OutgoingMessage, Queue, QueueSpec, SendResult
 from postroad.queues.markers import read_dead
-from postroad.queues.memory import MemoryQueue, MemoryQueues
 from postroad.queues.overflow import OverflowingQueue
 from postroad.queues.references import KEEP_FOR, Pruning
 from postroad.testing.clock import FakeClock
@@ -38,9 +38,9 @@ class OverflowingQueues:
     """Memory queues, each inside an overflowing one."""
 
     def __init__(self, clock: FakeClock) -> None:
-        self._queues = MemoryQueues(clock)
+        self._queues = memory_queues(clock)
         self._clock = clock
-        self._blobs = MemoryBlobs(clock)
+        self._blobs = memory_blobs(clock)
         self.delete_queue = self._queues.delete_queue
         self.queue_spec = self._queues.queue_spec
         self.queues = self._queues.queues
@@ -74,9 +74,9 @@ class TestOverflowingQueue(QueueConformance):
 @dataclass
 class Ground:
     clock: FakeClock
-    blobs: MemoryBlobs
-    inner: MemoryQueue
-    dead: MemoryQueue
+    blobs: DirectoryBlobs
+    inner: Queue
+    dead: Queue
     queue: OverflowingQueue
 
     def stored(self) -> int:
@@ -92,7 +92,7 @@ class Ground:
 
 def _ground(*, fifo: bool = False, dead_letter: bool = True, **settings: Any) -> Ground:
     clock, end = FakeClock(NOW), ".fifo" if fifo else ""
-    queues, blobs = MemoryQueues(clock), MemoryBlobs(clock)
+    queues, blobs = memory_queues(clock), memory_blobs(clock)
     dead = queues.create_queue(QueueSpec(f"dead{end}", fifo=fifo))
     spec = QueueSpec(
         f"jobs{end}", fifo=fifo, max_message_bytes=1_024, dead_letter=dead.name if dead_letter else None, **settings
@@ -257,14 +257,14 @@ def test_a_lost_blob_without_dead_letters_comes_back_ever_slower() -> None:
     assert message.receive_count == 10
 
 
-class _AwayBlobs(MemoryBlobs):
+class _AwayBlobs(DirectoryBlobs):
     def get(self, ref: BlobRef) -> bytes:
         raise Unavailable("the store of blobs does not answer")
 
 
 def test_a_store_of_blobs_that_does_not_answer_costs_one_receive_and_a_pause(ground: Ground) -> None:
     ground.queue.send([OutgoingMessage(LARGE)])
-    away = OverflowingQueue(ground.inner, _AwayBlobs(ground.clock), clock=ground.clock)
+    away = OverflowingQueue(ground.inner, _AwayBlobs(ground.blobs.path, ground.clock), clock=ground.clock)
 
     assert [away.receive() for _ in range(4)] == [[], [], [], []]
     ground.clock.advance(31)
@@ -289,7 +289,7 @@ def test_on_fifo_a_lost_blob_does_not_take_the_messages_behind_it_along(ordered:
 def test_on_fifo_nothing_overtakes_a_message_whose_store_of_blobs_does_not_answer(ordered: Ground) -> None:
     ordered.queue.send([OutgoingMessage(body, group="g") for body in (LARGE, "second")])
     ordered.queue.send([OutgoingMessage("free", group="h")])
-    away = OverflowingQueue(ordered.inner, _AwayBlobs(ordered.clock), clock=ordered.clock)
+    away = OverflowingQueue(ordered.inner, _AwayBlobs(ordered.blobs.path, ordered.clock), clock=ordered.clock)
 
     first = away.receive()
     ordered.clock.advance(31)
@@ -357,18 +357,21 @@ def test_a_body_above_the_limit_of_blobs_is_refused(ground: Ground) -> None:
     assert refused.value.field == "body"
 
 
-class _FailingQueue(MemoryQueue):
+class _FailingQueue:
     """A queue whose sends end in an error, raised or reported."""
 
-    failure: Callable[[int], list[SendResult]]
+    def __init__(self, queue: Queue, failure: Callable[[int], list[SendResult]]) -> None:
+        self._queue, self._failure = queue, failure
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-        return self.failure(len(messages))
+        return self._failure(len(messages))
 
 
 def _failing(ground: Ground, failure: Callable[[int], list[SendResult]]) -> OverflowingQueue:
-    inner = _FailingQueue(ground.inner._shelves, ground.inner.name)
-    inner.failure = failure
+    inner: Any = _FailingQueue(ground.inner, failure)
     return OverflowingQueue(inner, ground.blobs, clock=ground.clock)
 
 
@@ -460,7 +463,7 @@ def test_blobs_are_removed_when_no_retention_can_hold_their_message_any_more(gro
         ground.blobs.get(ref)
 
 
-class _CountingBlobs(MemoryBlobs):
+class _CountingBlobs(DirectoryBlobs):
     prunings = 0
 
     def prune(self, prefix: str, *, older_than: float) -> int:
@@ -469,7 +472,7 @@ class _CountingBlobs(MemoryBlobs):
 
 
 def test_blobs_are_pruned_once_an_hour_by_all_queues_together_and_a_failure_harms_no_send(ground: Ground) -> None:
-    blobs = _CountingBlobs(ground.clock)
+    blobs = _CountingBlobs(ground.blobs.path, ground.clock)
     pruning = Pruning(blobs, ground.clock)
     queues = [OverflowingQueue(ground.inner, blobs, clock=ground.clock, pruning=pruning) for _ in range(3)]
 

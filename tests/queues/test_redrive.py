@@ -13,6 +13,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.memory import memory_queues
 
 from postroad import failpoints
 from postroad.connections.engine import Engine
@@ -27,7 +28,6 @@ from postroad.errors import (
 )
 from postroad.queues import Match, OutgoingMessage, Queue, QueueSpec, RedriveReport, fingerprint, purge, redrive
 from postroad.queues.markers import read_dead, redriven_by, redrives
-from postroad.queues.memory import MemoryQueues
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.queues.stores import QueueStore
 from postroad.testing.clock import FakeClock
@@ -54,7 +54,7 @@ def clock() -> FakeClock:
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> Iterator[QueueStore]:
     if request.param == "memory":
-        yield MemoryQueues(clock)
+        yield memory_queues(clock)
         return
     engine = Engine(tmp_path / "postroad.db", clock=clock)
     yield SQLiteQueues(engine)
@@ -420,7 +420,7 @@ def test_a_redrive_is_one_span(monkeypatch: pytest.MonkeyPatch) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr("postroad.telemetry.tracing._tracer", lambda: provider.get_tracer("test"))
-    store = MemoryQueues()
+    store = memory_queues()
     store.create_queue(QueueSpec("dead"))
     jobs = store.create_queue(QueueSpec("jobs", dead_letter="dead"))
     bury(jobs, "a")

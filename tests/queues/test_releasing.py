@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.memory import memory_queues
 
 from postroad.connections.engine import Engine
 from postroad.queues import OutgoingMessage, Queue, QueueSpec
-from postroad.queues.memory import MemoryQueues
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing.clock import FakeClock
 
@@ -23,7 +23,7 @@ def clock() -> FakeClock:
 def queue(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Queue]:
     spec = QueueSpec("jobs.fifo", fifo=True, visibility=30)
     if request.param == "memory":
-        yield MemoryQueues(clock).create_queue(spec)
+        yield memory_queues(clock).create_queue(spec)
         return
     engine = Engine(tmp_path / "data.db", clock=clock)
     yield SQLiteQueues(engine).create_queue(spec)

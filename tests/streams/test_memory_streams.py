@@ -3,8 +3,8 @@ from __future__ import annotations
 import functools
 
 import pytest
+from tests.memory import memory_store
 
-from postroad.streams.memory import MemoryStreams
 from postroad.testing.clock import FakeClock
 from postroad.testing.streams import StreamConformance, StreamGround
 
@@ -13,6 +13,9 @@ class TestMemoryStreams(StreamConformance):
     @pytest.fixture
     def ground(self) -> StreamGround:
         clock = FakeClock()
+        store = memory_store(clock)
         return StreamGround(
-            open=functools.partial(MemoryStreams(clock).stream, shards=4, retention=86_400), advance=clock.advance
+            open=functools.partial(store.streams.stream, shards=4, retention=86_400),
+            advance=clock.advance,
+            transaction=store.transaction,
         )

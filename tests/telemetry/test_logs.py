@@ -15,6 +15,7 @@ import postroad
 from postroad.telemetry import LOG_EVENTS, configure_logs, get_logger
 
 _TASK_LINE = re.compile("(task|worker|job)_[a-z_]+(?<!_id)(?<!_duration)")
+_RECEIVERS = {"bus": "bus_", "inbox": "consumer_", "notifications": "notification_", "receiving": "receiver_"}
 _LEVELS = {"debug", "info", "warning", "error", "exception"}
 
 
@@ -102,7 +103,7 @@ def test_the_names_of_log_lines_are_exactly_those_the_code_uses() -> None:
 def _logged(path: Path) -> Iterator[Any]:
     """The names in the first argument of calls such as `_log.info("…")` and `get_logger("…").info("…")`.
 
-    Buses, dispatchers and tasks name their lines in tables, too, so there every word that begins like one counts.
+    Receivers, dispatchers and tasks name their lines in tables, too, so there every word that begins like one counts.
     """
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
@@ -111,7 +112,7 @@ def _logged(path: Path) -> Iterator[Any]:
                 args=[first, *_],
             ) if level in _LEVELS:
                 yield from (part.value for part in ast.walk(first) if isinstance(part, ast.Constant))
-            case ast.Constant(value=str(word)) if path.parent.name == "bus" and re.fullmatch("bus_[a-z_]+", word):
+            case ast.Constant(value=str(word)) if word.startswith(_RECEIVERS.get(path.parent.name, "?")):
                 yield word
             case ast.Constant(value=str(word)) if path.parent.name == "dispatching" and word.startswith("outbox_"):
                 yield word

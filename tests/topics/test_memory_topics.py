@@ -1,28 +1,27 @@
 from __future__ import annotations
 
 import pytest
+from tests.memory import memory_queues, memory_topics
 
 from postroad.errors import InvalidName
-from postroad.queues.memory import MemoryQueues
 from postroad.testing.clock import FakeClock
 from postroad.testing.queues import QueueGround
 from postroad.testing.topics import TopicConformance, TopicGround
-from postroad.topics.memory import MemoryTopics
 
 
 class TestMemoryTopic(TopicConformance):
     @pytest.fixture
     def ground(self) -> TopicGround:
         clock = FakeClock()
-        queues = MemoryQueues(clock)
-        return TopicGround(topics=MemoryTopics(queues), queues=QueueGround(queues=queues, clock=clock))
+        queues = memory_queues(clock)
+        return TopicGround(topics=memory_topics(queues), queues=QueueGround(queues=queues, clock=clock))
 
 
 @pytest.mark.parametrize(
     ("name", "fifo"), [("", False), ("a b", False), ("a" * 257, False), ("a", True), ("a.fifo", False)]
 )
 def test_a_topic_name_that_sns_refuses_is_refused(name: str, fifo: bool) -> None:
-    topics = MemoryTopics(MemoryQueues(FakeClock()))
+    topics = memory_topics(memory_queues(FakeClock()))
 
     with pytest.raises(InvalidName):
         topics.topic(name, fifo=fifo)
@@ -31,7 +30,7 @@ def test_a_topic_name_that_sns_refuses_is_refused(name: str, fifo: bool) -> None
 
 
 def test_topics_are_listed_by_name() -> None:
-    topics = MemoryTopics(MemoryQueues(FakeClock()))
+    topics = memory_topics(memory_queues(FakeClock()))
 
     topics.topic("b", fifo=False)
     topics.topic("a.fifo", fifo=True)

@@ -3,14 +3,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from tests.memory import memory_blobs, memory_queues, memory_topics
 
-from postroad.blobs.memory import MemoryBlobs
+from postroad.blobs.directory import DirectoryBlobs
 from postroad.errors import InvalidMessage
 from postroad.queues import OutgoingMessage, QueueSpec
-from postroad.queues.memory import MemoryQueues
 from postroad.queues.overflow import OverflowingQueue
+from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing.clock import FakeClock
-from postroad.topics.memory import MemoryTopics
 from postroad.topics.overflow import OverflowingTopic
 
 LARGE = "é" * 600_000
@@ -19,8 +19,8 @@ LARGE = "é" * 600_000
 @dataclass
 class Ground:
     clock: FakeClock
-    blobs: MemoryBlobs
-    queues: MemoryQueues
+    blobs: DirectoryBlobs
+    queues: SQLiteQueues
     topic: OverflowingTopic
 
     def queue(self, name: str) -> OverflowingQueue:
@@ -36,8 +36,8 @@ class Ground:
 @pytest.fixture(params=["orders", "orders.fifo"])
 def ground(request: pytest.FixtureRequest) -> Ground:
     clock = FakeClock()
-    queues, blobs = MemoryQueues(clock), MemoryBlobs(clock)
-    topic = MemoryTopics(queues).topic(request.param, fifo=request.param.endswith(".fifo"))
+    queues, blobs = memory_queues(clock), memory_blobs(clock)
+    topic = memory_topics(queues).topic(request.param, fifo=request.param.endswith(".fifo"))
     return Ground(clock, blobs, queues, OverflowingTopic(topic, blobs, clock=clock))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from postroad.bus.config import SQSEventBusConfig, Unhandled
+from postroad.bus.inbox import DatabaseFailed, InboxHandlers
 from postroad.bus.local import EventBus, InProcessEventBus
 from postroad.bus.memory import Memory
 from postroad.bus.result import EventHandler
@@ -44,6 +45,8 @@ class Dispatch:
     """After how many attempts an event that nobody handles is rejected; None where there are no dead letters."""
     attempt: Callable[[Delivery], int]
     teller: Teller
+    inbox: InboxHandlers | None = None
+    """Runs handlers whose effects happen once; None where they are called as they are."""
 
     def decide(self, delivery: Delivery) -> Outcome:
         """Run the handlers that have to run, and say what follows."""
@@ -112,6 +115,10 @@ class Dispatch:
                 self.memory.note_succeeded(envelope.event_id, succeeded)
                 return Retry(0.0, label="interrupted", about=Handled(envelope))
             error = self._call(self.local, handler, event, envelope)
+            if isinstance(error, DatabaseFailed):
+                # Nothing began, so nothing failed; the receiver waits until the database is back.
+                self.memory.note_succeeded(envelope.event_id, succeeded)
+                return Retry(error=describe(error.__cause__ or error), label="database", about=Handled(envelope))
             if error is None:
                 succeeded.append(handler)
             else:
@@ -125,7 +132,9 @@ class Dispatch:
     ) -> Exception | None:
         try:
             with tracing.handling_by(handler, envelope.traceparent):
-                if (found := handler(event)) is not None:
+                if self.inbox is not None:
+                    self.inbox.call(handler, event, envelope)
+                elif (found := handler(event)) is not None:
                     local.finish(found)
         except Exception as error:
             return error

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from postroad.bus.config import SQSEventBusConfig, Unhandled, checked_config
 from postroad.bus.dispatch import Dispatch, Handled, Wanted
 from postroad.bus.health import BusHealth, Tally
+from postroad.bus.inbox import InboxHandlers
 from postroad.bus.inlets import Inlet
 from postroad.bus.lane import Lane, Send
 from postroad.bus.local import EventBus, InProcessEventBus
@@ -43,6 +44,8 @@ from postroad.settings import bus_variable
 from postroad.telemetry import tracing
 
 _CHUNK = 10
+_LONGEST_NAME = 100
+Handler = TypeVar("Handler", bound=EventHandler)
 _handled: ContextVar[list[Any] | None] = ContextVar("postroad_receive_once", default=None)
 """Where `receive_once` collects the events that were handled."""
 
@@ -89,6 +92,7 @@ class RemoteEventBus:
         unhandled: Unhandled | None = None,
         wanted: Wanted = lambda _, __: True,
         chores: Sequence[Chore] = (),
+        inbox: InboxHandlers | None = None,
     ) -> None:
         self.name = outlet.name
         self.config = checked_config(config)
@@ -119,7 +123,9 @@ class RemoteEventBus:
             max_receives=None if dead_letters is None else self.config.max_receives,
             attempt=lambda delivery: self._receiving().attempt(delivery),
             teller=self._teller,
+            inbox=inbox,
         )
+        self._inbox = inbox
         self._receiver = None if inlet is None else self._receiver_for(inlet, dispatch, dead_letters, chores)
         self._lifecycle = threading.Lock()
         self._closed = False
@@ -142,10 +148,40 @@ class RemoteEventBus:
 
     def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
         """Call the handler for every event of exactly this type, published here or received."""
+        self._subscribe(event_type, handler, None)
+
+    def on(self, event_type: type[object], *, name: str | None = None) -> Callable[[Handler], Handler]:
+        """Return a decorator that subscribes a handler.
+
+        Args:
+            event_type: The class of the events that it handles.
+            name: Its name in the inbox of the bus; by default `module.qualname`. It must stay the same for as long as
+                an event may be delivered again.
+
+        Example:
+            @orders.on(OrderPlaced)
+            def bill(event: OrderPlaced) -> None: ...
+        """
+        if name is not None and not (0 < len(name) <= _LONGEST_NAME and name.isprintable()):
+            raise ConfigurationError(
+                f"name: {name!r} is not 1 to {_LONGEST_NAME} printable characters",
+                field="name",
+                remedy="Give a short name, such as 'ledger'.",
+            )
+
+        def subscribe(handler: Handler) -> Handler:
+            self._subscribe(event_type, handler, name)
+            return handler
+
+        return subscribe
+
+    def _subscribe(self, event_type: type[object], handler: EventHandler, name: str | None) -> None:
         self._check_process()
         check_type(event_type)
         check_handler(handler)
         register(self._registry, event_type)
+        if self._inbox is not None:
+            self._inbox.add(event_type, handler, name)
         self._local.subscribe(event_type, handler)
 
     def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
@@ -342,6 +378,7 @@ class RemoteEventBus:
             clock=self._clock,
             hooks=Hooks(
                 observe=self._observe,
+                ready=self._check_inbox,
                 reopen=self._reopen,
                 chores=chores,
                 longest=config.heartbeat_max_seconds,
@@ -349,6 +386,11 @@ class RemoteEventBus:
                 joins=False,
             ),
         )
+
+    def _check_inbox(self) -> None:
+        """Raise while the database of the inbox cannot be used: receiving would only wear out the messages."""
+        if self._inbox is not None:
+            self._inbox.check()
 
     def _reopen(self, lost: Queue) -> bool:
         """Make an own queue again that somebody removed; a gap is never silent."""

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-EventHandler = Callable[[Any], Any]
-"""A plain function or an async one; it takes the event."""
+EventHandler = Callable[..., Any]
+"""A plain function or an async one; it takes the event, and on a bus with an inbox the connection too."""
 
 Remote = Literal["none", "sent", "filtered", "failed", "unknown"]
 """What became of the copy for other processes; `unknown`: it may have been sent."""

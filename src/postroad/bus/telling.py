@@ -36,7 +36,12 @@ _LINES = {
     ("retried", "unhandled"): "bus_unhandled",
     ("rejected", "unhandled"): "bus_unhandled",
 }
-_FAILURES = frozenset({"ack_failed", "heartbeat_failed", "receive_failed", "chore_failed"})
+_FAILURES = {
+    "ack_failed": "bus_ack_failed",
+    "heartbeat_failed": "bus_heartbeat_failed",
+    "receive_failed": "bus_receive_failed",
+    "chore_failed": "bus_chore_failed",
+}
 
 
 class Teller:
@@ -75,7 +80,7 @@ class Teller:
         elif what == "lease_lost":
             self.tell("bus_lease_lost", envelope, **about)
         elif what in _FAILURES:
-            self.tell(f"bus_{what}", error=str(fields["error"]), **about)
+            self.tell(_FAILURES[what], error=str(fields["error"]), **about)
         elif what == "stop_timed_out":
             self.tell("bus_stop_timed_out")
 

@@ -10,12 +10,15 @@ from typing import Protocol
 from postroad.bus.attributes import attributes_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.dispatch import Wanted
+from postroad.bus.inbox import InboxHandlers
 from postroad.bus.naming import Names, check_group, names_of
 from postroad.bus.remote import Outlet, RemoteEventBus
 from postroad.bus.stores import QueueTags, Store
 from postroad.bus.topic_queues import GroupQueue, OwnQueue
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import Envelope, EventRegistry
+from postroad.inbox import Inbox, Windows
+from postroad.inbox.applying import Transaction
 from postroad.queues import Delivery
 from postroad.receiving import OwnDeadLetters
 from postroad.topics import Topic
@@ -46,6 +49,9 @@ def bus_for(
     config: SQSEventBusConfig | None = None,
     tags: QueueTags | None = None,
     open_topic: OpenTopic | None = None,
+    inbox: Inbox | None = None,
+    transaction: Transaction | None = None,
+    windows: Windows = Windows(),  # noqa: B008  # frozen
 ) -> TopicEventBus:
     """The bus of a topic: without a group every process gets every event, with one a member of the group does.
 
@@ -55,6 +61,7 @@ def bus_for(
     names = names_of(topic, fifo=fifo)
     names.check(group)
     config = checked_config(config)
+    handlers = None if inbox is None else _inbox_handlers(inbox, topic, group, local, transaction, windows)
     config = _dispatching(config, group, local)
     filter = _filter(store.registry, event_types, attributes)
     address = topic if topic.startswith("arn:") else names.topic
@@ -79,7 +86,31 @@ def bus_for(
         unhandled="ack" if own and config.unhandled == "release" else config.unhandled,
         wanted=_wanted(filter),
         chores=[inlet] if isinstance(inlet, OwnQueue) else [],
+        inbox=handlers,
     )
+
+
+def _inbox_handlers(
+    inbox: Inbox,
+    topic: str,
+    group: str | None,
+    local: bool | None,
+    transaction: Transaction | None,
+    windows: Windows,
+) -> InboxHandlers:
+    if group is None:
+        raise ConfigurationError(
+            "group: is missing, and an inbox remembers what a group has handled",
+            field="group",
+            remedy="Give a group, as in backend.bus('orders', 'billing', inbox=inbox).",
+        )
+    if local:
+        raise ConfigurationError(
+            "local: handlers with an inbox run only on receipt, in a transaction",
+            field="local",
+            remedy="Leave `local` out.",
+        )
+    return InboxHandlers(inbox, f"{topic}/{group}", transaction=transaction, windows=windows)
 
 
 def _check(group: object, orphan_after: object) -> None:

@@ -22,8 +22,8 @@ _COARSE_NS = 20_000_000
 class Disk:
     """Brings the log of one file to the disk; its owner sees to it that nobody syncs while it is opened or closed."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, syncs: bool = True) -> None:
+        self._path, self._syncs = path, syncs
         self._log: int | None = None
         self._refused: str | None = None
         self._displaced: str | None = None
@@ -35,6 +35,8 @@ class Disk:
 
     def open(self) -> None:
         """Take the log of the file, which SQLite has open."""
+        if not self._syncs:
+            return
         self.expect_same_file()
         # SQLite locks the file and its shared memory, never the log: closing this descriptor drops no lock.
         self._log = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
@@ -61,6 +63,8 @@ class Disk:
         removed or replaced without a change of the directory, so its time tells; to look at the log after each sync
         would make Linux note a new time at each write, which doubles the cost of a commit.
         """
+        if not self._places:
+            return
         if self._displaced is None:
             directory = _directory_state(self._directory)
             if directory is not None and directory == self._unchanged:

@@ -39,12 +39,12 @@ T = TypeVar("T")
 class Engine:
     """One embedded file, shared by the threads of this process and by other processes."""
 
-    def __init__(self, path: Path, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, path: Path, *, clock: Clock = SYSTEM_CLOCK, durable: bool = True) -> None:
         self.path = path = resolved(path)
-        self.clock = clock
+        self.clock, self.durable = clock, durable
+        self.place: object = None  # What must live as long as the file.
         self._turns = Turns()
-        self._disk = Disk(path)
-        self._reserve = Reserve(path)
+        self._disk, self._reserve = Disk(path, syncs=durable), Reserve(path, keeps_room=durable)
         self._checkpoints = Checkpoints(self._reserve, self._disk.expect_in_place)
         self._current: Transaction | None = None
         self._writing_by: int | None = None
@@ -60,7 +60,7 @@ class Engine:
         self._open()
         self.monotonic_us, self.now_us = microseconds(clock)
         try:
-            self._ears = Ears(path, self._data_version)
+            self._ears = Ears(path, self._data_version, shared=durable)
         except OSError as error:
             self._close_file()
             raise translate(error, path) from error

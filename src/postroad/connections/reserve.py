@@ -33,8 +33,8 @@ class Reserve:
     quarters: what adds something leaves all four, a dead letter two, a lease one, and what only removes may use all.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._data = path
+    def __init__(self, path: Path, *, keeps_room: bool = True) -> None:
+        self._data, self._keeps_room = path, keeps_room
         self._path = Path(f"{path}.reserve")
         self._file: int | None = None
         self._data_path = str(path)
@@ -44,7 +44,7 @@ class Reserve:
 
     def open(self, writer: apsw.Connection | None = None) -> None:
         """Open the file; with a writer, take the room if the disk has any left."""
-        if self._file is None:
+        if self._file is None and self._keeps_room:
             with suppress(OSError):
                 self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if self._file is None or writer is None:

@@ -83,9 +83,10 @@ class Listening(Generic[Heard]):
 
 
 class Ears:
-    """All that listen in this process."""
+    """All that listen in this process. A file that is not `shared` has nobody in other processes."""
 
-    def __init__(self, path: Path, version: Callable[[], int]) -> None:
+    def __init__(self, path: Path, version: Callable[[], int], *, shared: bool = True) -> None:
+        self._shared = shared
         self._doorbell = Doorbell(path.with_name(f"{path.name}.wake"))
         self._ringer = Ringer(self._doorbell)
         self._version = version
@@ -96,7 +97,7 @@ class Ears:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._news = 0
-        self._known_from = math.inf
+        self._known_from = math.inf if shared else -math.inf
 
     @property
     def news(self) -> int:
@@ -143,6 +144,8 @@ class Ears:
         if self._unheard:
             with self._lock:
                 channels, self._unheard = self._unheard, set()
+            if not self._shared:
+                return
             names = "\n".join(channels).encode()
             self._ringer.ring(names if len(names) <= _LONGEST else _ALL)
 
@@ -166,7 +169,7 @@ class Ears:
         self._ringer = Ringer(self._doorbell)
 
     def _start(self) -> None:
-        if self._thread is None and not self._closed:
+        if self._thread is None and not self._closed and self._shared:
             self._doorbell.hang()
             thread = threading.Thread(target=self._run, name="postroad-ears", daemon=True)
             thread.start()

@@ -22,7 +22,7 @@ class Doorbell:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
-        self._out = _unix_socket()
+        self._out: socket.socket | None = None
         self._in: socket.socket | None = None
         self._poll = select.poll()
         self._descriptor: int | None = None
@@ -44,8 +44,9 @@ class Doorbell:
     def ring(self, channels: bytes) -> None:
         """Tell every other process which channels changed."""
         for name in self.listeners():
+            out = self._out = self._out or _unix_socket()
             try:
-                self._out.sendto(channels[:_LONGEST_DATAGRAM], self._address(name))
+                out.sendto(channels[:_LONGEST_DATAGRAM], self._address(name))
             except ConnectionRefusedError:
                 # Its process is gone without a farewell.
                 with contextlib.suppress(OSError):
@@ -67,7 +68,8 @@ class Doorbell:
 
     def close(self) -> None:
         """Take the socket away."""
-        self._out.close()
+        if self._out is not None:
+            self._out.close()
         if self._in is not None:
             self._in.close()
             with contextlib.suppress(OSError):

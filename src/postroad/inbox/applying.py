@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from postroad import failpoints
 from postroad.connections.callers import in_transaction
-from postroad.errors import NotInTransaction, PostroadError, Unavailable
+from postroad.errors import ConfigurationError, NotInTransaction, PostroadError, Unavailable
 from postroad.errors.root import describe
 from postroad.events import DomainEvent
 from postroad.inbox.effects import Effect, EffectNotDone
@@ -52,14 +52,15 @@ class InDatabase:
     proven: threading.Event = field(default_factory=threading.Event)
     """Set once a transaction was seen to keep what was done in it."""
 
-    def apply(self, event: DomainEvent, passed: object, fingerprint: str) -> Outcome:
+    def apply(self, event: DomainEvent, passed: object, fingerprint: str, *, handler: Handler | None = None) -> Outcome:
+        """Make the effect by the handler, or by the one that is given in its place."""
         begun = ended = False
         try:
             with self.transaction() as connection:
                 if not self.inbox.first_time(connection, self.name, event.event_id, fingerprint=fingerprint):
                     return Ack(label=DUPLICATES)
                 caller, begun = in_transaction(connection), True
-                self.handler(passed, connection)
+                (handler or self.handler)(passed, connection)
                 failpoints.hit("consumer.after_effect")
                 refuse_ended(caller)
                 ended = True
@@ -133,3 +134,21 @@ class Outside:
             return Retry(error="a later attempt has taken the effect over")
         failpoints.hit("consumer.after_commit")
         return Ack()
+
+
+def in_database(name: str, inbox: Inbox, handler: Handler, transaction: Transaction | None) -> InDatabase:
+    """Return effects in the application's transactions, or in the inbox's own where it gives none."""
+    made = InDatabase(name=name, inbox=inbox, handler=handler, transaction=transaction or inbox.transaction)
+    if transaction is None:
+        made.proven.set()
+    return made
+
+
+def check_connections(inbox: Inbox, transaction: Transaction | None, *, external: bool = False) -> None:
+    """Refuse an inbox without connections of its own where it needs them."""
+    if not inbox.owns_connections and (transaction is None or external):
+        raise ConfigurationError(
+            "inbox: has no connections of its own",
+            field="inbox",
+            remedy="Give the inbox a DSN or path, or give a `transaction`.",
+        )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, PostroadError, TransportError
-from postroad.inbox.applying import DEAD, RELEASED, Application, InDatabase, OnUnknown, Outside
+from postroad.inbox.applying import DEAD, RELEASED, Application, OnUnknown, Outside, check_connections, in_database
 from postroad.inbox.choosing import choose
 from postroad.inbox.decisions import Decisions, Timed
 from postroad.inbox.inbox import Inbox
@@ -59,11 +59,7 @@ class Consumer:
     ) -> None:
         _check(name=name, handler=handler, concurrency=concurrency, effects=effects, on_unknown=on_unknown)
         check_windows(inbox.retention, windows)
-        if not inbox.owns_connections and (transaction is None or effects == "external"):
-            raise ConfigurationError(
-                "inbox: has no connections of its own", field="inbox",
-                remedy="Give the inbox a DSN or path, or the consumer a `transaction`.",
-            )  # fmt: skip
+        check_connections(inbox, transaction, external=effects == "external")
         self.name = name
         self._inbox = inbox
         self._dead_letters, self._count_dead_at = dead_letters, 0.0
@@ -74,7 +70,7 @@ class Consumer:
         renewals = Renewals(inbox, queue.traits.visibility, SYSTEM_CLOCK)
         timed = Timed(handler, self._timing, self._teller)
         self._application: Application = (
-            _in_database(name, inbox, timed, transaction)
+            in_database(name, inbox, timed, transaction)
             if effects == "database"
             else Outside(name=name, inbox=inbox, handler=timed, on_unknown=on_unknown, renewals=renewals)
         )
@@ -210,15 +206,6 @@ class Consumer:
         if self._inbox.owns_connections:
             with suppress(TransportError):
                 self._inbox.check()
-
-
-def _in_database(
-    name: str, inbox: Inbox, handler: Timed, transaction: Callable[[], AbstractContextManager[Any]] | None
-) -> InDatabase:
-    made = InDatabase(name=name, inbox=inbox, handler=handler, transaction=transaction or inbox.transaction)
-    if transaction is None:
-        made.proven.set()
-    return made
 
 
 def _check(*, name: object, handler: object, concurrency: object, effects: object, on_unknown: object) -> None:

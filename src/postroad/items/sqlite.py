@@ -40,7 +40,6 @@ SELECT CAST(key AS BLOB), version, crc, value FROM items WHERE key >= ? AND key 
 """
 # Behind every printable character, so that it bounds all keys with a prefix.
 _LAST_CHARACTER = "\U0010ffff"
-_TRAITS = ItemsTraits(durable=True, joins_writes=True, max_value_bytes=MAX_VALUE_BYTES)
 
 Row = tuple[bytes, int, int, bytes]
 
@@ -54,7 +53,7 @@ class SQLiteItems:
 
     @property
     def traits(self) -> ItemsTraits:
-        return _TRAITS
+        return ItemsTraits(durable=self._engine.durable, joins_writes=True, max_value_bytes=MAX_VALUE_BYTES)
 
     def get(self, key: str) -> Item | None:
         """The item as the last write left it."""

@@ -129,7 +129,7 @@ class SQLiteTopic:
     def traits(self) -> TopicTraits:
         return TopicTraits(
             fifo=self._fifo,
-            durable=True,
+            durable=self._engine.durable,
             atomic_batch=True,
             filters_at_once=True,
             max_message_bytes=MAX_MESSAGE_BYTES,

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from postroad.blobs import Blobs
 from postroad.clock import Clock
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from postroad.bus.stores import QueueTags
     from postroad.bus.topic import TopicEventBus
     from postroad.connections.compaction import Compaction
+    from postroad.inbox import Inbox, Windows
     from postroad.operations.audit import AuditLog
     from postroad.topology.site import Site
 
@@ -138,15 +139,48 @@ class Backend:
         local: bool | None = None,
         orphan_after: float = 60.0,
         config: BusConfig | None = None,
+        inbox: Inbox | None = None,
+        transaction: Callable[[], AbstractContextManager[Any]] | None = None,
+        windows: Windows | None = None,
     ) -> TopicEventBus:
-        """The bus of the topic: every process gets every event, or with a group one of its members does."""
+        """Return the bus of the topic: every process gets every event, or with a group one of its members does.
+
+        Args:
+            topic: Its name, or its ARN on AWS.
+            group: The group that shares the events; without one every process gets every event.
+            fifo: Whether events of one key stay in order.
+            event_types: The classes that the group receives; by default all.
+            attributes: Values of message attributes that the group receives.
+            local: Whether handlers of this process run during `publish`; by default only without a group.
+            orphan_after: Seconds after which the queue of a process that died is removed; for buses without a group.
+            config: Everything else.
+            inbox: Makes effects happen once: each handler is called as `handler(event, connection)` inside the
+                transaction that writes its row in the inbox. Needs a group.
+            transaction: Opens the application's own transactions, for an inbox without connections of its own.
+            windows: How long an event may come again, which the inbox must outlast.
+
+        Raises:
+            ConfigurationError: Arguments that do not go together.
+        """
         from postroad.bus.topic import bus_for
+        from postroad.inbox import Windows
 
         bus = bus_for(
-            self, topic, group, fifo=fifo, event_types=event_types, attributes=attributes, local=local,
-            orphan_after=orphan_after, config=config, tags=self._ground.queue_tags(),
+            self,
+            topic,
+            group,
+            fifo=fifo,
+            event_types=event_types,
+            attributes=attributes,
+            local=local,
+            orphan_after=orphan_after,
+            config=config,
+            tags=self._ground.queue_tags(),
             open_topic=self._ground.bus_topics.topic,
-        )  # fmt: skip
+            inbox=inbox,
+            transaction=transaction,
+            windows=Windows() if windows is None else windows,
+        )
         self._buses.add(bus)
         return bus
 

@@ -29,14 +29,11 @@ def connect(
 
 def _ground(address: Address, clock: Clock, trail_keep: int) -> Ground:
     # Adapters are imported when they are chosen: a program on one file needs neither boto3 nor its import time.
-    if address.scheme == "memory":
-        from postroad.wiring.memory import MemoryGround
-
-        return MemoryGround(clock)
-    if address.scheme == "sqlite":
+    if address.scheme in ("memory", "sqlite"):
         from postroad.wiring.sqlite import SQLiteGround
 
-        return SQLiteGround(address.path, clock=clock, trail_keep=trail_keep)
+        path = None if address.scheme == "memory" else address.path
+        return SQLiteGround(path, clock=clock, trail_keep=trail_keep)
     if address.scheme == "aws":
         from postroad.wiring.aws import AwsGround
 

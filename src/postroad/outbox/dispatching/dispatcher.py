@@ -56,7 +56,7 @@ class OutboxDispatcher:
         self._store = store_for(outbox, owner=f"{self.name}/{secrets.token_hex(4)}", config=config)
         self._teller = Teller(self.name)
         self._metrics = OutboxMetrics(service, self._store.gauges, metrics)
-        renderer = Renderer(max_bytes=outbox.max_bytes, decrypt=outbox.opened, render=render)
+        renderer = Renderer(max_bytes=outbox.max_bytes, decrypt=outbox.opened, service=service, render=render)
         self._pump = Pump(
             self._store, Outlet(publisher), renderer.message, config,
             teller=self._teller, observe=self._metrics.observe, prune=self._pruning(),

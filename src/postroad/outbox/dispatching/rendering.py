@@ -36,6 +36,8 @@ class Renderer:
     max_bytes: int
     decrypt: Callable[[DomainEvent], DomainEvent]
     """Opens the payload, or raises Undecryptable."""
+    service: str = "default"
+    """Whose events they are, told to receivers as the publisher."""
     render: Render | None = None
 
     def message(self, row: ClaimedRow) -> OutgoingMessage:
@@ -47,7 +49,24 @@ class Renderer:
         if len(body) > self.max_bytes:
             raise Unbuildable("too-large", MessageTooLarge(f"{len(body):,} bytes, above {self.max_bytes:,}"))
         group = group_id(row.key.tenant, row.key.lane)
-        return OutgoingMessage(body, attributes=_attributes(row, event), group=group, dedup_id=str(event.event_id))
+        return OutgoingMessage(body, attributes=self._attributes(row, event), group=group, dedup_id=str(event.event_id))
+
+    def _attributes(self, row: ClaimedRow, event: DomainEvent) -> dict[str, str]:
+        attributes = {
+            "EventType": event.type,
+            "EventId": str(event.event_id),
+            "Seq": str(row.seq),
+            "PublisherId": self.service,
+        }
+        if event.tenant_id:
+            attributes["TenantId"] = event.tenant_id
+        if event.traceparent:
+            attributes["TraceParent"] = event.traceparent
+        if row.gap:
+            attributes["Gap"] = ",".join(row.gap[:_MOST_GAPS])
+        if row.redrives:
+            attributes["Redriven"] = str(row.redrives)
+        return attributes
 
     def _event(self, row: ClaimedRow) -> DomainEvent:
         try:
@@ -60,19 +79,6 @@ class Renderer:
             return self.decrypt(event)
         except Undecryptable as error:
             raise Unbuildable("crypto", error) from error
-
-
-def _attributes(row: ClaimedRow, event: DomainEvent) -> dict[str, str]:
-    attributes = {"EventType": event.type, "EventId": str(event.event_id), "Seq": str(row.seq)}
-    if event.tenant_id:
-        attributes["TenantId"] = event.tenant_id
-    if event.traceparent:
-        attributes["TraceParent"] = event.traceparent
-    if row.gap:
-        attributes["Gap"] = ",".join(row.gap[:_MOST_GAPS])
-    if row.redrives:
-        attributes["Redriven"] = str(row.redrives)
-    return attributes
 
 
 def _with_further_fields(body: bytes, stored: str) -> bytes:

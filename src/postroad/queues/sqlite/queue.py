@@ -52,7 +52,7 @@ class SQLiteQueue:
         self._id = queue_id
         self._channel = channel(queue_id)
         self._spec = spec
-        self._traits = _traits(spec)
+        self._traits = _traits(spec, durable=store.engine.durable)
         self._swept_at = -_SWEEP_EVERY
         # A clock that only moves when a test moves it rings no bell.
         self._look_every = (spec.auto_delete_after or 3_600.0) / 3
@@ -299,10 +299,10 @@ class SQLiteQueue:
             continue
 
 
-def _traits(spec: QueueSpec) -> QueueTraits:
+def _traits(spec: QueueSpec, *, durable: bool) -> QueueTraits:
     return QueueTraits(
         fifo=spec.fifo,
-        durable=True,
+        durable=durable,
         exclusive=True,
         peeks_clean=True,
         tells_stale_acks=True,

@@ -30,7 +30,6 @@ _FORGET_STREAM = (
     "DELETE FROM stream_workers WHERE stream = ?",
     "DELETE FROM streams WHERE id = ?",
 )
-_TRAITS = StreamTraits(durable=True, joins_writes=True, max_record_bytes=rules.MAX_DATA_BYTES)
 
 
 class SQLiteStreams:
@@ -86,7 +85,7 @@ class SQLiteStream:
 
     @property
     def traits(self) -> StreamTraits:
-        return _TRAITS
+        return StreamTraits(durable=self._engine.durable, joins_writes=True, max_record_bytes=rules.MAX_DATA_BYTES)
 
     def shards(self) -> list[str]:
         """The names of the shards, parents before children."""

@@ -10,11 +10,9 @@ import pytest
 
 from postroad.errors import InvalidCursor
 from postroad.journal import Journal, Page
-from postroad.journal.memory import MemoryRecords
-from postroad.journal.overflow import Overflow
-from postroad.journal.stored import StoredJournal
 from postroad.testing.journal.ground import T0, GroundedTests, add, heartbeat, ids, in_order, pending, whole
 from postroad.testing.journal.querying import EVERY_WAY
+from postroad.wiring import connect
 
 TIES = (0, 0, 0, 0, 0, 1, 2, 2, 2, 5, 5, 9)
 OTHER_QUESTIONS: list[tuple[str, dict[str, Any]]] = [
@@ -86,16 +84,17 @@ class Paging(GroundedTests):
         assert set(cursor) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
     def test_a_cursor_goes_on_in_another_journal_with_the_same_events(self, journal: Journal) -> None:
-        other = StoredJournal(MemoryRecords(), Overflow(None))
         events = [heartbeat("1", ms) for ms in TIES]
-        add(journal, events)
-        add(other, events)
         asked: dict[str, Any] = {"tenant": "acme", "entity": ("TASK", "1")}
+        with connect("memory://") as backend:
+            other = backend.journal()
+            add(journal, events)
+            add(other, events)
 
-        here, there = (one.query("GSI1", **asked, limit=4) for one in (journal, other))
+            here, there = (one.query("GSI1", **asked, limit=4) for one in (journal, other))
+            rest = [one.query("GSI1", **asked, cursor=here.cursor).events for one in (journal, other)]
 
         assert here.cursor == there.cursor
-        rest = [one.query("GSI1", **asked, cursor=here.cursor).events for one in (journal, other)]
         assert ids(rest[0]) == ids(rest[1]) == in_order(events)[4:]
 
     def test_a_cursor_of_another_question_is_refused(self, journal: Journal) -> None:

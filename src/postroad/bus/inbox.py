@@ -1,0 +1,95 @@
+"""Exactly-once effects on a bus: each handler runs in the transaction that writes its row in the inbox."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from typing import Any
+
+from postroad.bus.result import EventHandler
+from postroad.errors import ConfigurationError, PostroadError
+from postroad.events import DomainEvent, Envelope
+from postroad.inbox import Inbox, Windows
+from postroad.inbox.applying import InDatabase, Transaction, check_connections, in_database
+from postroad.inbox.decisions import fingerprint_of
+from postroad.inbox.windows import check_windows
+
+
+class DatabaseFailed(Exception):
+    """The database failed before a handler began; its cause says how."""
+
+
+class InboxHandlers:
+    """The handlers of one bus, each with a name under which the inbox knows what it has done."""
+
+    def __init__(self, inbox: Inbox, prefix: str, *, transaction: Transaction | None, windows: Windows) -> None:
+        check_windows(inbox.retention, windows)
+        check_connections(inbox, transaction)
+        self._inbox, self._prefix, self._transaction = inbox, prefix, transaction
+        self._lock = threading.Lock()
+        self._applications: dict[tuple[type, int], InDatabase] = {}
+        self._failed = False
+
+    def add(self, event_type: type, handler: EventHandler, name: str | None) -> None:
+        """Make the handler known.
+
+        Raises:
+            ConfigurationError: It is async, or another handler of this type has the same name.
+        """
+        if inspect.iscoroutinefunction(handler):
+            raise ConfigurationError(
+                f"handler: {handler!r} is async, and the inbox needs a plain function of the event and a connection",
+                field="handler",
+                remedy="Write it as a plain function.",
+            )
+        known = f"{self._prefix}/{name or _name_of(handler)}"
+        with self._lock:
+            others = [
+                each.name for (of, key), each in self._applications.items() if of is event_type and key != id(handler)
+            ]
+            if known in others:
+                raise ConfigurationError(
+                    f"name: {known!r} is another handler of {event_type.__qualname__}",
+                    field="name",
+                    remedy="Give each handler its own name, as in @bus.on(OrderPlaced, name='ledger').",
+                )
+            self._applications[event_type, id(handler)] = in_database(known, self._inbox, handler, self._transaction)
+
+    def call(self, handler: EventHandler, event: object, envelope: Envelope) -> None:
+        """Run the handler with a connection in its transaction, unless it has handled this event before.
+
+        Raises:
+            DatabaseFailed: Before the handler began.
+            Exception: Whatever the handler or the end of its transaction raised.
+        """
+        application = self._applications[type(event), id(handler)]
+        domain = DomainEvent.from_envelope(envelope)
+        began = False
+
+        def run(passed: object, connection: Any) -> None:
+            nonlocal began
+            began = True
+            handler(passed, connection)
+
+        try:
+            application.apply(domain, event, fingerprint_of(domain), handler=run)
+        except Exception as error:
+            if began or not isinstance(error, PostroadError):
+                raise
+            self._failed = True
+            raise DatabaseFailed(str(error)) from error
+
+    def check(self) -> None:
+        """Raise while the database cannot be used, if it failed since the last look."""
+        if self._failed:
+            in_database(self._prefix, self._inbox, _nothing, self._transaction).check()
+            self._failed = False
+
+
+def _name_of(handler: EventHandler) -> str:
+    module = getattr(handler, "__module__", None) or type(handler).__module__
+    return f"{module}.{getattr(handler, '__qualname__', None) or type(handler).__qualname__}"
+
+
+def _nothing(event: object, connection: object) -> None:
+    """Stands for a handler where only the database is looked at."""

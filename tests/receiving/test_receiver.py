@@ -1,0 +1,231 @@
+"""The receiver on a raw queue: each message is settled as `decide` says."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.waiting import eventually
+
+import postroad
+from postroad import Backend, Delivery, OutgoingMessage, Queue, QueueSpec
+from postroad.errors import ConfigurationError
+from postroad.queues.markers import read_dead
+from postroad.receiving import Ack, Defer, Outcome, Receiver, Reject, Retry
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'postroad.db'}"
+    with postroad.connect(url) as backend:
+        yield backend
+
+
+@pytest.fixture
+def dead(backend: Backend) -> Queue:
+    return backend.create_queue(QueueSpec("dead"))
+
+
+@pytest.fixture
+def queue(backend: Backend, dead: Queue) -> Queue:
+    return backend.create_queue(QueueSpec("jobs", dead_letter="dead", max_receives=50))
+
+
+@pytest.fixture
+def fifo(backend: Backend) -> Queue:
+    return backend.create_queue(QueueSpec("jobs.fifo", fifo=True))
+
+
+def send(queue: Queue, *bodies: str, group: str | None = None) -> None:
+    fifo = queue.traits.fifo
+    for body in bodies:
+        queue.send([OutgoingMessage(body, group=(group or "g") if fifo else None, dedup_id=body if fifo else None)])
+
+
+def test_an_acked_message_is_gone(queue: Queue) -> None:
+    send(queue, "one")
+    receiver = Receiver(queue, lambda delivery: Ack())
+
+    counted = receiver.run_once()
+
+    assert (counted["received"], counted["acked"]) == (1, 1)
+    assert queue.stats().visible == queue.stats().in_flight == 0
+
+
+def test_a_retried_message_comes_again_after_its_delay(queue: Queue) -> None:
+    send(queue, "one")
+    receiver = Receiver(queue, lambda delivery: Retry(error="not now"), retry_delays=(30,))
+
+    receiver.run_once()
+
+    assert receiver.counts["retried"] == 1
+    assert (queue.stats().visible, queue.receive()) == (0, [])
+
+
+def test_what_decide_raises_is_a_retry_with_the_error(queue: Queue, dead: Queue) -> None:
+    send(queue, "one")
+
+    def decide(delivery: Delivery) -> Outcome:
+        raise ValueError("no such order")
+
+    receiver = Receiver(queue, decide, retry_delays=(0,), max_receives=2)
+    receiver.run_once()
+    receiver.run_once()
+
+    (letter,) = dead.peek()
+    assert letter.body == b"one"
+    found = read_dead(letter.attributes)
+    assert found is not None
+    assert (found.error, found.reason) == ("ValueError: no such order [test_receiver.py:decide]", "handler_failed")
+
+
+def test_a_rejected_message_rests_in_the_dead_letters_with_its_reason(queue: Queue, dead: Queue) -> None:
+    send(queue, "one")
+
+    Receiver(queue, lambda delivery: Reject("invalid", "no number")).run_once()
+
+    (letter,) = dead.peek()
+    found = read_dead(letter.attributes)
+    assert found is not None
+    assert (found.reason, found.error) == ("invalid", "no number")
+
+
+def test_rejected_messages_may_be_sent_to_another_queue(backend: Backend, queue: Queue) -> None:
+    elsewhere = backend.create_queue(QueueSpec("elsewhere"))
+    send(queue, "one")
+
+    Receiver(queue, lambda delivery: Reject("invalid"), dead_letters=elsewhere).run_once()
+
+    assert [letter.body for letter in elsewhere.peek()] == [b"one"]
+    assert queue.stats().visible == 0
+
+
+def test_a_deferred_message_comes_again_without_counting_as_an_attempt(queue: Queue) -> None:
+    send(queue, "one")
+    attempts: list[int] = []
+    outcomes: list[Outcome] = [Defer(0.05), Defer(0.05), Ack()]
+
+    def decide(delivery: Delivery) -> Outcome:
+        attempts.append(receiver.attempt(delivery))
+        return outcomes.pop(0)
+
+    receiver = Receiver(queue, decide, max_receives=2)
+    eventually(lambda: receiver.run_once().get("acked"))
+
+    assert attempts == [1, 1, 1]
+
+
+def test_several_messages_are_decided_together(queue: Queue) -> None:
+    send(queue, *"abcd")
+    calls: list[list[bytes]] = []
+
+    def decide(deliveries: Sequence[Delivery]) -> list[Outcome]:
+        calls.append([delivery.body for delivery in deliveries])
+        return [Ack() if delivery.body != b"c" else Retry(30) for delivery in deliveries]
+
+    receiver = Receiver(queue, decide, together=3)
+    receiver.run_once()
+
+    assert [len(call) for call in calls] == [3, 1]
+    assert (receiver.counts["acked"], receiver.counts["retried"]) == (3, 1)
+
+
+def test_a_failed_message_holds_back_its_group_and_no_other(fifo: Queue) -> None:
+    send(fifo, "a1", "a2", group="a")
+    send(fifo, "b1", group="b")
+    seen: list[bytes] = []
+
+    def decide(delivery: Delivery) -> Outcome:
+        seen.append(delivery.body)
+        return Retry(30, "not now") if delivery.body == b"a1" else Ack()
+
+    receiver = Receiver(fifo, decide, concurrency=2)
+    receiver.run_once()
+
+    assert sorted(seen) == [b"a1", b"b1"]
+    assert receiver.counts["released"] == 1
+
+
+def test_messages_that_a_stop_hands_back_cost_no_attempt(queue: Queue) -> None:
+    send(queue, *"abc")
+    began, go_on = threading.Event(), threading.Event()
+
+    def decide(delivery: Delivery) -> Outcome:
+        began.set()
+        go_on.wait(10)
+        return Ack()
+
+    receiver = Receiver(queue, decide, wait=0.1)
+    receiver.start()
+    began.wait(10)
+    stopping = threading.Thread(target=receiver.stop)
+    stopping.start()
+    eventually(lambda: queue.stats().visible == 2)
+    go_on.set()
+    stopping.join(10)
+
+    assert (receiver.counts["acked"], receiver.counts["released"]) == (1, 2)
+    assert [receiver.attempt(delivery) for delivery in queue.receive()] == [1, 1]
+
+
+def test_a_lease_is_extended_for_as_long_as_its_message_is_handled(backend: Backend) -> None:
+    queue = backend.create_queue(QueueSpec("short", visibility=0.3))
+    send(queue, "one")
+    extended: list[str] = []
+
+    def decide(delivery: Delivery) -> Outcome:
+        eventually(lambda: len(extended) >= 3)
+        return Ack()
+
+    receiver = Receiver(queue, decide, on_extended=lambda delivery: extended.append(delivery.message_id))
+    receiver.run_once()
+
+    assert receiver.counts["acked"] == 1
+    assert queue.receive(wait=0.5) == []
+
+
+def test_only_what_can_begin_is_fetched_without_prefetch(queue: Queue) -> None:
+    send(queue, *"abcdef")
+    began = threading.Semaphore(0)
+    go_on = threading.Event()
+
+    def decide(delivery: Delivery) -> Outcome:
+        began.release()
+        go_on.wait(10)
+        return Ack()
+
+    receiver = Receiver(queue, decide, concurrency=2, prefetch=False, wait=0.1)
+    receiver.start()
+    assert began.acquire(timeout=10)
+    assert began.acquire(timeout=10)
+    held = queue.stats().in_flight
+    go_on.set()
+    eventually(lambda: receiver.counts.get("acked") == 6)
+    receiver.stop()
+
+    assert held == 2
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"concurrency": 0}, {"batch": True}, {"together": "3"}, {"wait": 21}, {"retry_delays": (-1,)}]
+)
+def test_arguments_out_of_their_bounds_are_refused_by_name(queue: Queue, wrong: dict[str, object]) -> None:
+    (name,) = wrong
+
+    with pytest.raises(ConfigurationError, match=name) as caught:
+        Receiver(queue, lambda delivery: Ack(), **wrong)  # type: ignore[arg-type]  # wrong on purpose
+
+    assert caught.value.field == name
+
+
+def test_it_cannot_be_started_twice_and_may_be_stopped_twice(queue: Queue) -> None:
+    receiver = Receiver(queue, lambda delivery: Ack(), wait=0.1)
+    receiver.start()
+
+    with pytest.raises(RuntimeError, match="already started"):
+        receiver.start()
+
+    assert receiver.stop()
+    assert receiver.stop()
