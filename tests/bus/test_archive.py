@@ -200,7 +200,7 @@ def test_what_the_stream_refuses_comes_again_later_in_order(clock: FakeClock) ->
             message = OutgoingMessage(codec.encode(envelope), group="k", dedup_id=str(number))
             backend.topic("orders.fifo", fifo=True).publish([message])
         stream = Apart(archive._stream)
-        archive._archiver.stream = stream
+        archive._archiver = replace(archive._archiver, stream=stream)
         with pytest.raises(errors.Unavailable):
             archive.run_once()
         stream.fails = False

@@ -112,7 +112,7 @@ def _logged(path: Path) -> Iterator[Any]:
                 args=[first, *_],
             ) if level in _LEVELS:
                 yield from (part.value for part in ast.walk(first) if isinstance(part, ast.Constant))
-            case ast.Constant(value=str(word)) if word.startswith(_RECEIVERS.get(path.parent.name, "?")):
+            case ast.Constant(value=str(word)) if word.startswith(_RECEIVERS.get(path.parent.name, "\0")):
                 yield word
             case ast.Constant(value=str(word)) if path.parent.name == "dispatching" and word.startswith("outbox_"):
                 yield word

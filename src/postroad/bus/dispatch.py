@@ -89,17 +89,18 @@ class Dispatch:
                 return Ack(label="duplicate", about=about)
             # Acking this copy could lose the event if the other one fails.
             return Retry(error="another copy is being handled", label="duplicate", about=about)
-        outcome: Outcome | None = None
+        context = HandlingContext(envelope=envelope, receive_count=delivery.receive_count, remote=True, event=event)
         try:
-            context = HandlingContext(envelope=envelope, receive_count=delivery.receive_count, remote=True, event=event)
             with handling(context):
                 outcome = self._dispatch(delivery, envelope, event)
-        finally:
-            if isinstance(outcome, Ack) and outcome.label is None:
-                self.memory.forget_succeeded(envelope.event_id)
-                self.memory.handled.mark_seen(envelope.event_id)
-            else:
-                self.memory.handled.forget(envelope.event_id)
+        except BaseException:
+            self.memory.handled.forget(envelope.event_id)
+            raise
+        if isinstance(outcome, Ack) and outcome.label is None:
+            self.memory.forget_succeeded(envelope.event_id)
+            self.memory.handled.mark_seen(envelope.event_id)
+        else:
+            self.memory.handled.forget(envelope.event_id)
         return outcome
 
     def _dispatch(self, delivery: Delivery, envelope: Envelope, event: object) -> Outcome:

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 
 from postroad.errors.root import describe
@@ -150,7 +150,7 @@ class Work:
             if self._workers is None:
                 self._run(group)
             else:
-                self._workers.submit(partial(copy_context().run, self._run, group))
+                self._workers.submit(partial(self._run_in, copy_context(), group))
 
     def room(self, timeout: float) -> int:
         """Return how many groups would find a free thread, waiting up to `timeout` seconds for one; 0 at a stop."""
@@ -190,6 +190,9 @@ class Work:
                 self._changed.wait_for(lambda: not self._begun, max(0.0, deadline - time.monotonic()))
             self._over = True
             return len(self._begun) <= mine
+
+    def _run_in(self, context: Context, group: Group) -> None:
+        context.run(self._run, group)
 
     def _run(self, group: Group) -> None:
         """Drive one group: have its messages decided one after another."""
