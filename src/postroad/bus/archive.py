@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -41,7 +41,6 @@ class ArchivingStore(Store, Protocol):
     """What an archive asks of a backend."""
 
     def stream(self, name: str, *, shards: int = 4, retention: float = 86_400) -> Stream: ...
-    def transaction(self) -> AbstractContextManager[None]: ...
 
 
 class Archive:

@@ -8,7 +8,7 @@ from typing import Any
 
 from postroad.bus.config import SQSEventBusConfig, Unhandled
 from postroad.bus.inbox import DatabaseFailed, InboxHandlers
-from postroad.bus.local import EventBus, InProcessEventBus
+from postroad.bus.local import EventBus, InProcessEventBus, name_of
 from postroad.bus.memory import Memory
 from postroad.bus.result import EventHandler
 from postroad.bus.telling import Teller
@@ -25,10 +25,13 @@ Wanted = Callable[[Delivery, Envelope], bool]
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """What observers of the receiver learn about an outcome: whose event it was, and the event if it was handled."""
+    """What observers of the receiver learn about an outcome."""
 
     envelope: Envelope
     event: Any = None
+    """The event, if it was handled."""
+    handler: str | None = None
+    """The handler that failed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,9 +111,9 @@ class Dispatch:
             result = self.local.publish(event)
             if not result.handlers_invoked and result.ok:
                 return self._unhandled(delivery, envelope)
-            return _decided(envelope, event, [failure.error for failure in result.errors])
+            return _decided(envelope, event, [(failure.handler, failure.error) for failure in result.errors])
         succeeded: list[EventHandler] = []
-        errors = []
+        errors: list[tuple[EventHandler, Exception]] = []
         for handler in self.memory.remaining(envelope.event_id, self.local.handlers(type(event))):
             if (work := current_work()) is not None and work.is_over:
                 self.memory.note_succeeded(envelope.event_id, succeeded)
@@ -123,7 +126,7 @@ class Dispatch:
             if error is None:
                 succeeded.append(handler)
             else:
-                errors.append(error)
+                errors.append((handler, error))
         if errors:
             self.memory.note_succeeded(envelope.event_id, succeeded)
         return _decided(envelope, event, errors)
@@ -138,6 +141,7 @@ class Dispatch:
                 elif (found := handler(event)) is not None:
                     local.finish(found)
         except Exception as error:
+            self.teller.traceback(error)
             return error
         return None
 
@@ -152,7 +156,8 @@ class Dispatch:
         return Retry(error=why, label="unhandled", about=about)
 
 
-def _decided(envelope: Envelope, event: object, errors: list[Exception]) -> Outcome:
+def _decided(envelope: Envelope, event: object, errors: list[tuple[EventHandler, Exception]]) -> Outcome:
     if errors:
-        return Retry(error=describe(errors[0]), about=Handled(envelope))
+        handler, error = errors[0]
+        return Retry(error=describe(error), about=Handled(envelope, handler=name_of(handler)))
     return Ack(about=Handled(envelope, event))

@@ -46,7 +46,8 @@ class Tally:
         self._counts: dict[str, int] = dict.fromkeys(
             ("handled", "failed", "duplicates", "unhandled", "dead_lettered", "gaps"), 0
         )
-        self.last_error: str | None = None
+        self._transport_error: str | None = None
+        self._handler_error: str | None = None
 
     def add(self, name: str) -> None:
         """Count one more."""
@@ -62,9 +63,16 @@ class Tally:
         elif what == "lease_lost":
             self.add("failed")
         elif what in ("receive_failed", "settle_failed"):
-            self.last_error = str(error)
+            self._transport_error = str(error)
         elif what == "polled":
-            self.last_error = None
+            self._transport_error = None
+        if what in ("retried", "rejected") and label is None and error is not None:
+            self._handler_error = str(error)
+
+    @property
+    def last_error(self) -> str | None:
+        """What went wrong last: the transport, for as long as it does, else a handler."""
+        return self._transport_error or self._handler_error
 
     def counts(self) -> dict[str, int]:
         """All counts as they are now."""

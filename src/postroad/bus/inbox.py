@@ -6,6 +6,7 @@ import inspect
 import threading
 from typing import Any
 
+from postroad.bus.local import name_of
 from postroad.bus.result import EventHandler
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.events import DomainEvent, Envelope
@@ -42,7 +43,7 @@ class InboxHandlers:
                 field="handler",
                 remedy="Write it as a plain function.",
             )
-        known = f"{self._prefix}/{name or _name_of(handler)}"
+        known = f"{self._prefix}/{name or name_of(handler)}"
         with self._lock:
             others = [
                 each.name for (of, key), each in self._applications.items() if of is event_type and key != id(handler)
@@ -84,11 +85,6 @@ class InboxHandlers:
         if self._failed:
             in_database(self._prefix, self._inbox, _nothing, self._transaction).check()
             self._failed = False
-
-
-def _name_of(handler: EventHandler) -> str:
-    module = getattr(handler, "__module__", None) or type(handler).__module__
-    return f"{module}.{getattr(handler, '__qualname__', None) or type(handler).__qualname__}"
 
 
 def _nothing(event: object, connection: object) -> None:

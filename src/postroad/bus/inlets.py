@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Protocol
 
@@ -20,6 +21,10 @@ class Inlet(Protocol):
 
     def open(self) -> None:
         """Make the subscription live. Opening twice changes nothing."""
+        ...
+
+    def admit(self, types: Collection[str] | None) -> None:
+        """Receive events of these types, or of all; where the filter is not ours to change, nothing happens."""
         ...
 
     def reopen(self, lost: Queue) -> bool:
@@ -46,6 +51,9 @@ class GivenQueue:
         with suppress(NotPermitted):
             self._topic.subscribe(self.source)
         self._subscribed = True
+
+    def admit(self, types: Collection[str] | None) -> None:
+        """Whoever gave the queue decides what it receives."""
 
     def reopen(self, lost: Queue) -> bool:
         return False

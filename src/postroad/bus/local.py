@@ -10,7 +10,10 @@ from typing import Any, Protocol, runtime_checkable
 from postroad.bus import asynchrony
 from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
 from postroad.bus.subscribing import check_handler, check_type, register
+from postroad.errors.root import describe
 from postroad.events import EventRegistry
+from postroad.queues.markers import legible
+from postroad.telemetry import get_logger
 
 
 @runtime_checkable
@@ -45,6 +48,18 @@ def local_part(bus: EventBus) -> EventBus:
     return bus.local_bus if isinstance(bus, HasLocalPart) else bus
 
 
+def name_of(handler: EventHandler) -> str:
+    """Return the handler's name for logs and inboxes: `module.qualname`."""
+    module = getattr(handler, "__module__", None) or type(handler).__module__
+    return f"{module}.{getattr(handler, '__qualname__', None) or type(handler).__qualname__}"
+
+
+def log_failure(event: object, handler: EventHandler, error: Exception) -> None:
+    """Write down that a handler failed during `publish`."""
+    text = legible(describe(error))
+    get_logger("bus").warning("bus_handler_failed", type=type(event).__qualname__, handler=name_of(handler), error=text)
+
+
 ControlBus = EventBus
 TelemetryBus = EventBus
 
@@ -56,6 +71,7 @@ class InProcessEventBus:
         self._registry = registry
         # Tuples that are replaced and never changed: whoever runs over one needs neither a lock nor a copy.
         self._handlers: dict[type, tuple[EventHandler, ...]] = {}
+        self._any: tuple[EventHandler, ...] = ()
         self._changing = threading.Lock()
         self._loop = asynchrony.LoopThread()
 
@@ -76,7 +92,7 @@ class InProcessEventBus:
     def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
         """Remove one subscription of the handler; says whether there was one."""
         with self._changing:
-            left = list(self.handlers(event_type))
+            left = list(self._handlers.get(event_type, ()))
             if handler not in left:
                 return False
             left.remove(handler)
@@ -86,13 +102,25 @@ class InProcessEventBus:
                 del self._handlers[event_type]
         return True
 
+    def on_any(self, handler: EventHandler) -> EventHandler:
+        """Call the handler for every event, after those of its type, from the next publish on."""
+        check_handler(handler)
+        with self._changing:
+            self._any = (*self._any, handler)
+        return handler
+
+    @property
+    def types(self) -> list[type] | None:
+        """The types that somebody handles; None when somebody handles every event."""
+        return None if self._any else list(self._handlers)
+
     def handlers(self, event_type: type[object]) -> tuple[EventHandler, ...]:
         """Who is called for events of this type, in order."""
-        return self._handlers.get(event_type, ())
+        return self._handlers.get(event_type, ()) + self._any
 
     def publish(self, event: object) -> PublishResult:
         """Run the handlers one after another; a failing one does not stop the others."""
-        handlers = self._handlers.get(type(event), ())
+        handlers = self._handlers.get(type(event), ()) + self._any
         errors: tuple[HandlerFailure, ...] = ()
         for handler in handlers:
             try:
@@ -100,6 +128,7 @@ class InProcessEventBus:
                 if found is not None:
                     self.finish(found)
             except Exception as error:
+                log_failure(event, handler, error)
                 errors = (*errors, HandlerFailure(handler, error))
         return PublishResult(event, handlers, errors)
 
@@ -112,6 +141,8 @@ class InProcessEventBus:
         handlers = self.handlers(type(event))
         outcomes = [(handler, await asynchrony.call(handler, event)) for handler in handlers]
         errors = tuple(HandlerFailure(handler, error) for handler, error in outcomes if error is not None)
+        for failure in errors:
+            log_failure(event, failure.handler, failure.error)
         return PublishResult(event, handlers, errors)
 
     def finish(self, found: Any) -> None:

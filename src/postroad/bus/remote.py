@@ -44,6 +44,7 @@ from postroad.settings import bus_variable
 from postroad.telemetry import tracing
 
 _CHUNK = 10
+_NO_RECEIVERS = "Nobody subscribes to this topic; create a group first: postroad bus group create TOPIC GROUP"
 _LONGEST_NAME = 100
 Handler = TypeVar("Handler", bound=EventHandler)
 _handled: ContextVar[list[Any] | None] = ContextVar("postroad_receive_once", default=None)
@@ -183,6 +184,37 @@ class RemoteEventBus:
         if self._inbox is not None:
             self._inbox.add(event_type, handler, name)
         self._local.subscribe(event_type, handler)
+        self._admit_if_running()
+
+    def on_any(self, handler: Handler) -> Handler:
+        """Call the handler for every event that can be read, after those of its type.
+
+        Raises:
+            ConfigurationError: The bus has an inbox, or handlers of its own kind.
+        """
+        self._check_process()
+        if self._inbox is not None or not isinstance(self._local, InProcessEventBus):
+            raise ConfigurationError(
+                "handler: a handler for every event needs a bus without an inbox and with its own handlers",
+                field="handler",
+                remedy="Subscribe it to each type that it handles.",
+            )
+        self._local.on_any(handler)
+        self._admit_if_running()
+        return handler
+
+    def _admit_if_running(self) -> None:
+        if self._receiver is not None and self._receiver.is_running:
+            self._admit()
+
+    def _admit(self) -> None:
+        """Let the group receive what is handled here."""
+        if self._inlet is None:
+            return
+        types = self._local.types if isinstance(self._local, InProcessEventBus) else None
+        names = None if types is None else {name for each in types for name in self._registry.names_of(each)}
+        if names is None or names:
+            self._inlet.admit(names)
 
     def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
         """Remove one subscription of the handler; says whether there was one."""
@@ -343,6 +375,8 @@ class RemoteEventBus:
                 self._teller.tell("bus_publish_failed", each.envelope, error=str(outcome.error))
             elif outcome.remote == "sent":
                 self._teller.tell("bus_published", each.envelope)
+                if outcome.receivers == 0:
+                    self._teller.tell_at_times("bus_no_receivers", remedy=_NO_RECEIVERS)
         return sent
 
     def _result(self, prepared: _Prepared, local: PublishResult | None, sent: Sent) -> PublishResult:
@@ -351,7 +385,9 @@ class RemoteEventBus:
             errors = (*errors, HandlerFailure(self._sqs_publish, sent.error))
         invoked = () if local is None else local.handlers_invoked
         event_id = None if prepared.envelope is None else prepared.envelope.event_id
-        return PublishResult(prepared.event, invoked, errors, event_id=event_id, remote=sent.remote)
+        return PublishResult(
+            prepared.event, invoked, errors, event_id=event_id, remote=sent.remote, receivers=sent.receivers
+        )
 
     def _sqs_publish(self, event: object) -> None:
         """Send the event to other processes alone; in a result it stands for the transport."""
@@ -412,7 +448,10 @@ class RemoteEventBus:
         if collected is not None and isinstance(about, Handled):
             collected.append(about.event)
         self._tally.observe(what, **fields)
-        self._teller.observe(what, delivery, about.envelope if isinstance(about, Handled) else None, **fields)
+        known = isinstance(about, Handled)
+        self._teller.observe(
+            what, delivery, about.envelope if known else None, about.handler if known else None, **fields
+        )
 
     def _receiving(self) -> Receiver:
         if self._receiver is None:
@@ -426,6 +465,7 @@ class RemoteEventBus:
     def _open(self, receiver: Receiver) -> None:
         if self._inlet is not None:
             self._inlet.open()
+        self._admit()
         receiver.keep_alive(self)
 
     def _disconnect(self) -> None:

@@ -36,6 +36,8 @@ class PublishResult(_Local, frozen=True, kw_only=True):
 
     event_id: UUID | None = None
     remote: Remote = "none"
+    receivers: int | None = None
+    """How many queues of other processes and groups got the event; None where the transport cannot tell."""
 
     @property
     def ok(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from postroad.backoff import CHANCE
@@ -22,6 +22,8 @@ class Sent:
 
     remote: Remote
     error: Exception | None = None
+    receivers: int | None = None
+    """How many queues got it; None where the transport cannot tell."""
 
 
 class Sender:
@@ -63,7 +65,8 @@ class Sender:
             tried = run.waiting
             results = self._lane.send(run.messages_of(tried), timeout=deadline - time.monotonic())
             errors = {i: result.error for i, result in zip(tried, results, strict=True) if not result.ok}
-            run.settle(tried, {i: error or PublishFailed("not sent") for i, error in errors.items()})
+            receivers = {i: result.receivers for i, result in zip(tried, results, strict=True)}
+            run.settle(tried, {i: error or PublishFailed("not sent") for i, error in errors.items()}, receivers)
             pause = self._pause(run, attempt, deadline - time.monotonic())
             if run.waiting:
                 time.sleep(pause)
@@ -106,10 +109,10 @@ class _Run:
     def messages_of(self, indices: Sequence[int]) -> list[OutgoingMessage]:
         return [self._messages[index] for index in indices]
 
-    def settle(self, tried: Sequence[int], errors: dict[int, Exception]) -> None:
+    def settle(self, tried: Sequence[int], errors: dict[int, Exception], receivers: Mapping[int, int | None]) -> None:
         """Note what was sent; on FIFO a failed one that a later one of its group has overtaken stays unsent."""
         sent = [index for index in tried if index not in errors]
-        self.outcomes.update({index: Sent("sent") for index in sent})
+        self.outcomes.update({index: Sent("sent", receivers=receivers[index]) for index in sent})
         self.errors = errors
         self.waiting = [index for index in tried if index in errors]
         if not self._fifo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
 from postroad.blobs import Blobs
@@ -24,6 +25,7 @@ class Store(Protocol):
     def queue(self, name: str) -> Queue: ...
     def topic(self, name: str, *, fifo: bool = False, overflow: Literal["blobs", "fail"] | None = None) -> Topic: ...
     def blobs(self) -> Blobs | None: ...
+    def transaction(self) -> AbstractContextManager[None]: ...
 
 
 class QueueTags(Protocol):

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+import traceback
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from postroad.events import Envelope
 from postroad.queues import Delivery
 from postroad.telemetry import get_logger
+from postroad.telemetry.redacting import redact
 
 if TYPE_CHECKING:
     from prometheus_client import Counter
 
 _standard = logging.getLogger("postroad.bus")
 _making = threading.Lock()
+_MINUTE = 60.0
 _WARNINGS = frozenset(
     {
         *("bus_publish_failed", "bus_retried", "bus_dead_lettered", "bus_gap", "bus_unhandled", "bus_lease_lost"),
-        *("bus_ack_failed", "bus_heartbeat_failed", "bus_receive_failed", "bus_chore_failed", "bus_stop_timed_out"),
+        *(
+            "bus_ack_failed",
+            "bus_heartbeat_failed",
+            "bus_receive_failed",
+            "bus_chore_failed",
+            "bus_stop_timed_out",
+            "bus_no_receivers",
+        ),
     }
 )
 
@@ -51,6 +62,7 @@ class Teller:
         self._bus = bus
         self._counter, self._logger = _counter(), _logger()
         self._counts: dict[str, Counter] = {}
+        self._again_at: dict[tuple[str, str], float] = {}
 
     def tell(self, event: str, envelope: Envelope | None = None, *, in_order: bool = False, **fields: Any) -> None:
         """Count the outcome and write its line, as a warning unless it is in order here."""
@@ -69,14 +81,40 @@ class Teller:
             }
         self._logger.log(level, event, bus=self._bus, **fields)
 
-    def observe(self, what: str, delivery: Delivery | None, envelope: Envelope | None, **fields: Any) -> None:
+    def tell_at_times(self, event: str, about: str = "", **fields: Any) -> None:
+        """Write a line at most once a minute for each thing that it is about."""
+        now = time.monotonic()
+        if now >= self._again_at.get((event, about), 0.0):
+            self._again_at[event, about] = now + _MINUTE
+            self.tell(event, **fields)
+
+    def traceback(self, error: Exception) -> None:
+        """Write the traceback of a handler's failure, for those who look closely."""
+        if _standard.isEnabledFor(logging.DEBUG):
+            lines = redact("".join(traceback.format_exception(error)))
+            self._logger.debug("bus_handler_traceback", bus=self._bus, traceback=lines)
+
+    def observe(
+        self,
+        what: str,
+        delivery: Delivery | None,
+        envelope: Envelope | None,
+        handler: str | None = None,
+        **fields: Any,
+    ) -> None:
         """Write the line of what the receiver did with a message; most of what it does has none."""
         label = fields.get("label")
-        if (line := _LINES.get((what, label))) is not None:
-            self.tell(line, envelope, in_order=what == "acked")
         about: dict[str, Any] = {} if delivery is None else {"message_id": delivery.message_id}
+        failure: dict[str, Any] = {}
+        if what in ("retried", "rejected"):
+            failure = {"error": fields["error"], "attempt": fields["attempt"], "handler": handler}
+        if what == "retried":
+            failure["retry_in_seconds"] = fields["after"]
+        failure = {name: value for name, value in failure.items() if value is not None}
+        if (line := _LINES.get((what, label))) is not None:
+            self.tell(line, envelope, in_order=what == "acked", **failure)
         if what == "rejected":
-            self.tell("bus_dead_lettered", envelope, reason=fields["reason"], **about)
+            self.tell("bus_dead_lettered", envelope, reason=fields["reason"], **failure, **about)
         elif what == "lease_lost":
             self.tell("bus_lease_lost", envelope, **about)
         elif what in _FAILURES:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
 from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.groups import add_types
 from postroad.bus.naming import Names
 from postroad.bus.stores import QueueTags, Store, ensure
 from postroad.errors import ConfigurationError, NotPermitted, NotSupported, PostroadError
@@ -32,12 +33,21 @@ class GroupQueue:
         name, dead = names.group(group), names.dead(group)
         ensure(store, _dead_spec(dead, names, name))
         self.source = ensure(store, _spec(name, dead, names, config))
+        self._store, self._topic = store, topic
+        # Where a changed filter takes minutes to hold, what arrives meanwhile would be lost: there nobody changes it.
+        self._grows = filter is None and topic.traits.filters_at_once
         # Whoever may not subscribe has had it subscribed by those who may.
         with suppress(NotPermitted):
-            topic.subscribe(self.source, filter=filter)
+            topic.subscribe(self.source, filter=filter, keep_filter=filter is None)
 
     def open(self) -> None:
         """It is live since the bus was made."""
+
+    def admit(self, types: Collection[str] | None) -> None:
+        """Let the group receive these types, beside those of its other members."""
+        if self._grows:
+            with suppress(NotPermitted):
+                add_types(self._store, self._topic, self.source, types)
 
     def reopen(self, lost: Queue) -> bool:
         return False
@@ -81,6 +91,9 @@ class OwnQueue:
         with self._lock:
             if self._queue is None:
                 self._make()
+
+    def admit(self, types: Collection[str] | None) -> None:
+        """A queue of this process alone has the filter that it was made with."""
 
     def reopen(self, lost: Queue) -> bool:
         with self._lock:

@@ -63,6 +63,11 @@ class EventRegistry:
             raise UnknownEventType(f"event_type: {shown} is not registered", field="event_type")
         return name
 
+    def names_of(self, cls: type) -> list[str]:
+        """Return every name under which the class is read: the one it is written under, and those it had before."""
+        with self._lock:
+            return sorted(name for name, known in self._types.items() if known is cls)
+
     def type_of(self, name: object) -> type:
         """The class that was registered under the name."""
         cls = self.find(name) if isinstance(name, str) else None

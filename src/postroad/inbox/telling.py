@@ -83,9 +83,11 @@ class Teller:
             if _standard.isEnabledFor(logging.INFO):
                 log.info("consumer_settled", outcome=fields["label"] or "handled", **about)
         elif what == "retried" and fields["label"] != "released":
-            log.warning("consumer_retried", error=fields["error"], after_seconds=fields["after"], **about)
+            after, attempt = fields["after"], fields["attempt"]
+            log.warning("consumer_retried", error=fields["error"], attempt=attempt, retry_in_seconds=after, **about)
         elif what == "rejected":
-            log.warning("consumer_dead_lettered", reason=fields["reason"], error=fields["error"], **about)
+            reason, attempt = fields["reason"], fields["attempt"]
+            log.warning("consumer_dead_lettered", reason=reason, error=fields["error"], attempt=attempt, **about)
         elif what == "released":
             log.info("consumer_released", messages=len(fields["deliveries"]), **about)
         elif what in _LINES:

@@ -28,6 +28,8 @@ class SendResult(msgspec.Struct, frozen=True):
     message_id: str | None = None
     sequence: int | None = None
     error: Exception | None = None
+    receivers: int | None = None
+    """How many queues got a copy of a published message; None where the transport cannot tell, and for queues."""
 
 
 class AckResult(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from postroad.errors import PostroadError, StaleReceipt
 from postroad.queues import AckResult, Delivery, OutgoingMessage
+from postroad.queues.markers import legible
 from postroad.receiving.acks import Acks
 from postroad.receiving.attempts import Attempts
 from postroad.receiving.breaker import Breaker
@@ -127,7 +128,7 @@ class Settlement:
 
     def _come_again(self, held: Held, outcome: Retry, behind: Sequence[Held]) -> None:
         """Release the message and those behind it in one call, so that one delay holds for the whole group."""
-        attempt = self.attempts.number(held.delivery)
+        attempt, error = self.attempts.number(held.delivery), _legible(outcome.error)
         after = self._delay(attempt) if outcome.after is None else outcome.after
         self.counts.add("retried")
         if outcome.label is None:
@@ -137,7 +138,7 @@ class Settlement:
             held.delivery,
             label=outcome.label,
             about=outcome.about,
-            error=outcome.error,
+            error=error,
             attempt=attempt,
             after=after,
         )
@@ -145,7 +146,7 @@ class Settlement:
         if self.max_receives is None and traits.fifo and traits.max_receives is not None:
             self.attempts.expect(held.delivery, after)
         self._release_unbegun(behind)
-        self._release([held, *behind], after=after, error=outcome.error)
+        self._release([held, *behind], after=after, error=error)
 
     def _delay(self, attempt: int) -> float:
         """Return the pause after this attempt; the last delay repeats."""
@@ -201,7 +202,7 @@ class Settlement:
             label=outcome.label,
             about=outcome.about,
             reason=outcome.reason,
-            error=outcome.error,
+            error=_legible(outcome.error),
             attempt=self.attempts.number(held.delivery),
         )
 
@@ -226,6 +227,10 @@ class Settlement:
             for delivery, result in zip(mine, results, strict=False):
                 if not result.ok:
                     self.observe("settle_failed", delivery, error=result.error or StaleReceipt("the lease was lost"))
+
+
+def _legible(error: str | None) -> str | None:
+    return None if error is None else legible(error)
 
 
 def _as_reject(outcome: Retry) -> Reject:

@@ -11,10 +11,32 @@ from structlog.typing import Processor
 
 from postroad.telemetry.legible import legible
 
+_NOT_SHOWN = frozenset({"event", "service", "level", "ts", "exc_info", "stack_info"})
+# What a record of the standard library has already.
+_RESERVED = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "exc_info", "stack_info"})
 _STAMPED = (
     structlog.stdlib.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
 )
+
+
+class Line(dict[str, Any]):
+    """The fields of one line; as text `name key=value …`, for programs whose formatter knows nothing of fields."""
+
+    def __str__(self) -> str:
+        fields = (f"{key}={_shown(value)}" for key, value in self.items() if key not in _NOT_SHOWN)
+        return " ".join((str(self.get("event", "")), *fields))
+
+
+def _shown(value: object) -> str:
+    text = legible(value)
+    return f'"{text}"' if not text or any(c in text for c in ' "=') else text
+
+
+def _for_any_formatter(logger: Any, name: str, line: MutableMapping[str, Any]) -> tuple[tuple[Line], dict[str, Any]]:
+    """Hand the line to the standard library: with fields for our formatters, as text and `extra` for all others."""
+    extra = {key: value for key, value in line.items() if key not in _RESERVED}
+    return (Line(line),), {"extra": {**extra, "_logger": logger, "_name": name}}
 
 
 def structured(logger: logging.Logger, service: str) -> structlog.stdlib.BoundLogger:
@@ -25,7 +47,7 @@ def structured(logger: logging.Logger, service: str) -> structlog.stdlib.BoundLo
         processors=[
             structlog.stdlib.filter_by_level,
             *_STAMPED,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+            _for_any_formatter,
         ],
         service=service,
     )

@@ -120,12 +120,17 @@ class EventBridgeTopic:
             for outcome in outcomes
         ]
 
-    def subscribe(self, queue: Queue, *, filter: Filter | None = None) -> None:
-        """Give the queue a copy from now on, by a rule of its own. Subscribing again replaces the filter."""
-        values = rules.check_filter(filter)
+    def subscribe(self, queue: Queue, *, filter: Filter | None = None, keep_filter: bool = False) -> None:
+        """Give the queue a copy from now on, by a rule of its own.
+
+        Subscribing again replaces the filter, unless `keep_filter` is set.
+        """
+        values = rules.check_filter(filter) or None
         rules.check_subscriber(self.name, fifo=False, queue=queue)
         subscriber = self._queues.queue(queue.name)
         target_arn, bus, name = subscriber.arn, self.bus, _rule_name(queue.name)
+        if keep_filter and self._has_rule(name):
+            return
         with self._translated("subscribing to"):
             rule = self._client.put_rule(
                 Name=name, EventBusName=bus, EventPattern=self._pattern(values), State="ENABLED"
@@ -136,6 +141,14 @@ class EventBridgeTopic:
         if answer["FailedEntryCount"]:
             failed = answer["FailedEntries"][0]
             raise Unavailable(f"subscribing to {self.name!r}: {failed.get('ErrorCode')}: {failed.get('ErrorMessage')}")
+
+    def _has_rule(self, name: str) -> bool:
+        with self._translated("subscribing to"):
+            try:
+                self._client.describe_rule(Name=name, EventBusName=self.bus)
+            except self._client.exceptions.ResourceNotFoundException:
+                return False
+        return True
 
     def unsubscribe(self, queue: Queue) -> bool:
         """Stop the copies, and take back the right to send; what the queue holds stays."""

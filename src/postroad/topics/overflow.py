@@ -46,9 +46,9 @@ class OverflowingTopic:
         self._pruning.run_when_due()
         return results
 
-    def subscribe(self, queue: Queue, *, filter: Filter | None = None) -> None:
-        """Give the queue a copy from now on. Subscribing again replaces the filter."""
-        self.inner.subscribe(_bare(queue), filter=filter)
+    def subscribe(self, queue: Queue, *, filter: Filter | None = None, keep_filter: bool = False) -> None:
+        """Give the queue a copy from now on. Subscribing again replaces the filter, unless `keep_filter` is set."""
+        self.inner.subscribe(_bare(queue), filter=filter, keep_filter=keep_filter)
 
     def unsubscribe(self, queue: Queue) -> bool:
         """Stop the copies; what the queue holds stays. Says whether it was subscribed."""

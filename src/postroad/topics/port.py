@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
 from postroad.queues import OutgoingMessage, Queue, SendResult
 
 Filter = Mapping[str, Collection[str]]
+EVERYTHING: Final[Filter] = MappingProxyType({})
+"""A filter that lets everything through because somebody decided so, not because nobody has decided yet."""
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -57,8 +60,8 @@ class Topic(Protocol):
         """Copy each message to every queue whose filter matches its attributes."""
         ...
 
-    def subscribe(self, queue: Queue, *, filter: Filter | None = None) -> None:
-        """Give the queue a copy from now on. Subscribing again replaces the filter."""
+    def subscribe(self, queue: Queue, *, filter: Filter | None = None, keep_filter: bool = False) -> None:
+        """Give the queue a copy from now on. Subscribing again replaces the filter, unless `keep_filter` is set."""
         ...
 
     def unsubscribe(self, queue: Queue) -> bool:

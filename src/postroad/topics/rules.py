@@ -9,7 +9,7 @@ from postroad.errors import ConfigurationError, InvalidInput, InvalidMessage, In
 from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.queues.rules import check_messages
 from postroad.settings import nearest
-from postroad.topics.port import Filter
+from postroad.topics.port import EVERYTHING, Filter
 
 Values = Mapping[str, tuple[str, ...]]
 
@@ -79,6 +79,8 @@ def check_filter(filter: Filter | None) -> Values | None:
     given: object = filter
     if given is None:
         return None
+    if given is EVERYTHING:
+        return {}
     if not isinstance(given, Mapping) or not given:
         raise InvalidInput(f"filter: {filter!r} is not a mapping of attribute names to values", field="filter")
     return {name: _values(name, values) for name, values in given.items()}

@@ -140,17 +140,20 @@ class SNSTopic:
         )
         return [_published(outcome) for outcome in outcomes]
 
-    def subscribe(self, queue: Queue, *, filter: Filter | None = None) -> None:
-        """Give the queue a copy from now on, and SNS the right to send to it. Subscribing again replaces the filter."""
+    def subscribe(self, queue: Queue, *, filter: Filter | None = None, keep_filter: bool = False) -> None:
+        """Give the queue a copy from now on, and SNS the right to send to it.
+
+        Subscribing again replaces the filter, unless `keep_filter` is set.
+        """
         values = rules.check_filter(filter)
         rules.check_subscriber(self.name, fifo=self._fifo, queue=queue)
         subscriber = self._queues.queue(queue.name)
         self._queues.change_policy(subscriber, lambda policy: self._allowed(policy, subscriber))
         known = self._find(subscriber)
         if known is None:
-            self._subscribe(subscriber, values)
-        elif self._filter(known) != values:
-            self._set(known, "FilterPolicy", _NO_FILTER if values is None else json.dumps(values))
+            self._subscribe(subscriber, values or None)
+        elif not keep_filter and self._filter(known) != (values or None):
+            self._set(known, "FilterPolicy", json.dumps(values) if values else _NO_FILTER)
 
     def unsubscribe(self, queue: Queue) -> bool:
         """Stop the copies, and take back the right to send; what the queue holds stays."""

@@ -50,6 +50,10 @@ _SUBSCRIBE: Final = """
 INSERT INTO subscription (topic, queue, filter) SELECT ?, id, ? FROM queue WHERE name = ?
 ON CONFLICT DO UPDATE SET filter = excluded.filter RETURNING queue
 """
+_SUBSCRIBE_ONCE: Final = """
+INSERT INTO subscription (topic, queue, filter) SELECT ?, id, ? FROM queue WHERE name = ?
+ON CONFLICT DO UPDATE SET filter = filter RETURNING queue
+"""
 _UNSUBSCRIBE: Final = """
 DELETE FROM subscription WHERE topic = ? AND queue = (SELECT id FROM queue WHERE name = ?) RETURNING queue
 """
@@ -139,12 +143,13 @@ class SQLiteTopic:
         bodies = rules.check_published(messages, fifo=self._fifo, limit=MAX_MESSAGE_BYTES)
         return self._engine.write(lambda tx: self._publish(tx, messages, bodies)) if bodies else []
 
-    def subscribe(self, queue: Queue, *, filter: Filter | None = None) -> None:
+    def subscribe(self, queue: Queue, *, filter: Filter | None = None, keep_filter: bool = False) -> None:
         values = rules.check_filter(filter)
         rules.check_subscriber(self.name, fifo=self._fifo, queue=queue)
         text = None if values is None else msgspec.json.encode(values).decode()
         row = (self._id, text, queue.name)
-        if self._engine.write(lambda tx: one(tx.connection, _SUBSCRIBE, row), relieves=True) is None:
+        statement = _SUBSCRIBE_ONCE if keep_filter else _SUBSCRIBE
+        if self._engine.write(lambda tx: one(tx.connection, statement, row), relieves=True) is None:
             raise queue_missing(queue.name)
 
     def unsubscribe(self, queue: Queue) -> bool:
@@ -167,10 +172,12 @@ class SQLiteTopic:
         self._queues.sweeper.remove_abandoned(tx)
         subscribed = every(tx.connection, _SUBSCRIPTIONS, (self._id,))
         self._queues.states.load(tx, [queue_id for queue_id, _, _ in subscribed])
+        receivers = [0] * len(fresh)
         for queue_id, name, text in subscribed:
-            self._copy(tx, queue_id, self._read_filter(name, text), fresh)
+            self._copy(tx, queue_id, self._read_filter(name, text), fresh, receivers)
+        counted = iter(receivers)
         return [
-            self._result(number if first_number is None else first_number)
+            self._result(number, next(counted)) if first_number is None else self._result(first_number, None)
             for number, first_number in zip(numbers, known, strict=True)
         ]
 
@@ -190,9 +197,13 @@ class SQLiteTopic:
         queue_id: int,
         filter: Mapping[str, tuple[str, ...]] | None,
         fresh: Sequence[tuple[OutgoingMessage, bytes]],
+        receivers: list[int],
     ) -> None:
         state = self._queues.states.for_sending(tx, queue_id)
-        wanted = [each for each in fresh if rules.lets_through(filter, each[0].attributes)]
+        places = [place for place, (message, _) in enumerate(fresh) if rules.lets_through(filter, message.attributes)]
+        for place in places:
+            receivers[place] += 1
+        wanted = [fresh[place] for place in places]
         if not wanted:
             return
         copies = [
@@ -201,8 +212,9 @@ class SQLiteTopic:
         self._queues.sender.send(tx, state, copies, check_messages(state.spec, copies))
         self._queues.deliver(tx, state)
 
-    def _result(self, number: int) -> SendResult:
-        return SendResult(True, self._queues.ids.text(number), number if self._fifo else None)
+    def _result(self, number: int, receivers: int | None) -> SendResult:
+        sequence = number if self._fifo else None
+        return SendResult(True, self._queues.ids.text(number), sequence, receivers=receivers)
 
     def _read_filter(self, queue: bytes, text: bytes | None) -> dict[str, tuple[str, ...]] | None:
         try:

@@ -1,0 +1,41 @@
+"""Groups of a topic: the queue of each, and the types that it receives."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from postroad.bus.stores import Store
+from postroad.queues import Queue
+from postroad.topics import EVERYTHING, Filter, Topic
+
+EVENT_TYPE = "EventType"
+
+
+def filter_of(topic: Topic, queue: str) -> Mapping[str, tuple[str, ...]] | None:
+    """Return the filter of the queue's subscription; None when it has none, `{}` when everything was decided on."""
+    return next((each.filter for each in topic.subscriptions() if each.queue == queue), None)
+
+
+def add_types(store: Store, topic: Topic, queue: Queue, types: Collection[str] | None) -> None:
+    """Let the group's queue receive these types too, beside those that its other members handle; None means all.
+
+    The filter grows in one transaction, so that members that start at the same time take nothing from each other.
+    """
+    if _widened(filter_of(topic, queue.name), types) is None:
+        return
+    with store.transaction():
+        wider = _widened(filter_of(topic, queue.name), types)
+        if wider is not None:
+            topic.subscribe(queue, filter=wider)
+
+
+def _widened(current: Mapping[str, tuple[str, ...]] | None, types: Collection[str] | None) -> Filter | None:
+    """Return the filter that also lets these types through; None when the current one does already."""
+    if types is None:
+        return None if current == {} else EVERYTHING
+    if current is None:
+        return {EVENT_TYPE: sorted(types)}
+    known = current.get(EVENT_TYPE)
+    if known is None or set(types) <= set(known):
+        return None
+    return {**current, EVENT_TYPE: sorted({*known, *types})}
