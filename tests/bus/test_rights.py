@@ -8,7 +8,7 @@ import pytest
 from tests.bus.vocabulary import QUICK, Placed
 
 from postroad import Backend, Queue, QueueSpec
-from postroad.bus.topic import bus_for
+from postroad.bus import Bus
 from postroad.errors import NotPermitted
 
 
@@ -41,10 +41,16 @@ class RestrictedTopic:
         raise NotPermitted("no right to subscribe")
 
 
+def connected(store: Any, topic: str, group: str | None = None) -> Bus:
+    bus = Bus(topic, group, config=QUICK)
+    bus.connect(store)
+    return bus
+
+
 def test_a_group_that_was_made_by_others_needs_no_right_to_make(backend: Backend) -> None:
     backend.bus("orders", "workers", config=QUICK).close()
 
-    with bus_for(Restricted(backend), "orders", "workers", config=QUICK) as bus:
+    with connected(Restricted(backend), "orders", "workers") as bus:
         bus.subscribe(Placed, lambda _: None)
         published = bus.publish(Placed(1))
 
@@ -53,11 +59,11 @@ def test_a_group_that_was_made_by_others_needs_no_right_to_make(backend: Backend
 
 def test_a_group_that_is_missing_needs_it(backend: Backend) -> None:
     with pytest.raises(NotPermitted, match="orders--workers"):
-        bus_for(Restricted(backend), "orders", "workers", config=QUICK)
+        connected(Restricted(backend), "orders", "workers")
 
 
 def test_an_own_queue_needs_it(backend: Backend) -> None:
-    with bus_for(Restricted(backend), "orders", config=QUICK) as bus:
+    with connected(Restricted(backend), "orders") as bus:
         with pytest.raises(NotPermitted):
             bus.start_receiver()
 

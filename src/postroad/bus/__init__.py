@@ -13,7 +13,7 @@ from postroad.bus.replaying import ReplayReport
 from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
 from postroad.bus.sns import SNSEventBus
 from postroad.bus.sqs import SQSEventBus, SQSEventBusWithCircuitBreaker
-from postroad.bus.topic import TopicEventBus
+from postroad.bus.topic import Bus, TopicEventBus
 from postroad.errors import (
     CircuitOpenError,
     ConfigurationError,
@@ -31,6 +31,7 @@ from postroad.receiving import CircuitBreakerConfig, HandlingContext, current_co
 __all__ = [
     "Archive",
     "ArchivedEvent",
+    "Bus",
     "BusConfig",
     "BusHealth",
     "CircuitBreakerConfig",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
+from postroad.bus.naming import Names, is_group
 from postroad.bus.stores import Store
 from postroad.queues import Queue
 from postroad.topics import EVERYTHING, Filter, Topic
@@ -39,3 +41,29 @@ def _widened(current: Mapping[str, tuple[str, ...]] | None, types: Collection[st
     if known is None or set(types) <= set(known):
         return None
     return {**current, EVENT_TYPE: sorted({*known, *types})}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of a topic, as operators see it."""
+
+    name: str
+    queue: str
+    types: tuple[str, ...] | None
+    """The types that it receives; None for all."""
+
+
+def groups_of(topic: Topic, names: Names) -> list[Group]:
+    """Return the groups of a topic, by name."""
+    prefix, suffix = f"{names.base}--", ".fifo" if names.fifo else ""
+    found = []
+    for each in topic.subscriptions():
+        name = each.queue.removeprefix(prefix).removesuffix(suffix)
+        if each.queue.startswith(prefix) and is_group(name):
+            found.append(Group(name, each.queue, (each.filter or {}).get(EVENT_TYPE)))
+    return found
+
+
+def set_types(topic: Topic, queue: Queue, types: Collection[str] | None) -> None:
+    """Let the group receive exactly these types from now on; None means all."""
+    topic.subscribe(queue, filter=EVERYTHING if types is None else {EVENT_TYPE: sorted(types)})

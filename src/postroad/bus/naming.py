@@ -54,10 +54,16 @@ class Names:
         return ".fifo" if self.fifo else ""
 
 
+def is_group(group: object) -> bool:
+    """Whether the text can name a group, and is not taken for something else."""
+    if not isinstance(group, str) or _WORD.fullmatch(group) is None:
+        return False
+    return group not in _RESERVED and not group.startswith(_OWN) and "--" not in group
+
+
 def check_group(group: object) -> None:
     """Refuse what cannot name a group, or would be taken for something else."""
-    reserved = group in _RESERVED or (isinstance(group, str) and (group.startswith(_OWN) or "--" in group))
-    if not isinstance(group, str) or _WORD.fullmatch(group) is None or reserved:
+    if not is_group(group):
         raise InvalidName(
             f"group: {group!r} cannot name a group", field="group",
             remedy="Use letters, digits, '_' and single '-'; 'archive', 'dead' and 'p-…' are taken.",

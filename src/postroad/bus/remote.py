@@ -95,11 +95,52 @@ class RemoteEventBus:
         chores: Sequence[Chore] = (),
         inbox: InboxHandlers | None = None,
     ) -> None:
-        self.name = outlet.name
-        self.config = checked_config(config)
+        self._declare(inbox, local_bus)
+        self._connect(
+            outlet=outlet,
+            inlet=inlet,
+            dead_letters=dead_letters,
+            config=config,
+            registry=registry,
+            clock=clock,
+            breaker=breaker,
+            unhandled=unhandled,
+            wanted=wanted,
+            chores=chores,
+        )
+
+    def _declare(self, inbox: InboxHandlers | None, local_bus: EventBus | None = None) -> None:
+        """Take handlers from now on; nothing can be published or received yet."""
+        self._local: EventBus = InProcessEventBus() if local_bus is None else local_bus
+        self._registry = default_registry
+        self._inbox = inbox
+        self._inlet: Inlet | None = None
+        self._receiver: Receiver | None = None
+        self._admitted: frozenset[str] | None = frozenset()
+        self._lifecycle = threading.Lock()
+        self._closed = False
+        self._pid = os.getpid()
+
+    def _connect(
+        self,
+        *,
+        outlet: Outlet,
+        inlet: Inlet | None,
+        dead_letters: DeadLetters | None = None,
+        config: SQSEventBusConfig | None = None,
+        registry: EventRegistry | None = None,
+        clock: Clock | None = None,
+        breaker: CircuitBreakerConfig | None = None,
+        unhandled: Unhandled | None = None,
+        wanted: Wanted = lambda _, __: True,
+        chores: Sequence[Chore] = (),
+    ) -> None:
+        """Have a transport from now on."""
+        self.name, self.config = outlet.name, checked_config(config)
         clock = SYSTEM_CLOCK if clock is None else clock
         self._registry = default_registry if registry is None else registry
-        self._local: EventBus = InProcessEventBus() if local_bus is None else local_bus
+        for event_type in (self._local.types or ()) if isinstance(self._local, InProcessEventBus) else ():
+            register(self._registry, event_type)
         told = bus_variable("PUBLISHER_ID")
         self.publisher_id = self.config.publisher_id or (told[1] if told else str(uuid.uuid4()))
         self._outlet, self._inlet = outlet, inlet
@@ -109,9 +150,13 @@ class RemoteEventBus:
         self._breaker_config, self._clock = breaker, clock
         codec = Codec(self._registry, clock=clock)
         self._packer = Packer(
-            codec=codec, config=self.config, publisher_id=self.publisher_id, fifo=outlet.fifo,
-            needs_dedup_id=outlet.needs_dedup_id, limit=outlet.limit,
-        )  # fmt: skip
+            codec=codec,
+            config=self.config,
+            publisher_id=self.publisher_id,
+            fifo=outlet.fifo,
+            needs_dedup_id=outlet.needs_dedup_id,
+            limit=outlet.limit,
+        )
         self._lane = Lane(outlet.send, longest=outlet.longest)
         self._sender = Sender(self._lane, self.config, self._publish_breaker, name=outlet.name, fifo=outlet.fifo)
         dispatch = Dispatch(
@@ -124,13 +169,9 @@ class RemoteEventBus:
             max_receives=None if dead_letters is None else self.config.max_receives,
             attempt=lambda delivery: self._receiving().attempt(delivery),
             teller=self._teller,
-            inbox=inbox,
+            inbox=self._inbox,
         )
-        self._inbox = inbox
         self._receiver = None if inlet is None else self._receiver_for(inlet, dispatch, dead_letters, chores)
-        self._lifecycle = threading.Lock()
-        self._closed = False
-        self._pid = os.getpid()
 
     @property
     def registry(self) -> EventRegistry:
@@ -212,9 +253,10 @@ class RemoteEventBus:
         if self._inlet is None:
             return
         types = self._local.types if isinstance(self._local, InProcessEventBus) else None
-        names = None if types is None else {name for each in types for name in self._registry.names_of(each)}
-        if names is None or names:
+        names = None if types is None else frozenset(n for each in types for n in self._registry.names_of(each))
+        if names != self._admitted and (names is None or names):
             self._inlet.admit(names)
+            self._admitted = names
 
     def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
         """Remove one subscription of the handler; says whether there was one."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, Self
 
 from postroad.bus.attributes import attributes_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
@@ -32,62 +32,148 @@ class OpenTopic(Protocol):
     def __call__(self, name: str, *, fifo: bool) -> Topic: ...
 
 
-class TopicEventBus(RemoteEventBus):
-    """Made by `backend.bus(topic, group)`."""
-
-
-def bus_for(
-    store: Store,
-    topic: str,
-    group: str | None = None,
-    *,
-    fifo: bool = False,
-    event_types: Collection[type] | None = None,
-    attributes: Mapping[str, Collection[str]] | None = None,
-    local: bool | None = None,
-    orphan_after: float = 60.0,
-    config: SQSEventBusConfig | None = None,
-    tags: QueueTags | None = None,
-    open_topic: OpenTopic | None = None,
-    inbox: Inbox | None = None,
-    transaction: Transaction | None = None,
-    windows: Windows = Windows(),  # noqa: B008  # frozen
-) -> TopicEventBus:
+class Bus(RemoteEventBus):
     """The bus of a topic: without a group every process gets every event, with one a member of the group does.
 
-    `open_topic` opens the topic with a publish that makes each call once; None takes the store's own topics.
+    `backend.bus(…)` makes one that is ready. One that is made by itself takes handlers at once, and is bound to a
+    backend later: by `bind(backend)`, or by `postroad.run(bus)`, which connects, binds and receives.
+
+    Args:
+        topic: Its name, or its ARN on AWS.
+        group: The group that shares the events; without one every process gets every event.
+        fifo: Whether events of one key stay in order.
+        event_types: The classes that the group receives; by default those that its members handle.
+        attributes: Values of message attributes that the group receives.
+        local: Whether handlers of this process run during `publish`; by default only without a group.
+        orphan_after: Seconds after which the queue of a process that died is removed; for buses without a group.
+        config: Everything else.
+        inbox: Makes effects happen once: each handler is called as `handler(event, connection)` inside the
+            transaction that writes its row in the inbox. Needs a group.
+        transaction: Opens the application's own transactions, for an inbox without connections of its own.
+        windows: How long an event may come again, which the inbox must outlast.
+
+    Raises:
+        ConfigurationError: Arguments that do not go together.
+
+    Example:
+        orders = postroad.Bus("orders", group="billing")
+
+        @orders.on(OrderPlaced)
+        def charge(event: OrderPlaced) -> None: ...
+
+        postroad.run(orders)
     """
-    _check(group, orphan_after)
-    names = names_of(topic, fifo=fifo)
-    names.check(group)
-    config = checked_config(config)
-    handlers = None if inbox is None else _inbox_handlers(inbox, topic, group, local, transaction, windows)
-    config = _dispatching(config, group, local)
-    filter = _filter(store.registry, event_types, attributes)
-    address = topic if topic.startswith("arn:") else names.topic
-    bare = (
-        store.topic(address, fifo=names.fifo, overflow="fail")
-        if open_topic is None
-        else open_topic(address, fifo=names.fifo)
-    )
-    inlet = (
-        OwnQueue(store, bare, names, config, filter, orphan_after, tags)
-        if group is None
-        else GroupQueue(store, bare, names, config, filter, group)
-    )
-    own = isinstance(inlet, OwnQueue)
-    return TopicEventBus(
-        outlet=_outlet(store, bare, names, config),
-        inlet=inlet,
-        dead_letters=OwnDeadLetters(),
-        config=config,
-        registry=store.registry,
-        clock=store.clock,
-        unhandled="ack" if own and config.unhandled == "release" else config.unhandled,
-        wanted=_wanted(filter),
-        chores=[inlet] if isinstance(inlet, OwnQueue) else [],
-        inbox=handlers,
-    )
+
+    def __init__(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        fifo: bool = False,
+        event_types: Collection[type] | None = None,
+        attributes: Mapping[str, Collection[str]] | None = None,
+        local: bool | None = None,
+        orphan_after: float = 60.0,
+        config: SQSEventBusConfig | None = None,
+        inbox: Inbox | None = None,
+        transaction: Transaction | None = None,
+        windows: Windows = Windows(),  # noqa: B008  # frozen
+    ) -> None:
+        _check(group, orphan_after)
+        names_of(topic, fifo=fifo).check(group)
+        self._declared = _Declared(
+            topic=topic,
+            group=group,
+            fifo=fifo,
+            event_types=event_types,
+            attributes=attributes,
+            config=_dispatching(checked_config(config), group, local),
+            orphan_after=orphan_after,
+        )
+        handlers = None if inbox is None else _inbox_handlers(inbox, topic, group, local, transaction, windows)
+        self._declare(handlers)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it has a store."""
+        return "name" in vars(self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            # Only asked for what is not there: everything else is, once the bus is bound.
+            if name.startswith("__") or self.is_bound:
+                raise AttributeError(name)
+            raise ConfigurationError(
+                f"the bus {self._declared.topic!r} has no store yet",
+                remedy="Call bind(backend) first, or run it with postroad.run(bus).",
+            )
+
+    def bind(self, backend: Bindable) -> Self:
+        """Give the bus its store, with the handlers that it has by now, and return it.
+
+        Raises:
+            ConfigurationError: It is bound already.
+        """
+        if self.is_bound:
+            raise ConfigurationError(
+                f"the bus {self._declared.topic!r} is bound already", remedy="Make another bus for another backend."
+            )
+        backend.bind(self)
+        return self
+
+    def connect(self, store: Store, *, tags: QueueTags | None = None, open_topic: OpenTopic | None = None) -> None:
+        """Make topic and queue in the store. `open_topic` opens the topic with a publish that makes each call once."""
+        declared = self._declared
+        names, config = names_of(declared.topic, fifo=declared.fifo), declared.config
+        filter = _filter(store.registry, declared.event_types, declared.attributes)
+        address = declared.topic if declared.topic.startswith("arn:") else names.topic
+        bare = (
+            store.topic(address, fifo=names.fifo, overflow="fail")
+            if open_topic is None
+            else open_topic(address, fifo=names.fifo)
+        )
+        inlet = (
+            OwnQueue(store, bare, names, config, filter, declared.orphan_after, tags)
+            if declared.group is None
+            else GroupQueue(store, bare, names, config, filter, declared.group)
+        )
+        own = isinstance(inlet, OwnQueue)
+        self._connect(
+            outlet=_outlet(store, bare, names, config),
+            inlet=inlet,
+            dead_letters=OwnDeadLetters(),
+            config=config,
+            registry=store.registry,
+            clock=store.clock,
+            unhandled="ack" if own and config.unhandled == "release" else config.unhandled,
+            wanted=_wanted(filter),
+            chores=[inlet] if isinstance(inlet, OwnQueue) else [],
+        )
+
+
+TopicEventBus = Bus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declared:
+    """What is known about a bus before it has a store."""
+
+    topic: str
+    group: str | None
+    fifo: bool
+    event_types: Collection[type] | None
+    attributes: Mapping[str, Collection[str]] | None
+    config: SQSEventBusConfig
+    orphan_after: float
+
+
+class Bindable(Protocol):
+    """A backend, as far as a bus needs one to be bound."""
+
+    def bind(self, bus: Bus) -> None:
+        """Connect the bus to the store, and close it together with the backend."""
+        ...
 
 
 def _inbox_handlers(

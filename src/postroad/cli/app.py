@@ -14,6 +14,7 @@ from postroad.cli import (
     agents,
     audit,
     bus,
+    bus_groups,
     compaction,
     configuration,
     cost,
@@ -51,7 +52,7 @@ _NOUNS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
         "postroad queue list",
         (queues, messages, grouping, redriving, watching),
     ),
-    "bus": ("Publish, watch and replay events.", "postroad bus tail orders", (bus,)),
+    "bus": ("Publish, watch and replay events.", "postroad bus tail orders", (bus, bus_groups)),
     "outbox": (
         "Publish what applications record in their databases, and repair what fails.",
         "postroad outbox status",

@@ -77,7 +77,7 @@ def tail(
     from postroad.bus.tailing import tail as watch
 
     with ended_by_sigterm(), call.backend() as backend:
-        name = _existing(backend, topic) if _is_there(backend, topic) else topic
+        name = existing_topic(backend, topic) if _is_there(backend, topic) else topic
         found = watch(backend, name, group, types=type_ or (), limit=limit, timeout=timeout)
         with closing(found):
             for envelope in found:
@@ -106,7 +106,7 @@ def replay(
     from postroad.events import Codec
 
     with call.backend() as backend:
-        source, target = _existing(backend, topic), _existing(backend, to)
+        source, target = existing_topic(backend, topic), existing_topic(backend, to)
         _refuse_without_archive(backend, names_of(source).group("archive"), source)
         fifo = names_of(target).fifo
         port, codec = _port(backend, target, fifo=fifo), Codec(backend.registry)
@@ -134,7 +134,7 @@ def sweep(call: Call, topic: TopicName) -> None:
     from postroad.bus.sweeping import sweep as remove
 
     with call.backend() as backend:
-        swept = remove(backend, _existing(backend, topic))
+        swept = remove(backend, existing_topic(backend, topic))
     call.show({"swept": swept}, *(f"removed {name}" for name in swept), f"{len(swept):,} removed")
 
 
@@ -184,7 +184,7 @@ def _is_there(backend: Backend, topic: str) -> bool:
     return not topic.startswith("arn:") and bool({topic, f"{topic}.fifo"} & set(backend.topics()))
 
 
-def _existing(backend: Backend, topic: str) -> str:
+def existing_topic(backend: Backend, topic: str) -> str:
     """The topic's full name; one that does not exist is refused with the nearest that does."""
     from postroad.settings import nearest
 

@@ -2,5 +2,6 @@
 
 from postroad.wiring.backend import Backend, Overflow
 from postroad.wiring.connect import connect
+from postroad.wiring.running import run
 
-__all__ = ["Backend", "Overflow", "connect"]
+__all__ = ["Backend", "Overflow", "connect", "run"]

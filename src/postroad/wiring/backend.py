@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from postroad.bus.archive import Archive
     from postroad.bus.config import BusConfig
     from postroad.bus.stores import QueueTags
-    from postroad.bus.topic import TopicEventBus
+    from postroad.bus.topic import Bus
     from postroad.connections.compaction import Compaction
     from postroad.inbox import Inbox, Windows
     from postroad.operations.audit import AuditLog
@@ -47,7 +47,7 @@ class Backend:
         self.registry = registry
         blobs = ground.blobs
         self._pruning = None if blobs is None else Pruning(blobs, clock)
-        self._buses: weakref.WeakSet[TopicEventBus] = weakref.WeakSet()
+        self._buses: weakref.WeakSet[Bus] = weakref.WeakSet()
         self._archives: weakref.WeakSet[Archive] = weakref.WeakSet()
 
     @property
@@ -142,31 +142,16 @@ class Backend:
         inbox: Inbox | None = None,
         transaction: Callable[[], AbstractContextManager[Any]] | None = None,
         windows: Windows | None = None,
-    ) -> TopicEventBus:
-        """Return the bus of the topic: every process gets every event, or with a group one of its members does.
-
-        Args:
-            topic: Its name, or its ARN on AWS.
-            group: The group that shares the events; without one every process gets every event.
-            fifo: Whether events of one key stay in order.
-            event_types: The classes that the group receives; by default all.
-            attributes: Values of message attributes that the group receives.
-            local: Whether handlers of this process run during `publish`; by default only without a group.
-            orphan_after: Seconds after which the queue of a process that died is removed; for buses without a group.
-            config: Everything else.
-            inbox: Makes effects happen once: each handler is called as `handler(event, connection)` inside the
-                transaction that writes its row in the inbox. Needs a group.
-            transaction: Opens the application's own transactions, for an inbox without connections of its own.
-            windows: How long an event may come again, which the inbox must outlast.
+    ) -> Bus:
+        """Return the bus of the topic, ready to publish and to receive; `Bus` tells what each argument means.
 
         Raises:
             ConfigurationError: Arguments that do not go together.
         """
-        from postroad.bus.topic import bus_for
+        from postroad.bus.topic import Bus
         from postroad.inbox import Windows
 
-        bus = bus_for(
-            self,
+        return Bus(
             topic,
             group,
             fifo=fifo,
@@ -175,14 +160,15 @@ class Backend:
             local=local,
             orphan_after=orphan_after,
             config=config,
-            tags=self._ground.queue_tags(),
-            open_topic=self._ground.bus_topics.topic,
             inbox=inbox,
             transaction=transaction,
             windows=Windows() if windows is None else windows,
-        )
+        ).bind(self)
+
+    def bind(self, bus: Bus) -> None:
+        """Connect a bus that was declared without a backend, and close it together with this one."""
+        bus.connect(self, tags=self._ground.queue_tags(), open_topic=self._ground.bus_topics.topic)
         self._buses.add(bus)
-        return bus
 
     def archive(self, topic: str, *, fifo: bool = False, retention: float = 2_592_000) -> Archive:
         """The archive of the topic: what is published from now on is kept there for `retention` seconds."""
