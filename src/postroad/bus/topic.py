@@ -109,6 +109,20 @@ class Bus(RemoteEventBus):
                 remedy="Call bind(backend) first, or run it with postroad.run(bus).",
             )
 
+    def set_concurrency(self, concurrency: int) -> None:
+        """Run so many handlers at the same time, instead of what the config says.
+
+        Raises:
+            ConfigurationError: The bus is bound already, or the number is out of its bounds.
+        """
+        if self.is_bound:
+            raise ConfigurationError(
+                f"concurrency: the bus {self._declared.topic!r} is bound already",
+                field="concurrency",
+                remedy="Give it in the config of the bus.",
+            )
+        self._declared = replace(self._declared, config=replace(self._declared.config, concurrency=concurrency))
+
     def bind(self, backend: Bindable) -> Self:
         """Give the bus its store, with the handlers that it has by now, and return it.
 

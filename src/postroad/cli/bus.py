@@ -1,4 +1,4 @@
-"""`postroad bus publish|tail|replay|sweep`."""
+"""`postroad bus publish|tail|run|replay|sweep`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from postroad.cli.errors import ANSWER_IS_NO
 from postroad.cli.output import write, write_json
 from postroad.cli.verbs import add_verb
 from postroad.errors import InvalidInput, PostroadError, QueueNotFound, TopicNotFound
-from postroad.signals import ended_by_sigterm
+from postroad.signals import ended_by_sigterm, stopped_by_signals
 
 if TYPE_CHECKING:
     from postroad.events import Envelope
@@ -31,6 +31,7 @@ def add_to(app: typer.Typer) -> None:
     """Make the verbs part of `postroad bus`."""
     add_verb(app, "publish", publish, example="""postroad bus publish orders orders.placed '{"id": 7}' --key 7""")
     add_verb(app, "tail", tail, example="postroad bus tail orders --type orders.placed", until_stopped=True)
+    add_verb(app, "run", run, example="postroad bus run shop:orders --concurrency 8", until_stopped=True)
     add_verb(app, "replay", replay, example="postroad bus replay orders --to orders-again --since 2026-01-31T00:00:00Z")
     add_verb(app, "sweep", sweep, example="postroad bus sweep orders")
 
@@ -82,6 +83,27 @@ def tail(
         with closing(found):
             for envelope in found:
                 _print(envelope)
+
+
+def run(
+    call: Call,
+    module: Annotated[str, typer.Argument(metavar="MODULE[:NAME]", help="The module, and the bus in it.")],
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, max=1_000, metavar="N", help="Handlers that run at the same time.")
+    ] = None,
+) -> None:
+    """Run the handlers of a bus until SIGTERM or Ctrl-C; without NAME, those of every bus of the module."""
+    from postroad.service.buses import find_buses
+    from postroad.wiring import run as receive
+
+    buses = find_buses(module)
+    with stopped_by_signals() as stop, call.backend() as backend:
+        for bus in buses:
+            if concurrency is not None:
+                bus.set_concurrency(concurrency)
+            if not bus.is_bound:
+                bus.bind(backend)
+        receive(*buses, stop=stop)
 
 
 def replay(

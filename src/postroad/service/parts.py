@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from postroad.service.agents import move_events
+from postroad.service.buses import run_buses
 from postroad.service.housekeeping import keep_house
 from postroad.service.notifications import send_notifications
 from postroad.service.tasks import run_tasks
@@ -35,5 +36,6 @@ RUNNER_PARTS = (
     RunnerPart("housekeeping", lambda at: keep_house(at.backend, at.settings, at.stop)),
     RunnerPart("agents", lambda at: move_events(at.backend, at.stop, functions=at.settings.agents_functions)),
     RunnerPart("notifications", lambda at: send_notifications(at.backend, at.stop)),
+    RunnerPart("bus", lambda at: run_buses(at.backend, at.settings, at.stop)),
     RunnerPart("worker", lambda at: run_tasks(at.backend, at.settings, at.stop)),
 )
