@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postroad.cli.output import render, write, write_json
+from postroad.errors import InvalidInput
 from postroad.settings import Settings, load, no_color
 from postroad.telemetry import legible
 
@@ -17,6 +18,20 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from postroad.wiring import Backend
+
+
+def _missing_file(url: str) -> Path | None:
+    """Return the embedded file that the address names, if it is not there."""
+    from postroad.wiring.url import parse
+
+    address = parse(url)
+    return address.path if address.scheme == "sqlite" and not address.path.exists() else None
+
+
+def _refuse_missing_file(url: str) -> None:
+    if (path := _missing_file(url)) is not None:
+        here = path.name if path.parent.resolve() == Path.cwd() else str(path)
+        raise InvalidInput(f"there is no {here} here; name it with --url", field="url", remedy="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +42,8 @@ class Call:
     config: Path | None = None
     json: bool = False
     no_color: bool = False
+    may_create: bool = True
+    """Whether the verb may make the embedded file; one that only looks must not."""
 
     def settings(self, **flags: Any) -> Settings:
         """The settings under these flags; doubtful variables are named on stderr."""
@@ -41,7 +58,19 @@ class Call:
         settings = self.settings()
         from postroad.wiring import connect
 
+        if not self.may_create:
+            _refuse_missing_file(settings.url)
         with connect(settings.url, trail_keep=settings.trail_keep) as backend:
+            yield backend
+
+    @contextmanager
+    def backend_or_empty(self) -> Iterator[Backend]:
+        """The backend that the settings name; an empty one in memory where its file is missing."""
+        settings = self.settings()
+        from postroad.wiring import connect
+
+        url = "memory://" if _missing_file(settings.url) else settings.url
+        with connect(url, trail_keep=settings.trail_keep) as backend:
             yield backend
 
     def show(self, document: Any, *parts: RenderableType) -> None:

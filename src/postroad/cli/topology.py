@@ -57,7 +57,7 @@ def plan(
     from postroad.topology import plan as draw_up
 
     topology = _topology(call, template, project, env, prefix, stage, file)
-    with call.backend() as backend:
+    with call.backend_or_empty() as backend:
         found = draw_up(topology, backend, code=code, prune=prune)
     call.show(_plan_document(found), *_plan_lines(found))
 
@@ -116,7 +116,7 @@ def drift(
     from postroad.topology import drift as look
 
     topology = _topology(call, template, project, env, prefix, stage, file)
-    with call.backend() as backend:
+    with call.backend_or_empty() as backend:
         found = look(topology, backend)
     items = [{"kind": d.kind, "name": d.name, "field": d.field, "want": d.want, "have": d.have} for d in found]
     call.show({"items": items}, *([_drift_line(each) for each in found] or ["no drift"]))

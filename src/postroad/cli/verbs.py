@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +39,10 @@ _CONTEXT, *_SHARED = (
 )
 
 
+_CREATING = frozenset({"send", "publish", "submit", "create", "init", "run", "up", "worker"})
+"""The verbs that may make the embedded file; so may those that are destructive, all others only look."""
+
+
 def noun(summary: str, *, example: str) -> typer.Typer:
     """A group of verbs."""
     return typer.Typer(
@@ -68,7 +73,8 @@ def add_verb(
         if not until_stopped:
             signals.release()
         shared = {option.name: given.pop(option.name) for option in _SHARED}
-        function(_merged(ctx.find_object(Call) or Call(), shared), **given)
+        call = _merged(ctx.find_object(Call) or Call(), shared)
+        function(replace(call, may_create=destructive or name in _CREATING), **given)
 
     functools.update_wrapper(run, function)
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
