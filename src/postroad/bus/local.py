@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
-from postroad.bus import asynchrony
 from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
 from postroad.bus.subscribing import check_handler, check_type, register
 from postroad.errors.root import describe
 from postroad.events import EventRegistry
 from postroad.queues.markers import legible
+from postroad.receiving import asynchrony
 from postroad.telemetry import get_logger
 
 

@@ -76,3 +76,5 @@ Decide = Callable[[Delivery], "Outcome | Awaitable[Outcome]"]
 """Decides about one delivery."""
 DecideTogether = Callable[[Sequence[Delivery]], "Sequence[Outcome] | Awaitable[Sequence[Outcome]]"]
 """Decides about several deliveries at once: one outcome for each, in the same order."""
+ADecide = Callable[[Delivery], Awaitable[Outcome]]
+"""Decides about one delivery on an event loop."""

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from postroad.backoff import CHANCE, Backoff
 from postroad.errors import QueueNotFound
 from postroad.queues import Delivery, Queue
+from postroad.receiving.asynchrony import LoopClosed
 from postroad.receiving.attempts import Attempts
 from postroad.receiving.breaker import Breaker
 from postroad.receiving.housekeeping import Chore
+from postroad.receiving.outcomes import ADecide
 from postroad.receiving.settlement import Observe, Settlement
 from postroad.receiving.work import Users, Work
 
@@ -38,6 +40,10 @@ class Hooks:
     """Called when the queue was removed: whether there is another one from now on."""
     chores: Sequence[Chore] = ()
     """Done by the receiver's housekeeping thread."""
+    adecide: ADecide | None = None
+    """Decides instead of `decide` while `on_loop` says so."""
+    on_loop: Callable[[], bool] = lambda: False
+    """Whether the next messages are decided on an event loop."""
     longest: float = math.inf
     """How many seconds a lease is extended for at the most, from the moment its handler began."""
     idle_pause: float = 0.0
@@ -168,6 +174,9 @@ class Loop:
         try:
             self._serve(room)
             backoff.reset()
+        except LoopClosed:
+            self._work.halt()
+            self._work.give_back()
         except Exception as error:
             self._work.give_back()
             if not self._work.stopping.is_set():

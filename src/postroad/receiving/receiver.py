@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.queues import Delivery, Queue
 from postroad.receiving.acks import Acks
+from postroad.receiving.asynchrony import LoopClosed, LoopThread, in_thread, is_async
 from postroad.receiving.attempts import Attempts
 from postroad.receiving.breaker import Breaker, CircuitBreaker, CircuitBreakerConfig
 from postroad.receiving.dead_letters import DeadLetters, GivenDeadLetters, OwnDeadLetters
@@ -86,6 +89,9 @@ class Receiver:
         source: Callable[[], Queue] = queue if callable(queue) else lambda: queue
         self.name = source().name if name is None else name
         self._decide, self._concurrency, self._together = decide, concurrency, together
+        self._hooks, self._is_async = hooks, is_async(decide)
+        self._own_loop = LoopThread()
+        self._started_on: asyncio.AbstractEventLoop | None = None
         observe = log_to(self.name) if hooks.observe is None else hooks.observe
         if breaker is None or isinstance(breaker, CircuitBreakerConfig):
             breaker = CircuitBreaker(breaker, clock.monotonic)
@@ -171,6 +177,8 @@ class Receiver:
     def run_once(self, *, wait: float = 0.0) -> dict[str, int]:
         """Poll once, handle what came, and return what was counted meanwhile."""
         before = self.counts
+        # Whoever blocks a loop until this returns cannot have handlers on it.
+        self._started_on = None if self._loop is None else self._started_on
         work = self._work(raises=True)
         with self._users.inside():
             try:
@@ -184,8 +192,17 @@ class Receiver:
             raise work.error
         return {name: count - before.get(name, 0) for name, count in self.counts.items()}
 
+    async def arun(self, stop: asyncio.Event | None = None) -> None:
+        """Receive until `stop` is set or the task is cancelled, with async `decide` on this loop."""
+        stopping = asyncio.Event() if stop is None else stop
+        self._begin()
+        try:
+            await stopping.wait()
+        finally:
+            await asyncio.shield(in_thread(self.stop))
+
     def start(self) -> None:
-        """Receive on a thread of its own."""
+        """Receive on a thread of its own; an async `decide` runs on the loop of the caller, if it has one."""
         self._begin()
 
     def stop(self, timeout: float = 20.0) -> bool:
@@ -224,6 +241,7 @@ class Receiver:
         with self._lifecycle:
             if self._loop is not None:
                 raise RuntimeError("the receiver is already started; stop it first")
+            self._started_on = _running_loop()
             self._loop = Loop(self._poller, self._work(), self._settlement, self._users)
             self._loop.start()
             return self._loop
@@ -236,12 +254,37 @@ class Receiver:
             concurrency=self._concurrency,
             together=self._together,
             raises=raises,
+            loop=self._next_loop,
+            adecide=self._adecided,
         )
+
+    def _next_loop(self) -> asyncio.AbstractEventLoop | None:
+        """Return the loop on which the next messages are decided; None where threads decide."""
+        if not self._is_async and not self._hooks.on_loop():
+            return None
+        if self._started_on is None:
+            return self._own_loop.loop
+        if self._started_on.is_closed():
+            raise LoopClosed("the event loop in which the receiver was started is closed")
+        return self._started_on
+
+    async def _adecided(self, deliveries: Sequence[Delivery]) -> Sequence[Outcome]:
+        decide: Any = self._hooks.adecide or self._decide
+        if self._together > 1:
+            return cast(Sequence[Outcome], await decide(deliveries))
+        return [await decide(delivery) for delivery in deliveries]
 
     def _decided(self, deliveries: Sequence[Delivery]) -> Sequence[Outcome]:
         if self._together > 1:
             return self._decide(deliveries)  # type: ignore[arg-type,return-value]  # it takes and returns lists
         return [self._decide(delivery) for delivery in deliveries]  # type: ignore[arg-type,misc]  # one by one
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _dead_letters(given: Queue | DeadLetters | None, clock: Clock) -> DeadLetters:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 
 from postroad.errors.root import describe
 from postroad.queues import Delivery, Queue
+from postroad.receiving.asynchrony import to_its_end
 from postroad.receiving.leases import Held
 from postroad.receiving.outcomes import Outcome, Retry
 from postroad.receiving.settlement import Settlement
@@ -19,7 +22,9 @@ from postroad.receiving.settlement import Settlement
 Group = list[Held]
 """Messages that are handled one after another."""
 Decided = Callable[[Sequence[Delivery]], Sequence[Outcome]]
+ADecided = Callable[[Sequence[Delivery]], Awaitable[Sequence[Outcome]]]
 _IDLE_SECONDS = 5.0
+_CANCEL_SECONDS = 0.5
 _inside: ContextVar[Work | None] = ContextVar("postroad_receiver", default=None)
 
 
@@ -103,10 +108,15 @@ class Work:
         concurrency: int,
         together: int = 1,
         raises: bool = False,
+        loop: Callable[[], asyncio.AbstractEventLoop | None] = lambda: None,
+        adecide: ADecided | None = None,
     ) -> None:
         self.stopping = threading.Event()
         self._settlement = settlement
-        self._decide, self._users = decide, users
+        self._decide, self._adecide, self._users = decide, adecide, users
+        self._loop = loop
+        """Gives the loop on which the next messages are decided; None where threads decide."""
+        self._running: set[Future[None]] = set()
         self._concurrency, self._together = concurrency, together
         self._raises = raises and concurrency == 1
         self._workers = Workers(concurrency, "postroad-handler") if concurrency > 1 else None
@@ -146,8 +156,11 @@ class Work:
         if late:
             # They came after a stop had given back what it saw.
             self.give_back()
+        loop = self._loop()
         for group in groups:
-            if self._workers is None:
+            if loop is not None:
+                self._start_on(loop, group)
+            elif self._workers is None:
                 self._run(group)
             else:
                 self._workers.submit(partial(self._run_in, copy_context(), group))
@@ -189,7 +202,56 @@ class Work:
             if not mine:
                 self._changed.wait_for(lambda: not self._begun, max(0.0, deadline - time.monotonic()))
             self._over = True
-            return len(self._begun) <= mine
+            ended, late = len(self._begun) <= mine, list(self._running)
+        if not ended and late:
+            # What runs on a loop can be interrupted: it is released for others.
+            for future in late:
+                future.cancel()
+            with self._changed:
+                self._changed.wait_for(lambda: not self._begun, _CANCEL_SECONDS)
+        return ended
+
+    def _start_on(self, loop: asyncio.AbstractEventLoop, group: Group) -> None:
+        """Have the group decided on the loop, without a thread of its own."""
+        future = asyncio.run_coroutine_threadsafe(self._adrive(group), loop)
+        with self._changed:
+            self._running.add(future)
+        future.add_done_callback(self._forget)
+
+    def _forget(self, future: Future[None]) -> None:
+        with self._changed:
+            self._running.discard(future)
+
+    async def _adrive(self, group: Group) -> None:
+        """Do what `_drive` does, where `decide` is awaited and everything that may block runs in a thread."""
+        token = _inside.set(self)
+        steps = self._steps(group)
+        with self._users.inside():
+            try:
+                deliveries = await to_its_end(_advance, steps, None)
+                while deliveries is not None:
+                    outcomes = await self._adecided(deliveries)
+                    deliveries = await to_its_end(_advance, steps, outcomes)
+            except Exception as error:
+                # Unsettled, a message comes back by itself when its visibility ends.
+                self._settlement.observe("receive_failed", None, error=error)
+                await to_its_end(self._settlement.give_back, self._withdraw(group))
+            finally:
+                steps.close()
+                _inside.reset(token)
+                self._close_group(flushes=False)
+
+    async def _adecided(self, deliveries: Sequence[Delivery]) -> Sequence[Outcome]:
+        assert self._adecide is not None
+        try:
+            return await self._adecide(deliveries)
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
+            # The time for stopping has ended: the messages are for others.
+            return [Retry(0.0, "the handler was cancelled by a stop", label="interrupted")] * len(deliveries)
+        except BaseException as error:
+            return [Retry(error=describe(error))] * len(deliveries)
 
     def _run_in(self, context: Context, group: Group) -> None:
         context.run(self._run, group)
@@ -270,12 +332,12 @@ class Work:
                 self._begun.pop(id(held), None)
             self._changed.notify_all()
 
-    def _close_group(self) -> None:
+    def _close_group(self, *, flushes: bool = True) -> None:
         with self._changed:
             self._open_groups -= 1
             idle = self._open_groups == 0
             self._changed.notify_all()
-        if idle and self._workers is None:
+        if idle and flushes and self._workers is None:
             # Nobody else is about to fill the batch of acks.
             self._settlement.acks.flush()
 
@@ -283,6 +345,16 @@ class Work:
         """Return those of them on which nothing began and which a stop has not given back already."""
         with self._changed:
             return [held for held in helds if self._unbegun.pop(id(held), None) is not None]
+
+
+def _advance(
+    steps: Generator[Sequence[Delivery], Sequence[Outcome], None], outcomes: Sequence[Outcome] | None
+) -> Sequence[Delivery] | None:
+    """Take the next step; None when there is none. No future can carry StopIteration."""
+    try:
+        return next(steps) if outcomes is None else steps.send(outcomes)
+    except StopIteration:
+        return None
 
 
 def current_work() -> Work | None:

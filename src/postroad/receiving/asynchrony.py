@@ -8,12 +8,13 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import Awaitable
-from concurrent.futures import CancelledError, Future
-from typing import Any
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any, TypeVar
 
-from postroad.bus.result import EventHandler
-
+_Callable = Callable[..., Any]
+Result = TypeVar("Result")
 _inside: contextvars.ContextVar[bool] = contextvars.ContextVar("postroad_async_handler", default=False)
 
 
@@ -36,6 +37,11 @@ class LoopThread:
             context.run(_inside.set, True)
             self._running().call_soon_threadsafe(_start, awaitable, future, context)
         return future.result()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop, running."""
+        return self._running()
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -86,21 +92,50 @@ def _run_alone(awaitable: Awaitable[Any], future: Future[Any]) -> None:
     asyncio.run(_settle(awaitable, future))
 
 
-def is_async(handler: EventHandler) -> bool:
+class LoopClosed(Exception):
+    """The event loop on which handlers run was closed before its receiver was stopped."""
+
+
+@cache
+def _pool(pid: int) -> ThreadPoolExecutor:
+    """Where blocking calls of async programs run: enough threads for their commits to be shared."""
+    return ThreadPoolExecutor(32, "postroad-async-call")
+
+
+async def in_thread(function: Callable[..., Result], *args: Any) -> Result:
+    """Run a blocking function in a thread, in the caller's context, and return or raise what it does."""
+    context = contextvars.copy_context()
+    return await asyncio.get_running_loop().run_in_executor(_pool(os.getpid()), partial(context.run, function, *args))
+
+
+async def to_its_end(function: Callable[..., Result], *args: Any) -> Result:
+    """Run a blocking function in a thread and wait for its end, even when the caller is cancelled meanwhile."""
+    running = asyncio.ensure_future(in_thread(function, *args))
+    while True:
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if running.cancelled():
+                raise
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
+
+
+def is_async(handler: _Callable) -> bool:
     """Whether calling the handler surely gives a coroutine."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - an object's own __call__ may be async
     )
 
 
-async def call(handler: EventHandler, event: object) -> Exception | None:
+async def call(handler: _Callable, event: object) -> Exception | None:
     """Run one handler for an async caller: awaited on this loop, or in a thread; its error is returned."""
     try:
         if is_async(handler):
             await handler(event)
         else:
             # The error comes back as a value: some of them, such as StopIteration, a future cannot carry.
-            found, error = await asyncio.to_thread(_call, handler, event)
+            found, error = await in_thread(_call, handler, event)
             if error is not None:
                 return error
             if inspect.isawaitable(found):
@@ -110,7 +145,7 @@ async def call(handler: EventHandler, event: object) -> Exception | None:
     return None
 
 
-def _call(handler: EventHandler, event: object) -> tuple[Any, Exception | None]:
+def _call(handler: _Callable, event: object) -> tuple[Any, Exception | None]:
     try:
         return handler(event), None
     except Exception as error:
