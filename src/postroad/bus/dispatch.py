@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from postroad.bus.config import SQSEventBusConfig, Unhandled
 from postroad.bus.inbox import DatabaseFailed, InboxHandlers
 from postroad.bus.local import EventBus, InProcessEventBus, name_of
 from postroad.bus.memory import Memory
-from postroad.bus.result import EventHandler
+from postroad.bus.result import EventHandler, PublishResult
 from postroad.bus.telling import Teller
 from postroad.errors import InvalidMessage
 from postroad.errors.root import describe
 from postroad.events import Codec, Envelope
 from postroad.queues import Delivery
 from postroad.receiving import Ack, HandlingContext, Outcome, Reject, Retry, current_work, handling
+from postroad.receiving.asynchrony import in_thread, is_async
 from postroad.receiving.envelopes import read_envelope
 from postroad.telemetry import tracing
 
@@ -32,6 +33,23 @@ class Handled:
     """The event, if it was handled."""
     handler: str | None = None
     """The handler that failed."""
+
+
+@dataclass(slots=True)
+class _Ready:
+    """An event that was read and has to be handled."""
+
+    delivery: Delivery
+    envelope: Envelope
+    event: Any
+    result: PublishResult | None = None
+    """What a bus of another kind made of it."""
+
+    @property
+    def context(self) -> HandlingContext:
+        """What handlers can ask about it."""
+        receive_count = self.delivery.receive_count
+        return HandlingContext(envelope=self.envelope, receive_count=receive_count, remote=True, event=self.event)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +71,38 @@ class Dispatch:
 
     def decide(self, delivery: Delivery) -> Outcome:
         """Run the handlers that have to run, and say what follows."""
+        ready = self._read(delivery)
+        if not isinstance(ready, _Ready):
+            return ready
+        with handling(ready.context):
+            calls = self._calls(ready)
+            try:
+                handler = next(calls)
+                while True:
+                    handler = calls.send(self._call(handler, ready))
+            except StopIteration as ended:
+                return cast(Outcome, ended.value)
+            finally:
+                calls.close()
+
+    async def adecide(self, delivery: Delivery) -> Outcome:
+        """Do what `decide` does on an event loop: async handlers are awaited on it, others run in threads."""
+        ready = self._read(delivery)
+        if not isinstance(ready, _Ready):
+            return ready
+        with handling(ready.context):
+            calls = self._calls(ready)
+            try:
+                handler = next(calls)
+                while True:
+                    handler = calls.send(await self._acall(handler, ready))
+            except StopIteration as ended:
+                return cast(Outcome, ended.value)
+            finally:
+                calls.close()
+
+    def _read(self, delivery: Delivery) -> Outcome | _Ready:
+        """Read the event, and recognise what needs no handler."""
         try:
             envelope = read_envelope(self.codec, delivery)
             self.teller.tell("bus_received", envelope, receive_count=delivery.receive_count)
@@ -72,7 +122,9 @@ class Dispatch:
             event = self.codec.unwrap(envelope)
         except Exception as error:
             return Reject("invalid", describe(error), label="invalid", about=Handled(envelope))
-        return self._handle(delivery, envelope, event)
+        if isinstance(self.local, InProcessEventBus) and not self.local.handlers(type(event)):
+            return self._unhandled(delivery, envelope)
+        return _Ready(delivery, envelope, event)
 
     def _known(self, envelope: Envelope) -> Outcome | None:
         """Return the outcome for an event that this bus has handled before, on publish or on receipt."""
@@ -83,42 +135,45 @@ class Dispatch:
             return Ack(label="duplicate", about=about)
         return None
 
-    def _handle(self, delivery: Delivery, envelope: Envelope, event: object) -> Outcome:
-        if isinstance(self.local, InProcessEventBus) and not self.local.handlers(type(event)):
-            return self._unhandled(delivery, envelope)
-        if self.config.enable_deduplication and not self.memory.handled.begin(envelope.event_id):
-            about = Handled(envelope)
-            if self.memory.handled.seen(envelope.event_id):
+    def _calls(self, ready: _Ready) -> Generator[EventHandler | None, Exception | None, Outcome]:
+        """Yield each handler that has to run, be sent its error or None, and return what follows for the message.
+
+        For handlers of another kind of bus, which calls them itself, it yields None once.
+        """
+        event_id, about = ready.envelope.event_id, Handled(ready.envelope)
+        if self.config.enable_deduplication and not self.memory.handled.begin(event_id):
+            if self.memory.handled.seen(event_id):
                 return Ack(label="duplicate", about=about)
             # Acking this copy could lose the event if the other one fails.
             return Retry(error="another copy is being handled", label="duplicate", about=about)
-        context = HandlingContext(envelope=envelope, receive_count=delivery.receive_count, remote=True, event=event)
+        done = False
         try:
-            with handling(context):
-                outcome = self._dispatch(delivery, envelope, event)
-        except BaseException:
-            self.memory.handled.forget(envelope.event_id)
-            raise
-        if isinstance(outcome, Ack) and outcome.label is None:
-            self.memory.forget_succeeded(envelope.event_id)
-            self.memory.handled.mark_seen(envelope.event_id)
-        else:
-            self.memory.handled.forget(envelope.event_id)
-        return outcome
+            outcome = yield from self._each(ready)
+            done = isinstance(outcome, Ack) and outcome.label is None
+            return outcome
+        finally:
+            if done:
+                self.memory.forget_succeeded(event_id)
+                self.memory.handled.mark_seen(event_id)
+            else:
+                self.memory.handled.forget(event_id)
 
-    def _dispatch(self, delivery: Delivery, envelope: Envelope, event: object) -> Outcome:
+    def _each(self, ready: _Ready) -> Generator[EventHandler | None, Exception | None, Outcome]:
+        envelope = ready.envelope
         if not isinstance(self.local, InProcessEventBus):
-            result = self.local.publish(event)
+            yield None
+            result = ready.result
+            assert result is not None
             if not result.handlers_invoked and result.ok:
-                return self._unhandled(delivery, envelope)
-            return _decided(envelope, event, [(failure.handler, failure.error) for failure in result.errors])
+                return self._unhandled(ready.delivery, envelope)
+            return _decided(ready, [(failure.handler, failure.error) for failure in result.errors])
         succeeded: list[EventHandler] = []
         errors: list[tuple[EventHandler, Exception]] = []
-        for handler in self.memory.remaining(envelope.event_id, self.local.handlers(type(event))):
+        for handler in self.memory.remaining(envelope.event_id, self.local.handlers(type(ready.event))):
             if (work := current_work()) is not None and work.is_over:
                 self.memory.note_succeeded(envelope.event_id, succeeded)
                 return Retry(0.0, label="interrupted", about=Handled(envelope))
-            error = self._call(self.local, handler, event, envelope)
+            error = yield handler
             if isinstance(error, DatabaseFailed):
                 # Nothing began, so nothing failed; the receiver waits until the database is back.
                 self.memory.note_succeeded(envelope.event_id, succeeded)
@@ -126,22 +181,33 @@ class Dispatch:
             if error is None:
                 succeeded.append(handler)
             else:
+                self.teller.traceback(error)
                 errors.append((handler, error))
         if errors:
             self.memory.note_succeeded(envelope.event_id, succeeded)
-        return _decided(envelope, event, errors)
+        return _decided(ready, errors)
 
-    def _call(
-        self, local: InProcessEventBus, handler: EventHandler, event: object, envelope: Envelope
-    ) -> Exception | None:
+    def _call(self, handler: EventHandler | None, ready: _Ready) -> Exception | None:
+        if handler is None:
+            ready.result = self.local.publish(ready.event)
+            return None
         try:
-            with tracing.handling_by(handler, envelope.traceparent):
+            with tracing.handling_by(handler, ready.envelope.traceparent):
                 if self.inbox is not None:
-                    self.inbox.call(handler, event, envelope)
-                elif (found := handler(event)) is not None:
-                    local.finish(found)
+                    self.inbox.call(handler, ready.event, ready.envelope)
+                elif (found := handler(ready.event)) is not None and isinstance(self.local, InProcessEventBus):
+                    self.local.finish(found)
         except Exception as error:
-            self.teller.traceback(error)
+            return error
+        return None
+
+    async def _acall(self, handler: EventHandler | None, ready: _Ready) -> Exception | None:
+        if handler is None or not is_async(handler):
+            return await in_thread(self._call, handler, ready)
+        try:
+            with tracing.handling_by(handler, ready.envelope.traceparent):
+                await handler(ready.event)
+        except Exception as error:
             return error
         return None
 
@@ -156,8 +222,8 @@ class Dispatch:
         return Retry(error=why, label="unhandled", about=about)
 
 
-def _decided(envelope: Envelope, event: object, errors: list[tuple[EventHandler, Exception]]) -> Outcome:
+def _decided(ready: _Ready, errors: list[tuple[EventHandler, Exception]]) -> Outcome:
     if errors:
         handler, error = errors[0]
-        return Retry(error=describe(error), about=Handled(envelope, handler=name_of(handler)))
-    return Ack(about=Handled(envelope, event))
+        return Retry(error=describe(error), about=Handled(ready.envelope, handler=name_of(handler)))
+    return Ack(about=Handled(ready.envelope, ready.event))

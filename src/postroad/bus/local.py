@@ -72,8 +72,10 @@ class InProcessEventBus:
         # Tuples that are replaced and never changed: whoever runs over one needs neither a lock nor a copy.
         self._handlers: dict[type, tuple[EventHandler, ...]] = {}
         self._any: tuple[EventHandler, ...] = ()
+        self.has_async_handlers = False
+        """Whether an async handler was ever subscribed."""
         self._changing = threading.Lock()
-        self._loop = asynchrony.LoopThread()
+        self.loop_thread = asynchrony.LoopThread()
 
     @property
     def registry(self) -> EventRegistry | None:
@@ -86,6 +88,7 @@ class InProcessEventBus:
         check_handler(handler)
         if self._registry is not None:
             register(self._registry, event_type)
+        self.has_async_handlers |= asynchrony.is_async(handler)
         with self._changing:
             self._handlers[event_type] = (*self._handlers.get(event_type, ()), handler)
 
@@ -105,6 +108,7 @@ class InProcessEventBus:
     def on_any(self, handler: EventHandler) -> EventHandler:
         """Call the handler for every event, after those of its type, from the next publish on."""
         check_handler(handler)
+        self.has_async_handlers |= asynchrony.is_async(handler)
         with self._changing:
             self._any = (*self._any, handler)
         return handler
@@ -148,4 +152,4 @@ class InProcessEventBus:
     def finish(self, found: Any) -> None:
         """Run to its end what an async handler returned; anything else a handler returns is ignored."""
         if inspect.isawaitable(found):
-            self._loop.run(found)
+            self.loop_thread.run(found)

@@ -40,6 +40,7 @@ from postroad.receiving import (
     Receiver,
     handling,
 )
+from postroad.receiving.asynchrony import in_thread
 from postroad.settings import bus_variable
 from postroad.telemetry import tracing
 
@@ -291,8 +292,21 @@ class RemoteEventBus:
         with tracing.publishing(self.name):
             prepared = self._prepare(event, key)
             local = await self._adispatch(prepared)
-            sent = await asyncio.to_thread(self._send, [prepared], set[str | None]())
+            sent = await in_thread(self._send, [prepared], set[str | None]())
             return self._result(prepared, local, sent[0])
+
+    async def apublish_many(self, events: Iterable[object]) -> list[PublishResult]:
+        """Publish in order, ten to a request, without blocking the loop; one result for each."""
+        return await in_thread(self.publish_many, list(events))
+
+    async def arun(self, stop: asyncio.Event | None = None) -> None:
+        """Receive until `stop` is set or the task is cancelled; async handlers run on this loop."""
+        stopping = asyncio.Event() if stop is None else stop
+        self.start_receiver()
+        try:
+            await stopping.wait()
+        finally:
+            await asyncio.shield(in_thread(self.stop_receiver))
 
     def start_receiver(self) -> None:
         """Receive on a thread of its own; what is published after this returns is received."""
@@ -359,6 +373,18 @@ class RemoteEventBus:
         else:
             self._receiver.when_idle(self._disconnect)
 
+    async def aclose(self) -> None:
+        """Close without blocking the loop: handlers that run on it may end meanwhile."""
+        await in_thread(self.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
     def __enter__(self) -> Self:
         return self
 
@@ -391,7 +417,7 @@ class RemoteEventBus:
             if isinstance(self._local, InProcessEventBus):
                 result = await self._local.apublish(prepared.event)
             else:
-                result = await asyncio.to_thread(self._local.publish, prepared.event)
+                result = await in_thread(self._local.publish, prepared.event)
         self._remember(prepared, result)
         return result
 
@@ -457,6 +483,9 @@ class RemoteEventBus:
             hooks=Hooks(
                 observe=self._observe,
                 ready=self._check_inbox,
+                adecide=dispatch.adecide,
+                on_loop=self._has_async_handlers,
+                loop_thread=self._local.loop_thread if isinstance(self._local, InProcessEventBus) else None,
                 reopen=self._reopen,
                 chores=chores,
                 longest=config.heartbeat_max_seconds,
@@ -464,6 +493,9 @@ class RemoteEventBus:
                 joins=False,
             ),
         )
+
+    def _has_async_handlers(self) -> bool:
+        return isinstance(self._local, InProcessEventBus) and self._local.has_async_handlers
 
     def _check_inbox(self) -> None:
         """Raise while the database of the inbox cannot be used: receiving would only wear out the messages."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from postroad.backoff import CHANCE, Backoff
 from postroad.errors import QueueNotFound
 from postroad.queues import Delivery, Queue
-from postroad.receiving.asynchrony import LoopClosed
+from postroad.receiving.asynchrony import LoopClosed, LoopThread
 from postroad.receiving.attempts import Attempts
 from postroad.receiving.breaker import Breaker
 from postroad.receiving.housekeeping import Chore
@@ -44,6 +44,8 @@ class Hooks:
     """Decides instead of `decide` while `on_loop` says so."""
     on_loop: Callable[[], bool] = lambda: False
     """Whether the next messages are decided on an event loop."""
+    loop_thread: LoopThread | None = None
+    """The loop of a receiver that was not started in one; by default its own."""
     longest: float = math.inf
     """How many seconds a lease is extended for at the most, from the moment its handler began."""
     idle_pause: float = 0.0

@@ -90,7 +90,7 @@ class Receiver:
         self.name = source().name if name is None else name
         self._decide, self._concurrency, self._together = decide, concurrency, together
         self._hooks, self._is_async = hooks, is_async(decide)
-        self._own_loop = LoopThread()
+        self._own_loop = hooks.loop_thread or LoopThread()
         self._started_on: asyncio.AbstractEventLoop | None = None
         observe = log_to(self.name) if hooks.observe is None else hooks.observe
         if breaker is None or isinstance(breaker, CircuitBreakerConfig):

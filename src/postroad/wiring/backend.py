@@ -291,6 +291,20 @@ class Backend:
             )
         return blobs
 
+    async def aclose(self) -> None:
+        """Close without blocking the loop."""
+        from postroad.receiving.asynchrony import in_thread
+
+        await in_thread(self.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
     def __enter__(self) -> Self:
         return self
 
