@@ -132,17 +132,17 @@ class Archive:
             dry_run=dry_run,
         )
 
-    def replay_envelopes(
+    def replay_untyped(
         self, deliver: Deliver, *, rate: float | None = None, dry_run: bool = False, **wanted: Any
     ) -> ReplayReport:
-        """Give each envelope once to a function, without its class; what the function raises counts as a failure."""
+        """Give each event once to a function, without its class; what the function raises counts as a failure."""
         found = self._reader.read(selection(self._store.registry, **wanted))
         return replay(found, deliver, clock=self._store.clock, rate=rate, dry_run=dry_run)
 
     def export(self, blobs: Blobs, *, since: datetime | None = None, until: datetime | None = None) -> list[BlobRef]:
         """Write the envelopes as JSON Lines, each event once, into as many blobs as it takes."""
         events = self.events(since=since, until=until)
-        return export((each.envelope for each in events), blobs, topic=self.topic, encode=self._codec.encode)
+        return export(events, blobs, topic=self.topic)
 
     def _run(self, stopping: threading.Event) -> None:
         backoff = Backoff()

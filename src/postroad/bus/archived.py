@@ -27,6 +27,8 @@ class ArchivedEvent:
 
     envelope: Envelope
     sequence: str
+    body: bytes = b""
+    """The event as it was published, in the JSON form that its publisher wrote."""
 
 
 class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,12 +104,13 @@ class Reader:
     ) -> Iterator[tuple[datetime, ArchivedEvent | Unreadable]]:
         for record in self._records(shard, latest):
             try:
-                envelope = self.codec.decode(self._whole(record.data))
+                body = self._whole(record.data)
+                envelope = self.codec.decode(body)
             except PostroadError as error:
                 yield record.arrived_at, Unreadable(record.sequence, error)
                 continue
             if wanted.takes(envelope):
-                yield envelope.created_at, ArchivedEvent(envelope, record.sequence)
+                yield envelope.created_at, ArchivedEvent(envelope, record.sequence, body)
 
     def _records(self, shard: str, latest: datetime) -> Iterator[StreamRecord]:
         after = TRIM_HORIZON

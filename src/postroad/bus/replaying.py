@@ -11,11 +11,11 @@ from postroad.bus.archived import ArchivedEvent, Unreadable
 from postroad.bus.local import EventBus, local_part
 from postroad.clock import Clock
 from postroad.errors import InvalidInput
-from postroad.events import Codec, Envelope
+from postroad.events import Codec
 from postroad.queues.pace import Pace
 from postroad.receiving import HandlingContext, handling
 
-Deliver = Callable[[Envelope], None]
+Deliver = Callable[[ArchivedEvent], None]
 """Gives one event on; what it raises counts as that event's failure."""
 
 
@@ -41,7 +41,8 @@ def deliverer(to: object, codec: Codec) -> Deliver:
     """How an envelope is given to `to`."""
     act = _action(to)
 
-    def deliver(envelope: Envelope) -> None:
+    def deliver(archived: ArchivedEvent) -> None:
+        envelope = archived.envelope
         event = codec.unwrap(envelope)
         with handling(HandlingContext(envelope=envelope, replayed=True, event=event)):
             act(event)
@@ -76,7 +77,7 @@ def replay(
             continue
         pace.allowance()
         try:
-            deliver(each.envelope)
+            deliver(each)
             replayed += 1
         except Exception:
             failed += 1

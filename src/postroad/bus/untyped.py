@@ -11,7 +11,7 @@ from uuid import UUID
 from postroad.bus.attributes import attributes_of
 from postroad.bus.grouping import group_of
 from postroad.errors import InvalidMessage
-from postroad.events import Codec, Envelope, uuid7
+from postroad.events import Envelope, uuid7
 from postroad.events.identity import checked_name
 from postroad.queues import OutgoingMessage
 
@@ -47,10 +47,10 @@ def envelope_for(
     )
 
 
-def message_for(envelope: Envelope, codec: Codec, *, fifo: bool) -> OutgoingMessage:
-    """The envelope as a bus would publish it to a topic."""
+def message_for(envelope: Envelope, body: bytes, *, fifo: bool) -> OutgoingMessage:
+    """Return the event as a bus would publish it to a topic; the body keeps its JSON form."""
     return OutgoingMessage(
-        codec.encode(envelope),
+        body,
         attributes_of(envelope),
         group=order_key(envelope) if fifo else None,
         dedup_id=str(envelope.event_id) if fifo else None,

@@ -20,6 +20,7 @@ from postroad.errors import InvalidInput, PostroadError, QueueNotFound, TopicNot
 from postroad.signals import ended_by_sigterm, stopped_by_signals
 
 if TYPE_CHECKING:
+    from postroad.bus.archived import ArchivedEvent
     from postroad.events import Envelope
     from postroad.topics import Topic
     from postroad.wiring import Backend
@@ -56,7 +57,7 @@ def publish(
         envelope = envelope_for(event_type, fields, publisher_id=publisher_id, now=now, key=key)
         fifo = names_of(topic, fifo=fifo).fifo
         port = _port(backend, topic, fifo=fifo)
-        [result] = port.publish([message_for(envelope, Codec(backend.registry), fifo=fifo)])
+        [result] = port.publish([message_for(envelope, Codec(backend.registry).encode(envelope), fifo=fifo)])
         if result.error is not None:
             raise result.error
         _warn_when_nobody_listens(port)
@@ -125,21 +126,20 @@ def replay(
     """Publish the archived events of a topic to another one, under the ids they have."""
     from postroad.bus.naming import names_of
     from postroad.bus.untyped import message_for
-    from postroad.events import Codec
 
     with call.backend() as backend:
         source, target = existing_topic(backend, topic), existing_topic(backend, to)
         _refuse_without_archive(backend, names_of(source).group("archive"), source)
         fifo = names_of(target).fifo
-        port, codec = _port(backend, target, fifo=fifo), Codec(backend.registry)
+        port = _port(backend, target, fifo=fifo)
 
-        def pass_on(envelope: Envelope) -> None:
-            [result] = port.publish([message_for(envelope, codec, fifo=fifo)])
+        def pass_on(archived: ArchivedEvent) -> None:
+            [result] = port.publish([message_for(archived.envelope, archived.body, fifo=fifo)])
             if result.error is not None:
                 raise result.error
 
         wanted = {"since": since, "until": until, "types": type_ or None}
-        report = backend.archive(source).replay_envelopes(pass_on, rate=rate, dry_run=dry_run, **wanted)
+        report = backend.archive(source).replay_untyped(pass_on, rate=rate, dry_run=dry_run, **wanted)
     document = {
         "read": report.read,
         "replayed": report.replayed,

@@ -143,7 +143,9 @@ class Work:
         return self._over
 
     def take(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
-        """Handle the messages: here when there is one thread only, else on others."""
+        """Handle the messages: here when there is one thread only, else on others or on an event loop."""
+        if not deliveries:
+            return
         helds = self._settlement.leases.take(queue, deliveries)
         groups = _groups(helds, fifo=queue.traits.fifo, together=self._together)
         with self._changed:
