@@ -1,0 +1,95 @@
+"""A service is its handlers: a bus is declared first and bound to a backend later."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from tests.platform.events import QUICK, OrderPlaced
+from tests.waiting import eventually
+
+import postroad
+from postroad import Bus
+from postroad.errors import ConfigurationError
+
+SERVICE = """
+import postroad
+
+orders = postroad.Bus("orders", group="billing")
+
+@postroad.event(name="orders.declared")
+class OrderDeclared:
+    order_id: str
+
+@orders.on(OrderDeclared)
+def charge(event):
+    print("charged", event.order_id, flush=True)
+"""
+
+
+def test_a_bus_without_a_store_names_both_ways_to_get_one() -> None:
+    orders = Bus("orders", group="billing")
+
+    with pytest.raises(ConfigurationError) as caught:
+        orders.publish(OrderPlaced("A-1"))
+
+    assert "bind(backend)" in caught.value.remedy
+    assert "postroad.run(bus)" in caught.value.remedy
+
+
+def test_handlers_that_were_registered_before_are_called_after_it_is_bound() -> None:
+    seen: list[OrderPlaced] = []
+    orders = Bus("orders", "billing", config=QUICK)
+    orders.on(OrderPlaced)(seen.append)
+
+    with postroad.connect("memory://") as backend:
+        orders.bind(backend)
+        orders.publish(OrderPlaced("A-1"))
+        orders.receive_once()
+
+        with pytest.raises(ConfigurationError, match="bound already"):
+            orders.bind(backend)
+
+    assert seen == [OrderPlaced("A-1")]
+
+
+def test_run_connects_binds_and_receives_until_it_is_stopped(tmp_path: Path) -> None:
+    url, stop = f"sqlite:///{tmp_path / 'events.db'}", threading.Event()
+    seen: list[OrderPlaced] = []
+    orders = Bus("orders", "billing", config=QUICK)
+    orders.on(OrderPlaced)(seen.append)
+    running = threading.Thread(target=postroad.run, args=(orders,), kwargs={"url": url, "stop": stop})
+    running.start()
+    eventually(lambda: orders.is_bound)
+    with postroad.connect(url) as backend:
+        backend.bus("orders", "web").publish(OrderPlaced("A-1"))
+
+        eventually(lambda: seen)
+        stop.set()
+        running.join(10)
+
+    assert (seen, running.is_alive()) == ([OrderPlaced("A-1")], False)
+
+
+@pytest.mark.slow
+def test_a_command_runs_the_handlers_of_a_module_until_sigterm(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SERVICE)
+    command = [sys.executable, "-m", "postroad", "bus", "run", "shop:orders", "--concurrency", "2"]
+    service = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        eventually(lambda: (tmp_path / "postroad.db").exists())
+        publish = ["bus", "publish", "orders", "orders.declared", '{"order_id": "A-1"}']
+        subprocess.run([sys.executable, "-m", "postroad", *publish], cwd=tmp_path, check=True, capture_output=True)
+        assert service.stdout is not None
+        told = service.stdout.readline()
+        service.send_signal(signal.SIGTERM)
+        service.communicate(timeout=30)
+    finally:
+        service.kill()
+        service.communicate()
+
+    assert (told, service.returncode) == (b"charged A-1\n", 0)

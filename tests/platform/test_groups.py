@@ -1,0 +1,116 @@
+"""A group receives the types that it handles, and a publish that nobody receives says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.platform.events import QUICK, OrderPlaced, OrderShipped, received
+
+import postroad
+from postroad import Backend
+from postroad.bus.groups import filter_of
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'events.db'}"
+    with postroad.connect(url) as backend:
+        yield backend
+
+
+def types_of(backend: Backend, topic: str, group: str) -> list[str] | None:
+    found = filter_of(backend.topic(topic), f"{topic}--{group}")
+    return None if found is None else sorted(found.get("EventType", ()))
+
+
+def test_a_group_receives_everything_until_its_first_member_starts(backend: Backend, topic: str) -> None:
+    bus = backend.bus(topic, "billing", config=QUICK)
+    bus.subscribe(OrderPlaced, lambda event: None)
+
+    before = types_of(backend, topic, "billing")
+    bus.receive_once()
+
+    assert (before, types_of(backend, topic, "billing")) == (None, ["shop.placed"])
+
+
+def test_a_type_that_nobody_in_the_group_handles_is_not_queued_for_it(backend: Backend, topic: str) -> None:
+    bus = backend.bus(topic, "billing", config=QUICK)
+    bus.subscribe(OrderPlaced, lambda event: None)
+    bus.receive_once()
+
+    shipped, placed = bus.publish(OrderShipped("A-1")), bus.publish(OrderPlaced("A-1"))
+
+    assert (shipped.receivers, placed.receivers) == (0, 1)
+    assert received(bus) == [OrderPlaced("A-1")]
+    assert backend.queue(f"{topic}--billing").stats().visible == 0
+
+
+def test_members_that_start_at_the_same_time_take_nothing_from_each_other(backend: Backend, topic: str) -> None:
+    members = [backend.bus(topic, "billing", config=QUICK) for _ in range(2)]
+    for bus, event_type in zip(members, (OrderPlaced, OrderShipped), strict=True):
+        bus.subscribe(event_type, lambda event: None)
+    threads = [threading.Thread(target=bus.receive_once) for bus in members]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert types_of(backend, topic, "billing") == ["shop.placed", "shop.shipped"]
+
+
+def test_a_handler_that_is_added_later_lets_its_type_through(backend: Backend, topic: str) -> None:
+    bus = backend.bus(topic, "billing", config=QUICK)
+    bus.subscribe(OrderPlaced, lambda event: None)
+    bus.start_receiver()
+
+    bus.subscribe(OrderShipped, lambda event: None)
+
+    assert types_of(backend, topic, "billing") == ["shop.placed", "shop.shipped"]
+
+
+def test_a_handler_for_every_event_removes_the_filter_for_good(backend: Backend, topic: str) -> None:
+    audit = backend.bus(topic, "audit", config=QUICK)
+    audit.on_any(lambda event: None)
+    audit.receive_once()
+    other = backend.bus(topic, "audit", config=QUICK)
+    other.subscribe(OrderPlaced, lambda event: None)
+    other.receive_once()
+
+    result = other.publish(OrderShipped("A-1"))
+
+    assert (types_of(backend, topic, "audit"), result.receivers) == ([], 1)
+    assert received(audit) == [OrderShipped("A-1")]
+
+
+def test_types_that_are_named_decide_alone(backend: Backend, topic: str) -> None:
+    bus = backend.bus(topic, "billing", event_types=[OrderPlaced], config=QUICK)
+    bus.subscribe(OrderShipped, lambda event: None)
+
+    bus.receive_once()
+
+    assert types_of(backend, topic, "billing") == ["shop.placed"]
+
+
+def test_a_bus_that_is_made_again_keeps_the_filter_of_its_group(backend: Backend, topic: str) -> None:
+    bus = backend.bus(topic, "billing", config=QUICK)
+    bus.subscribe(OrderPlaced, lambda event: None)
+    bus.receive_once()
+
+    backend.bus(topic, "billing", config=QUICK)
+
+    assert types_of(backend, topic, "billing") == ["shop.placed"]
+
+
+def test_a_publish_that_nobody_receives_is_told_once_a_minute(
+    backend: Backend, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = backend.bus(topic, config=QUICK)
+
+    results = [bus.publish(OrderPlaced("A-1")) for _ in range(3)]
+
+    assert [result.receivers for result in results] == [0, 0, 0]
+    assert caplog.text.count("bus_no_receivers") == 1
