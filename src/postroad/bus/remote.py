@@ -21,31 +21,26 @@ from postroad.bus.lane import Lane, Send
 from postroad.bus.local import EventBus, InProcessEventBus
 from postroad.bus.memory import Memory
 from postroad.bus.packing import Packer
-from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
-from postroad.bus.sending import Sender, Sent
+from postroad.bus.result import EventHandler, PublishResult
+from postroad.bus.sending import Sender
 from postroad.bus.subscribing import check_handler, check_type, register
 from postroad.bus.telling import Teller
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError, TransportError
-from postroad.events import Codec, Envelope, EventRegistry, default_registry
-from postroad.queues import Delivery, OutgoingMessage, Queue
+from postroad.events import Codec, EventRegistry, default_registry
+from postroad.queues import Delivery, Queue
 from postroad.receiving import (
     NO_DEAD_LETTERS,
     Chore,
     CircuitBreaker,
     CircuitBreakerConfig,
     DeadLetters,
-    HandlingContext,
     Hooks,
     Receiver,
-    handling,
 )
 from postroad.receiving.asynchrony import in_thread
 from postroad.settings import bus_variable
-from postroad.telemetry import tracing
 
-_CHUNK = 10
-_NO_RECEIVERS = "Nobody subscribes to this topic; create a group first: postroad bus group create TOPIC GROUP"
 _LONGEST_NAME = 100
 Handler = TypeVar("Handler", bound=EventHandler)
 _handled: ContextVar[list[Any] | None] = ContextVar("postroad_receive_once", default=None)
@@ -65,16 +60,6 @@ class Outlet:
     longest: float | None = None
     """The seconds after which the transport surely answers; None when nobody knows, 0 when it sends at once."""
     close: Callable[[], None] = lambda: None
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """An event ready to go: its message, or what became of it already."""
-
-    event: object
-    envelope: Envelope | None
-    message: OutgoingMessage | None
-    sent: Sent | None = None
 
 
 class RemoteEventBus:
@@ -150,16 +135,24 @@ class RemoteEventBus:
         self._publish_breaker = CircuitBreaker(breaker, clock.monotonic)
         self._breaker_config, self._clock = breaker, clock
         codec = Codec(self._registry, clock=clock)
-        self._packer = Packer(
-            codec=codec,
-            config=self.config,
-            publisher_id=self.publisher_id,
-            fifo=outlet.fifo,
-            needs_dedup_id=outlet.needs_dedup_id,
-            limit=outlet.limit,
-        )
         self._lane = Lane(outlet.send, longest=outlet.longest)
-        self._sender = Sender(self._lane, self.config, self._publish_breaker, name=outlet.name, fifo=outlet.fifo)
+        self._publisher = Publisher(
+            name=outlet.name,
+            config=self.config,
+            local=self._local,
+            memory=self._memory,
+            teller=self._teller,
+            packer=Packer(
+                codec=codec,
+                config=self.config,
+                publisher_id=self.publisher_id,
+                fifo=outlet.fifo,
+                needs_dedup_id=outlet.needs_dedup_id,
+                limit=outlet.limit,
+            ),
+            sender=Sender(self._lane, self.config, self._publish_breaker, name=outlet.name, fifo=outlet.fifo),
+        )
+        self._sqs_publish = self._publisher.send_alone
         dispatch = Dispatch(
             codec=codec,
             config=self.config,
@@ -267,33 +260,17 @@ class RemoteEventBus:
     def publish(self, event: object, *, key: str | None = None) -> PublishResult:
         """Run the local handlers, then send; both outcomes are in the result."""
         self._check_process()
-        with tracing.publishing(self.name):
-            prepared = self._prepare(event, key)
-            local = self._dispatch(prepared)
-            return self._result(prepared, local, self._send([prepared], set())[0])
+        return self._publisher.publish(event, key)
 
     def publish_many(self, events: Iterable[object]) -> list[PublishResult]:
         """Publish in order, ten to a request; one result for each, and no failure stops the rest."""
         self._check_process()
-        results: list[PublishResult] = []
-        blocked: set[str | None] = set()
-        rest = iter(events)
-        while chunk := [event for _, event in zip(range(_CHUNK), rest, strict=False)]:
-            with tracing.publishing(self.name):
-                prepared = [self._prepare(event, None) for event in chunk]
-                local = [self._dispatch(each) for each in prepared]
-                sent = self._send(prepared, blocked)
-            results += map(self._result, prepared, local, sent)
-        return results
+        return self._publisher.publish_many(events)
 
     async def apublish(self, event: object, *, key: str | None = None) -> PublishResult:
         """Publish without blocking the loop: async handlers are awaited on it, all else runs in threads."""
         self._check_process()
-        with tracing.publishing(self.name):
-            prepared = self._prepare(event, key)
-            local = await self._adispatch(prepared)
-            sent = await in_thread(self._send, [prepared], set[str | None]())
-            return self._result(prepared, local, sent[0])
+        return await self._publisher.apublish(event, key)
 
     async def apublish_many(self, events: Iterable[object]) -> list[PublishResult]:
         """Publish in order, ten to a request, without blocking the loop; one result for each."""
@@ -391,78 +368,6 @@ class RemoteEventBus:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def _prepare(self, event: object, key: str | None) -> _Prepared:
-        """Wrap the event once, before a handler can change it: all retries send the same bytes."""
-        envelope = None
-        filtered = None if self.config.allows(type(event)) else Sent("filtered")
-        try:
-            envelope = self._packer.wrap(event, key)
-            message = None if filtered else self._packer.message(envelope, event)
-        except PostroadError as error:
-            return _Prepared(event, envelope, None, filtered or Sent("failed", error))
-        return _Prepared(event, envelope, message, filtered)
-
-    def _dispatch(self, prepared: _Prepared) -> PublishResult | None:
-        if not self.config.local_dispatch:
-            return None
-        with handling(_context(prepared)):
-            result = self._local.publish(prepared.event)
-        self._remember(prepared, result)
-        return result
-
-    async def _adispatch(self, prepared: _Prepared) -> PublishResult | None:
-        if not self.config.local_dispatch:
-            return None
-        with handling(_context(prepared)):
-            if isinstance(self._local, InProcessEventBus):
-                result = await self._local.apublish(prepared.event)
-            else:
-                result = await in_thread(self._local.publish, prepared.event)
-        self._remember(prepared, result)
-        return result
-
-    def _remember(self, prepared: _Prepared, result: PublishResult) -> None:
-        """What was handled here must not be handled again when it comes back."""
-        if prepared.envelope is None or not result.handlers_invoked:
-            return
-        if result.ok:
-            self._memory.published.mark_seen(prepared.envelope.event_id)
-            return
-        succeeded = list(result.handlers_invoked)
-        for failure in result.errors:
-            if failure.handler in succeeded:
-                succeeded.remove(failure.handler)
-        self._memory.note_succeeded(prepared.envelope.event_id, succeeded)
-
-    def _send(self, prepared: Sequence[_Prepared], blocked: set[str | None]) -> list[Sent]:
-        messages = [each.message for each in prepared if each.message is not None]
-        outcomes = iter(self._sender.send(messages, blocked) if messages else ())
-        sent = [each.sent or next(outcomes) for each in prepared]
-        for each, outcome in zip(prepared, sent, strict=True):
-            if outcome.error is not None:
-                self._teller.tell("bus_publish_failed", each.envelope, error=str(outcome.error))
-            elif outcome.remote == "sent":
-                self._teller.tell("bus_published", each.envelope)
-                if outcome.receivers == 0:
-                    self._teller.tell_at_times("bus_no_receivers", remedy=_NO_RECEIVERS)
-        return sent
-
-    def _result(self, prepared: _Prepared, local: PublishResult | None, sent: Sent) -> PublishResult:
-        errors = () if local is None else local.errors
-        if sent.error is not None:
-            errors = (*errors, HandlerFailure(self._sqs_publish, sent.error))
-        invoked = () if local is None else local.handlers_invoked
-        event_id = None if prepared.envelope is None else prepared.envelope.event_id
-        return PublishResult(
-            prepared.event, invoked, errors, event_id=event_id, remote=sent.remote, receivers=sent.receivers
-        )
-
-    def _sqs_publish(self, event: object) -> None:
-        """Send the event to other processes alone; in a result it stands for the transport."""
-        (sent,) = self._send([self._prepare(event, None)], set())
-        if sent.error is not None:
-            raise sent.error
-
     def _receiver_for(
         self, inlet: Inlet, dispatch: Dispatch, dead_letters: DeadLetters | None, chores: Sequence[Chore]
     ) -> Receiver:
@@ -554,10 +459,6 @@ class RemoteEventBus:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ConfigurationError("this bus was made before a fork", remedy="Make a bus of its own in the child.")
-
-
-def _context(prepared: _Prepared) -> HandlingContext | None:
-    return None if prepared.envelope is None else HandlingContext(envelope=prepared.envelope, event=prepared.event)
 
 
 def _check_timeout(timeout: object) -> None:
