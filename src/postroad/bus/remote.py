@@ -21,6 +21,7 @@ from postroad.bus.lane import Lane, Send
 from postroad.bus.local import EventBus, InProcessEventBus
 from postroad.bus.memory import Memory
 from postroad.bus.packing import Packer
+from postroad.bus.publisher import Publisher
 from postroad.bus.result import EventHandler, PublishResult
 from postroad.bus.sending import Sender
 from postroad.bus.subscribing import check_handler, check_type, register

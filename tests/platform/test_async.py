@@ -1,0 +1,138 @@
+"""Async handlers run on the loop of the application, without a thread each, and a stop cancels what lasts too long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+
+from tests.platform.events import QUICK, OrderPlaced
+
+import postroad
+from postroad import Backend, Receiver
+from postroad.bus import BusConfig, current_context
+from postroad.queues import Delivery, OutgoingMessage, QueueSpec
+from postroad.receiving import Ack, Outcome
+
+
+async def until(condition: object, limit: float = 60.0) -> None:
+    assert callable(condition)
+    async with asyncio.timeout(limit):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_handlers_run_on_the_loop_in_which_the_receiver_was_started() -> None:
+    loops: list[object] = []
+
+    async def main() -> None:
+        async with postroad.connect("memory://") as backend, backend.bus("orders", "billing", config=QUICK) as bus:
+
+            @bus.on(OrderPlaced)
+            async def charge(event: OrderPlaced) -> None:
+                loops.append(asyncio.get_running_loop())
+
+            bus.start_receiver()
+            await bus.apublish(OrderPlaced("A-1"))
+            await until(lambda: loops)
+            loops.append(asyncio.get_running_loop())
+
+    asyncio.run(main())
+    assert loops[0] is loops[1]
+
+
+def test_many_slow_handlers_need_few_threads() -> None:
+    config = BusConfig(wait_time_seconds=0, poll_interval_seconds=0.01, concurrency=200)
+    most = running = 0
+    threads: set[int] = set()
+
+    async def main(backend: Backend) -> None:
+        nonlocal most, running
+        bus = backend.bus("orders", "billing", config=config)
+        done = 0
+
+        @bus.on(OrderPlaced)
+        async def slow(event: OrderPlaced) -> None:
+            nonlocal most, running, done
+            running += 1
+            most = max(most, running)
+            threads.add(threading.get_ident())
+            await asyncio.sleep(0.5)
+            running -= 1
+            done += 1
+
+        await bus.apublish_many([OrderPlaced(f"A-{number}") for number in range(150)])
+        bus.start_receiver()
+        await until(lambda: done == 150)
+        await bus.aclose()
+
+    with postroad.connect("memory://") as backend:
+        asyncio.run(main(backend))
+    assert most > 20
+    assert len(threads) == 1
+
+
+def test_context_and_sync_handlers_work_beside_async_ones() -> None:
+    seen: list[str] = []
+
+    async def main() -> None:
+        async with postroad.connect("memory://") as backend, backend.bus("orders", "billing", config=QUICK) as bus:
+
+            @bus.on(OrderPlaced)
+            async def one(event: OrderPlaced) -> None:
+                context = current_context()
+                seen.append(f"async {context is not None and context.envelope.event_type}")
+
+            @bus.on(OrderPlaced)
+            def two(event: OrderPlaced) -> None:
+                seen.append(f"sync {current_context() is not None}")
+
+            bus.start_receiver()
+            await bus.apublish(OrderPlaced("A-1"))
+            await until(lambda: len(seen) == 2)
+
+    asyncio.run(main())
+    assert seen == ["async shop.placed", "sync True"]
+
+
+def test_what_runs_too_long_is_cancelled_by_a_stop_and_released() -> None:
+    cancelled: list[str] = []
+
+    async def main() -> int:
+        async with postroad.connect("memory://") as backend:
+            bus = backend.bus("orders", "billing", config=QUICK)
+            began = asyncio.Event()
+
+            @bus.on(OrderPlaced)
+            async def slow(event: OrderPlaced) -> None:
+                began.set()
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    cancelled.append(event.order_id)
+                    raise
+
+            bus.start_receiver()
+            await bus.apublish(OrderPlaced("A-1"))
+            await began.wait()
+            await asyncio.to_thread(bus.stop_receiver, timeout=0.1)
+            return backend.queue("orders--billing").stats().visible
+
+    assert asyncio.run(main()) == 1
+    assert cancelled == ["A-1"]
+
+
+def test_an_async_decide_of_a_raw_receiver_needs_no_loop_of_the_program() -> None:
+    variable = contextvars.ContextVar("variable", default=0)
+    with postroad.connect("memory://") as backend:
+        queue = backend.create_queue(QueueSpec("jobs"))
+        queue.send([OutgoingMessage("one"), OutgoingMessage("two")])
+
+        async def decide(delivery: Delivery) -> Outcome:
+            await asyncio.sleep(0)
+            variable.set(variable.get() + 1)
+            return Ack()
+
+        counted = Receiver(queue, decide, concurrency=2).run_once()
+
+        assert counted["acked"] == 2
