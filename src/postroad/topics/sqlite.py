@@ -141,7 +141,11 @@ class SQLiteTopic:
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         bodies = rules.check_published(messages, fifo=self._fifo, limit=MAX_MESSAGE_BYTES)
-        return self._engine.write(lambda tx: self._publish(tx, messages, bodies)) if bodies else []
+        if not bodies:
+            return []
+        results = self._engine.write(lambda tx: self._publish(tx, messages, bodies))
+        self._queues.sweep_at_times(here=False)
+        return results
 
     def subscribe(self, queue: Queue, *, filter: Filter | None = None, keep_filter: bool = False) -> None:
         values = rules.check_filter(filter)
@@ -169,7 +173,6 @@ class SQLiteTopic:
         known = [self._known(tx, *each) for each in zip(messages, bodies, numbers, strict=True)]
         fresh = [each for each, first_number in zip(zip(messages, bodies, strict=True), known, strict=True)
                  if first_number is None]  # fmt: skip
-        self._queues.sweeper.remove_abandoned(tx)
         subscribed = every(tx.connection, _SUBSCRIPTIONS, (self._id,))
         self._queues.states.load(tx, [queue_id for queue_id, _, _ in subscribed])
         receivers = [0] * len(fresh)
@@ -206,10 +209,14 @@ class SQLiteTopic:
         wanted = [fresh[place] for place in places]
         if not wanted:
             return
+        plain = state.spec.fifo
         copies = [
-            message if state.spec.fifo else msgspec.structs.replace(message, dedup_id=None) for message, _ in wanted
+            message if plain or message.dedup_id is None else msgspec.structs.replace(message, dedup_id=None)
+            for message, _ in wanted
         ]
-        self._queues.sender.send(tx, state, copies, check_messages(state.spec, copies))
+        if state.spec.max_message_bytes < MAX_MESSAGE_BYTES:
+            check_messages(state.spec, copies)
+        self._queues.sender.send(tx, state, copies, [body for _, body in wanted])
         self._queues.deliver(tx, state)
 
     def _result(self, number: int, receivers: int | None) -> SendResult:

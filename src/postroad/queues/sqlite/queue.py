@@ -81,6 +81,8 @@ class SQLiteQueue:
         except QueueNotFound as error:
             raise self._deleted() from error
         failpoints.hit("queue.send.after_commit")
+        if self._spec.fifo:
+            self._store.sweep_at_times(here=False)
         return results
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
@@ -290,6 +292,7 @@ class SQLiteQueue:
         if not force and now - self._swept_at < _SWEEP_EVERY:
             return
         self._swept_at = now
+        self._store.sweep_at_times(here=True)
         oldest = self._engine.read(partial(looking.oldest_us, queue_id=self._id))
         if oldest is None or oldest > self._engine.now_us() - self._spec.retention * 1_000_000:
             return

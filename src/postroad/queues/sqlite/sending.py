@@ -23,7 +23,6 @@ _KNOWN: Final = "SELECT message, until_us FROM dedup WHERE scope = ? AND grp = ?
 _REMEMBER: Final = """
 INSERT OR REPLACE INTO dedup (scope, grp, id, message, until_us, until_wall_us) VALUES (?, ?, ?, ?, ?, ?)
 """
-_FORGET: Final = "DELETE FROM dedup WHERE n IN (SELECT n FROM dedup ORDER BY n LIMIT 4) AND until_us <= ?"
 _DEDUP_US: Final = int(DEDUP_SECONDS * 1_000_000)
 
 
@@ -123,9 +122,8 @@ class Sender:
         return int(found[0]) if found is not None and found[1] > self._engine.monotonic_us() else None
 
     def remember(self, tx: Transaction, scope: int, group: str, unique: str, row_id: int) -> None:
-        """Know the id for five minutes from now, and forget a few that are older."""
+        """Know the id for five minutes from now; the sweeper forgets it later."""
         now = self._engine.monotonic_us()
-        tx.connection.execute(_FORGET, (now,))
         entry = (scope, group, unique, row_id, now + _DEDUP_US, self._engine.now_us() + _DEDUP_US)
         tx.connection.execute(_REMEMBER, entry)
 

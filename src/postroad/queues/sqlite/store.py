@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one, text_of
 from postroad.connections.transaction import Transaction
-from postroad.errors import QueueNotFound
+from postroad.errors import PostroadError, QueueNotFound
 from postroad.queues.spec import (
     QueueSpec,
     check_name,
@@ -44,6 +46,7 @@ _COUNTERS: Final = """
 SELECT CAST(name AS BLOB), sent, received, acked, retried, dead, redriven, expired
 FROM tally JOIN queue ON queue.id = tally.queue
 """
+_SWEEP_SECONDS: Final = 60.0
 _ABANDONED: Final = "SELECT queues, messages FROM abandoned"
 _COUNTED: Final = ("sent", "received", "acked", "retried", "dead", "redriven", "expired")
 
@@ -57,6 +60,7 @@ class SQLiteQueues:
         self.states = States(trail_keep)
         engine.keep(self.states)
         self.parking = Parking()
+        self._sweep_at = engine.clock.monotonic() + _SWEEP_SECONDS
         self.sender = Sender(engine, self.ids)
         self._undertaker = Undertaker(self.states, self.sender)
         self.claimer = Claimer(engine, self.ids, self._undertaker)
@@ -185,6 +189,25 @@ class SQLiteQueues:
         if found is None:
             raise dead_letter_missing(spec.dead_letter)
         check_source_allowed(read_spec(found[1], spec.dead_letter), spec.name)
+
+    def sweep_at_times(self, *, here: bool) -> None:
+        """Remove what is over at most once a minute: on this thread, or on another one for those who must not wait."""
+        now = self.engine.clock.monotonic()
+        if now < self._sweep_at or self.engine.read_only:
+            return
+        self._sweep_at = now + _SWEEP_SECONDS
+        if here:
+            self._sweep_quietly()
+        else:
+            threading.Thread(target=self._sweep_quietly, name="postroad-sweep", daemon=True).start()
+
+    def _sweep_quietly(self) -> None:
+        # Whoever is interested hears of it: nothing that is over is ever given out.
+        with suppress(PostroadError):
+            self._sweep()
+            while self.engine.read(self.sweeper.sees_old_dedup_ids):
+                if not self.engine.write(self.sweeper.forget_dedup_ids, durable=False, removes=True):
+                    break
 
     def _sweep(self) -> None:
         """Remove queues whose owner is gone. Where there are none, the file is only read."""

@@ -36,6 +36,12 @@ _REMOVE: Final = (
 )
 
 
+_OLD_DEDUP: Final = "SELECT 1 FROM (SELECT until_us FROM dedup ORDER BY n LIMIT 1) WHERE until_us <= ?"
+_FORGET_DEDUP: Final = f"""
+DELETE FROM dedup WHERE n IN (SELECT n FROM dedup ORDER BY n LIMIT {STEP}) AND until_us <= ? RETURNING n
+"""  # noqa: S608 - STEP is a constant
+
+
 class Sweeper:
     """Takes away what nobody will come for."""
 
@@ -61,6 +67,14 @@ class Sweeper:
     def sees_abandoned(self, connection: Any) -> bool:
         """Whether there are queues that `remove_abandoned` would remove."""
         return one(connection, _ABANDONED, (self._engine.monotonic_us(),)) is not None
+
+    def sees_old_dedup_ids(self, connection: Any) -> bool:
+        """Whether there are deduplication ids whose five minutes are over."""
+        return one(connection, _OLD_DEDUP, (self._engine.monotonic_us(),)) is not None
+
+    def forget_dedup_ids(self, tx: Transaction) -> bool:
+        """Forget up to a step of deduplication ids whose five minutes are over; whether there may be more."""
+        return len(every(tx.connection, _FORGET_DEDUP, (self._engine.monotonic_us(),))) == STEP
 
     def remove_abandoned(self, tx: Transaction) -> None:
         """Remove queues whose owner renewed nothing for as long as they live."""
