@@ -25,19 +25,22 @@
     │   └── NotJSON
     ├── UnknownEventType          a name that no registry knows
     ├── RemoteError               an exception of another process whose class is not known here
-    ├── AgentNotFound
-    ├── AgentExists
     ├── AgentDeleted              an id that is never given again
-    ├── SubscriptionNotFound
     ├── ConsentRequired           the producer has not granted it
     ├── IdentityMismatch          the body names another agent than the token
     ├── Conflict                  it exists, and is not what this needs
-    ├── NotFound                  no task or job of this id
-    ├── QueueNotFound
-    ├── TopicNotFound
-    ├── StreamNotFound
-    ├── BlobNotFound
-    ├── QueueExists               (names the differences)
+    │   ├── AgentExists
+    │   ├── QueueExists           (names the differences)
+    │   └── TokenExists
+    ├── NotFound                  there is nothing of this name or id
+    │   ├── AgentNotFound
+    │   ├── BlobNotFound
+    │   ├── QueueNotFound
+    │   ├── RouteNotFound
+    │   ├── StreamNotFound
+    │   ├── SubscriptionNotFound
+    │   ├── TokenNotFound
+    │   └── TopicNotFound
     ├── TopologyConflict          what exists cannot become what is declared
     ├── PlanChanged               not the plan that was agreed to
     ├── RedriveRunning            the store moves this queue's messages already
@@ -51,11 +54,8 @@
     ├── Unauthorized              no token, or one that opens nothing
     ├── Forbidden                 known, but not allowed to do this
     │   └── ReadOnly
-    ├── RouteNotFound
     ├── MethodNotAllowed
     ├── BodyTooSlow
-    ├── TokenNotFound
-    ├── TokenExists
     ├── IdempotencyKeyReused      the key came before, with another body
     ├── RateLimited               too much at once; says when to come again
     │   └── TooManyPolls
@@ -113,7 +113,7 @@ from postroad.errors.refusals import (
     UnknownEventType,
 )
 from postroad.errors.requests import DeadlineExceeded, RequestFailed, RequestTimeout
-from postroad.errors.root import PostroadError
+from postroad.errors.root import Conflict, NotFound, PostroadError
 from postroad.errors.stores import (
     BlobNotFound,
     HeldBack,
@@ -126,7 +126,7 @@ from postroad.errors.stores import (
     StreamNotFound,
     TopicNotFound,
 )
-from postroad.errors.tasks import Conflict, InvalidTask, NotFound, UnknownTask
+from postroad.errors.tasks import InvalidTask, UnknownTask
 from postroad.errors.topology import PlanChanged, TopologyConflict, TopologyError
 from postroad.errors.transport import (
     CircuitOpenError,

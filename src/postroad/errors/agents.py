@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from postroad.errors.root import PostroadError
+from postroad.errors.root import Conflict, NotFound, PostroadError
 
 
-class AgentNotFound(PostroadError):
+class AgentNotFound(NotFound):
     """There is no agent of this id, or it is not the caller's."""
 
     slug = "agent-not-found"
@@ -13,7 +13,7 @@ class AgentNotFound(PostroadError):
     remedy = "Name an agent that is registered; agents.register() or `postroad agent create` makes one."
 
 
-class AgentExists(PostroadError):
+class AgentExists(Conflict):
     """An agent of this id is registered."""
 
     slug = "agent-exists"
@@ -29,7 +29,7 @@ class AgentDeleted(PostroadError):
     remedy = "Register under another id."
 
 
-class SubscriptionNotFound(PostroadError):
+class SubscriptionNotFound(NotFound):
     """This listener is not subscribed to this producer."""
 
     slug = "subscription-not-found"

@@ -36,6 +36,25 @@ class PostroadError(Exception):
         """The name that was probably meant."""
         if remedy is not None:
             self.remedy = remedy
+        if self.remedy:
+            # Every traceback shows it.
+            self.add_note(self.remedy)
+
+
+class Conflict(PostroadError):
+    """It exists already, and is not in the state or of the content that this needs."""
+
+    slug = "conflict"
+    status = 409
+    remedy = "Look at it first; use another id for something new."
+
+
+class NotFound(PostroadError):
+    """There is nothing of this id."""
+
+    slug = "not-found"
+    status = 404
+    remedy = "Name an id that was submitted under this tenant."
 
 
 def describe(error: BaseException) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from postroad.errors.root import PostroadError
+from postroad.errors.root import Conflict, NotFound, PostroadError
 
 
-class QueueNotFound(PostroadError):
+class QueueNotFound(NotFound):
     """There is no queue of this name."""
 
     slug = "queue-not-found"
@@ -16,7 +16,7 @@ class QueueNotFound(PostroadError):
     remedy = "Create it with backend.create_queue(QueueSpec(name)) or `postroad queue create NAME`."
 
 
-class TopicNotFound(PostroadError):
+class TopicNotFound(NotFound):
     """There is no topic of this name."""
 
     slug = "topic-not-found"
@@ -24,7 +24,7 @@ class TopicNotFound(PostroadError):
     remedy = "Name a topic that exists; backend.topic(name) makes one."
 
 
-class StreamNotFound(PostroadError):
+class StreamNotFound(NotFound):
     """There is no stream or shard of this name."""
 
     slug = "stream-not-found"
@@ -32,7 +32,7 @@ class StreamNotFound(PostroadError):
     remedy = "Name a stream that exists, and one of its shards(); backend.stream(name) makes one."
 
 
-class BlobNotFound(PostroadError):
+class BlobNotFound(NotFound):
     """There is no blob under this reference."""
 
     slug = "blob-not-found"
@@ -40,7 +40,7 @@ class BlobNotFound(PostroadError):
     remedy = "The blob was deleted or its retention is over; send the data again."
 
 
-class QueueExists(PostroadError):
+class QueueExists(Conflict):
     """A queue of this name exists with other settings."""
 
     slug = "queue-exists"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from postroad.errors.refusals import InvalidInput
-from postroad.errors.root import PostroadError
 
 
 class InvalidTask(InvalidInput):
@@ -18,19 +17,3 @@ class UnknownTask(InvalidInput):
 
     slug = "unknown-task"
     remedy = "Register it with @task or registry.register, and name its module with `--import`."
-
-
-class Conflict(PostroadError):
-    """It exists already, and is not in the state or of the content that this needs."""
-
-    slug = "conflict"
-    status = 409
-    remedy = "Look at it first; use another id for something new."
-
-
-class NotFound(PostroadError):
-    """There is nothing of this id."""
-
-    slug = "not-found"
-    status = 404
-    remedy = "Name an id that was submitted under this tenant."

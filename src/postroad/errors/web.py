@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from postroad.errors.refusals import InvalidInput
-from postroad.errors.root import PostroadError
+from postroad.errors.root import Conflict, NotFound, PostroadError
 
 
 class InvalidCursor(InvalidInput):
@@ -66,7 +66,7 @@ class ReadOnly(Forbidden):
     remedy = "Start `postroad up` without `--read-only` to change something."
 
 
-class RouteNotFound(PostroadError):
+class RouteNotFound(NotFound):
     """There is nothing at this address."""
 
     slug = "route-not-found"
@@ -90,7 +90,7 @@ class BodyTooSlow(PostroadError):
     remedy = "Send the whole body within 15 seconds."
 
 
-class TokenNotFound(PostroadError):
+class TokenNotFound(NotFound):
     """There is no token of this name."""
 
     slug = "token-not-found"
@@ -98,7 +98,7 @@ class TokenNotFound(PostroadError):
     remedy = "Name a token that GET /tokens lists."
 
 
-class TokenExists(PostroadError):
+class TokenExists(Conflict):
     """A token of this name exists."""
 
     slug = "token-exists"
