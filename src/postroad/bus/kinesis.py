@@ -112,6 +112,9 @@ class _StreamInlet:
     def open(self) -> None:
         self.source.open()
 
+    def admit(self, types: Collection[str] | None) -> None:
+        """A stream has no filter: every consumer reads everything."""
+
     def reopen(self, lost: Queue) -> bool:
         return False
 

@@ -428,10 +428,9 @@ class RemoteEventBus:
         if collected is not None and isinstance(about, Handled):
             collected.append(about.event)
         self._tally.observe(what, **fields)
-        known = isinstance(about, Handled)
-        self._teller.observe(
-            what, delivery, about.envelope if known else None, about.handler if known else None, **fields
-        )
+        known = about if isinstance(about, Handled) else None
+        envelope, handler = (None, None) if known is None else (known.envelope, known.handler)
+        self._teller.observe(what, delivery, envelope, handler, **fields)
 
     def _receiving(self) -> Receiver:
         if self._receiver is None:
