@@ -163,6 +163,8 @@ def test_an_interrupted_tail_removes_its_queue(number: signal.Signals, code: int
 
 
 def test_tail_ends_after_its_time(postroad: Postroad) -> None:
+    postroad("queue", "create", "jobs")
+
     outcome = postroad("bus", "tail", "orders", "--timeout", "0.1s")
 
     assert (outcome.code, outcome.out) == (0, "")
@@ -206,6 +208,8 @@ def test_tail_does_not_change_what_an_existing_group_gets(postroad: Postroad) ->
 
 
 def test_tail_removes_a_group_that_it_made(postroad: Postroad) -> None:
+    connect(URL).close()
+
     outcome = postroad("bus", "tail", "orders", "--group", "mine", "--timeout", "0.1s")
 
     assert outcome.code == 0
@@ -349,7 +353,8 @@ def test_the_verbs_are_listed(postroad: Postroad) -> None:
     commands = [item["command"] for item in postroad("commands", "--json").document["items"]]
 
     assert [command for command in commands if command.startswith("bus ")] == [
-        *("bus publish", "bus tail", "bus replay", "bus sweep")
+        *("bus publish", "bus tail", "bus run", "bus replay", "bus sweep"),
+        *("bus group list", "bus group show", "bus group create", "bus group set"),
     ]
 
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.cli.terminal import Postroad
 
 from postroad.cli.app import program, run
 
+
+def leaves(group: Any, before: str = "") -> Iterator[str]:
+    """Every command below a noun, by its words."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}"
+
+
 NOUNS = {name: command for name, command in program().commands.items() if hasattr(command, "commands")}
-LEAVES = [name for name in program().commands if name not in NOUNS] + [
-    f"{noun} {name}" for noun, group in NOUNS.items() for name in group.commands
-]
+LEAVES = list(leaves(program()))
 
 
 @pytest.mark.parametrize("path", LEAVES)

@@ -42,6 +42,7 @@ def test_the_age_the_silence_the_worker_and_the_step_of_each_task_are_shown(post
 
 
 def test_quiet_tasks_make_the_answer_no(postroad: Postroad) -> None:
+    postroad("queue", "create", "jobs")
     assert postroad("health").out == "no task runs\n"
     _started("busy", minutes_ago=1)
     assert postroad("health", "--json").document["summary"]["healthy"] == 1

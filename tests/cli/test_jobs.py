@@ -52,6 +52,8 @@ def test_a_file_that_is_no_job_is_exit_2_with_the_reason(text: str, postroad: Po
 
 
 def test_what_is_not_there_is_exit_1_and_a_missing_file_exit_2(postroad: Postroad) -> None:
+    postroad("queue", "create", "jobs")
+
     assert postroad("job", "status", "nobody").code == 1
     assert postroad("job", "graph", "nobody").code == 1
     assert postroad("job", "submit", "nowhere.json").code == 2

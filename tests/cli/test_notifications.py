@@ -176,6 +176,8 @@ def test_scaling_names_a_queue_that_is_missing(
     for name, value in changes.items():
         monkeypatch.setenv(name, value)
 
+    postroad("queue", "create", "other")
+
     answer = postroad("notifications", "scaling")
 
     assert answer.code == 2

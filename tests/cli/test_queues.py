@@ -88,6 +88,8 @@ def test_list_takes_a_prefix(postroad: Postroad) -> None:
 
 
 def test_an_empty_list_says_how_to_make_a_queue(postroad: Postroad) -> None:
+    connect("sqlite:///postroad.db").close()
+
     assert postroad("queue", "list").out == "no queues; make one with: postroad queue create orders\n"
     assert postroad("queue", "list", "--json").document == {"items": []}
 

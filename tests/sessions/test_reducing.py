@@ -39,7 +39,7 @@ def test_the_state_is_kept_the_others_go_on_and_the_delivery_fails(
     assert session[Fragile].latest() == Fragile(("fine",))
     assert session[Count].latest() == Count(2)
     assert [type(failure.error) for failure in result.errors] == [error]
-    assert names_of(caplog.records) == ["session_reducer_failed"]
+    assert names_of(caplog.records) == ["session_reducer_failed", "bus_handler_failed"]
 
 
 def test_several_failures_come_together(session: Session) -> None:

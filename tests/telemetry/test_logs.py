@@ -15,7 +15,12 @@ import postroad
 from postroad.telemetry import LOG_EVENTS, configure_logs, get_logger
 
 _TASK_LINE = re.compile("(task|worker|job)_[a-z_]+(?<!_id)(?<!_duration)")
-_RECEIVERS = {"bus": "bus_", "inbox": "consumer_", "notifications": "notification_", "receiving": "receiver_"}
+_RECEIVERS = {
+    "bus": "bus_[a-z_]+",
+    "inbox": "consumer_[a-z_]+",
+    "notifications": "notification_[a-z_]+",
+    "receiving": "receiver_[a-z_]+",
+}
 _LEVELS = {"debug", "info", "warning", "error", "exception"}
 
 
@@ -112,7 +117,7 @@ def _logged(path: Path) -> Iterator[Any]:
                 args=[first, *_],
             ) if level in _LEVELS:
                 yield from (part.value for part in ast.walk(first) if isinstance(part, ast.Constant))
-            case ast.Constant(value=str(word)) if word.startswith(_RECEIVERS.get(path.parent.name, "\0")):
+            case ast.Constant(value=str(word)) if re.fullmatch(_RECEIVERS.get(path.parent.name, "(?!)"), word):
                 yield word
             case ast.Constant(value=str(word)) if path.parent.name == "dispatching" and word.startswith("outbox_"):
                 yield word

@@ -31,7 +31,8 @@ def _missing_file(url: str) -> Path | None:
 def _refuse_missing_file(url: str) -> None:
     if (path := _missing_file(url)) is not None:
         here = path.name if path.parent.resolve() == Path.cwd() else str(path)
-        raise InvalidInput(f"there is no {here} here; name it with --url", field="url", remedy="")
+        remedy = "A command that creates something, such as `postroad queue create NAME`, makes it."
+        raise InvalidInput(f"there is no {here} here; name it with --url", field="url", remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
