@@ -100,7 +100,7 @@ class PushConsumer:
         self.tally.add("dropped", attempt.dropped)
         return judge_push(
             attempt, self.patience, receive_count=delivery.receive_count, made_at=push.timestamp,
-            now=SYSTEM_CLOCK.now(), chance=_chance(),
+            now=SYSTEM_CLOCK.now(), chance=CHANCE.random(),
         )  # fmt: skip
 
 
@@ -122,8 +122,4 @@ def _failed(error: Exception, delivery: Delivery, patience: Patience) -> Verdict
     of_the_database = isinstance(error, _OF_THE_DATABASE)
     if patience.is_last(delivery.receive_count) and not of_the_database:
         return Bury("handler_failed", describe(error))
-    return Again(describe(error), patience.pause(delivery.receive_count, _chance()), database=of_the_database)
-
-
-def _chance() -> float:
-    return CHANCE.random()
+    return Again(describe(error), patience.pause(delivery.receive_count, CHANCE.random()), database=of_the_database)
