@@ -22,7 +22,7 @@ class Doorbell:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}"
-        self._out = _unix_socket()
+        self._out: socket.socket | None = None
         self._in: socket.socket | None = None
         self._poll = select.poll()
         self._descriptor: int | None = None
@@ -45,13 +45,14 @@ class Doorbell:
         """Tell every other process which channels changed."""
         for name in self.listeners():
             try:
+                self._out = self._out or _unix_socket()
                 self._out.sendto(channels[:_LONGEST_DATAGRAM], self._address(name))
             except ConnectionRefusedError:
                 # Its process is gone without a farewell.
                 with contextlib.suppress(OSError):
                     (self._directory / name).unlink()
             except OSError:
-                # Full: it has not looked for long, and will find this with its slow look. Missing: it left.
+                # Full, or no descriptor is free here: its slow look will find this. Missing: it left.
                 continue
 
     def listen(self, timeout: float) -> set[bytes]:
@@ -67,7 +68,8 @@ class Doorbell:
 
     def close(self) -> None:
         """Take the socket away."""
-        self._out.close()
+        if self._out is not None:
+            self._out.close()
         if self._in is not None:
             self._in.close()
             with contextlib.suppress(OSError):
