@@ -1,4 +1,4 @@
-"""Pauses after failures, spread by chance so that many callers do not come back at once."""
+"""Pauses after failures, with jitter so that many callers do not come back at the same moment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import SystemRandom
 
 CHANCE = SystemRandom()
-"""Our own source of chance: the program's seeded `random` module is neither read nor advanced."""
+"""Random numbers of our own: a program that seeds the `random` module gets the same ones with and without us."""
 
 
 @dataclass(slots=True)

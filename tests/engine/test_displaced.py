@@ -184,6 +184,19 @@ def test_a_log_that_is_removed_right_after_another_change_beside_it_is_missed(ba
         queue.send([OutgoingMessage("lost")])
 
 
+def test_a_log_that_is_removed_is_missed_where_directories_keep_whole_seconds(backend: Backend, path: Path) -> None:
+    queue = backend.queue("jobs")
+    second = time.time_ns() // 1_000_000_000 * 1_000_000_000
+    os.utime(path.parent, ns=(second, second))
+    queue.send([OutgoingMessage("looked at")])
+
+    Path(f"{path}-wal").unlink()
+    os.utime(path.parent, ns=(second, second))
+
+    with pytest.raises(StorageDamaged, match="was removed or replaced"):
+        queue.send([OutgoingMessage("lost")])
+
+
 def test_files_are_looked_at_only_when_their_directory_changes(
     backend: Backend, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

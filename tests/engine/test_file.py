@@ -16,7 +16,7 @@ import pytest
 import postroad
 from postroad import OutgoingMessage, QueueSpec
 from postroad.connections.engine import Engine
-from postroad.errors import ConfigurationError, SchemaMismatch, StorageFull
+from postroad.errors import ConfigurationError, SchemaMismatch, StorageDamaged, StorageFull
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing.clock import FakeClock
 
@@ -278,3 +278,18 @@ def test_a_path_too_long_for_a_socket_still_wakes_receivers(tmp_path: Path) -> N
         received = other.queue("jobs").receive(wait=5)
 
     assert [delivery.body for delivery in received] == [b"hello"]
+
+
+def test_a_file_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None:
+    path = tmp_path / "postroad.db"
+    postroad.connect(f"sqlite:///{path}").close()
+    connection = sqlite3.connect(path)
+    connection.execute("DELETE FROM file")
+    connection.commit()
+    connection.close()
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208 - its own descriptor comes and goes
+
+    with pytest.raises(StorageDamaged):
+        Engine(path)
+
+    assert len(os.listdir("/proc/self/fd")) == len(before)  # noqa: PTH208

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from postroad.errors import OutcomeUnknown, PostroadError, StorageDamaged, Unavailable
 
-# What changed in the directory this soon before a look may have changed once more without moving its time.
-_COARSE_NS = 20_000_000
+# A directory that changes twice within one tick of the clock, or of its file system, shows the same time for both.
+_TICK_NS = 20_000_000
+_LONGEST_TICK_NS = 3_000_000_000
+_SECOND_NS = 1_000_000_000
 
 
 class Disk:
@@ -60,8 +62,8 @@ class Disk:
         """Raise `StorageDamaged` when file, log or shared memory are no longer those at the path, now and ever after.
 
         SQLite itself goes on writing into a log that was removed, and nobody would ever find what is in it. Nothing is
-        removed or replaced without a change of the directory, so its time tells; to look at the log after each sync
-        would make Linux note a new time at each write, which doubles the cost of a commit.
+        removed or replaced without a change of the directory, so the time of that change is enough. Looking at the log
+        itself would make Linux store a new time with each write, and a commit would take half as long again.
         """
         if not self._places:
             return
@@ -74,8 +76,7 @@ class Disk:
                     self._displaced = place
                     break
             else:
-                is_old = directory is not None and time.time_ns() - directory[2] > _COARSE_NS
-                self._unchanged = directory if is_old else None
+                self._unchanged = directory if directory is not None and _is_settled(directory[2]) else None
                 return
         raise StorageDamaged(
             f"{self._displaced}: was removed or replaced while this program had it open",
@@ -121,8 +122,14 @@ class Disk:
             os.close(log)
 
 
+def _is_settled(changed_ns: int) -> bool:
+    """Whether a further change would show another time; some file systems keep whole or even seconds only."""
+    tick = _TICK_NS if changed_ns % _SECOND_NS else _LONGEST_TICK_NS
+    return time.time_ns() - changed_ns > tick
+
+
 def _directory_state(directory: str) -> tuple[int, int, int] | None:
-    """Device, inode and time of the last change of what a directory holds; None when it cannot be looked at."""
+    """Return device, inode and time of the last change of a directory; None when it cannot be looked at."""
     try:
         found = os.stat(directory)  # noqa: PTH116 - once for each sync: a Path would cost as much again
     except OSError:

@@ -59,13 +59,13 @@ class Engine:
         make_file(path)
         self._open()
         self.monotonic_us, self.now_us = microseconds(clock)
-        try:
-            self._ears = Ears(path, self._data_version, shared=durable)
-        except OSError as error:
-            self._close_file()
-            raise translate(error, path) from error
+        self._ears = Ears(path, self._data_version, shared=durable)
         guard(self)
-        self.salt: int = self.read(read_salt)
+        try:
+            self.salt: int = self.read(read_salt)
+        except BaseException:
+            self.close()
+            raise
 
     def prepare(self, schema: Schema, *, after_reboot: Callable[[Transaction], None] | None = None) -> None:
         """Make or migrate the tables of one part; when the machine was booted since, let it mend its times."""

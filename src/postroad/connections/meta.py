@@ -9,7 +9,7 @@ from typing import Final
 import apsw
 
 from postroad.connections.schema import Schema
-from postroad.errors import SchemaMismatch
+from postroad.errors import SchemaMismatch, StorageDamaged
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS part (
@@ -34,8 +34,14 @@ def begin_file(connection: apsw.Connection) -> None:
 
 
 def read_salt(connection: apsw.Connection) -> int:
-    """The file's 60 random bits, which no other file has."""
-    return int(connection.execute(_SALT).get)
+    """Return the file's 60 random bits, which no other file has."""
+    salt = connection.execute(_SALT).get
+    if salt is None:
+        raise StorageDamaged(
+            f"{connection.filename}: the number that tells this file from others is gone",
+            remedy="Restore the file from a backup.",
+        )
+    return int(salt)
 
 
 def part_of(connection: apsw.Connection, schema: Schema, path: Path) -> tuple[int, str]:

@@ -44,15 +44,15 @@ class Doorbell:
     def ring(self, channels: bytes) -> None:
         """Tell every other process which channels changed."""
         for name in self.listeners():
-            out = self._out = self._out or _unix_socket()
             try:
-                out.sendto(channels[:_LONGEST_DATAGRAM], self._address(name))
+                self._out = self._out or _unix_socket()
+                self._out.sendto(channels[:_LONGEST_DATAGRAM], self._address(name))
             except ConnectionRefusedError:
                 # Its process is gone without a farewell.
                 with contextlib.suppress(OSError):
                     (self._directory / name).unlink()
             except OSError:
-                # Full: it has not looked for long, and will find this with its slow look. Missing: it left.
+                # Full, or no descriptor is free here: its slow look will find this. Missing: it left.
                 continue
 
     def listen(self, timeout: float) -> set[bytes]:

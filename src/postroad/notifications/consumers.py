@@ -99,7 +99,7 @@ class PushConsumer:
         self.tally.add("dropped", attempt.dropped)
         return decide_push(
             attempt, self.retries, receive_count=delivery.receive_count, made_at=push.timestamp,
-            now=SYSTEM_CLOCK.now(), chance=_chance(),
+            now=SYSTEM_CLOCK.now(), chance=CHANCE.random(),
         )  # fmt: skip
 
 
@@ -121,9 +121,5 @@ def _failed(error: Exception, delivery: Delivery, retries: RetryPolicy) -> Outco
     of_the_database = isinstance(error, _OF_THE_DATABASE)
     if retries.is_last(delivery.receive_count) and not of_the_database:
         return rejected("handler_failed", describe(error))
-    pause = retries.pause(delivery.receive_count, _chance())
+    pause = retries.pause(delivery.receive_count, CHANCE.random())
     return Retry(pause, describe(error), about=DATABASE if of_the_database else None)
-
-
-def _chance() -> float:
-    return CHANCE.random()

@@ -41,7 +41,10 @@ class PostgresDispatchStore:
             raise ConfigurationError(
                 "dsn: the server is read-only", field="dsn", remedy="Name the primary server, not a replica."
             )
-        self._change(sql.SET_POLICY, policy=self._policy)
+        with self._transaction():
+            if self._change(sql.SET_POLICY, policy=self._policy):
+                while self._change(sql.RELEASE_ALL):  # again, for what others were holding back meanwhile
+                    pass
         self._rows(sql.SKIP_TOKENS)
 
     def claim(self, limit: int, *, after: Key, leaving: int = 0) -> list[ClaimedRow]:

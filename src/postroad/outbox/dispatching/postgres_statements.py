@@ -189,9 +189,6 @@ SELECT count(*) FILTER (WHERE state = 'PENDING'),
   FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED')
 """
 READ_ONLY: Final = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean"
+SET_POLICY: Final = "UPDATE {meta} SET policy = %(policy)s WHERE policy <> %(policy)s"
 # What a failed row holds back depends on the policy, so all is looked at anew when it changes.
-SET_POLICY: Final = """
-WITH changed AS (UPDATE {meta} SET policy = %(policy)s WHERE policy <> %(policy)s RETURNING 1)
-UPDATE {outbox} o SET held = 0
- WHERE EXISTS (SELECT FROM changed) AND {open} AND o.held IN (1, 2) AND o.state = 'PENDING'
-"""
+RELEASE_ALL: Final = "UPDATE {outbox} o SET held = 0 WHERE {open} AND o.held IN (1, 2) AND o.state = 'PENDING'"

@@ -177,7 +177,8 @@ CREATE INDEX IF NOT EXISTS {table}_heads ON {outbox} (coalesce(tenant, ''), lane
 CREATE INDEX IF NOT EXISTS {table}_done ON {outbox} (updatedat) WHERE state IN ('SENT', 'SKIPPED');
 """
 # Of a key with many rows the first thousand are released; the one behind them comes up by itself once they are gone,
-# since it is due and nothing is before it, and then releases the next.
+# since it is due and nothing is before it, and then releases the next. Somebody may be holding back further rows
+# meanwhile, and has locked the one that they wait behind: this waits for that lock, and sees them when it looks again.
 _HOLD: Final = """
 ALTER TABLE {outbox} ADD COLUMN IF NOT EXISTS held smallint NOT NULL DEFAULT 0;
 DROP INDEX IF EXISTS {schema}.{table}_heads;
@@ -186,29 +187,41 @@ CREATE INDEX IF NOT EXISTS {table}_open ON {outbox} (held, coalesce(tenant, ''),
 CREATE INDEX IF NOT EXISTS {table}_waiting ON {outbox} (next_attempt) WHERE held = 1 AND state = 'PENDING';
 CREATE OR REPLACE FUNCTION {release}() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  room int := 1000;
+  count int;
 BEGIN
   IF TG_OP = 'UPDATE' AND NEW.state NOT IN ('PENDING', 'SENT', 'SKIPPED')
      AND (SELECT policy <> 'skip' FROM {meta}) THEN
     RETURN NULL;
   END IF;
-  UPDATE {outbox} AS o SET held = CASE WHEN freed.place <= 1000 THEN 0 ELSE 1 END
-    FROM (SELECT id, row_number() OVER (ORDER BY seq) AS place FROM (
-      (SELECT id, seq FROM {outbox}
-        WHERE state NOT IN ('SENT', 'SKIPPED') AND held = 1 AND coalesce(tenant, '') = coalesce(OLD.tenant, '')
-          AND lane = OLD.lane AND state = 'PENDING' ORDER BY seq LIMIT 1001)
-      UNION ALL
-      (SELECT id, seq FROM {outbox}
-        WHERE state NOT IN ('SENT', 'SKIPPED') AND held = 2 AND coalesce(tenant, '') = coalesce(OLD.tenant, '')
-          AND lane = OLD.lane AND state = 'PENDING' ORDER BY seq LIMIT 1001)
-      ORDER BY seq LIMIT 1001) AS behind) AS freed
-   WHERE o.id = freed.id;
+  LOOP
+    UPDATE {outbox} AS o SET held = 0
+      FROM (
+        (SELECT id, seq FROM {outbox} WHERE {behind} AND held = 1 ORDER BY seq LIMIT room)
+        UNION ALL
+        (SELECT id, seq FROM {outbox} WHERE {behind} AND held = 2 ORDER BY seq LIMIT room)
+        ORDER BY seq LIMIT room) AS freed
+     WHERE o.id = freed.id;
+    GET DIAGNOSTICS count = ROW_COUNT;
+    room := room - count;
+    EXIT WHEN count = 0 OR room = 0;
+  END LOOP;
+  IF room = 0 THEN
+    UPDATE {outbox} SET held = 1
+     WHERE id = (SELECT id FROM {outbox} WHERE {behind} AND held IN (1, 2) ORDER BY seq LIMIT 1);
+  END IF;
   RETURN NULL;
 END $$;
 CREATE OR REPLACE TRIGGER {table}_release AFTER UPDATE OF state ON {outbox} FOR EACH ROW
   WHEN (OLD.held <> 0 AND OLD.state IS DISTINCT FROM NEW.state) EXECUTE FUNCTION {release}();
 CREATE OR REPLACE TRIGGER {table}_release_deleted AFTER DELETE ON {outbox} FOR EACH ROW
   WHEN (OLD.held <> 0 AND OLD.state NOT IN ('SENT', 'SKIPPED')) EXECUTE FUNCTION {release}();
-"""
+""".replace(
+    "{behind}",
+    "state NOT IN ('SENT', 'SKIPPED') AND state = 'PENDING' AND coalesce(tenant, '') = coalesce(OLD.tenant, '')"
+    " AND lane = OLD.lane",
+)
 # Claims and retries find room on the page of their row; autovacuum comes long before a fifth of the rows is dead.
 _UPKEEP: Final = """
 ALTER TABLE {outbox} SET (
