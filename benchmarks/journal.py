@@ -17,9 +17,9 @@ import postroad
 from benchmarks import ours
 from benchmarks.frame import Durability, Load, Loads, Open, Opened, Row, Side, WrongResult
 from benchmarks.journal_life import Life
-from postroad.connections import disk
-from postroad.connections.checkpoints import CHECKPOINT_PAGES
-from postroad.connections.file import WRITER_CACHE_KIB, make_file, open_file
+from postroad.engine import disk
+from postroad.engine.file import WRITER_CACHE_KIB, make_file, open_file
+from postroad.engine.upkeep import CHECKPOINT_PAGES
 from postroad.journal import AppendResult, Journal, JournalEvent, task_state
 from postroad.journal.places import place_of
 from postroad.journal.records import Entry

@@ -14,7 +14,7 @@ import postroad
 from benchmarks.frame import Durability, Load, Open, Opened, WrongResult
 from benchmarks.workload import move
 from postroad import OutgoingMessage, Queue, QueueSpec
-from postroad.connections import disk
+from postroad.engine import disk
 
 NAME = "bench"
 FILE = "postroad.db"

@@ -8,46 +8,46 @@ from tests.agents.conftest import Post
 
 from postroad.agents import AgentEvent
 from postroad.agents.sqlite import waking
-from postroad.connections.waiting import Ears
+from postroad.engine.listeners import Listeners
 
 
 @pytest.fixture
-def rung(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    """The channels that each commit rings, which still ring."""
+def woken(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The channels that each commit wakes, which it still does."""
     heard: list[set[str]] = []
-    ring = Ears.ring
+    wake = Listeners.wake
 
-    def listening(ears: Ears, channels: Collection[str]) -> None:
+    def listening(listeners: Listeners, channels: Collection[str]) -> None:
         heard.append(set(channels))
-        ring(ears, channels)
+        wake(listeners, channels)
 
-    monkeypatch.setattr(Ears, "ring", listening)
+    monkeypatch.setattr(Listeners, "wake", listening)
     return heard
 
 
 @pytest.mark.parametrize("delay", [0.0, 1.0])
-def test_a_few_listeners_are_woken_each_by_its_lane(file_post: Post, rung: list[set[str]], delay: float) -> None:
+def test_a_few_listeners_are_woken_each_by_its_lane(file_post: Post, woken: list[set[str]], delay: float) -> None:
     post = _crowd(file_post, 3, delay)
-    rung.clear()
+    woken.clear()
 
     _move(post, delay)
 
-    lanes = [channel for channels in rung for channel in channels if channel.startswith("a")]
+    lanes = [channel for channels in woken for channel in channels if channel.startswith("a")]
     assert len(lanes) == 3
     assert set(lanes).isdisjoint(waking.channels_of(0))
 
 
 @pytest.mark.parametrize("delay", [0.0, 1.0])
 def test_very_many_listeners_are_woken_all_at_once(
-    file_post: Post, rung: list[set[str]], monkeypatch: pytest.MonkeyPatch, delay: float
+    file_post: Post, woken: list[set[str]], monkeypatch: pytest.MonkeyPatch, delay: float
 ) -> None:
     monkeypatch.setattr(waking, "MOST", 2)
     post = _crowd(file_post, 3, delay)
-    rung.clear()
+    woken.clear()
 
     _move(post, delay)
 
-    lanes = {channel for channels in rung for channel in channels if channel.startswith("a")}
+    lanes = {channel for channels in woken for channel in channels if channel.startswith("a")}
     assert lanes <= set(waking.channels_of(0))
     assert lanes
 

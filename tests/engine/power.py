@@ -14,7 +14,7 @@ from typing import Any
 import apsw
 import pytest
 
-from postroad.connections import disk
+from postroad.engine import disk
 
 _SECTOR = 512
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from postroad import Delivery, OutgoingMessage, Queue, QueueSpec, connect
-from postroad.connections.engine import Engine
+from postroad.engine.engine import Engine
 from postroad.errors import StorageDamaged
 from postroad.queues import redrive
 from postroad.queues.markers import read_dead

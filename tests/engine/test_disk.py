@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from postroad import OutgoingMessage, QueueSpec
-from postroad.connections import disk
-from postroad.connections.engine import Engine
-from postroad.connections.transaction import Transaction
+from postroad.engine import disk
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction
 from postroad.errors import InvalidInput, OutcomeUnknown, Unavailable
 from postroad.queues.sqlite import SQLiteQueues
 

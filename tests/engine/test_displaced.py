@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 import postroad
 from postroad import Backend, OutgoingMessage, QueueSpec
-from postroad.connections.engine import Engine
+from postroad.engine.engine import Engine
 from postroad.errors import StorageDamaged
 
 SEND = r"""
@@ -210,7 +210,7 @@ def test_files_are_looked_at_only_when_their_directory_changes(
         looks.append(str(place))
         return look(place, *args, **options)  # type: ignore[arg-type]  # passed on as it came
 
-    monkeypatch.setattr("postroad.connections.disk.os.stat", counted)
+    monkeypatch.setattr("postroad.engine.disk.os.stat", counted)
     for _ in range(20):
         queue.send([OutgoingMessage("quick")])
 

@@ -15,7 +15,7 @@ import pytest
 
 import postroad
 from postroad import OutgoingMessage, QueueSpec
-from postroad.connections.engine import Engine
+from postroad.engine.engine import Engine
 from postroad.errors import ConfigurationError, SchemaMismatch, StorageDamaged, StorageFull
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing.clock import FakeClock

@@ -11,7 +11,7 @@ import pytest
 
 import postroad
 from postroad import Backend, OutgoingMessage, QueueSpec, failpoints
-from postroad.connections import reserve
+from postroad.engine import disk
 from postroad.errors import StorageFull
 from postroad.queues import purge
 
@@ -32,7 +32,7 @@ def _refuse(file: int, size: int, before: int) -> bool:
 def test_room_is_taken_beside_the_file_for_its_owner_only(backend: Backend, tmp_path: Path) -> None:
     kept = (tmp_path / RESERVE).stat()
 
-    assert kept.st_size >= reserve.LEAST_HEAD_ROOM
+    assert kept.st_size >= disk.LEAST_HEAD_ROOM
     assert kept.st_blocks * 512 >= kept.st_size
     assert stat.S_IMODE(kept.st_mode) == 0o600
 
@@ -46,7 +46,7 @@ def test_an_ack_that_finds_no_room_gets_the_room_that_is_kept_for_it(backend: Ba
     (acked,) = jobs.ack(held)
 
     assert acked.ok
-    assert (tmp_path / RESERVE).stat().st_size <= reserve.MOST_HEAD_ROOM // 4
+    assert (tmp_path / RESERVE).stat().st_size <= disk.MOST_HEAD_ROOM // 4
     assert jobs.stats().in_flight == 0
 
 
@@ -57,7 +57,7 @@ def test_without_that_room_nothing_is_added_and_everything_is_taken_out(
     jobs = backend.create_queue(QueueSpec("jobs", dead_letter="dead"))
     jobs.send([OutgoingMessage(str(n)) for n in range(4)])
     os.truncate(tmp_path / RESERVE, 0)
-    monkeypatch.setattr(reserve, "_allocate", _refuse)
+    monkeypatch.setattr(disk, "_allocate", _refuse)
 
     for add in (
         lambda: jobs.send([OutgoingMessage("five")]),
@@ -84,4 +84,4 @@ def test_sending_goes_on_when_the_disk_has_room_again(backend: Backend, tmp_path
     (sent,) = jobs.send([OutgoingMessage("one")])
 
     assert sent.ok
-    assert (tmp_path / RESERVE).stat().st_size >= reserve.LEAST_HEAD_ROOM
+    assert (tmp_path / RESERVE).stat().st_size >= disk.LEAST_HEAD_ROOM

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import every
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction, every
 from postroad.errors import ConfigurationError
 
 

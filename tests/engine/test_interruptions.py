@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from postroad import connect
-from postroad.connections.transaction import Transaction
-from postroad.connections.turns import Request, Turns
-from postroad.connections.waiting import Ear, Ears
+from postroad.engine.listeners import Listener, Listeners
+from postroad.engine.transaction import Transaction
+from postroad.engine.turns import Request, Turns
 from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.queues.sqlite.parking import Parking, Waiter
 
@@ -20,8 +20,8 @@ QUEUE = 1
 
 
 @pytest.fixture
-def ears(tmp_path: Path) -> Iterator[Ears]:
-    opened = Ears(tmp_path / "file.db", lambda: 0)
+def listeners(tmp_path: Path) -> Iterator[Listeners]:
+    opened = Listeners(tmp_path / "file.db", lambda: 0)
     yield opened
     opened.close()
 
@@ -52,7 +52,7 @@ class Interrupting(Transaction):
 @pytest.mark.parametrize("interrupted_in", ["noting", "leasing"])
 def test_a_receiver_stays_parked_when_serving_it_is_interrupted(interrupted_in: str) -> None:
     connection: Any = None
-    parking, waiter = Parking(), Waiter(Ear(), 1, None)
+    parking, waiter = Parking(), Waiter(Listener(), 1, None)
     parking.park(QUEUE, waiter)
     tx = Interrupting(connection) if interrupted_in == "noting" else Transaction(connection)
 
@@ -65,7 +65,7 @@ def test_a_receiver_stays_parked_when_serving_it_is_interrupted(interrupted_in: 
 
 
 def test_a_receiver_that_was_interrupted_while_it_parked_leaves_nothing() -> None:
-    parking, waiter = Parking(), Waiter(Ear(), 1, None)
+    parking, waiter = Parking(), Waiter(Listener(), 1, None)
     waiter.state = "parked"
 
     left = parking.withdraw(QUEUE, waiter)
@@ -73,14 +73,14 @@ def test_a_receiver_that_was_interrupted_while_it_parked_leaves_nothing() -> Non
     assert (left, str(waiter.state)) == ([], "away")
 
 
-def test_what_is_known_of_other_processes_is_not_trusted_once_nobody_hears_them(ears: Ears) -> None:
-    with ears.listen("q1"):
+def test_what_is_known_of_other_processes_is_not_trusted_once_nobody_hears_them(listeners: Listeners) -> None:
+    with listeners.listen("q1"):
         pass
-    ears.close()
+    listeners.close()
 
-    before = ears.news
+    before = listeners.news
 
-    assert ears.news > before
+    assert listeners.news > before
 
 
 def test_a_process_whose_listening_thread_could_not_start_hears_others_later(

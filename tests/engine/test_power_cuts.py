@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.engine.power import Promise, Record, recorded
 
-from postroad.connections import checkpoints
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import every
+from postroad.engine import upkeep
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import every
 from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.queues.sqlite import SQLiteQueue, SQLiteQueues
 
@@ -21,7 +21,7 @@ IMAGES = 300
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     """Three threads send, a fourth receives and acks, and the log is copied into the file now and then."""
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_PAGES", 60)
+    monkeypatch.setattr(upkeep, "CHECKPOINT_PAGES", 60)
     with recorded(monkeypatch, "p.db-wal") as record:
         store = Engine(tmp_path / "p.db")
         queue = SQLiteQueues(store).create_queue(QueueSpec("jobs"))
@@ -82,7 +82,7 @@ def test_nothing_that_was_promised_is_lost_to_a_power_cut(record: Record, tmp_pa
 
 def test_the_simulation_finds_a_log_that_is_never_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with recorded(monkeypatch, "p.db-wal") as record:
-        monkeypatch.setattr("postroad.connections.disk._to_disk", lambda descriptor: None)
+        monkeypatch.setattr("postroad.engine.disk._to_disk", lambda descriptor: None)
         store = Engine(tmp_path / "p.db")
         _send(SQLiteQueues(store).create_queue(QueueSpec("jobs")), record, "a")
         end = len(record.steps)

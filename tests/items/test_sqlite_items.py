@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from postroad.connections.engine import Engine
+from postroad.engine.engine import Engine
 from postroad.errors import StorageDamaged
 from postroad.items.port import Item
 from postroad.items.sqlite import SQLiteItems

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.memory import memory_records
 
-from postroad.connections.engine import Engine
+from postroad.engine.engine import Engine
 from postroad.journal import Journal, JournalEvent
 from postroad.journal.overflow import Overflow
 from postroad.journal.sqlite import SQLiteRecords

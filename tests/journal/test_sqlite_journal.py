@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroad.blobs.directory import DirectoryBlobs
-from postroad.connections.engine import Engine
+from postroad.engine.engine import Engine
 from postroad.errors import StorageDamaged
 from postroad.items.sqlite import SQLiteItems
 from postroad.journal import tasks_by_state

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from tests.memory import memory_queues
 
-from postroad.connections.engine import Engine
+from postroad.engine.engine import Engine
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.queues.stores import QueueStore
 from postroad.testing.clock import FakeClock

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.memory import memory_queues
 
 from postroad import failpoints
-from postroad.connections.engine import Engine
+from postroad.engine.engine import Engine
 from postroad.errors import (
     AmbiguousSource,
     ConfigurationError,
@@ -36,7 +36,7 @@ KILLED_REDRIVE = """
 import sys
 from pathlib import Path
 from postroad import failpoints
-from postroad.connections.engine import Engine
+from postroad.engine.engine import Engine
 from postroad.queues import redrive
 from postroad.queues.sqlite import SQLiteQueues
 

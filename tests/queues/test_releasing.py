@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.memory import memory_queues
 
-from postroad.connections.engine import Engine
+from postroad.engine.engine import Engine
 from postroad.queues import OutgoingMessage, Queue, QueueSpec
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing.clock import FakeClock

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.connections.engine import Engine
+from postroad.engine.engine import Engine
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing.clock import FakeClock
 from postroad.testing.queues import QueueConformance, QueueGround

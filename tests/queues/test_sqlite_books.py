@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from postroad import OutgoingMessage, QueueSpec
-from postroad.connections.engine import Engine
+from postroad.engine.engine import Engine
 from postroad.queues import Queue
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing.clock import FakeClock

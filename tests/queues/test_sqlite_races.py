@@ -11,7 +11,7 @@ import pytest
 
 import postroad
 from postroad import OutgoingMessage, QueueSpec
-from postroad.connections.engine import Engine
+from postroad.engine.engine import Engine
 from postroad.errors import ConfigurationError, MessageTooLarge, QueueNotFound, StaleReceipt, StorageFull
 from postroad.queues import Delivery, Queue
 from postroad.queues.sqlite import SQLiteQueues

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from postroad.connections.engine import Engine
+from postroad.engine.engine import Engine
 from postroad.errors import InvalidInput, StorageDamaged
 from postroad.streams.port import TRIM_HORIZON, Record
 from postroad.streams.sqlite import SQLiteStream, SQLiteStreams

@@ -13,7 +13,7 @@ from postroad.cli.call import Call
 from postroad.cli.verbs import add_verb
 
 if TYPE_CHECKING:
-    from postroad.connections.compaction import Compaction
+    from postroad.engine.upkeep import Compaction
 
 
 def add_to(app: typer.Typer) -> None:

@@ -15,8 +15,8 @@ from typing import Final
 from urllib.parse import quote
 
 from postroad.connections.database import Row
-from postroad.connections.identity import APPLICATION_ID
-from postroad.connections.inheritance import is_open
+from postroad.engine.file import APPLICATION_ID
+from postroad.engine.forks import is_open
 from postroad.errors import ConfigurationError, PostroadError, SchemaMismatch, StorageDamaged, StorageFull, Unavailable
 
 _BUSY_SECONDS: Final = 5.0

@@ -1,7 +1,6 @@
 """SQLite files as they lie there: which library reads them, and how they keep their log.
 
-Each library only looks at its own files: two SQLite libraries must never open one file in one process.
-"""
+Each library only looks at its own files: two SQLite libraries must never open one file in one process."""
 
 from __future__ import annotations
 
@@ -13,9 +12,9 @@ from pathlib import Path
 import apsw
 
 from postroad.connections.application_file import ApplicationFile
-from postroad.connections.failures import translate
-from postroad.connections.file import FIXED_VERSION
-from postroad.connections.read_only import ReadOnlyFile, may_write
+from postroad.engine.failures import translate
+from postroad.engine.file import FIXED_VERSION
+from postroad.engine.read_only import ReadOnlyFile, may_write
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,13 @@
 """PostgreSQL of the user's own: connections, short transactions, and psycopg's errors in Postroad's words.
 
-Nothing here needs a session of the server: no session locks and no prepared statements, so poolers are welcome.
-"""
+Nothing here needs a session of the server: no session locks and no prepared statements, so poolers are welcome."""
 
 from __future__ import annotations
 
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
 from typing import Any, Final
 
@@ -185,3 +184,27 @@ def _text(error: Exception) -> str:
 def _close_all(connections: list[Any]) -> None:
     while connections:
         connections.pop().close()
+
+
+_SERVER: Final = b"SELECT pg_backend_pid()"
+
+
+def shares_servers(database: PostgresDatabase) -> bool:
+    """Whether successive transactions of one connection may run in different processes of the server.
+
+    A pooler at rest hands out the same process again and again, so a second connection holds on to one meanwhile.
+    """
+    try:
+        with closing(database.connect()) as one, closing(database.connect()) as other:
+            before = {_server(one), _server(one)}
+            with other.transaction():
+                held = _server(other)
+                # A pool of one has nothing left for the first connection and would let it wait.
+                return len(before) > 1 or held in before or _server(one) not in before
+    except psycopg.Error as error:
+        raise database.translate(error) from error
+
+
+def _server(connection: psycopg.Connection[Row]) -> int:
+    [pid] = connection.execute(_SERVER).fetchall()[0]
+    return int(pid)

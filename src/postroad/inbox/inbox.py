@@ -13,9 +13,14 @@ from uuid import UUID
 
 from postroad import failpoints
 from postroad.connections.callers import Caller, Dialect, in_transaction, is_deadlock, lacks_tables, marked
-from postroad.connections.database import Database
-from postroad.connections.identifiers import check_identifier
-from postroad.connections.opening import dialect_of, file_database, path_of, postgres_database
+from postroad.connections.database import (
+    Database,
+    check_identifier,
+    dialect_of,
+    file_database,
+    path_of,
+    postgres_database,
+)
 from postroad.errors import (
     ConfigurationError,
     DeadlockDetected,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroad.connections.callers import in_transaction, marked
-from postroad.connections.identifiers import check_identifier
+from postroad.connections.database import check_identifier
 from postroad.errors import ConfigurationError
 
 _INSERT = "INSERT INTO {table} ({columns}) VALUES ({marks}) ON CONFLICT ({key}) DO NOTHING RETURNING 1"

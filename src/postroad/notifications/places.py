@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from postroad.connections.opening import dialect_of, path_of
+from postroad.connections.database import dialect_of, path_of
 from postroad.errors import ConfigurationError
 from postroad.queues.spec import check_name
 from postroad.settings import data_path

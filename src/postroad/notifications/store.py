@@ -13,8 +13,7 @@ import msgspec
 from postroad import failpoints
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.callers import Dialect
-from postroad.connections.database import Row, Session
-from postroad.connections.opening import dialect_of
+from postroad.connections.database import Row, Session, dialect_of
 from postroad.errors import ConfigurationError, DuplicateEvent, InvalidInput
 from postroad.events import DomainEvent
 from postroad.notifications.checks import check_id, checked_token

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from postroad.connections.file import FIXED_VERSION
+from postroad.connections.database import dialect_of, path_of, postgres_database
 from postroad.connections.inspecting import FileState, application_file, engine_file
-from postroad.connections.opening import dialect_of, path_of, postgres_database
+from postroad.engine.file import FIXED_VERSION
 from postroad.settings import data_path
 from postroad.topology.findings import Finding
 
@@ -60,7 +60,7 @@ def _application_findings(path: Path, state: FileState) -> Iterator[Finding]:
 
 def _server_findings(dsn: str) -> Iterator[Finding]:
     database = postgres_database(dsn, schema_remedy="Run `postroad outbox init`.")
-    from postroad.connections.poolers import shares_servers
+    from postroad.connections.postgres import shares_servers
 
     if shares_servers(database):
         yield Finding(

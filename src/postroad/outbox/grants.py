@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-from postroad.connections.identifiers import check_identifier
+from postroad.connections.database import check_identifier
 from postroad.errors import ConfigurationError
 from postroad.outbox.schema import Names
 

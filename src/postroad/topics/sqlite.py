@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one, text_of
-from postroad.connections.schema import Schema
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.schema import Schema
+from postroad.engine.transaction import Transaction, every, one, text_of
 from postroad.errors import StorageDamaged
 from postroad.queues import OutgoingMessage, Queue, SendResult
 from postroad.queues.rules import check_messages, dedup_id

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from postroad.bus.config import BusConfig
     from postroad.bus.stores import QueueTags
     from postroad.bus.topic import Bus
-    from postroad.connections.compaction import Compaction
+    from postroad.engine.upkeep import Compaction
     from postroad.inbox import Inbox, Windows
     from postroad.operations.audit import AuditLog
     from postroad.topology.site import Site

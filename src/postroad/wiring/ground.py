@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from postroad.agents.port import AgentStore, Mover
     from postroad.agents.settings import AgentSettings
     from postroad.bus.stores import QueueTags
-    from postroad.connections.compaction import Compaction
+    from postroad.engine.upkeep import Compaction
     from postroad.topology.site import Site
 
 

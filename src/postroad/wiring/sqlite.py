@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from postroad.blobs.directory import DirectoryBlobs
 from postroad.clock import Clock
-from postroad.connections.compaction import Compaction, compact
-from postroad.connections.engine import Engine
+from postroad.engine.engine import Engine
+from postroad.engine.upkeep import Compaction, compact
 from postroad.errors import NotSupported
 from postroad.items.sqlite import SQLiteItems
 from postroad.journal.overflow import Overflow

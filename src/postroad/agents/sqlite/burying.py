@@ -7,8 +7,7 @@ from typing import Final
 from postroad import failpoints
 from postroad.agents.sqlite.names import next_places
 from postroad.agents.sqlite.rows import Row, StoredEvent
-from postroad.connections.fetching import text_of
-from postroad.connections.transaction import Transaction
+from postroad.engine.transaction import Transaction, text_of
 
 _BURY: Final = """
 INSERT INTO agent_dead (lane, n, place, producer, receives, at_us, error, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?)

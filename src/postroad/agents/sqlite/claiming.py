@@ -11,9 +11,8 @@ from postroad.agents.sqlite.receipts import Receipt, new_fence
 from postroad.agents.sqlite.rows import Reader, Row, StoredEvent
 from postroad.agents.sqlite.schema import NEVER
 from postroad.agents.sqlite.times import moment
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction, every, one
 from postroad.errors import QueueNotFound
 from postroad.queues import Delivery
 

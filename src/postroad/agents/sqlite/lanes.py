@@ -13,8 +13,8 @@ from postroad.agents.sqlite.queue import Lane, traits_of
 from postroad.agents.sqlite.receipts import MessageIds
 from postroad.agents.sqlite.rows import Reader
 from postroad.agents.sqlite.settling import Settler
-from postroad.connections.engine import Engine
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction
 from postroad.queues import PeekedMessage
 
 _ALL = 1 << 31

@@ -10,7 +10,7 @@ from postroad.agents.sqlite.burying import DAMAGED
 from postroad.agents.sqlite.rows import Reader, StoredEvent
 from postroad.agents.sqlite.times import moment
 from postroad.agents.tables import lane_name
-from postroad.connections.fetching import every, one, text_of
+from postroad.engine.transaction import every, one, text_of
 from postroad.errors import InvalidInput, QueueNotFound
 from postroad.queues import PeekedMessage
 from postroad.queues.markers import mark_dead

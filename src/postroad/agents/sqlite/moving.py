@@ -6,8 +6,7 @@ from typing import Final
 
 from postroad.agents.sqlite import groups
 from postroad.agents.sqlite.names import channel, next_places
-from postroad.connections.fetching import every
-from postroad.connections.transaction import Transaction
+from postroad.engine.transaction import Transaction, every
 
 _DEAD: Final = "SELECT n, place, producer FROM agent_dead WHERE lane = ? ORDER BY n LIMIT ?"
 _RISE: Final = "DELETE FROM agent_dead WHERE lane = ? AND n = ?"

@@ -14,7 +14,7 @@ from postroad.agents.sqlite import looking, waiting
 from postroad.agents.sqlite.waking import channels_of
 from postroad.agents.tables import lane_name
 from postroad.clock import SystemClock
-from postroad.connections.transaction import Transaction
+from postroad.engine.transaction import Transaction
 from postroad.errors import NotSupported, QueueNotFound
 from postroad.queues import (
     AckResult,

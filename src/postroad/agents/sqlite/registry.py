@@ -12,9 +12,8 @@ from postroad.agents.port import AgentRecord, NewAgent
 from postroad.agents.rules import milliseconds, time_text
 from postroad.agents.sqlite import names
 from postroad.agents.sqlite.waiting import waiting
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction, every, one
 from postroad.errors import AgentDeleted, AgentExists
 
 _COLUMNS: Final = "id, created_ms, total, open, token_hash, former_hash, former_until"

@@ -11,9 +11,8 @@ from postroad.agents.sqlite.burying import Undertaker
 from postroad.agents.sqlite.names import channel
 from postroad.agents.sqlite.receipts import Receipt, read_receipt
 from postroad.agents.sqlite.rows import Row
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import one
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction, one
 from postroad.errors import StaleReceipt
 from postroad.queues import AckResult, Delivery
 from postroad.queues.rules import check_deliveries

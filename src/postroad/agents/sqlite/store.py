@@ -16,9 +16,8 @@ from postroad.agents.sqlite.lanes import SQLiteLanes
 from postroad.agents.sqlite.registry import SQLiteRegistry
 from postroad.agents.sqlite.subscriptions import SQLiteSubscriptions
 from postroad.agents.sqlite.sweeping import sweep
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import every
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction, every
 from postroad.queues import OutgoingMessage, Queue
 from postroad.streams import Stream
 from postroad.streams.rules import shard_of

@@ -8,9 +8,8 @@ from typing import Any, Final
 from postroad.agents.model import Subscription
 from postroad.agents.rules import time_text
 from postroad.agents.sqlite import groups, names
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction, every, one
 
 _ADD: Final = """
 INSERT INTO agent_pair (producer, subscriber, created_us, after) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1

@@ -6,8 +6,7 @@ from typing import Final
 
 from postroad.agents.sqlite import groups
 from postroad.agents.sqlite.schema import HELD
-from postroad.connections.fetching import every, one
-from postroad.connections.transaction import Transaction
+from postroad.engine.transaction import Transaction, every, one
 
 STEP: Final = 200
 _OLDEST: Final = "SELECT place, expires_us FROM agent_event WHERE place < ? ORDER BY place LIMIT 1"

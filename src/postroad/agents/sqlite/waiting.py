@@ -7,7 +7,7 @@ from typing import Final
 import apsw
 
 from postroad.agents.model import LaneStats
-from postroad.connections.fetching import one
+from postroad.engine.transaction import one
 
 _HEAD: Final = "coalesce((SELECT head FROM agent_lane WHERE agent_lane.lane = ?1), 0)"
 _FRESH: Final = f"""

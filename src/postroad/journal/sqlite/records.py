@@ -9,10 +9,8 @@ from typing import Any, Final
 
 import apsw
 
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one
-from postroad.connections.many import run_many
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction, every, one, run_many
 from postroad.errors import PostroadError, StorageDamaged
 from postroad.journal.asking import Question
 from postroad.journal.event import JournalEvent

@@ -7,9 +7,7 @@ from typing import Final
 
 import apsw
 
-from postroad.connections.fetching import one
-from postroad.connections.many import run_many
-from postroad.connections.transaction import Transaction
+from postroad.engine.transaction import Transaction, one, run_many
 from postroad.journal.asking import Question
 from postroad.journal.event import JournalEvent
 

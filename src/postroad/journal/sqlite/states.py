@@ -9,10 +9,8 @@ from typing import Any, Final
 
 import apsw
 
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import every
-from postroad.connections.many import run_many
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction, every, run_many
 from postroad.journal.event import JournalEvent
 from postroad.journal.folding import Progress
 from postroad.journal.places import FIRST, before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from postroad.connections.schema import Schema
+from postroad.engine.schema import Schema
 
 # Tenants, apps, types and entities are numbered in the order of their first event. New events belong to young entities
 # for the most part, so every index grows near its end and stays as fast as it was when it was small.

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from postroad import failpoints
-from postroad.connections.fetching import one, text_of
-from postroad.connections.many import run_many
-from postroad.connections.transaction import Transaction
+from postroad.engine.transaction import Transaction, one, run_many, text_of
 from postroad.queues.markers import mark_dead
 from postroad.queues.sqlite.ids import channel
 from postroad.queues.sqlite.rows import Row, is_damaged, moment, salvaged_attributes, write_attributes

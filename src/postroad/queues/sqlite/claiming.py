@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one, text_of
-from postroad.connections.many import run_many
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction, every, one, run_many, text_of
 from postroad.queues.port import Delivery
 from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.groups import regroup

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from postroad.connections.fetching import one
-from postroad.connections.transaction import Transaction
+from postroad.engine.transaction import Transaction, one
 from postroad.queues.sqlite.ids import channel
 from postroad.queues.sqlite.state import QueueState
 

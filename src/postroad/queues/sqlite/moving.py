@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one, text_of
-from postroad.connections.many import run_many
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction, every, one, run_many, text_of
 from postroad.queues.moving import Decide, Move, MoveStep
 from postroad.queues.spec import queue_missing
 from postroad.queues.sqlite.burying import Undertaker

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
-from postroad.connections.transaction import Transaction
-from postroad.connections.waiting import Ear
+from postroad.engine.listeners import Listener
+from postroad.engine.transaction import Transaction
 from postroad.queues.sqlite.claiming import Leased
 
 _UNDECIDED = 0.05
@@ -18,10 +18,10 @@ _UNDECIDED = 0.05
 class Waiter:
     """A receiver that found nothing."""
 
-    __slots__ = ("ear", "leased", "limit", "state", "visibility_us")
+    __slots__ = ("leased", "limit", "listener", "state", "visibility_us")
 
-    def __init__(self, ear: Ear, limit: int, visibility_us: int | None) -> None:
-        self.ear = ear
+    def __init__(self, listener: Listener, limit: int, visibility_us: int | None) -> None:
+        self.listener = listener
         self.limit = limit
         self.visibility_us = visibility_us
         self.leased: list[Leased] = []
@@ -54,7 +54,7 @@ class Parking:
                 if waiter.state == "away":
                     return waiter.leased
             # A send has taken it off the list and not yet committed; its outcome comes in a moment.
-            waiter.ear.wait(_UNDECIDED)
+            waiter.listener.wait(_UNDECIDED)
 
     def serve(self, tx: Transaction, queue_id: int, claim: Claim) -> None:
         """Lease what this transaction sent to waiting receivers; they get it when it is committed."""
@@ -95,7 +95,7 @@ class Parking:
         with self._lock:
             waiter.leased = leased
             waiter.state = "away"
-        waiter.ear.ring()
+        waiter.listener.wake()
 
     def _remove(self, queue_id: int, waiter: Waiter) -> None:
         waiters = self._waiters.get(queue_id, deque())

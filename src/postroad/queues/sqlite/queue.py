@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from postroad import failpoints
 from postroad.clock import SystemClock
-from postroad.connections.transaction import Transaction
+from postroad.engine.transaction import Transaction
 from postroad.errors import QueueNotFound, StorageFull
 from postroad.queues.markers import legible
 from postroad.queues.moving import Decide, Keep, Looked, MoveStep
@@ -266,7 +266,7 @@ class SQLiteQueue:
         due_us = self._store.states.next_due_us(self._id, self._engine.news) or self._look_for_due()
         is_due = due_us is not None and due_us <= self._engine.monotonic_us()
         if not is_due:
-            waiter.ear.wait(min(deadline - time.monotonic(), self._pause(due_us)))
+            waiter.listener.wait(min(deadline - time.monotonic(), self._pause(due_us)))
         return self._store.parking.withdraw(self._id, waiter) or (self._claim_now(waiter) if is_due else [])
 
     def _look_for_due(self) -> int | None:

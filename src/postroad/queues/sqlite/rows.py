@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from postroad.connections.fetching import text_of
+from postroad.engine.transaction import text_of
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _attributes = msgspec.json.Decoder(dict[str, str])

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import one
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction, one
 from postroad.queues.port import OutgoingMessage, SendResult
 from postroad.queues.rules import DEDUP_SECONDS, dedup_id
 from postroad.queues.sqlite.ids import MessageIds, channel

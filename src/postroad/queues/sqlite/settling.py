@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from postroad import failpoints
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import one
-from postroad.connections.many import run_many
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction, one, run_many
 from postroad.errors import NotSupported, StaleReceipt
 from postroad.queues.port import AckResult, Delivery
 from postroad.queues.rules import check_deliveries

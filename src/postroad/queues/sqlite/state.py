@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from postroad.connections.many import run_many
-from postroad.connections.transaction import Transaction
+from postroad.engine.transaction import Transaction, run_many
 from postroad.errors import QueueNotFound, StorageDamaged
 from postroad.queues.spec import QueueSpec
 

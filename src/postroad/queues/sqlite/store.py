@@ -8,9 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one, text_of
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction, every, one, text_of
 from postroad.errors import PostroadError, QueueNotFound
 from postroad.queues.spec import (
     QueueSpec,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction, every, one
 from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.claiming import id_range
 from postroad.queues.sqlite.groups import regroup

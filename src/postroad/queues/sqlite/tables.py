@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from postroad.connections.schema import Schema
-from postroad.connections.transaction import Transaction
+from postroad.engine.schema import Schema
+from postroad.engine.transaction import Transaction
 
 ID_BITS: Final = 40
 

@@ -8,7 +8,7 @@ from typing import Final
 import apsw
 import msgspec
 
-from postroad.connections.fetching import every, text_of
+from postroad.engine.transaction import every, text_of
 from postroad.queues.sqlite.rows import moment
 from postroad.queues.sqlite.state import ENTRY
 

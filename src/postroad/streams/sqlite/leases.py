@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 
-from postroad.connections.transaction import Transaction
+from postroad.engine.transaction import Transaction
 from postroad.streams.leases import share
 from postroad.streams.port import ShardLease
 from postroad.streams.sqlite.tables import Shard

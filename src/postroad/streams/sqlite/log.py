@@ -9,7 +9,7 @@ from typing import Any
 
 import apsw
 
-from postroad.connections.transaction import Transaction
+from postroad.engine.transaction import Transaction
 from postroad.errors import StorageDamaged
 from postroad.streams.port import Record, StreamRecord
 from postroad.streams.rules import sequence_text

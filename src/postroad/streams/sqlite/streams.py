@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from postroad.connections.engine import Engine
-from postroad.connections.fetching import every, one
-from postroad.connections.transaction import Transaction
+from postroad.engine.engine import Engine
+from postroad.engine.transaction import Transaction, every, one
 from postroad.errors import StreamNotFound
 from postroad.streams import rules
 from postroad.streams.leases import check_own

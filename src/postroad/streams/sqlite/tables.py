@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from postroad.connections.schema import Schema
+from postroad.engine.schema import Schema
 from postroad.streams import rules
 
 NUMBER_BITS = 40

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Final, Protocol
 
 import apsw
 
@@ -94,3 +96,87 @@ class Transaction:
         while self._undo:
             self._undo[-1]()
             self._undo.pop()
+
+
+_USUAL: Final = 10
+_MOST: Final = 64
+
+
+def run_many(
+    connection: apsw.Connection, statement: str, rows: Sequence[tuple[Any, ...]], behind: tuple[Any, ...] = ()
+) -> list[Any]:
+    """Run the statement, whose `(?…)` stands for each row, and return its rows; `behind` are its further arguments."""
+    if len(rows) == 1:
+        return connection.execute(statement, rows[0] + behind).fetchall()
+    found: list[Any] = []
+    start = 0
+    while left := len(rows) - start:
+        # Up to a usual batch at once, then powers of two, so that few forms of a statement have to be prepared.
+        size = left if left <= _USUAL else min(_MOST, 1 << left.bit_length() - 1)
+        arguments = (*chain.from_iterable(rows[start : start + size]), *behind)
+        found += connection.execute(_form(statement, size), arguments).fetchall()
+        start += size
+    return found
+
+
+@lru_cache(maxsize=256)
+def _form(statement: str, size: int) -> str:
+    begin, end = statement.index("(?"), statement.index("?)") + 2
+    return ", ".join([statement[:end]] + [statement[begin:end]] * (size - 1)) + statement[end:]
+
+
+def one(connection: apsw.Connection, statement: str, arguments: tuple[Any, ...] = ()) -> Any:
+    """The first row, or None."""
+    return connection.execute(statement, arguments).fetchone()
+
+
+def every(connection: apsw.Connection, statement: str, arguments: tuple[Any, ...] = ()) -> list[Any]:
+    """All rows."""
+    return connection.execute(statement, arguments).fetchall()
+
+
+def text_of(column: str | bytes | None) -> str | None:
+    """The text of a column that was read as bytes; what cannot be decoded shows its bytes."""
+    return column.decode(errors="backslashreplace") if isinstance(column, bytes) else column
+
+
+class Book(Protocol):
+    """Numbers that are kept in memory and written once in each transaction that changes them."""
+
+    def store(self, tx: Transaction) -> None:
+        """Write what this transaction changed."""
+        ...
+
+    def committed(self, tx: Transaction) -> None:
+        """What was stored is true."""
+        ...
+
+    def drop(self) -> None:
+        """Forget everything: the transaction was rolled back."""
+        ...
+
+
+class Books:
+    """All books of one file."""
+
+    def __init__(self) -> None:
+        self._books: list[Book] = []
+
+    def keep(self, book: Book) -> None:
+        """Have this one written too from now on."""
+        self._books.append(book)
+
+    def store(self, tx: Transaction) -> None:
+        """Write what this transaction changed."""
+        for book in self._books:
+            book.store(tx)
+
+    def committed(self, tx: Transaction) -> None:
+        """What was stored is true."""
+        for book in self._books:
+            book.committed(tx)
+
+    def drop(self) -> None:
+        """Forget everything."""
+        for book in self._books:
+            book.drop()

@@ -1,15 +1,24 @@
-"""What the file knows of itself: its salt, and the version of each part's tables."""
+"""What the file knows of itself: its salt, and the version of each part's tables, migrated step by step."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import apsw
 
-from postroad.connections.schema import Schema
 from postroad.errors import SchemaMismatch, StorageDamaged
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The tables of one part. Step n brings a file from version n to n + 1; steps are only ever added."""
+
+    part: str
+    steps: tuple[str, ...]
+
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS part (

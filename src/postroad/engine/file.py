@@ -12,12 +12,14 @@ from typing import Final
 
 import apsw
 
-from postroad.connections.disk import Disk
-from postroad.connections.failures import NO_ROOM_OR_DESCRIPTOR, translate
-from postroad.connections.identity import APPLICATION_ID
-from postroad.connections.inheritance import inherited
-from postroad.connections.meta import META_TABLES, begin_file
+from postroad.engine.disk import Disk
+from postroad.engine.failures import NO_ROOM_OR_DESCRIPTOR, translate
+from postroad.engine.forks import inherited
+from postroad.engine.schema import META_TABLES, begin_file
 from postroad.errors import ConfigurationError, PostroadError
+
+APPLICATION_ID: Final = 0x706F7374  # "post"
+
 
 BUSY_SECONDS: Final = 5.0
 # Enough for the pages above the rows; the rows themselves are in the system's own cache.

@@ -2,8 +2,7 @@
 
 While its log holds anything, SQLite reads both, with the shared memory that is there, and makes nothing. Without a log
 the file is complete, and SQLite is told that nobody changes it (`immutable`). Somebody else may do so all the same, so
-whatever was read meanwhile is read again.
-"""
+whatever was read meanwhile is read again."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from urllib.parse import quote
 
 import apsw
 
-from postroad.connections.failures import translate
-from postroad.connections.file import READER_CACHE_KIB, Patience, is_begun
+from postroad.engine.failures import translate
+from postroad.engine.file import READER_CACHE_KIB, Patience, is_begun
 from postroad.errors import ConfigurationError, NotPermitted, Unavailable
 
 T = TypeVar("T")

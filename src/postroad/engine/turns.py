@@ -5,8 +5,7 @@ Requests that need the disk wait until it is free, so that one sync serves all o
 meanwhile.
 
 Ctrl-C may arrive between any two steps of the main thread. So every step here can be done again: whose turn it is, is
-one assignment, and `finish` is repeated until it has passed.
-"""
+one assignment, and `finish` is repeated until it has passed."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from postroad.connections.transaction import Transaction
+from postroad.engine.transaction import Transaction
 
 MAX_GROUP: Final = 256
 

@@ -3,8 +3,7 @@
 A thread that wants to write puts its work on the list. If nobody leads, it leads: it takes everything on the list,
 runs it in one transaction and commits once (group commit). Meanwhile others add to the list; the first of them leads
 next. There is no writer thread to hand over to. Work that must survive a power cut waits for the disk after its commit,
-while the next leader writes already. Nothing but leases and acks waits for no disk: losing it means a redelivery.
-"""
+while the next leader writes already. Nothing but leases and acks waits for no disk: losing it means a redelivery."""
 
 from __future__ import annotations
 
@@ -17,19 +16,16 @@ from typing import TypeVar
 import apsw
 
 from postroad.clock import SYSTEM_CLOCK, Clock, microseconds
-from postroad.connections.book import Book, Books
-from postroad.connections.checkpoints import Checkpoints
-from postroad.connections.disk import Disk
-from postroad.connections.failures import SIGNS_OF_DAMAGE, explain, translate
-from postroad.connections.file import close_pair, make_file, open_pair, resolved
-from postroad.connections.inheritance import guard, mark_inherited
-from postroad.connections.meta import migrate, part_of, read_salt
-from postroad.connections.read_only import ReadOnlyFile, may_write
-from postroad.connections.reserve import Reserve
-from postroad.connections.schema import Schema
-from postroad.connections.transaction import Transaction
-from postroad.connections.turns import Request, Turns
-from postroad.connections.waiting import Ear, Ears, Watch
+from postroad.engine.disk import Disk, Reserve
+from postroad.engine.failures import SIGNS_OF_DAMAGE, explain, translate
+from postroad.engine.file import close_pair, make_file, open_pair, resolved
+from postroad.engine.forks import guard, mark_inherited
+from postroad.engine.listeners import Listener, Listeners, Watch
+from postroad.engine.read_only import ReadOnlyFile, may_write
+from postroad.engine.schema import Schema, migrate, part_of, read_salt
+from postroad.engine.transaction import Book, Books, Transaction
+from postroad.engine.turns import Request, Turns
+from postroad.engine.upkeep import Checkpoints
 from postroad.errors import ConfigurationError, PostroadError, StorageDamaged, StorageFull
 from postroad.telemetry import get_logger
 
@@ -59,7 +55,7 @@ class Engine:
         make_file(path)
         self._open()
         self.monotonic_us, self.now_us = microseconds(clock)
-        self._ears = Ears(path, self._data_version, shared=durable)
+        self._listeners = Listeners(path, self._data_version, shared=durable)
         guard(self)
         try:
             self.salt: int = self.read(read_salt)
@@ -190,11 +186,11 @@ class Engine:
             finally:
                 self._joined = self._joined_by = None
             self._resolve()
-            self._ring(tx)
+            self._wake(tx)
             self._turns.pass_on(turn)
             if durable or tx.durable:
                 self._disk.sync()
-            self._ears.ring_others()
+            self._listeners.wake_others()
 
     def alone(self, work: Callable[[apsw.Connection], None]) -> None:
         """Run the work outside of any transaction while nobody else of this process writes, then cut the log."""
@@ -208,17 +204,17 @@ class Engine:
     @property
     def news(self) -> int:
         """Grows whenever another process may have committed."""
-        return self._ears.news
+        return self._listeners.news
 
-    def listen(self, *channels: str) -> contextlib.AbstractContextManager[Ear]:
+    def listen(self, *channels: str) -> contextlib.AbstractContextManager[Listener]:
         """Hear when somebody, in any process, touches one of the channels."""
         self._check_usable()
-        return self._ears.listen(*channels)
+        return self._listeners.listen(*channels)
 
-    def watch(self, rung: Callable[[bool], None], *channels: str) -> contextlib.AbstractContextManager[Watch]:
-        """Have `rung` called, on any thread, when somebody touches one of the channels (True) or may have (False)."""
+    def watch(self, call: Callable[[bool], None], *channels: str) -> contextlib.AbstractContextManager[Watch]:
+        """Have `call` called, on any thread, when somebody touches one of the channels (True) or may have (False)."""
         self._check_usable()
-        return self._ears.watch(rung, *channels)
+        return self._listeners.watch(call, *channels)
 
     def check(self) -> None:
         """Raise why nothing could be written that must survive, if that is so."""
@@ -234,7 +230,7 @@ class Engine:
         if self.in_transaction:
             raise ConfigurationError(f"{self.path}: a backend cannot be closed inside its own transaction")
         self._unusable = f"{self.path}: this backend is closed; open a new one with connect()"
-        self._ears.close()
+        self._listeners.close()
         with self._own_turn(), self._reading:
             self._close_file()
 
@@ -267,7 +263,7 @@ class Engine:
         """Refuse use: a child opens its own, unless the parent forked in the middle of a transaction."""
         still_open = self._unusable is None and self._forking is None
         self._unusable = f"{self.path}: this backend was opened before fork(); a child opens its own with connect()"
-        self._ears.abandon()
+        self._listeners.abandon()
         if still_open:
             mark_inherited(self.path)
         return (self._writer, self._reader) if still_open else ()
@@ -360,7 +356,7 @@ class Engine:
             if any(request.durable and request.error is None for request in leader.group):
                 self._sync_for(leader)
         # Many may wake: whoever writes does not wait for the disk behind them.
-        self._ears.ring_others()
+        self._listeners.wake_others()
 
     def _sync_for(self, leader: Request) -> None:
         try:
@@ -411,7 +407,7 @@ class Engine:
                 undone = explain(undone, self._writer, self.path)
             raise undone from error
         self._resolve()
-        self._ring(tx)
+        self._wake(tx)
 
     def _run_one(self, tx: Transaction, request: Request) -> None:
         if request.work is None:
@@ -442,7 +438,7 @@ class Engine:
 
     def _begin(self, tx: Transaction) -> None:
         self._current, self._writing_by = tx, threading.get_ident()
-        tx.news = self._ears.news
+        tx.news = self._listeners.news
         self._writer.execute("BEGIN IMMEDIATE")
         if tx.leaves == 4:
             self._reserve.require(self._writer)
@@ -482,11 +478,11 @@ class Engine:
             tx.rolled_back()
         self._current = self._writing_by = None
 
-    def _ring(self, tx: Transaction) -> None:
+    def _wake(self, tx: Transaction) -> None:
         """Wake others, and copy the log when it is long. Nothing that fails here makes the commit undone."""
         try:
             if tx.channels:
-                self._ears.ring(tx.channels)
+                self._listeners.wake(tx.channels)
             self._checkpoints.run_if_due()
         except Exception as error:
             get_logger("engine").warning("engine_after_commit_failed", error=str(error))

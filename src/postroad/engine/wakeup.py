@@ -6,17 +6,19 @@ import contextlib
 import os
 import select
 import socket
+import threading
 import time
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
 _LONGEST_ADDRESS: Final = 104
 _LONGEST_DATAGRAM: Final = 4_096
 LISTING_LASTS: Final = 0.02
-"""How long somebody who came may stay unknown to those who ring."""
+"""How long somebody who came may stay unknown to those who send."""
 
 
-class Doorbell:
+class WakeupSocket:
     """This process's socket in the directory that all processes of one file share."""
 
     def __init__(self, directory: Path) -> None:
@@ -30,8 +32,8 @@ class Doorbell:
         self._looked_at = 0.0
         self._others: tuple[str, ...] = ()
 
-    def hang(self) -> None:
-        """Make this process's socket, so that others can ring. Hanging twice changes nothing."""
+    def open(self) -> None:
+        """Make this process's socket, so that others can wake us. Opening it twice changes nothing."""
         if self._in is not None:
             return
         # Without a bound socket the slow look at the file still finds everything.
@@ -41,7 +43,7 @@ class Doorbell:
             self._directory.mkdir(mode=0o700, exist_ok=True)
             self._in.bind(self._address(self._name))
 
-    def ring(self, channels: bytes) -> None:
+    def send(self, channels: bytes) -> None:
         """Tell every other process which channels changed."""
         for name in self.listeners():
             try:
@@ -56,7 +58,7 @@ class Doorbell:
                 continue
 
     def listen(self, timeout: float) -> set[bytes]:
-        """The channels rung since the last look; none when the time is over."""
+        """The channels named since the last look; none when the time is over."""
         channels: set[bytes] = set()
         if self._in is None:
             time.sleep(timeout)
@@ -107,3 +109,37 @@ def _unix_socket() -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     made.setblocking(False)
     return made
+
+
+CROWD: Final = 8
+
+
+class BackgroundSender:
+    """Wakes a few processes at once, and many on a thread of its own: the writer's processor is not spent on it."""
+
+    def __init__(self, wakeups: WakeupSocket) -> None:
+        self._socket = wakeups
+        self._lock = threading.Lock()
+        self._unsent: SimpleQueue[bytes | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def send(self, channels: bytes) -> None:
+        """Tell the other processes which channels changed, now or in a moment."""
+        if len(self._socket.listeners()) < CROWD:
+            self._socket.send(channels)
+            return
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="postroad-wakeups", daemon=True)
+                self._thread.start()
+        self._unsent.put(channels)
+
+    def close(self) -> None:
+        """Send what is left, and end."""
+        self._unsent.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (channels := self._unsent.get()) is not None:
+            self._socket.send(channels)

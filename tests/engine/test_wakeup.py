@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postroad.engine.wakeup import CROWD, BackgroundSender, WakeupSocket
+
+
+@pytest.fixture
+def crowd(tmp_path: Path) -> Iterator[list[WakeupSocket]]:
+    """As many listeners as make a crowd."""
+    sockets = [WakeupSocket(tmp_path / "wake") for _ in range(CROWD)]
+    for opened in sockets:
+        opened.open()
+    yield sockets
+    for opened in sockets:
+        opened.close()
+
+
+@pytest.fixture
+def sender(tmp_path: Path) -> Iterator[BackgroundSender]:
+    opened = WakeupSocket(tmp_path / "wake")
+    yield BackgroundSender(opened)
+    opened.close()
+
+
+def test_a_crowd_is_woken(crowd: list[WakeupSocket], sender: BackgroundSender) -> None:
+    sender.send(b"orders\njobs")
+
+    assert [opened.listen(20) for opened in crowd] == [{b"orders", b"jobs"}] * CROWD
+    sender.close()
+
+
+def test_closing_sends_what_is_left(crowd: list[WakeupSocket], sender: BackgroundSender) -> None:
+    for number in range(5):
+        sender.send(f"{number}".encode())
+
+    sender.close()
+
+    assert [len(opened.listen(0)) for opened in crowd] == [5] * CROWD
+
+
+def test_a_few_are_woken_before_the_call_returns(crowd: list[WakeupSocket], sender: BackgroundSender) -> None:
+    crowd[0].close()
+
+    sender.send(b"orders")
+
+    assert [opened.listen(0) for opened in crowd[1:]] == [{b"orders"}] * (CROWD - 1)
