@@ -53,20 +53,20 @@ class Sender:
         bodies: Sequence[bytes],
         monotonic_us: int,
     ) -> list[SendResult]:
-        rows, results, now_us, row_id = state.unwritten, [], state.last_us, state.next
+        rows, results, now_us, row_id, any_delayed = state.unwritten, [], state.last_us, state.next, False
         for message, body in zip(messages, bodies, strict=True):
             attributes = write_attributes(message.attributes)
             proof = checksum(body, attributes, message.group)
             rows.append((row_id, now_us, None, None, None, message.group, body, attributes, proof))
             if delay_us := int((message.delay or state.spec.delay) * 1_000_000):
                 tx.connection.execute(_DELAY, (row_id, state.id, monotonic_us + delay_us, now_us + delay_us, now_us))
-                state.returns_us = 0
+                state.returns_us, any_delayed = 0, True
                 tx.touch(channel(state.id))
             results.append(SendResult(True, self._ids.text(row_id), row_id))
             row_id += 1
         state.next = row_id
-        if state.returns_us == 0:
-            # A delayed one among them is given out by its lease, which is found beside its message.
+        if any_delayed:
+            # It is given out by its lease, which is found beside its message.
             state.write(tx)
         state.size += len(bodies)
         state.sent += len(bodies)

@@ -25,6 +25,14 @@ UPDATE tally SET next = ?2, head = ?3, last_us = ?4, seen_us = ?5, size = size +
     redriven = redriven + ?12, expired = expired + ?13
 WHERE queue = ?1
 """
+_STORE_MANY: Final = """
+UPDATE tally SET next = v.column2, head = v.column3, last_us = v.column4, seen_us = v.column5,
+    size = size + v.column6, sent = sent + v.column7, received = received + v.column8, acked = acked + v.column9,
+    retried = retried + v.column10, dead = dead + v.column11, redriven = redriven + v.column12,
+    expired = expired + v.column13
+  FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) AS v
+ WHERE queue = v.column1
+"""
 _INSERT: Final = """
 INSERT INTO message (id, sent_us, grp, due_us, origin, group_name, body, attributes, checksum)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -92,14 +100,14 @@ class QueueState:
         self.unwritten: list[tuple[Any, ...]] = []
         self._start_counting()
 
-    def store(self, tx: Transaction) -> None:
-        """Write the numbers back."""
+    def take_numbers(self) -> tuple[int, ...]:
+        """What is to be written back; the counters begin anew."""
         numbers = (
             self.id, self.next, self.head, self.last_us, self.seen_us, self.size, self.sent, self.received,
             self.acked, self.retried, self.dead, self.redriven, self.expired,
         )  # fmt: skip
-        tx.connection.execute(_STORE, numbers)
         self._start_counting()
+        return numbers
 
     def write(self, tx: Transaction) -> None:
         """Write the messages sent so far, so that they can be found."""
@@ -199,7 +207,8 @@ class States:
             state.unwritten = []
             if state.entries:
                 self.add_trail(tx, state.id, "acked", state.entries, state.last_us)
-            state.store(tx)
+        numbers = [state.take_numbers() for state in self._touched.values()]
+        run_many(tx.connection, _STORE if len(numbers) == 1 else _STORE_MANY, numbers)
 
     def committed(self, tx: Transaction) -> None:
         """Keep the states as long as nobody else commits."""
