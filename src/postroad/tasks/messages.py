@@ -9,7 +9,7 @@ import msgspec
 
 from postroad.errors import InvalidMessage
 from postroad.events.strict import checked_bytes, sendable
-from postroad.journal.events.fields import NestedId, Number, TimeoutMs
+from postroad.journal.events import NestedId, Number, TimeoutMs
 from postroad.queues import Delivery, OutgoingMessage, PeekedMessage
 from postroad.tasks.naming import ANY_REQUEST_ID, NAME
 
