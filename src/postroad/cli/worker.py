@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from postroad.wiring import Backend
 
 TASKS = "tasks"
-ROLES = (TASKS, "dispatcher", "dlq", "reconciler")
+ROLES = (TASKS, "dispatcher", "dlq", "reconciler", "events")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -61,12 +61,16 @@ def worker(
     ] = None,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when there is nothing left to do.")] = False,
     roles: Annotated[
-        str | None, typer.Option(metavar="ROLE,…", help=f"What to do: {', '.join(ROLES)}; all by default.")
+        str | None,
+        typer.Option(
+            metavar="ROLE,…",
+            help=f"What to do: {', '.join(ROLES)}; by default all, events with POSTROAD_TASK_EVENTS=1.",
+        ),
     ] = None,
 ) -> None:
     """Run tasks in child processes of their own, until SIGTERM or Ctrl-C."""
     settings = call.settings(concurrency=concurrency)
-    chosen = _chosen(roles)
+    chosen = _chosen(roles, task_events=settings.task_events)
     if TASKS in chosen and not (imports or settings.load):
         raise ConfigurationError(
             "import: no module is named, so every task would be unknown", field="import",
@@ -89,8 +93,10 @@ def worker(
     call.show({"stopped": True, "worker": None if crew is None else crew.worker_id}, "stopped")
 
 
-def _chosen(roles: str | None) -> tuple[str, ...]:
-    chosen = ROLES if roles is None else tuple(role.strip() for role in roles.split(",") if role.strip())
+def _chosen(roles: str | None, *, task_events: bool) -> tuple[str, ...]:
+    if roles is None:
+        return ROLES if task_events else ROLES[:-1]
+    chosen = tuple(role.strip() for role in roles.split(",") if role.strip())
     unknown = [role for role in chosen if role not in ROLES]
     if unknown or not chosen:
         raise ConfigurationError(
@@ -110,7 +116,7 @@ def _worker(
     options = {name: value for name, value in given.items() if value is not None}
     return TaskWorker(
         backend, queue=queue, imports=imports, tenant_id=settings.tenant, app=settings.app,
-        concurrency=settings.concurrency, **options,  # type: ignore[arg-type]  # each is of the type of its option
+        concurrency=settings.concurrency, publish_events=False, **options,  # type: ignore[arg-type]  # each is of the type of its option
     )  # fmt: skip
 
 

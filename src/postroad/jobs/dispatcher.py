@@ -6,11 +6,13 @@ from contextlib import suppress
 from functools import cached_property
 
 from postroad.errors import InvalidMessage, PostroadError
+from postroad.errors.root import describe
 from postroad.jobs.mover import DispatchResult, Mover
 from postroad.journal import JournalEvent
 from postroad.journal.folding import COMPLETED, EVENT_TO_STATE, TERMINAL
 from postroad.journal.overflow import Overflow
 from postroad.queues import Delivery, Queue
+from postroad.tasks.event_publisher import event_publisher
 from postroad.tasks.grounds import Ground, party
 from postroad.tasks.queues import open_dispatch_queue
 from postroad.tasks.telling import tell
@@ -21,10 +23,25 @@ _MOST_WAKINGS = 6
 
 
 class JobDispatcher:
-    """Brings jobs forward. Any number may work at once: each task is begun once per run, each job completed once."""
+    """Brings jobs forward. Any number may work at once: each task is begun once per run, each job completed once.
+
+    Args:
+        backend: The store that holds jobs and tasks.
+        queue: The queue of the tasks; its wake-ups are received from `{queue}-dispatch`.
+        tenant_id: Whose jobs `dispatch` and `reconcile` look at; by default what the settings say.
+        app: In whose name events are recorded; by default what the settings say.
+        publish_events: Whether to publish the ends of tasks and jobs on the bus `tasks`; by default as the setting
+            `task_events` says, which is off.
+    """
 
     def __init__(
-        self, backend: Ground, *, queue: str = "tasks", tenant_id: str | None = None, app: str | None = None
+        self,
+        backend: Ground,
+        *,
+        queue: str = "tasks",
+        tenant_id: str | None = None,
+        app: str | None = None,
+        publish_events: bool | None = None,
     ) -> None:
         self._backend = backend
         self._queue_name = queue
@@ -33,6 +50,7 @@ class JobDispatcher:
         self._tenant = who.tenant_id
         self._overflow = Overflow(backend.blobs())
         self._movers: dict[str, Mover] = {}
+        self._publisher = event_publisher(backend, who.tenant_id, publish_events)
 
     def handle(self, event: JournalEvent) -> DispatchResult:
         """Do what hangs on the end of a task; it counts even where the journal's index does not show it yet."""
@@ -44,18 +62,23 @@ class JobDispatcher:
             # An event that comes straight from a bus may have left its output in a blob.
             output = {"output": self._overflow.unpack(event).properties.get("output")}
         state = EVENT_TO_STATE[event.event_type]
-        return self._mover(event.tenant_id).advance(job_id, task_id, state=state, output=output)
+        result = self._mover(event.tenant_id).advance(job_id, task_id, state=state, output=output)
+        self._publish_events()
+        return result
 
     def run_once(self, *, wait: float = 0.0) -> int:
         """Handle the wake-ups that are there; how many."""
         deliveries = self._queue.receive(max_messages=10, wait=wait)
         for delivery in deliveries:
             self._wake(delivery)
+        self._publish_events()
         return len(deliveries)
 
     def dispatch(self, job_id: str) -> DispatchResult:
         """Look at the whole job and bring it forward as far as it goes."""
-        return self._mover(self._tenant).dispatch(job_id)
+        result = self._mover(self._tenant).dispatch(job_id)
+        self._publish_events()
+        return result
 
     def reconcile(self) -> int:
         """Bring every open job forward, wake-up or not; how many tasks were begun and jobs finished or told failed."""
@@ -69,7 +92,18 @@ class JobDispatcher:
                 tell("job_dispatch_failed", job_id=job_id, error=f"{type(error).__name__}: {error}")
                 continue
             moved += len(result.dispatched) + result.completed + (result.failed_task is not None)
+        self._publish_events()
         return moved
+
+    def _publish_events(self) -> None:
+        """Publish what was recorded, if that is wanted; what fails now is published the next time."""
+        if self._publisher is None:
+            return
+        try:
+            self._publisher.run_once()
+        except Exception as error:
+            # Jobs go forward whether anybody hears of it or not.
+            tell("worker_role_failed", role="events", error=describe(error))
 
     def _wake(self, delivery: Delivery) -> None:
         try:

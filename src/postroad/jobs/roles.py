@@ -1,4 +1,4 @@
-"""The duties beside running tasks: dead letters, what was not sent, and jobs that wait to be brought forward."""
+"""The roles of a worker beside running tasks: dead letters, what was not sent, jobs, and published events."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from postroad.jobs.dispatcher import JobDispatcher
+from postroad.settings import load
 from postroad.tasks.dead_letters import DeadLetterHandler
+from postroad.tasks.event_publisher import EventPublisher
 from postroad.tasks.grounds import Ground, party
 from postroad.tasks.queues import open_queue
 from postroad.tasks.reconciling import Reconciler, ReconcilerLease
 from postroad.tasks.roles import Role
 
-ROLES: Final = ("dispatcher", "dlq", "reconciler")
+ROLES: Final = ("dispatcher", "dlq", "reconciler", "events")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +38,18 @@ def duties(
     queue: str = "tasks",
     tenant_id: str | None = None,
     app: str | None = None,
-    roles: Collection[str] = ROLES,
+    roles: Collection[str] | None = None,
 ) -> list[Role]:
-    """What the roles have to do, each as often as it is due.
+    """What the roles have to do, each as often as it is due; by default all, `events` if the settings say so.
 
     Where looking costs requests, one worker of the tenant looks for what nobody was woken for, by a lease.
     """
     found = []
+    tenant = party(tenant_id, app).tenant_id
+    if roles is None:
+        roles = ROLES if load().task_events else ROLES[:-1]
+    if "events" in roles:
+        found.append(EventPublisher(backend, tenant=tenant).role())
     is_near = open_queue(backend, queue).traits.short_waits
     pace = _NEAR if is_near else _FAR
     if "dlq" in roles:
@@ -52,13 +59,12 @@ def duties(
     if "reconciler" in roles:
         looks["reconciler"] = Reconciler(backend, queue=queue, tenant_id=tenant_id, app=app).run_once
     if "dispatcher" in roles:
-        dispatcher = JobDispatcher(backend, queue=queue, tenant_id=tenant_id, app=app)
+        dispatcher = JobDispatcher(backend, queue=queue, tenant_id=tenant_id, app=app, publish_events=False)
         looks["jobs"] = dispatcher.reconcile
         found.append(Role("dispatcher", 0.0, lambda: dispatcher.run_once(wait=pace.wake_up_wait)))
     if is_near:
         found += [Role(name, pace.reconcile, look) for name, look in looks.items()]
     elif looks:
-        tenant = party(tenant_id, app).tenant_id
         lease = ReconcilerLease(backend, tenant=tenant, queue=queue, seconds=2 * pace.reconcile)
 
         def look_if_mine() -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from postroad.errors import NotSupported
 from postroad.journal.event import JournalEvent
+from postroad.journal.feed import Followed, Follows
 from postroad.journal.port import AppendResult, Appends, Journal, Page
 from postroad.journal.pruning import Removes
 
@@ -36,6 +37,12 @@ class RelayedJournal:
         if not isinstance(self._journal, Removes):
             raise NotSupported("this journal cannot forget events")
         self._journal.remove(events)
+
+    def follow(self, tenant: str, event_types: Collection[str], position: str | None) -> Followed:
+        """Return the next events of these types behind the position, as they arrive."""
+        if not isinstance(self._journal, Follows):
+            raise NotSupported("this journal cannot be followed")
+        return self._journal.follow(tenant, event_types, position)
 
     def query(self, index: str, **asked: Any) -> Page:
         """A page of one index of what has arrived."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from uuid import UUID
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidEvent, PostroadError
 from postroad.journal.asking import Question, check_limit
 from postroad.journal.event import JournalEvent
+from postroad.journal.feed import Followed, Follows, follow_by_time
 from postroad.journal.overflow import Overflow, whole
 from postroad.journal.places import place_of
 from postroad.journal.port import AppendResult, Entity, Page
 from postroad.journal.records import Entry, Records, checked_entry
-from postroad.journal.states import KeepsStates
+from postroad.journal.states import KeepsStates, every_event
 
 _NO_ID = UUID(int=0)
 
@@ -79,6 +80,18 @@ class StoredJournal:
         """The last event of an entity, or None; `OverflowMismatch` when its blob is not what was stored."""
         page = self.query("GSI1", tenant=tenant, entity=(entity_type, entity_id), descending=True, limit=1)
         return whole(page.events[0]) if page.events else None
+
+    def follow(self, tenant: str, event_types: Collection[str], position: str | None) -> Followed:
+        """Return the next events of these types behind the position, in the order of their arrival."""
+        if isinstance(self._records, Follows):
+            followed = self._records.follow(tenant, event_types, position)
+            whole_events = [self._overflow.unpack_or_note(event) for event in followed.events]
+            return Followed(whole_events, followed.position, followed.has_more)
+
+        def read(event_type: str, start: int, end: int) -> Iterable[JournalEvent]:
+            return every_event(self, "GSI4", tenant=tenant, event_type=event_type, start=start, end=end)
+
+        return follow_by_time(read, event_types, position, now=int(self._clock.now().timestamp() * 1000))
 
     @property
     def keeps_days(self) -> int | None:

@@ -44,7 +44,7 @@ def _work(backend: Backend, settings: Settings, stop: threading.Event) -> None:
         return
     worker = TaskWorker(
         backend, imports=settings.load, tenant_id=settings.tenant, app=settings.app, concurrency=settings.concurrency,
-        drain_timeout=_DRAIN_SECONDS, kill_grace=_KILL_GRACE_SECONDS,
+        drain_timeout=_DRAIN_SECONDS, kill_grace=_KILL_GRACE_SECONDS, publish_events=False,
     )  # fmt: skip
 
     def stop_in_time() -> None:

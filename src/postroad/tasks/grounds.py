@@ -8,16 +8,19 @@ from typing import Protocol
 
 from postroad.blobs import Blobs
 from postroad.clock import Clock
+from postroad.events import EventRegistry
 from postroad.items import Items
 from postroad.journal import Journal
 from postroad.queues import Queue, QueueSpec
 from postroad.settings import load
+from postroad.topics import Topic
 
 
 class Ground(Protocol):
     """The few methods of a backend that tasks use."""
 
     clock: Clock
+    registry: EventRegistry
 
     @property
     def stage(self) -> str: ...
@@ -25,6 +28,7 @@ class Ground(Protocol):
     def stage_prefix(self) -> str: ...
     def queue(self, name: str) -> Queue: ...
     def create_queue(self, spec: QueueSpec) -> Queue: ...
+    def topic(self, name: str) -> Topic: ...
     def items(self) -> Items: ...
     def journal(self) -> Journal: ...
     def blobs(self) -> Blobs | None: ...

@@ -7,6 +7,7 @@ import re
 import socket
 import uuid
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from postroad.journal import Appends
 from postroad.signals import heard_by
@@ -15,10 +16,12 @@ from postroad.tasks.children.seats import Nursery
 from postroad.tasks.config import WorkerConfig, check_worker_id
 from postroad.tasks.crew import Bell, Crew
 from postroad.tasks.environment import for_children
+from postroad.tasks.event_publisher import event_publisher
 from postroad.tasks.grounds import Ground, party
 from postroad.tasks.queues import open_queue
 from postroad.tasks.recording import Scribe
 from postroad.tasks.registry import TaskRegistry, default_tasks
+from postroad.tasks.roles import Rounds
 from postroad.tasks.shop import Shop
 from postroad.tasks.telling import tell
 
@@ -55,6 +58,7 @@ class TaskWorker:
         unknown_grace: float = 600.0,
         worker_id: str | None = None,
         journal: Appends | None = None,
+        publish_events: bool | None = None,
     ) -> None:
         config = WorkerConfig(
             concurrency=concurrency, wait=wait, visibility_extension=visibility_extension,
@@ -87,6 +91,7 @@ class TaskWorker:
             clock=backend.clock,
             keeps_large=backend.blobs() is not None,
         )
+        self._publisher = event_publisher(backend, who.tenant_id, publish_events)
         self.was_stopped = False
         """Whether the last run ended because it was told to."""
         self._stops = 0
@@ -99,7 +104,8 @@ class TaskWorker:
             with heard_by(self.stop):
                 self._shop.nursery.start()
                 tell("worker_started", worker=self.worker_id, tasks=sorted(self._shop.nursery.tasks))
-                Crew(self._shop, bell, lambda: self._stops, until_idle=until_idle).run()
+                with nullcontext() if self._publisher is None else Rounds([self._publisher.role()], ended=self.stop):
+                    Crew(self._shop, bell, lambda: self._stops, until_idle=until_idle).run()
         finally:
             self._shop.nursery.close()
             self.was_stopped = self._stops > 0

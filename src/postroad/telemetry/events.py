@@ -104,6 +104,7 @@ LOG_EVENTS = (
     "task_alert_failed",
     "task_completed",
     "task_dead",
+    "task_event_dropped",
     "task_failed",
     "task_handling_failed",
     "task_heartbeat_failed",

@@ -57,8 +57,13 @@ def names_of(event: JournalEvent) -> tuple[str, str, str, str]:
         tenant,
         f"{tenant}#{event.entity_type}#{event.entity_id}",
         f"{tenant}#APP#{event.app}",
-        f"{tenant}#EVENT#{event.event_type}",
+        name_of_kind(tenant, event.event_type),
     )
+
+
+def name_of_kind(tenant: str, event_type: str | None) -> str:
+    """The scope of a type within a tenant."""
+    return f"{tenant}#EVENT#{event_type}"
 
 
 def names_asked(question: Question, columns: Sequence[str]) -> list[str]:
@@ -68,7 +73,7 @@ def names_asked(question: Question, columns: Sequence[str]) -> list[str]:
         "tenant": tenant,
         "entity": f"{tenant}#{entity[0]}#{entity[1]}",
         "app": f"{tenant}#APP#{question.app}",
-        "kind": f"{tenant}#EVENT#{question.event_type}",
+        "kind": name_of_kind(tenant, question.event_type),
     }
     return [names[column] for column in columns]
 
