@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import ctypes
 import mmap
@@ -103,6 +104,37 @@ def fail_with(input: Input, ctx: TaskContext) -> Any:
     raise {"ValueError": ValueError, "ConnectionResetError": ConnectionResetError, "KeyError": KeyError}[input["type"]](
         input.get("message", "no")
     )
+
+
+@task("fail-loudly")
+def fail_loudly(input: Input, ctx: TaskContext) -> Any:
+    print("looking for the order")
+    print("api_key=abcdef123456", file=sys.stderr)
+    place(input)
+
+
+def place(input: Input) -> None:
+    error = Retryable if input.get("again") else ValueError
+    raise error("no such order, password=hunter22")
+
+
+@task("linger")
+def linger(input: Input, ctx: TaskContext) -> Any:
+    print("still here")
+    time.sleep(60)
+
+
+@task("sleep-a-little")
+async def sleep_a_little(input: Input, ctx: TaskContext) -> Any:
+    await asyncio.sleep(0.001)
+    if "fail" in input:
+        raise ValueError("no")
+    return {"slept": ctx.request_id}
+
+
+@task("sleep-anew", fresh=True)
+async def sleep_anew(input: Input, ctx: TaskContext) -> Any:
+    return await sleep_a_little(input, ctx)
 
 
 @task("retry-until")

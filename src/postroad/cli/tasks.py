@@ -92,7 +92,14 @@ def history(call: Call, request_id: RequestId) -> None:
         events = task_history(backend.journal(), call.settings().tenant, request_id)
     if not events:
         raise NotFound(f'there is no task "{request_id}"')
-    lines = (f"{_when(event.timestamp)}  {legible(event.event_type)}{_detail(event.properties)}" for event in events)
+    lines = [
+        line
+        for event in events
+        for line in (
+            f"{_when(event.timestamp)}  {legible(event.event_type)}{_detail(event.properties)}",
+            *_printed(event.properties),
+        )
+    ]
     call.show({"items": [event_item(event) for event in events], "next_cursor": None}, *lines)
 
 
@@ -186,6 +193,13 @@ def _detail(properties: dict[str, Any]) -> str:
     told = [f"{name} {properties[name]}" for name in ("run", "attemptNumber", "errorCategory") if name in properties]
     error = [legible(properties["error"])] if "error" in properties else []
     return "  " + ", ".join([*map(legible, told), *error]) if told or error else ""
+
+
+def _printed(properties: dict[str, Any]) -> list[str]:
+    """What a failed attempt raised and printed last, indented."""
+    from postroad.telemetry import legible
+
+    return [f"    {legible(line)}" for name in ("traceback", "lastLines") for line in properties.get(name) or ()]
 
 
 def _when(milliseconds: int) -> str:

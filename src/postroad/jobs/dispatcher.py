@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from postroad.errors import InvalidMessage, PostroadError
 from postroad.errors.root import describe
@@ -12,11 +13,13 @@ from postroad.journal import JournalEvent
 from postroad.journal.folding import COMPLETED, EVENT_TO_STATE, TERMINAL
 from postroad.journal.overflow import Overflow
 from postroad.queues import Delivery, Queue
-from postroad.tasks.event_publisher import event_publisher
-from postroad.tasks.grounds import Ground, party
+from postroad.tasks.grounds import Ground, party, wants_events
 from postroad.tasks.queues import open_dispatch_queue
 from postroad.tasks.telling import tell
 from postroad.tasks.waking import WakeUp
+
+if TYPE_CHECKING:
+    from postroad.tasks.event_publisher import EventPublisher
 
 # After so many a look at all open jobs has long done what a wake-up asks for.
 _MOST_WAKINGS = 6
@@ -50,7 +53,7 @@ class JobDispatcher:
         self._tenant = who.tenant_id
         self._overflow = Overflow(backend.blobs())
         self._movers: dict[str, Mover] = {}
-        self._publisher = event_publisher(backend, who.tenant_id, publish_events)
+        self._publisher = _publisher(backend, who.tenant_id) if wants_events(publish_events) else None
 
     def handle(self, event: JournalEvent) -> DispatchResult:
         """Do what hangs on the end of a task; it counts even where the journal's index does not show it yet."""
@@ -133,3 +136,10 @@ class JobDispatcher:
             mover = Mover(self._backend, queue=self._queue_name, tenant=tenant, app=self._app)
             self._movers[tenant] = mover
         return mover
+
+
+def _publisher(backend: Ground, tenant: str) -> EventPublisher:
+    # A dispatcher that publishes nothing does not pay for the import of the bus.
+    from postroad.tasks.event_publisher import EventPublisher
+
+    return EventPublisher(backend, tenant=tenant)

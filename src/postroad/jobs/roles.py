@@ -9,7 +9,6 @@ from typing import Final
 from postroad.jobs.dispatcher import JobDispatcher
 from postroad.settings import load
 from postroad.tasks.dead_letters import DeadLetterHandler
-from postroad.tasks.event_publisher import EventPublisher
 from postroad.tasks.grounds import Ground, party
 from postroad.tasks.queues import open_queue
 from postroad.tasks.reconciling import Reconciler, ReconcilerLease
@@ -49,6 +48,8 @@ def duties(
     if roles is None:
         roles = ROLES if load().task_events else ROLES[:-1]
     if "events" in roles:
+        from postroad.tasks.event_publisher import EventPublisher
+
         found.append(EventPublisher(backend, tenant=tenant).role())
     is_near = open_queue(backend, queue).traits.short_waits
     pace = _NEAR if is_near else _FAR

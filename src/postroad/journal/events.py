@@ -67,6 +67,8 @@ class TaskProcessingFailed(TaskProperties, frozen=True, kw_only=True):
     error: str
     error_category: str
     crash: dict[str, Any] | None = None
+    traceback: list[str] | None = None
+    last_lines: list[str] | None = None
 
 
 class Usage(Properties, frozen=True, kw_only=True):
@@ -94,6 +96,8 @@ class TaskFailed(TaskProperties, frozen=True, kw_only=True):
     retry_count: Count
     source: Literal["worker", "dlq"]
     crash: dict[str, Any] | None = None
+    traceback: list[str] | None = None
+    last_lines: list[str] | None = None
 
 
 class TaskTimeout(TaskProperties, frozen=True, kw_only=True):
@@ -102,6 +106,7 @@ class TaskTimeout(TaskProperties, frozen=True, kw_only=True):
     timeout_ms: Count
     elapsed_ms: Count
     signal: Literal["SIGTERM", "SIGKILL"]
+    last_lines: list[str] | None = None
 
 
 class MemoryUsage(Properties, frozen=True, kw_only=True):

@@ -122,12 +122,13 @@ class Attempt:
         match verdict:
             case Completed():
                 self._complete(verdict, report)
-            case TimedOut(signal):
-                self._end(self._timed_out(signal, report))
+            case TimedOut():
+                self._end(self._timed_out(verdict, report), error=f"ended by {verdict.signal} after {self.timeout:g} s")
             case Failed(retryable=True):
                 self._fail_attempt(verdict)
             case Failed():
-                self._end(self._failed(verdict))
+                self._tell_traceback(verdict)
+                self._end(self._failed(verdict), error=verdict.located or verdict.error)
             case Halted():
                 self.interrupt()
 
@@ -152,7 +153,7 @@ class Attempt:
             job_id=self.task.job_id, task_id=self.task.task_id, begun_at=self._shop.scribe.now_ms(),
         )  # fmt: skip
 
-    def _end(self, event: JournalEvent) -> None:
+    def _end(self, event: JournalEvent, **told: Any) -> None:
         """The run ended with this event. A journal that is down gets it when the message comes back."""
 
         def then(recorded: bool) -> None:
@@ -162,7 +163,8 @@ class Attempt:
                 self._shop.release(self._delivery, after=_RECORD_AGAIN_SECONDS)
 
         if self._write(lambda lease: lease.settled(event), [event], then):
-            self._tell(_LINES[event.event_type])
+            attempt = {"attempt": self._lease.attempts} if told else {}
+            self._tell(_LINES[event.event_type], **attempt, **told)
 
     def _complete(self, verdict: Completed, report: Report | None) -> None:
         """Record the result; one that the journal cannot hold fails the task, which would only return it again."""
@@ -171,8 +173,10 @@ class Attempt:
                 raise InvalidEvent("the result is too large for a journal without blobs")
             event = self._completed(verdict, report)
         except InvalidEvent as error:
-            event = self._failed(Failed(legible(f"the result cannot be recorded: {error}"), "validation", False))
-        self._end(event)
+            failed = Failed(legible(f"the result cannot be recorded: {error}"), "validation", False)
+            self._end(self._failed(failed), error=failed.error)
+        else:
+            self._end(event)
 
     def _completed(self, verdict: Completed, report: Report | None) -> JournalEvent:
         return self._event(
@@ -180,24 +184,24 @@ class Attempt:
             usage=verdict.usage,
         )  # fmt: skip
 
-    def _timed_out(self, signal: str, report: Report | None) -> JournalEvent:
+    def _timed_out(self, verdict: TimedOut, report: Report | None) -> JournalEvent:
         return self._event(
-            TIMEOUT, self._lease, timeoutMs=int(self.timeout * 1_000), elapsedMs=_elapsed(report), signal=signal
+            TIMEOUT,
+            self._lease,
+            timeoutMs=int(self.timeout * 1_000),
+            elapsedMs=_elapsed(report),
+            signal=verdict.signal,
+            lastLines=list(verdict.last_lines) or None,
         )
 
     def _failed(self, verdict: Failed) -> JournalEvent:
-        return self._event(
-            FAILED, self._lease, error=verdict.error, errorCategory=verdict.category,
-            retryCount=self._lease.attempts, source="worker", crash=verdict.crash,
-        )  # fmt: skip
+        return self._event(FAILED, self._lease, retryCount=self._lease.attempts, source="worker", **verdict.told)
 
     def _fail_attempt(self, verdict: Failed) -> None:
         attempts = self._lease.attempts
-        failure = Failure(error=verdict.error, error_category=verdict.category, crash=verdict.crash)
-        event = self._event(
-            ATTEMPT_FAILED, self._lease, attemptNumber=attempts, error=verdict.error, errorCategory=verdict.category,
-            crash=verdict.crash,
-        )  # fmt: skip
+        failure = msgspec.convert(verdict.told, Failure)
+        event = self._event(ATTEMPT_FAILED, self._lease, attemptNumber=attempts, **verdict.told)
+        self._tell_traceback(verdict)
         last = attempts >= self.max_attempts
         config = self._shop.config
         pause = pause_before_retry(attempts, base=config.retry_base, cap=config.retry_cap, chance=self._shop.chance())
@@ -209,7 +213,14 @@ class Attempt:
                 self._shop.release(self._delivery, after=pause, error=verdict.error)
 
         if self._write(lambda lease: lease.freed(failure=failure), [event], then):
-            self._tell("task_quarantined" if last else "task_retried", category=verdict.category)
+            told = {} if last else {"retry_in_seconds": round(pause, 3)}
+            self._tell(
+                "task_quarantined" if last else "task_retried",
+                category=verdict.category,
+                error=verdict.located or verdict.error,
+                attempt=attempts,
+                **told,
+            )
 
     def _write(self, change: Change, events: Sequence[JournalEvent], then: Then) -> bool:
         """Change the lease if it is still ours, however often the store has to be asked; False when it is not."""
@@ -285,6 +296,10 @@ class Attempt:
 
     def _event(self, event_type: str, lease: Lease, **properties: Any) -> JournalEvent:
         return self._shop.scribe.event(event_type, self.task, token=lease.token, **properties)
+
+    def _tell_traceback(self, verdict: Failed) -> None:
+        if verdict.traceback:
+            self._tell("task_traceback", attempt=self._lease.attempts, traceback="\n".join(verdict.traceback))
 
     def _tell(self, line: str, **fields: Any) -> None:
         tell(line, request_id=self.task.request_id, task=self._message.name, run=self.task.run, **fields)

@@ -96,6 +96,7 @@ class DeadLetterHandler:
             FAILED, task, token=lease.token or None, source="dlq", retryCount=lease.attempts,
             error=legible(f"Max retries exhausted: {failure.error}"),
             errorCategory=CRASH if is_crash else "max-retries", crash=failure.crash if is_crash else None,
+            traceback=failure.traceback, lastLines=failure.last_lines,
         )  # fmt: skip
 
         def then(recorded: bool) -> None:
@@ -105,7 +106,8 @@ class DeadLetterHandler:
         ended = msgspec.structs.replace(lease.settled(event), run=message.run)
         written = self._books.write(tenant, message.request_id, ended, [event], expect=held, then=then)
         if written.ok:
-            tell("task_dead", request_id=message.request_id, run=message.run)
+            error = event.properties["error"]
+            tell("task_dead", request_id=message.request_id, run=message.run, error=error, attempt=lease.attempts)
         return "ended" if written.ok else None
 
 

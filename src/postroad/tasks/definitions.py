@@ -46,12 +46,12 @@ def check_function(function: Any) -> None:
     name = getattr(function, "__name__", repr(function))
     if not callable(function):
         raise ConfigurationError(f"function: {function!r} is not a function", field="function")
-    called = (function, type(function).__call__)
-    if any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in called):
+    if any(inspect.isasyncgenfunction(each) for each in (function, type(function).__call__)):
         raise ConfigurationError(
-            f"function: {name} is async, and a worker calls plain functions", field="function",
-            remedy="Register a plain function that calls asyncio.run(...) on the async one.",
-        )  # fmt: skip
+            f"function: {name} is an async generator, which has no result",
+            field="function",
+            remedy="Return the result instead of yielding it; `async def` itself is fine.",
+        )
     try:
         # A decorator's own parameters count, not those of the function that it wraps.
         inspect.signature(function, follow_wrapped=False).bind({}, None)

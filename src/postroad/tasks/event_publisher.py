@@ -22,7 +22,6 @@ from postroad.journal.events import EVENT_CLASSES
 from postroad.journal.feed import Followed, Follows
 from postroad.journal.overflow import whole
 from postroad.queues import OutgoingMessage
-from postroad.settings import load
 from postroad.tasks.grounds import Ground
 from postroad.tasks.roles import Role
 from postroad.tasks.telling import tell
@@ -153,12 +152,6 @@ class EventPublisher:
 
     def _now(self) -> float:
         return self._backend.clock.now().timestamp()
-
-
-def event_publisher(backend: Ground, tenant: str, publish_events: bool | None) -> EventPublisher | None:
-    """The publisher, if events are to be published: as told, else as the setting `task_events` says."""
-    wanted = load().task_events if publish_events is None else publish_events
-    return EventPublisher(backend, tenant=tenant) if wanted else None
 
 
 def _encode(progress: _Progress) -> bytes:

@@ -43,6 +43,11 @@ class Party:
     app: str
 
 
+def wants_events(publish_events: bool | None) -> bool:
+    """Whether events are published: as was told, else as the settings say."""
+    return load().task_events if publish_events is None else publish_events
+
+
 def party(tenant_id: str | None, app: str | None) -> Party:
     """Who was named, else who the settings name."""
     if tenant_id is not None and app is not None:

@@ -11,8 +11,10 @@ from postroad.events.strict import checked_bytes
 from postroad.queues.markers import legible
 from postroad.tasks.children.wire import FAILURE, RESULT, Report
 from postroad.tasks.classify import ErrorClass, classify_error
+from postroad.telemetry.redacting import redact
 
 CRASH = "crash"
+TRACEBACK_LINES = 20
 _TEMPORARY_FAILURE = 75
 _MAX_BYTES = 104_857_600
 
@@ -33,12 +35,29 @@ class Failed(msgspec.Struct, frozen=True):
     category: str
     retryable: bool
     crash: dict[str, Any] | None = None
+    located: str | None = None
+    """The error with the place that raised it, for the log."""
+    traceback: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
+    """What the attempt printed last."""
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the journal and the lease hold of the failure."""
+        return {
+            "error": self.error,
+            "errorCategory": self.category,
+            "crash": self.crash,
+            "traceback": list(self.traceback[-TRACEBACK_LINES:]) or None,
+            "lastLines": list(self.last_lines) or None,
+        }
 
 
 class TimedOut(msgspec.Struct, frozen=True):
     """The attempt took too long and was ended with this signal."""
 
     signal: str
+    last_lines: tuple[str, ...] = ()
 
 
 class Halted(msgspec.Struct, frozen=True):
@@ -58,6 +77,8 @@ class _Word(msgspec.Struct):
     category: str = CRASH
     retryable: bool = True
     cause: str | None = None
+    located: str | None = None
+    traceback: tuple[str, ...] = ()
 
 
 class _Complaint(msgspec.Struct):
@@ -68,8 +89,14 @@ class _Complaint(msgspec.Struct):
 
 def judge(report: Report, *, is_command: bool) -> Verdict:
     """What to make of a child that ended like this."""
+    seen = msgspec.structs.replace(report, last_lines=tuple(redact(line) for line in report.last_lines))
+    verdict = _verdict(seen, is_command=is_command)
+    return msgspec.structs.replace(verdict, last_lines=seen.last_lines) if isinstance(verdict, Failed) else verdict
+
+
+def _verdict(report: Report, *, is_command: bool) -> Verdict:
     if report.timed_out:
-        return TimedOut(report.killed_with or "SIGTERM")
+        return TimedOut(report.killed_with or "SIGTERM", report.last_lines)
     if report.killed_with is not None and not _has_result(report):
         return Halted()
     if report.signal is not None:
@@ -131,7 +158,13 @@ def _told(report: Report) -> Failed:
     word = msgspec.json.decode(report.said[1:], type=_Word)
     if word.cause is not None:
         return _crashed(report, word.cause, word.error)
-    return Failed(legible(word.error), word.category, word.retryable)
+    return Failed(
+        legible(word.error),
+        word.category,
+        word.retryable,
+        located=None if word.located is None else legible(word.located),
+        traceback=tuple(redact("\n".join(word.traceback)).splitlines()),
+    )
 
 
 def _has_result(report: Report) -> bool:

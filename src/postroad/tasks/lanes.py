@@ -8,6 +8,8 @@ import time
 from dataclasses import replace
 from math import inf
 
+import msgspec
+
 from postroad import failpoints
 from postroad.errors import InvalidMessage
 from postroad.journal.folding import ATTEMPT_FAILED, FAILED
@@ -204,20 +206,17 @@ class Lane:
         failure, events = lease.failure, []
         if is_lost:
             found = lost(attempts=lease.attempts)
-            failure = Failure(error=found.error, error_category=found.category, crash=found.crash)
+            failure = msgspec.convert(found.told, Failure)
             events = [
-                shop.scribe.event(
-                    ATTEMPT_FAILED, task, token=lease.token, attemptNumber=lease.attempts, error=found.error,
-                    errorCategory=found.category, crash=found.crash,
-                )
-            ]  # fmt: skip
+                shop.scribe.event(ATTEMPT_FAILED, task, token=lease.token, attemptNumber=lease.attempts, **found.told)
+            ]
         error = None if failure is None else failure.error
         written = shop.books.write(
             task.tenant_id, task.request_id, lease.freed(failure=failure), events, expect=held,
             then=lambda recorded: shop.bury(delivery, reason=QUARANTINED, error=error),
         )  # fmt: skip
         if written.ok:
-            tell("task_quarantined", request_id=task.request_id, run=task.run)
+            tell("task_quarantined", request_id=task.request_id, run=task.run, error=error, attempt=lease.attempts)
         return written.ok
 
     def _meet_unknown(self, delivery: Delivery, tenant: str, message: TaskMessage) -> None:

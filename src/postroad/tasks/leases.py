@@ -37,6 +37,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     error: str
     error_category: str
     crash: dict[str, Any] | None = None
+    traceback: list[str] | None = None
+    last_lines: list[str] | None = None
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

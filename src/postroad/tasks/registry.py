@@ -24,7 +24,7 @@ class TaskRegistry:
         """Make the function a task, under its own name unless another is given; returns the function.
 
         Raises:
-            ConfigurationError: It cannot be called as `function(input, ctx)`, or it is `async def`.
+            ConfigurationError: It cannot be called as `function(input, ctx)`, or it is an async generator.
         """
         check_function(function)
         own_name = getattr(function, "__name__", None)

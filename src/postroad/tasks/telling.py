@@ -21,11 +21,13 @@ _INFORMATION = frozenset(
     }
 )
 
+_DETAILS = frozenset({"task_traceback"})
+
 
 def tell(event: str, **fields: Any) -> None:
     """Count what happened and write its line."""
     _counter().labels(event).inc()
-    level = logging.INFO if event in _INFORMATION else logging.WARNING
+    level = logging.DEBUG if event in _DETAILS else logging.INFO if event in _INFORMATION else logging.WARNING
     if _standard.isEnabledFor(level):
         _logger().log(level, event, **fields)
 

@@ -7,7 +7,6 @@ import re
 import socket
 import uuid
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 from postroad.journal import Appends
 from postroad.signals import heard_by
@@ -16,12 +15,11 @@ from postroad.tasks.children.seats import Nursery
 from postroad.tasks.config import WorkerConfig, check_worker_id
 from postroad.tasks.crew import Bell, Crew
 from postroad.tasks.environment import for_children
-from postroad.tasks.event_publisher import event_publisher
-from postroad.tasks.grounds import Ground, party
+from postroad.tasks.grounds import Ground, party, wants_events
 from postroad.tasks.queues import open_queue
 from postroad.tasks.recording import Scribe
 from postroad.tasks.registry import TaskRegistry, default_tasks
-from postroad.tasks.roles import Rounds
+from postroad.tasks.roles import Role, Rounds
 from postroad.tasks.shop import Shop
 from postroad.tasks.telling import tell
 
@@ -91,7 +89,7 @@ class TaskWorker:
             clock=backend.clock,
             keeps_large=backend.blobs() is not None,
         )
-        self._publisher = event_publisher(backend, who.tenant_id, publish_events)
+        self._roles = _events_role(backend, who.tenant_id) if wants_events(publish_events) else []
         self.was_stopped = False
         """Whether the last run ended because it was told to."""
         self._stops = 0
@@ -104,7 +102,7 @@ class TaskWorker:
             with heard_by(self.stop):
                 self._shop.nursery.start()
                 tell("worker_started", worker=self.worker_id, tasks=sorted(self._shop.nursery.tasks))
-                with nullcontext() if self._publisher is None else Rounds([self._publisher.role()], ended=self.stop):
+                with Rounds(self._roles, ended=self.stop):
                     Crew(self._shop, bell, lambda: self._stops, until_idle=until_idle).run()
         finally:
             self._shop.nursery.close()
@@ -118,6 +116,13 @@ class TaskWorker:
         self._stops += 1
         if (bell := self._bell) is not None:
             bell.ring()
+
+
+def _events_role(backend: Ground, tenant: str) -> list[Role]:
+    # A worker that publishes nothing does not pay for the import of the bus.
+    from postroad.tasks.event_publisher import EventPublisher
+
+    return [EventPublisher(backend, tenant=tenant).role()]
 
 
 def _new_id() -> str:

@@ -121,6 +121,7 @@ LOG_EVENTS = (
     "task_settle_failed",
     "task_started",
     "task_timed_out",
+    "task_traceback",
     "task_unknown",
     "topology_applied",
     "visibility_too_short",

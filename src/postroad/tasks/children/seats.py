@@ -164,6 +164,7 @@ class Nursery:
                 stdin=there.fileno(),
                 # What modules print when they are imported belongs to the log.
                 stdout=_stderr(),
+                stderr=_stderr(),
                 env=self._environment,
                 start_new_session=True,
             )
@@ -194,7 +195,8 @@ class Nursery:
             shutil.rmtree(self._plan.directory, ignore_errors=True)
 
 
-def _stderr() -> int | None:
+def _stderr() -> int:
+    """This process's standard error, where children's output goes; nowhere when it is closed."""
     try:
         os.fstat(2)
     except OSError:

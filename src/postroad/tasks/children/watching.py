@@ -13,7 +13,7 @@ from postroad.tasks.children import kernel
 from postroad.tasks.children.birth import Child, Deaths, some
 from postroad.tasks.children.child import Life
 from postroad.tasks.children.line import Line, WorkerGone
-from postroad.tasks.children.output import Lines, Tail, checked_activity
+from postroad.tasks.children.output import Echo, Lines, Tail, checked_activity
 from postroad.tasks.children.wire import ACTIVITY, RESULT, Active, FrameTooLong, Halt, Order, Report, encode, frame
 
 _BURIAL_SECONDS = 5.0
@@ -38,6 +38,11 @@ class Watch:
         child.frames.limit = life.max_output_bytes + _FRAME_BYTES
         self._tail = Tail()
         self._streams = {child.out: Lines(life.max_output_bytes), child.err: Lines(life.max_output_bytes)}
+        is_command = self._task.command is not None
+        self._echoes = {
+            child.out: Echo(order.request_id, is_result=is_command),
+            child.err: Echo(order.request_id),
+        }
         self._said = b""
         self._activity: bytes | None = None
         self._untold: bytes | None = None
@@ -104,6 +109,7 @@ class Watch:
                 return False
         elif data:
             self._tail.feed(data)
+            self._echoes[descriptor].feed(data)
             if self._task.command is not None:
                 activities = self._streams[descriptor].feed(data)
                 if descriptor == self._child.out:
@@ -160,7 +166,7 @@ class Watch:
     def _report(self, code: int | None, number: int | None, rss: int) -> Report:
         command = self._task.command is not None
         out, err = self._streams.values()
-        for stream in (out, err):
+        for stream in (out, err, *self._echoes.values()):
             stream.end()
         return Report(
             pid=self._child.pid,

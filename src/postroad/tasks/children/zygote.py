@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import inspect
 import os
 import select
 import shutil
@@ -43,6 +44,9 @@ def main() -> None:
         control.sendall(message(Refusal(f"{type(error).__name__}: {error}")))
         return
     control.sendall(message(catalog))
+    if any(inspect.iscoroutinefunction(definition.function) for definition in tasks.definitions()):
+        # Once here, and not in each child.
+        import asyncio  # noqa: F401
     life = Life(
         tasks=tasks,
         plan=data,
