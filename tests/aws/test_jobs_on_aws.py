@@ -14,6 +14,7 @@ from tests.jobs.fault_rules import DispatcherFaultRules
 from tests.jobs.floor import Floor
 from tests.jobs.rules import JobRules
 from tests.jobs.whole import run_the_example
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend
@@ -21,8 +22,11 @@ from postroad.connections.aws import AwsConnection
 from postroad.jobs import JobDispatcher, Jobs
 from postroad.jobs import roles as roles_of_jobs
 from postroad.jobs.roles import duties
+from postroad.journal import JournalEvent
+from postroad.journal.events import TaskCompleted
 from postroad.tasks import ensure_queues
 from postroad.tasks.config import WorkerConfig
+from postroad.tasks.event_publisher import EventPublisher
 from postroad.tasks.reconciling import ReconcilerLease
 
 pytestmark = pytest.mark.aws
@@ -164,3 +168,18 @@ def test_a_reconciler_that_died_is_followed_when_its_lease_ends(backend: Backend
     dead.hold()
 
     assert ReconcilerLease(backend, tenant=tenant, queue="tasks", seconds=600).hold()
+
+
+def test_a_bus_hears_how_tasks_ended(backend: Backend, unique: Callable[[str], str]) -> None:
+    tenant, heard = unique("tenant"), list[TaskCompleted]()
+    publisher = EventPublisher(backend, tenant=tenant)
+    properties = {"requestId": "r", "output": [1], "durationMs": 1, "exitCode": 0}
+    ended = JournalEvent.create("Task Completed", tenant_id=tenant, entity_id="r", properties=properties)
+    with backend.bus("tasks", unique("g"), config=postroad.BusConfig(wait_time_seconds=1)) as bus:
+        bus.subscribe(TaskCompleted, heard.append)
+        backend.journal().append([ended])
+
+        assert (publisher.run_once(), publisher.run_once()) == (1, 0)
+
+        eventually(lambda: bus.receive_once() or heard)
+    assert [(event.request_id, event.output) for event in heard] == [("r", [1])]

@@ -30,7 +30,7 @@ from postroad.topics import Topic
 TOPIC: Final = "tasks"
 PUBLISHED: Final = ("Task Completed", "Task Failed", "Job Completed", "Job Failure Detected")
 # How long another worker waits for one that began to publish and died.
-_CLAIM_SECONDS = 10.0
+_CLAIM_SECONDS = 5.0
 _AT_ONCE = 10
 _MOST_KNOWN = 10_000
 # Where looking costs requests, it is done less often.

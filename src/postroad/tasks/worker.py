@@ -29,6 +29,38 @@ class TaskWorker:
 
     A task whose name it does not know is handed back for `unknown_grace` seconds, counted from `Task Pending`, so that
     workers of another version may take it; then it fails. With `until_idle` it fails at once.
+
+    Args:
+        backend: The store that holds queue, leases and journal.
+        queue: The name of the queue; on AWS without the stage.
+        imports: Modules that define tasks; the children import them.
+        registry: The tasks; by default those of `@task`.
+        tenant_id: The tenant of messages that name none; by default what the settings say.
+        app: In whose name events are recorded; by default what the settings say.
+        concurrency: How many children run at the same time.
+        wait: Seconds that one poll waits for messages, up to 20.
+        visibility_extension: Seconds by which message and lease are extended; more than `extension_interval`.
+        extension_interval: Seconds between two extensions.
+        timeout: Seconds that a task may take, unless it says so itself; up to 43,200.
+        kill_grace: Seconds between SIGTERM and SIGKILL.
+        max_attempts: How often a task is tried, unless it says so itself.
+        retry_base: Seconds before the second attempt; doubled before each next one.
+        retry_cap: The longest pause between two attempts, in seconds.
+        drain_timeout: Seconds that running children get to finish after a stop.
+        pass_env: Names of environment variables that children may see.
+        max_output_bytes: The largest result, as JSON.
+        child_reuse: How many tasks one child runs, up to 1,000; more than 1 for code that you trust.
+        unknown_grace: Seconds for which a task with an unknown name is left to other workers.
+        worker_id: Its name in leases and events; by default of host and process.
+        journal: Where events go instead of the backend's journal.
+        publish_events: Whether to publish the ends of tasks and jobs on the bus `tasks`; by default as the setting
+            `task_events` says, which is off.
+
+    Raises:
+        ConfigurationError: An argument is out of its bounds.
+
+    Example:
+        TaskWorker(backend, imports=["shop.tasks"], concurrency=8).run()
     """
 
     def __init__(
