@@ -21,7 +21,7 @@ from postroad.connections import disk
 from postroad.connections.checkpoints import CHECKPOINT_PAGES
 from postroad.connections.file import WRITER_CACHE_KIB, make_file, open_file
 from postroad.journal import AppendResult, Journal, JournalEvent, task_state
-from postroad.journal.places import place_of
+from postroad.journal.keys import place_of
 from postroad.journal.records import Entry
 from postroad.journal.sqlite.tables import SCHEMA
 

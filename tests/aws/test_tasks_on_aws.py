@@ -21,7 +21,7 @@ from postroad.connections.aws import AwsConnection
 from postroad.errors import ConfigurationError, Conflict, QueueNotFound, Unavailable
 from postroad.jobs import JobDispatcher
 from postroad.journal import AppendResult, JournalEvent
-from postroad.journal.folding import TERMINAL
+from postroad.journal.states import TERMINAL
 from postroad.lambdas import dlq_processor
 from postroad.tasks import Reconciler, TaskProducer, ensure_queues
 from postroad.tasks.books import Books

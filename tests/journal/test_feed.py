@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from postroad.journal import JournalEvent
-from postroad.journal.feed import follow_by_time
+from postroad.journal.store import follow_by_time
 
 NOW = 1_700_000_000_000
 MINUTE = 60_000

@@ -10,8 +10,8 @@ from postroad.errors import InvalidMessage, PostroadError
 from postroad.errors.root import describe
 from postroad.jobs.mover import DispatchResult, Mover
 from postroad.journal import JournalEvent
-from postroad.journal.folding import COMPLETED, EVENT_TO_STATE, TERMINAL
 from postroad.journal.overflow import Overflow
+from postroad.journal.states import COMPLETED, EVENT_TO_STATE, TERMINAL
 from postroad.queues import Delivery, Queue
 from postroad.tasks.grounds import Ground, party, wants_events
 from postroad.tasks.queues import open_dispatch_queue

@@ -18,9 +18,8 @@ from postroad.jobs.boards import Boards
 from postroad.jobs.books import HeldJob, Job, JobBooks, Status
 from postroad.jobs.graph import Graph, request_id_of
 from postroad.journal import Appends, Journal, JournalEvent
-from postroad.journal.folding import CANCELLED, COMPLETED, TERMINAL
 from postroad.journal.overflow import whole
-from postroad.journal.states import task_state
+from postroad.journal.states import CANCELLED, COMPLETED, TERMINAL, task_state
 from postroad.tasks.books import Books
 from postroad.tasks.grounds import Ground
 from postroad.tasks.leases import Held, Lease

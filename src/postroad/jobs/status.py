@@ -10,8 +10,7 @@ import msgspec
 from postroad.jobs.books import Job
 from postroad.jobs.graph import GraphTask, request_id_of
 from postroad.jobs.mover import Mover, fails
-from postroad.journal.folding import EVENT_TO_STATE
-from postroad.journal.states import task_state
+from postroad.journal.states import EVENT_TO_STATE, task_state
 from postroad.tasks.leases import Held
 
 PROGRESS: Final = ("waiting", "pending", "processing", "completed", "failed", "cancelled")

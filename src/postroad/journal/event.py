@@ -12,8 +12,7 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidEvent
 from postroad.journal import checks
 from postroad.journal.events import check_properties, entity_type_of
-from postroad.journal.ids import new_event_id
-from postroad.journal.keys import KEY_NAMES, item_keys
+from postroad.journal.keys import KEY_NAMES, item_keys, new_event_id
 from postroad.settings import Settings
 
 DEFAULT_APP: Final = Settings().app

@@ -9,7 +9,7 @@ from typing import Any
 
 from postroad.errors import PostroadError
 from postroad.jobs import JobDispatcher
-from postroad.journal.details import event_of_detail
+from postroad.journal.eventbridge import event_of_detail
 from postroad.lambdas.grounds import opened
 from postroad.tasks.telling import tell
 from postroad.wiring.backend import Backend

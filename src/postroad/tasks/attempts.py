@@ -11,7 +11,7 @@ import msgspec
 from postroad import failpoints
 from postroad.errors import InvalidEvent, PostroadError
 from postroad.journal import JournalEvent
-from postroad.journal.folding import ATTEMPT_FAILED, COMPLETED, FAILED, HEARTBEAT, INTERRUPTED, STARTED, TIMEOUT
+from postroad.journal.states import ATTEMPT_FAILED, COMPLETED, FAILED, HEARTBEAT, INTERRUPTED, STARTED, TIMEOUT
 from postroad.queues import Delivery
 from postroad.queues.markers import legible
 from postroad.tasks.books import Then

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from postroad.errors import InvalidMessage
-from postroad.journal.folding import FAILED
+from postroad.journal.states import FAILED
 from postroad.queues import Delivery, Queue
 from postroad.queues.markers import legible, read_dead
 from postroad.tasks.books import Books

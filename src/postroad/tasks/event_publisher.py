@@ -19,8 +19,8 @@ from postroad.items import ABSENT
 from postroad.items.port import Item
 from postroad.journal import JournalEvent
 from postroad.journal.events import EVENT_CLASSES
-from postroad.journal.feed import Followed, Follows
 from postroad.journal.overflow import whole
+from postroad.journal.store import Followed, Follows
 from postroad.queues import OutgoingMessage
 from postroad.tasks.grounds import Ground
 from postroad.tasks.roles import Role

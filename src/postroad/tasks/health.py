@@ -12,8 +12,7 @@ import msgspec
 from postroad.errors import PostroadError
 from postroad.items import ABSENT
 from postroad.journal import Journal, JournalEvent
-from postroad.journal.folding import HEARTBEAT, STARTED, TaskState, fold
-from postroad.journal.states import every_event, task_history
+from postroad.journal.states import HEARTBEAT, STARTED, TaskState, every_event, fold, task_history
 from postroad.tasks.alerts import AlertResult
 from postroad.tasks.config import check_seconds
 from postroad.tasks.grounds import Ground, party

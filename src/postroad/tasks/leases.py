@@ -14,7 +14,7 @@ import msgspec
 
 from postroad.blobs import BlobRef
 from postroad.journal import JournalEvent
-from postroad.journal.folding import EVENT_TO_STATE
+from postroad.journal.states import EVENT_TO_STATE
 
 
 class Outcome(msgspec.Struct, frozen=True, rename="camel"):

@@ -9,8 +9,7 @@ import msgspec
 from postroad.errors import Conflict, NotFound
 from postroad.events.ids import uuid7
 from postroad.journal import Appends, Journal, JournalEvent
-from postroad.journal.folding import CANCELLED, TaskState
-from postroad.journal.states import task_history, task_state, tasks_of_job
+from postroad.journal.states import CANCELLED, TaskState, task_history, task_state, tasks_of_job
 from postroad.tasks.books import Books
 from postroad.tasks.definitions import check_timeout
 from postroad.tasks.grounds import Ground, party

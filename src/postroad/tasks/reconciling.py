@@ -14,10 +14,9 @@ import msgspec
 from postroad.errors import InvalidInput, OverflowMismatch, PostroadError
 from postroad.items import ABSENT, Items
 from postroad.journal import Journal, JournalEvent
-from postroad.journal.folding import FAILED, PENDING
+from postroad.journal.maintenance import Expiry
 from postroad.journal.overflow import Overflow
-from postroad.journal.pruning import Expiry
-from postroad.journal.states import task_state
+from postroad.journal.states import FAILED, PENDING, task_state
 from postroad.queues.markers import legible
 from postroad.tasks.books import Books
 from postroad.tasks.config import check_seconds

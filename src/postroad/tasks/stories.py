@@ -8,8 +8,7 @@ import msgspec
 
 from postroad.errors import PostroadError
 from postroad.journal import JournalEvent
-from postroad.journal.folding import ATTEMPT_FAILED, PENDING, TaskState, fold
-from postroad.journal.states import task_history
+from postroad.journal.states import ATTEMPT_FAILED, PENDING, TaskState, fold, task_history
 from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
 from postroad.queues import PeekedMessage
 from postroad.tasks.books import Books

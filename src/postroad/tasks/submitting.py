@@ -20,8 +20,8 @@ from postroad import failpoints
 from postroad.errors import Conflict, InvalidTask, PostroadError
 from postroad.events.refusals import refusal
 from postroad.journal import Journal, JournalEvent
-from postroad.journal.folding import PENDING
 from postroad.journal.overflow import whole
+from postroad.journal.states import PENDING
 from postroad.queues import Queue
 from postroad.tasks.books import Books
 from postroad.tasks.grounds import Ground

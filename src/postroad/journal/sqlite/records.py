@@ -15,15 +15,22 @@ from postroad.connections.fetching import every, one
 from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.errors import PostroadError, StorageDamaged
-from postroad.journal.asking import Question
 from postroad.journal.event import JournalEvent
-from postroad.journal.feed import Followed
-from postroad.journal.places import event_id_of, place_of
-from postroad.journal.records import Entry, event_of
-from postroad.journal.sqlite.scopes import Scopes, name_of_kind, names_asked, names_of
+from postroad.journal.keys import event_id_of, place_of
+from postroad.journal.records import Entry, Question, event_of
 from postroad.journal.sqlite.states import Kept, News, read_states
-from postroad.journal.sqlite.tables import BACKWARD, COLUMNS, FORWARD, SCHEMA
+from postroad.journal.sqlite.tables import (
+    BACKWARD,
+    COLUMNS,
+    FORWARD,
+    SCHEMA,
+    Scopes,
+    name_of_kind,
+    names_asked,
+    names_of,
+)
 from postroad.journal.states import TASK
+from postroad.journal.store import Followed
 
 _ADD: Final = """
 INSERT INTO journal_event (tenant, entity, app, kind, place, received_ms, ttl, crc, body)

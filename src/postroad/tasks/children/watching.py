@@ -166,8 +166,10 @@ class Watch:
     def _report(self, code: int | None, number: int | None, rss: int) -> Report:
         command = self._task.command is not None
         out, err = self._streams.values()
-        for stream in (out, err, *self._echoes.values()):
+        for stream in (out, err):
             stream.end()
+        for echo in self._echoes.values():
+            echo.end()
         return Report(
             pid=self._child.pid,
             elapsed_ms=int((time.monotonic() - self._began) * 1_000),
