@@ -20,7 +20,7 @@ from benchmarks.frame import Load, Loads, Open, Opened, Row, Side, WrongResult
 from benchmarks.limits import limit
 from benchmarks.sqs import CREDENTIALS, counted_requests
 from postroad.jobs import JobDispatcher, Jobs
-from postroad.jobs.roles import duties
+from postroad.jobs.dispatcher import worker_roles
 from postroad.tasks import TaskWorker, ensure_queues
 from postroad.tasks.books import Books
 from postroad.tasks.recording import Scribe, TaskId
@@ -184,7 +184,7 @@ def _idling(directory: Path, load: Load) -> Iterator[Opened]:
     with _on_aws(directory) as backend:
         worker = TaskWorker(backend, tenant_id=TENANT, app=APP, registry=TaskRegistry())
         thread = threading.Thread(target=worker.run)
-        with Rounds(duties(backend, tenant_id=TENANT, app=APP)):
+        with Rounds(worker_roles(backend, tenant_id=TENANT, app=APP)):
             thread.start()
             # What opening costs is not what idling costs.
             time.sleep(_SETTLE_SECONDS)

@@ -20,8 +20,8 @@ import postroad
 from postroad import Backend
 from postroad.connections.aws import AwsConnection
 from postroad.jobs import JobDispatcher, Jobs
-from postroad.jobs import roles as roles_of_jobs
-from postroad.jobs.roles import duties
+from postroad.jobs import dispatcher as roles_of_jobs
+from postroad.jobs.dispatcher import worker_roles
 from postroad.journal import JournalEvent
 from postroad.journal.events import TaskCompleted
 from postroad.tasks import ensure_queues
@@ -137,7 +137,7 @@ def test_an_idle_worker_makes_at_most_ten_requests_a_minute(
     backend = postroad.connect(f"aws://us-east-1?endpoint_url={ministack_url}&stage={unique('s')}")
     backend.journal().init()
     ensure_queues(backend)
-    roles = duties(backend, tenant_id=unique("tenant"), app="shop")
+    roles = worker_roles(backend, tenant_id=unique("tenant"), app="shop")
     per_minute = 60 / WorkerConfig().wait
     for role in roles:
         role.run_once()

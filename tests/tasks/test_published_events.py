@@ -17,7 +17,7 @@ from postroad import Backend, current_context
 from postroad.errors import InvalidInput
 from postroad.events import EventRegistry, codec
 from postroad.jobs import JobDispatcher, Jobs
-from postroad.jobs.roles import duties
+from postroad.jobs.dispatcher import worker_roles
 from postroad.journal import JournalEvent
 from postroad.journal.events import JobCompleted, JobFailureDetected, TaskCompleted, TaskFailed
 from postroad.tasks.event_publisher import EventPublisher
@@ -74,7 +74,7 @@ def test_nothing_is_published_unless_asked_for(bench: Bench) -> None:
     bench.run_one("echo")
 
     assert heard.look() == []
-    assert "events" not in {role.name for role in duties(bench.backend, tenant_id=TENANT, app=APP)}
+    assert "events" not in {role.name for role in worker_roles(bench.backend, tenant_id=TENANT, app=APP)}
 
 
 def test_a_variable_switches_it_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_a_variable_switches_it_on(bench: Bench, monkeypatch: pytest.MonkeyPatch
     bench.run_one("echo")
 
     assert [type(event) for event in heard.look()] == [TaskCompleted]
-    assert "events" in {role.name for role in duties(bench.backend, tenant_id=TENANT, app=APP)}
+    assert "events" in {role.name for role in worker_roles(bench.backend, tenant_id=TENANT, app=APP)}
 
 
 def test_a_dispatcher_publishes_the_end_of_a_job(bench: Bench) -> None:

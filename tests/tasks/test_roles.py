@@ -13,7 +13,7 @@ from tests.waiting import eventually
 
 from postroad import OutgoingMessage
 from postroad.errors import PostroadError, Unavailable
-from postroad.jobs.roles import duties
+from postroad.jobs.dispatcher import worker_roles
 from postroad.journal import JournalEvent, task_state
 from postroad.queues import Delivery
 from postroad.tasks.lanes import Lane
@@ -119,7 +119,7 @@ def test_an_odd_row_ends_no_role(bench: Bench, logged: Logged) -> None:
         found = task_state(bench.backend.journal(), TENANT, request_id)
         return None if found is None else found.state
 
-    with Rounds(duties(bench.backend, tenant_id=TENANT, app=APP)):
+    with Rounds(worker_roles(bench.backend, tenant_id=TENANT, app=APP)):
         eventually(lambda: state("order:42") == "failed" and bench.backend.queue("tasks").stats().visible == 1)
         # The dispatcher still hears wake-ups.
         wake_ups = bench.backend.queue("tasks-dispatch")

@@ -82,13 +82,13 @@ def worker(
         "extension_interval": extension_interval, "drain_timeout": drain_timeout, "retry_base": retry_base,
         "unknown_grace": unknown_grace,
     }  # fmt: skip
-    from postroad.jobs.roles import duties
+    from postroad.jobs.dispatcher import worker_roles
 
     with call.backend() as backend:
         crew: TaskWorker | None = None
         if TASKS in chosen:
             crew = _worker(backend, settings, queue, imports or list(settings.load), given)
-        others = duties(backend, queue=queue, tenant_id=settings.tenant, app=settings.app, roles=chosen)
+        others = worker_roles(backend, queue=queue, tenant_id=settings.tenant, app=settings.app, roles=chosen)
         _run(crew, others, until_idle=until_idle)
     call.show({"stopped": True, "worker": None if crew is None else crew.worker_id}, "stopped")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from postroad.jobs import Jobs
-from postroad.jobs.viewing import JobViews
+from postroad.jobs.status import JobViews
 from postroad.journal import TaskState, task_state
 from postroad.settings import Settings
 from postroad.tasks import TaskProducer

@@ -10,11 +10,10 @@ from typing import Any, Literal
 import msgspec
 
 from postroad.errors import Conflict, InvalidJob
-from postroad.jobs.books import HeldJob, Job
 from postroad.jobs.graph import Graph, GraphTask, check_job_id, read_tasks
 from postroad.jobs.mover import FAILED, Mover, quietly
-from postroad.jobs.status import JobStatus
-from postroad.jobs.viewing import JobPage, JobViews, not_found
+from postroad.jobs.records import HeldJob, Job
+from postroad.jobs.status import JobPage, JobStatus, JobViews, not_found
 from postroad.journal import Appends, JournalEvent
 from postroad.journal.checks import ID_REMEDY, is_id
 from postroad.journal.states import JOB_CREATED, JOB_TASKS_ADDED
@@ -98,7 +97,7 @@ class Jobs:
         )  # fmt: skip
         held = self._mover.jobs.write(job_id, job, [event], expect=None, is_open=True)
         if held is not None:
-            self._mover.boards.keep(job_id, graph)
+            self._mover.graphs.keep(job_id, graph)
         known = held or self._same(job_id, job.digest)
         quietly(lambda: self._mover.dispatch(job_id), job_id)
         return JobCreatedResult(
@@ -120,7 +119,7 @@ class Jobs:
             job = msgspec.structs.replace(held.job, total=total)
             if self._mover.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
                 break
-        self._mover.boards.keep(job_id, Graph([*graph.tasks.values(), *new]))
+        self._mover.graphs.keep(job_id, Graph([*graph.tasks.values(), *new]))
         added = [task.task_id for task in new]
         begun = quietly(lambda: self._mover.begin(job_id, added), job_id).dispatched
         return TasksAdded(job_id, added, begun, total)
@@ -203,12 +202,12 @@ class Jobs:
         return held
 
     def _graph(self, job_id: str, held: HeldJob) -> Graph:
-        board = self._mover.boards.get(job_id, held.job)
-        if board is None:
+        progress = self._mover.graphs.get(job_id, held.job)
+        if progress is None:
             raise Conflict(
                 f"job {job_id!r}: the journal does not show all of its tasks yet", remedy="Try again in a moment."
             )
-        return board.graph
+        return progress.graph
 
     def _failed_runs(self, job_id: str, graph: Graph) -> dict[str, int]:
         """The failed tasks, with the run that comes next."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from postroad.errors import InvalidInput, NotFound
-from postroad.jobs.stories import job_story
-from postroad.jobs.viewing import JobViews
+from postroad.jobs.status import JobViews, job_story
 from postroad.journal.stories import Story
 from postroad.tasks.grounds import Ground
 from postroad.tasks.stories import task_story

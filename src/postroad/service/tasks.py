@@ -1,4 +1,4 @@
-"""Tasks and jobs: a worker for what the loaded modules define, and all the duties beside it."""
+"""Tasks and jobs: a worker for what the loaded modules define, and all the roles beside it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _KILL_GRACE_SECONDS = 1.0
 
 def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     """Work until told to stop; where nobody made the queues of tasks there is nothing to do."""
-    from postroad.jobs.roles import duties
+    from postroad.jobs.dispatcher import worker_roles
     from postroad.tasks.roles import Rounds
 
     try:
-        roles = duties(backend, tenant_id=settings.tenant, app=settings.app)
+        roles = worker_roles(backend, tenant_id=settings.tenant, app=settings.app)
     except QueueNotFound:
         stop.wait()
         return

@@ -1,4 +1,4 @@
-"""What a worker does besides running tasks: small duties, each done again and again."""
+"""What a worker does besides running tasks: small jobs, each done again and again."""
 
 from __future__ import annotations
 

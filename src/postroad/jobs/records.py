@@ -2,8 +2,7 @@
 
 The item says whether tasks may still be added and whether the job is over; every change of it is conditional. Where one
 commit can hold item and events, it does. Elsewhere the item is written first and carries the events until they are in
-the journal, so that a death in between is made good by whoever looks at the job next.
-"""
+the journal, so that a death in between is made good by whoever looks at the job next."""
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ class HeldJob(msgspec.Struct, frozen=True):
     version: int
 
 
-class JobBooks:
+class JobRecords:
     """Reads and writes the items of jobs together with their events."""
 
     def __init__(self, backend: Ground, tenant: str, journal: Appends | None = None) -> None:
