@@ -22,8 +22,7 @@ from benchmarks.sqs import CREDENTIALS, counted_requests
 from postroad.jobs import JobDispatcher, Jobs
 from postroad.jobs.dispatcher import worker_roles
 from postroad.tasks import TaskWorker, ensure_queues
-from postroad.tasks.books import Books
-from postroad.tasks.recording import Scribe, TaskId
+from postroad.tasks.records import Books, Scribe, TaskId
 from postroad.tasks.registry import TaskRegistry
 from postroad.tasks.roles import Rounds
 

@@ -27,7 +27,7 @@ from postroad.journal.events import TaskCompleted
 from postroad.tasks import ensure_queues
 from postroad.tasks.config import WorkerConfig
 from postroad.tasks.event_publisher import EventPublisher
-from postroad.tasks.reconciling import ReconcilerLease
+from postroad.tasks.reconciler import ReconcilerLease
 
 pytestmark = pytest.mark.aws
 

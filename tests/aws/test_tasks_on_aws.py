@@ -24,9 +24,8 @@ from postroad.journal import AppendResult, JournalEvent
 from postroad.journal.states import TERMINAL
 from postroad.lambdas import dlq_processor
 from postroad.tasks import Reconciler, TaskProducer, ensure_queues
-from postroad.tasks.books import Books
 from postroad.tasks.leases import Lease
-from postroad.tasks.recording import Scribe, TaskId
+from postroad.tasks.records import Books, Scribe, TaskId
 
 pytestmark = pytest.mark.aws
 

@@ -11,8 +11,7 @@ from postroad.journal import JournalEvent
 from postroad.journal.states import every_event, task_history
 from postroad.queues import Queue
 from postroad.tasks import TaskProducer
-from postroad.tasks.books import Books
-from postroad.tasks.recording import Scribe, TaskId
+from postroad.tasks.records import Books, Scribe, TaskId
 
 TENANT, APP = "acme", "shop"
 SEED: list[dict[str, Any]] = [

@@ -16,12 +16,12 @@ from tests.tasks.benches import CHORES, Bench, is_alive, lines, ours, parent_of,
 from tests.waiting import eventually
 
 from postroad import Backend
-from postroad.tasks import lanes
-from postroad.tasks.children.seats import Nursery, Seat, SeatLost
+from postroad.tasks import runner
+from postroad.tasks.children.pool import Nursery, Seat, SeatLost
 from postroad.tasks.children.wire import RESULT, Active, Frames, FrameTooLong, Order, Ready, Report, frame
-from postroad.tasks.environment import for_children
-from postroad.tasks.judging import Completed, Failed, Halted, TimedOut, Verdict, judge
+from postroad.tasks.config import for_children
 from postroad.tasks.registry import TaskRegistry
+from postroad.tasks.verdicts import Completed, Failed, Halted, TimedOut, Verdict, judge
 
 pytestmark = pytest.mark.slow
 
@@ -403,7 +403,7 @@ def test_a_zygote_that_dies_under_a_running_task_costs_no_attempt(on_sqlite: Bac
 def test_a_keeper_that_hangs_is_killed_with_its_child(
     on_sqlite: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "KEEPER_SECONDS", 0.3)
+    monkeypatch.setattr(runner, "KEEPER_SECONDS", 0.3)
     notes, bench = tmp_path / "notes", Bench(on_sqlite)
 
     with working(bench, kill_grace=0.1):

@@ -18,9 +18,9 @@ from postroad.journal import JournalEvent, task_history, task_state
 from postroad.journal.records import Entry
 from postroad.queues import AckResult, Delivery
 from postroad.tasks import DeadLetterHandler, Reconciler, TaskWorker
-from postroad.tasks.books import Books
-from postroad.tasks.forgetting import Forgetting
 from postroad.tasks.leases import Lease, Outcome
+from postroad.tasks.reconciler import Forgetting
+from postroad.tasks.records import Books
 
 
 def reconcile(bench: Bench, **options: Any) -> int:

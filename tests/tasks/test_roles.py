@@ -16,9 +16,9 @@ from postroad.errors import PostroadError, Unavailable
 from postroad.jobs.dispatcher import worker_roles
 from postroad.journal import JournalEvent, task_state
 from postroad.queues import Delivery
-from postroad.tasks.lanes import Lane
-from postroad.tasks.receiving import Receiver
 from postroad.tasks.roles import Role, Rounds
+from postroad.tasks.runner import Lane
+from postroad.tasks.worker_threads import Receiver
 
 
 class Failing:

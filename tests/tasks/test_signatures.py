@@ -12,8 +12,8 @@ from postroad.jobs import JobDispatcher, Jobs
 from postroad.journal import EventBridgeSender, tasks_by_state
 from postroad.tasks import DeadLetterHandler, Reconciler, TaskProducer, TaskWorker, ensure_queues
 from postroad.tasks.alerts import SlackAlerts
-from postroad.tasks.definitions import TaskDefinition
 from postroad.tasks.health import HealthCheck
+from postroad.tasks.registry import TaskDefinition
 
 WHO: dict[str, Any] = {"tenant_id": None, "app": None}
 DEFAULTS: dict[Callable[..., Any], dict[str, Any]] = {

@@ -84,7 +84,7 @@ def history(call: Call, request_id: RequestId) -> None:
     """Print every event of a task, in order."""
     from postroad.documents import event_item
     from postroad.journal import task_history
-    from postroad.tasks.naming import check_request_id
+    from postroad.tasks.messages import check_request_id
     from postroad.telemetry import legible
 
     check_request_id(request_id, of_a_job=True)
@@ -118,8 +118,8 @@ def cancel(
     confirm: Annotated[str | None, typer.Option(metavar="ID", help="The id again, instead of the question.")] = None,
 ) -> None:
     """Let a task not run, or be killed where it runs; exit 1 when it had ended already."""
-    from postroad.tasks.naming import check_request_id
-    from postroad.tasks.producing import name_in_job
+    from postroad.tasks.messages import check_request_id
+    from postroad.tasks.producer import name_in_job
 
     check_request_id(request_id, of_a_job=True)
     with call.backend() as backend:
@@ -136,7 +136,7 @@ def cancel(
 def _state(call: Call, backend: Backend, request_id: str, at: int | None = None) -> TaskState:
     """How the task stands or stood. Looking makes no queue, so that it needs no producer."""
     from postroad.journal import task_state
-    from postroad.tasks.naming import check_request_id
+    from postroad.tasks.messages import check_request_id
 
     check_request_id(request_id, of_a_job=True)
     state = task_state(backend.journal(), call.settings().tenant, request_id, at)

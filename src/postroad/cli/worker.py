@@ -140,8 +140,8 @@ def _run(crew: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> Non
 
 def _run_roles(roles: list[Role]) -> None:
     """Run nothing but roles until a signal comes."""
-    from postroad.tasks.crew import Bell
     from postroad.tasks.roles import Rounds
+    from postroad.tasks.worker_threads import Bell
 
     bell = Bell()
     try:

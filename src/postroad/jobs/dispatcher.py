@@ -17,12 +17,11 @@ from postroad.journal.states import COMPLETED, EVENT_TO_STATE, TERMINAL
 from postroad.queues import Delivery, Queue
 from postroad.settings import load
 from postroad.tasks.dead_letters import DeadLetterHandler
-from postroad.tasks.grounds import Ground, party, wants_events
-from postroad.tasks.queues import open_dispatch_queue, open_queue
-from postroad.tasks.reconciling import Reconciler, ReconcilerLease
+from postroad.tasks.log import tell
+from postroad.tasks.queues import Ground, open_dispatch_queue, open_queue, party, wants_events
+from postroad.tasks.reconciler import Reconciler, ReconcilerLease
+from postroad.tasks.records import WakeUp
 from postroad.tasks.roles import Role
-from postroad.tasks.telling import tell
-from postroad.tasks.waking import WakeUp
 
 if TYPE_CHECKING:
     from postroad.tasks.event_publisher import EventPublisher

@@ -12,7 +12,7 @@ import msgspec
 from postroad.errors import InvalidJob, InvalidTask
 from postroad.journal import Journal
 from postroad.journal.states import tasks_of_job
-from postroad.tasks.naming import check_input, check_name
+from postroad.tasks.messages import check_input, check_name
 
 if TYPE_CHECKING:
     from postroad.jobs.records import Job

@@ -17,7 +17,7 @@ from postroad.jobs.status import JobPage, JobStatus, JobViews, not_found
 from postroad.journal import Appends, JournalEvent
 from postroad.journal.checks import ID_REMEDY, is_id
 from postroad.journal.states import JOB_CREATED, JOB_TASKS_ADDED
-from postroad.tasks.grounds import Ground, party
+from postroad.tasks.queues import Ground, party
 from postroad.tasks.registry import TaskRegistry
 
 JOB_CANCELLED = "Job Cancelled"

@@ -18,13 +18,12 @@ from postroad.jobs.records import HeldJob, Job, JobRecords, Status
 from postroad.journal import Appends, Journal, JournalEvent
 from postroad.journal.overflow import whole
 from postroad.journal.states import CANCELLED, COMPLETED, TERMINAL, task_state
-from postroad.tasks.books import Books
-from postroad.tasks.grounds import Ground
 from postroad.tasks.leases import Held, Lease
+from postroad.tasks.log import tell
 from postroad.tasks.messages import TaskMessage
-from postroad.tasks.recording import WITH_ITS_JOB, Scribe, TaskId
-from postroad.tasks.submitting import Submission, Submissions
-from postroad.tasks.telling import tell
+from postroad.tasks.queues import Ground
+from postroad.tasks.records import WITH_ITS_JOB, Books, Scribe, TaskId
+from postroad.tasks.submissions import Submission, Submissions
 
 JOB_COMPLETED: Final = "Job Completed"
 FAILURE_DETECTED: Final = "Job Failure Detected"

@@ -18,9 +18,9 @@ from postroad.errors import BlobNotFound, PostroadError
 from postroad.items import ABSENT
 from postroad.items.port import Expect, Item
 from postroad.journal import Appends, JournalEvent
-from postroad.tasks.books import needed
-from postroad.tasks.grounds import Ground
 from postroad.tasks.leases import open_job_key
+from postroad.tasks.queues import Ground
+from postroad.tasks.records import needed
 
 Status = Literal["processing", "completed", "partial_failure", "cancelled"]
 STATUSES: Final = ("processing", "completed", "partial_failure", "cancelled")

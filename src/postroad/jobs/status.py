@@ -15,8 +15,8 @@ from postroad.journal import Journal
 from postroad.journal.states import EVENT_TO_STATE, JOB, JOB_CREATED, every_event, task_state
 from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
 from postroad.queues.rules import check_count
-from postroad.tasks.grounds import Ground
 from postroad.tasks.leases import Held
+from postroad.tasks.queues import Ground
 
 PROGRESS: Final = ("waiting", "pending", "processing", "completed", "failed", "cancelled")
 

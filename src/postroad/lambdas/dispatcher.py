@@ -11,7 +11,7 @@ from postroad.errors import PostroadError
 from postroad.jobs import JobDispatcher
 from postroad.journal.eventbridge import event_of_detail
 from postroad.lambdas.grounds import opened
-from postroad.tasks.telling import tell
+from postroad.tasks.log import tell
 from postroad.wiring.backend import Backend
 
 

@@ -15,7 +15,7 @@ from postroad.lambdas.grounds import attributes_of, opened
 from postroad.queues import Delivery
 from postroad.queues.references import ATTRIBUTE, read_reference
 from postroad.tasks import DeadLetterHandler
-from postroad.tasks.telling import tell
+from postroad.tasks.log import tell
 from postroad.wiring.backend import Backend
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from postroad.errors import InvalidInput, NotFound
 from postroad.jobs.status import JobViews, job_story
 from postroad.journal.stories import Story
-from postroad.tasks.grounds import Ground
+from postroad.tasks.queues import Ground
 from postroad.tasks.stories import task_story
 
 

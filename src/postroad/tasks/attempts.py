@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,17 +14,17 @@ from postroad.journal import JournalEvent
 from postroad.journal.states import ATTEMPT_FAILED, COMPLETED, FAILED, HEARTBEAT, INTERRUPTED, STARTED, TIMEOUT
 from postroad.queues import Delivery
 from postroad.queues.markers import legible
-from postroad.tasks.books import Then
 from postroad.tasks.children.kernel import resident_bytes
 from postroad.tasks.children.wire import Order, Report, TaskEntry
-from postroad.tasks.environment import named
-from postroad.tasks.judging import Completed, Failed, Halted, TimedOut, Verdict
-from postroad.tasks.leases import Failure, Held, Lease, lease_end
+from postroad.tasks.config import named
+from postroad.tasks.leases import Failure, Held, Lease, lease_end, pause_before_retry
+from postroad.tasks.log import tell
 from postroad.tasks.messages import TaskMessage
-from postroad.tasks.receipts import pause_before_retry
-from postroad.tasks.recording import TaskId
-from postroad.tasks.shop import Shop
-from postroad.tasks.telling import tell
+from postroad.tasks.records import TaskId, Then
+from postroad.tasks.verdicts import Completed, Failed, Halted, TimedOut, Verdict
+
+if TYPE_CHECKING:
+    from postroad.tasks.worker_threads import Shop
 
 Change = Callable[[Lease], Lease]
 _FAILURES_BEFORE_KILL = 3

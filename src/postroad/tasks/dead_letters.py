@@ -10,15 +10,12 @@ from postroad.errors import InvalidMessage
 from postroad.journal.states import FAILED
 from postroad.queues import Delivery, Queue
 from postroad.queues.markers import legible, read_dead
-from postroad.tasks.books import Books
-from postroad.tasks.grounds import Ground, party
-from postroad.tasks.judging import CRASH
-from postroad.tasks.leases import Failure, Held, Lease
+from postroad.tasks.leases import Drop, Failure, HandBack, Held, Lease, decide
+from postroad.tasks.log import tell
 from postroad.tasks.messages import TaskMessage, read, tenant_of
-from postroad.tasks.queues import open_queue
-from postroad.tasks.receipts import Drop, HandBack, decide
-from postroad.tasks.recording import Scribe, TaskId
-from postroad.tasks.telling import tell
+from postroad.tasks.queues import Ground, open_queue, party
+from postroad.tasks.records import Books, Scribe, TaskId
+from postroad.tasks.verdicts import CRASH
 
 Handled = Literal["ended", "known", "stays"]
 _ASIDE_SECONDS = 900.0

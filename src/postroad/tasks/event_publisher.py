@@ -22,9 +22,9 @@ from postroad.journal.events import EVENT_CLASSES
 from postroad.journal.overflow import whole
 from postroad.journal.store import Followed, Follows
 from postroad.queues import OutgoingMessage
-from postroad.tasks.grounds import Ground
+from postroad.tasks.log import tell
+from postroad.tasks.queues import Ground
 from postroad.tasks.roles import Role
-from postroad.tasks.telling import tell
 from postroad.topics import Topic
 
 TOPIC: Final = "tasks"

@@ -15,8 +15,8 @@ from postroad.journal import Journal, JournalEvent
 from postroad.journal.states import HEARTBEAT, STARTED, TaskState, every_event, fold, task_history
 from postroad.tasks.alerts import AlertResult
 from postroad.tasks.config import check_seconds
-from postroad.tasks.grounds import Ground, party
-from postroad.tasks.telling import tell
+from postroad.tasks.log import tell
+from postroad.tasks.queues import Ground, party
 
 HEALTH_CHECK: Final = "Task Health Check"
 HEALTHY, WARNING, CRITICAL, OVERTIME = "healthy", "warning", "critical", "overtime"

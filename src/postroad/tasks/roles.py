@@ -11,7 +11,7 @@ from typing import Self
 
 from postroad.backoff import Backoff
 from postroad.errors import PostroadError
-from postroad.tasks.telling import tell
+from postroad.tasks.log import tell
 
 _LEAST_PAUSE_SECONDS = 0.5
 _STOP_SECONDS = 5.0

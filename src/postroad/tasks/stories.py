@@ -11,11 +11,10 @@ from postroad.journal import JournalEvent
 from postroad.journal.states import ATTEMPT_FAILED, PENDING, TaskState, fold, task_history
 from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
 from postroad.queues import PeekedMessage
-from postroad.tasks.books import Books
-from postroad.tasks.grounds import Ground
 from postroad.tasks.leases import Lease
 from postroad.tasks.messages import named_by
-from postroad.tasks.recording import WITH_ITS_JOB
+from postroad.tasks.queues import Ground
+from postroad.tasks.records import WITH_ITS_JOB, Books
 
 _LETTERS_LOOKED_AT = 1_000
 

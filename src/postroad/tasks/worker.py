@@ -10,18 +10,14 @@ from collections.abc import Sequence
 
 from postroad.journal import Appends
 from postroad.signals import heard_by
-from postroad.tasks.books import Books
-from postroad.tasks.children.seats import Nursery
-from postroad.tasks.config import WorkerConfig, check_worker_id
-from postroad.tasks.crew import Bell, Crew
-from postroad.tasks.environment import for_children
-from postroad.tasks.grounds import Ground, party, wants_events
-from postroad.tasks.queues import open_queue
-from postroad.tasks.recording import Scribe
+from postroad.tasks.children.pool import Nursery
+from postroad.tasks.config import WorkerConfig, check_worker_id, for_children
+from postroad.tasks.log import tell
+from postroad.tasks.queues import Ground, open_queue, party, wants_events
+from postroad.tasks.records import Books, Scribe
 from postroad.tasks.registry import TaskRegistry, default_tasks
 from postroad.tasks.roles import Role, Rounds
-from postroad.tasks.shop import Shop
-from postroad.tasks.telling import tell
+from postroad.tasks.worker_threads import Bell, Crew, Shop
 
 
 class TaskWorker:

@@ -14,15 +14,14 @@ from typing import NoReturn
 import msgspec
 
 from postroad.tasks.children import kernel
-from postroad.tasks.children.calling import OUT_OF_MEMORY, call, failed
+from postroad.tasks.children.functions import OUT_OF_MEMORY, call, decode_plan, failed, find_tasks
 from postroad.tasks.children.wire import FAILURE, RESULT, SETTLED, Order, frame, read_frame, write_all
-from postroad.tasks.definitions import TaskDefinition
-from postroad.tasks.registry import TaskRegistry
+from postroad.tasks.registry import TaskDefinition, TaskRegistry
 
 ORDERS, WORDS = 4, 3
 _FIRST_TO_CLOSE = 5
 _HEARD = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE)
-BOOT = "import sys; sys.path[:] = sys.argv[1:]; from postroad.tasks.children.{0} import main; main()"
+BOOT = "import sys; sys.path[:] = sys.argv[1:]; from postroad.tasks.children.{0} import {1}; {1}()"
 _decode = msgspec.msgpack.Decoder(Order).decode
 
 
@@ -147,7 +146,7 @@ def _become(task: TaskDefinition, life: Life) -> NoReturn:
     command = task.command
     if command is None:
         os.set_inheritable(WORDS, True)
-        command = (sys.executable, "-c", BOOT.format("fresh"), *life.sys_path)
+        command = (sys.executable, "-c", BOOT.format("child", "run_fresh"), *life.sys_path)
     try:
         os.execvp(command[0], command)  # noqa: S606  # a fixed program with fixed arguments, never a shell
     except OSError as error:
@@ -172,3 +171,19 @@ def _leave(code: int) -> NoReturn:
         code = code or 1
     finally:
         os._exit(code & 0xFF)
+
+
+def run_fresh() -> None:
+    """Run one order in a new interpreter and end; the plan and the order come by standard input."""
+    plan_data, order_data = read_frame(0), read_frame(0)
+    assert plan_data is not None
+    assert order_data is not None
+    os.set_inheritable(WORDS, False)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    plan, order = decode_plan(plan_data), msgspec.msgpack.decode(order_data, type=Order)
+    try:
+        function = find_tasks(plan).get(order.name).function
+    except Exception as error:
+        sys.exit(finish(failed(error)))
+    assert function is not None
+    sys.exit(finish(call(function, order, say, max_output_bytes=plan.max_output_bytes)))

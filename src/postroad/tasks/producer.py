@@ -10,15 +10,12 @@ from postroad.errors import Conflict, NotFound
 from postroad.events.ids import uuid7
 from postroad.journal import Appends, Journal, JournalEvent
 from postroad.journal.states import CANCELLED, TaskState, task_history, task_state, tasks_of_job
-from postroad.tasks.books import Books
-from postroad.tasks.definitions import check_timeout
-from postroad.tasks.grounds import Ground, party
 from postroad.tasks.leases import Held, Lease
-from postroad.tasks.messages import TaskMessage
-from postroad.tasks.naming import check_delay, check_input, check_name, check_request_id
-from postroad.tasks.recording import Scribe, TaskId
-from postroad.tasks.registry import TaskRegistry
-from postroad.tasks.submitting import Submission, Submissions, last_pending, message_of
+from postroad.tasks.messages import TaskMessage, check_delay, check_input, check_name, check_request_id
+from postroad.tasks.queues import Ground, party
+from postroad.tasks.records import Books, Scribe, TaskId
+from postroad.tasks.registry import TaskRegistry, check_timeout
+from postroad.tasks.submissions import Submission, Submissions, last_pending, message_of
 
 
 class TaskHandle(msgspec.Struct, frozen=True):

@@ -1,7 +1,6 @@
 """The reconciler: sends what was recorded as pending and never sent, and forgets what ended long ago.
 
-It walks in small steps: leases thirty days after their runs ended, events after `EVENTS_TTL_DAYS`.
-"""
+It walks in small steps: leases thirty days after their runs ended, events after `EVENTS_TTL_DAYS`."""
 
 from __future__ import annotations
 
@@ -11,21 +10,55 @@ from contextlib import suppress
 
 import msgspec
 
+from postroad.blobs import Blobs
 from postroad.errors import InvalidInput, OverflowMismatch, PostroadError
-from postroad.items import ABSENT, Items
+from postroad.items import ABSENT, Item, Items
 from postroad.journal import Journal, JournalEvent
 from postroad.journal.maintenance import Expiry
 from postroad.journal.overflow import Overflow
 from postroad.journal.states import FAILED, PENDING, task_state
 from postroad.queues.markers import legible
-from postroad.tasks.books import Books
 from postroad.tasks.config import check_seconds
-from postroad.tasks.forgetting import Forgetting
-from postroad.tasks.grounds import Ground, party
-from postroad.tasks.leases import Held, Lease
-from postroad.tasks.recording import Scribe, TaskId
-from postroad.tasks.submitting import Submission, Submissions, message_of
-from postroad.tasks.telling import tell
+from postroad.tasks.leases import Held, Lease, leases_of
+from postroad.tasks.log import tell
+from postroad.tasks.queues import Ground, party
+from postroad.tasks.records import LEASES, Books, Scribe, TaskId, decode_lease
+from postroad.tasks.submissions import Submission, Submissions, message_of
+
+KEPT_SECONDS = 30 * 86_400
+_AT_ONCE = 200
+
+
+class Forgetting:
+    """Walks through the leases of a tenant, round after round, and removes those that ended thirty days ago."""
+
+    def __init__(self, items: Items, blobs: Blobs | None, tenant: str) -> None:
+        self._items = items
+        self._blobs = blobs
+        self._prefix = leases_of(tenant)
+        self._cursor: str | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a round has begun and not ended."""
+        return self._cursor is not None
+
+    def step(self, now_ms: int) -> int:
+        """Look at the next few; how many were forgotten."""
+        page = self._items.scan(self._prefix, limit=_AT_ONCE, cursor=self._cursor)
+        forgotten = sum(self._forget(item, now_ms - KEPT_SECONDS * 1_000) for item in page.items)
+        self._cursor = page.cursor
+        if page.cursor is None and self._blobs is not None:
+            self._blobs.prune(LEASES, older_than=KEPT_SECONDS)
+        return forgotten
+
+    def _forget(self, item: Item, before_ms: int) -> bool:
+        outcome = decode_lease(item.value).outcome
+        if outcome is None or outcome.at >= before_ms:
+            return False
+        # A run that began again meanwhile has another version, and stays.
+        return self._items.delete(item.key, expect=item.version).ok
+
 
 # Events may come an hour late; what is older than that was seen by an earlier look.
 _LATE_MS = 3_900_000

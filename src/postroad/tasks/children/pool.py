@@ -17,7 +17,7 @@ import msgspec
 
 from postroad.errors import ConfigurationError
 from postroad.tasks.children.child import BOOT
-from postroad.tasks.children.finding import entry_of, import_path, main_module
+from postroad.tasks.children.functions import entry_of, import_path, main_module
 from postroad.tasks.children.wire import (
     Catalog,
     Frames,
@@ -32,7 +32,7 @@ from postroad.tasks.children.wire import (
     message,
     read_frame,
 )
-from postroad.tasks.definitions import TaskDefinition
+from postroad.tasks.registry import TaskDefinition
 
 _END_SECONDS = 10.0
 
@@ -160,7 +160,7 @@ class Nursery:
         here, there = socket.socketpair()
         with there:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", BOOT.format("zygote"), *self._plan.sys_path],
+                [sys.executable, "-c", BOOT.format("zygote", "main"), *self._plan.sys_path],
                 stdin=there.fileno(),
                 # What modules print when they are imported belongs to the log.
                 stdout=_stderr(),

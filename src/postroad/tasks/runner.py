@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import replace
 from math import inf
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,15 +18,17 @@ from postroad.queues import Delivery
 from postroad.settings import nearest
 from postroad.tasks.attempts import QUARANTINED, Attempt
 from postroad.tasks.children import kernel
-from postroad.tasks.children.seats import Seat, SeatLost
+from postroad.tasks.children.pool import Seat, SeatLost
 from postroad.tasks.children.wire import Active, Ready, Report
-from postroad.tasks.judging import Halted, Verdict, crash_of_keeper, judge, lost
-from postroad.tasks.leases import Failure, Held, Lease
+from postroad.tasks.leases import Drop, Failure, HandBack, Held, Lease, Quarantine, Take, decide, pause_while_unknown
+from postroad.tasks.log import tell
 from postroad.tasks.messages import TaskMessage, is_name, named_by, read, tenant_of
-from postroad.tasks.receipts import Drop, HandBack, Quarantine, Take, decide, pause_while_unknown
-from postroad.tasks.recording import TaskId
-from postroad.tasks.shop import Shop
-from postroad.tasks.telling import tell
+from postroad.tasks.records import TaskId
+from postroad.tasks.verdicts import Halted, Verdict, crash_of_keeper, judge, lost
+
+if TYPE_CHECKING:
+    from postroad.tasks.worker_threads import Shop
+
 
 _HAND_BACK_SECONDS = 1.0
 _NO_CHILD_SECONDS = 30.0

@@ -1,25 +1,68 @@
 """The books of tasks: leases and journal, written so that neither can contradict the other.
 
 Where one commit can hold both (the embedded engine), it does. Elsewhere the lease is written first and carries the
-events it owes the journal, so that they are recorded later when the journal is down now.
-"""
+events it owes the journal, so that they are recorded later when the journal is down now."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 import msgspec
 
 from postroad.blobs import Blobs
-from postroad.errors import BlobNotFound, ConfigurationError, PostroadError
+from postroad.clock import Clock
+from postroad.errors import BlobNotFound, ConfigurationError, InvalidMessage, PostroadError
 from postroad.items import ABSENT
 from postroad.items.port import Expect, Item
 from postroad.journal import Appends, JournalEvent
-from postroad.tasks.grounds import Ground
+from postroad.queues import Delivery, OutgoingMessage, Queue
 from postroad.tasks.leases import Held, Lease, lease_key, open_job_key
-from postroad.tasks.telling import tell
-from postroad.tasks.waking import Bells
+from postroad.tasks.log import tell
+from postroad.tasks.queues import Ground
+
+
+class WakeUp(msgspec.Struct, frozen=True, rename="camel"):
+    """A task of a job is in this state: it ended, or is pending again."""
+
+    tenant_id: str
+    job_id: str
+    task_id: str
+    state: str
+
+    @classmethod
+    def read(cls, delivery: Delivery) -> Self:
+        """The wake-up of a delivery, or `InvalidMessage`."""
+        try:
+            return msgspec.json.decode(delivery.body, type=cls)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise InvalidMessage(f"the message is no wake-up: {error}") from error
+
+
+class Bells:
+    """Rings for dispatchers, on the queue beside the one that a task was sent to."""
+
+    def __init__(self, backend: Ground) -> None:
+        self._backend = backend
+        self._queues: dict[str, Queue] = {}
+
+    def ring(self, tenant: str, lease: Lease, *, state: str) -> None:
+        """Tell dispatchers the state of a task when it is a job's; a failure is made good by their looks."""
+        if lease.job_id is None or lease.task_id is None or not lease.queue:
+            return
+        wake_up = WakeUp(tenant, lease.job_id, lease.task_id, state)
+        try:
+            self._queue(lease.queue).send([OutgoingMessage(msgspec.json.encode(wake_up))])
+        except PostroadError as error:
+            tell("job_wake_failed", job_id=lease.job_id, error=str(error))
+
+    def _queue(self, name: str) -> Queue:
+        if name not in self._queues:
+            self._queues[name] = self._backend.queue(f"{self._backend.stage_prefix}{name}-dispatch")
+        return self._queues[name]
+
 
 Then = Callable[[bool], None]
 _INLINE_BYTES = 200_000
@@ -202,3 +245,50 @@ def _version(expect: Held | None) -> int | Expect:
 
 def _held(item: Item | None) -> Held | None:
     return None if item is None else Held(decode_lease(item.value), item.version)
+
+
+WITH_ITS_JOB: Final = "the job was cancelled"
+"""The reason of a task that ends because its job does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskId:
+    """Which run of which task of whom."""
+
+    tenant_id: str
+    request_id: str
+    run: int
+    job_id: str | None = None
+    task_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scribe:
+    """Writes events in the name of one part of the system."""
+
+    app: str
+    environment: str
+    origin: str
+    clock: Clock
+    worker_id: str | None = None
+
+    def event(self, event_type: str, task: TaskId, *, token: int | None = None, **properties: Any) -> JournalEvent:
+        """An event of now; properties that are None are left out."""
+        context = {"source": "system", "environment": self.environment, "origin": self.origin}
+        if self.worker_id is not None:
+            context["workerId"] = self.worker_id
+        ids = {"requestId": task.request_id, "jobId": task.job_id, "taskId": task.task_id, "run": task.run}
+        given = {**ids, "token": token, **properties}
+        return JournalEvent.create(
+            event_type,
+            tenant_id=task.tenant_id,
+            entity_id=task.request_id,
+            app=self.app,
+            context=context,
+            properties={name: value for name, value in given.items() if value is not None or name == "output"},
+            clock=self.clock,
+        )
+
+    def now_ms(self) -> int:
+        """The wall clock in milliseconds."""
+        return int(self.clock.now().timestamp() * 1_000)

@@ -1,8 +1,7 @@
 """Submitting a run: its lease, its `Task Pending` and its message, in this order, once.
 
 On the embedded engine all of it is one commit. Elsewhere a submitter may die in between: one that comes with the same
-request later finishes what it finds, and the Reconciler sends what was recorded and not sent.
-"""
+request later finishes what it finds, and the Reconciler sends what was recorded and not sent."""
 
 from __future__ import annotations
 
@@ -23,12 +22,10 @@ from postroad.journal import Journal, JournalEvent
 from postroad.journal.overflow import whole
 from postroad.journal.states import PENDING
 from postroad.queues import Queue
-from postroad.tasks.books import Books
-from postroad.tasks.grounds import Ground
 from postroad.tasks.leases import Held, Lease
 from postroad.tasks.messages import TaskMessage, outgoing
-from postroad.tasks.queues import open_queue
-from postroad.tasks.recording import Scribe, TaskId
+from postroad.tasks.queues import Ground, open_queue
+from postroad.tasks.records import Books, Scribe, TaskId
 
 # How long somebody else's submission of the same request may take before it counts as dead.
 _PATIENCE_SECONDS = 5.0

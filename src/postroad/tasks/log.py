@@ -12,6 +12,7 @@ from postroad.telemetry import get_logger
 if TYPE_CHECKING:
     from prometheus_client import Counter
 
+
 _standard = logging.getLogger("postroad.tasks")
 _making = threading.Lock()
 _INFORMATION = frozenset(

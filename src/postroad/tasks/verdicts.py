@@ -10,7 +10,7 @@ from postroad.errors import InvalidMessage
 from postroad.events.strict import checked_bytes
 from postroad.queues.markers import legible
 from postroad.tasks.children.wire import FAILURE, RESULT, Report
-from postroad.tasks.classify import ErrorClass, classify_error
+from postroad.tasks.failures import ErrorClass, classify_error
 from postroad.telemetry.redacting import redact
 
 CRASH = "crash"
