@@ -22,9 +22,9 @@ from benchmarks.sqs import CREDENTIALS, counted_requests
 from postroad.jobs import JobDispatcher, Jobs
 from postroad.jobs.dispatcher import worker_roles
 from postroad.tasks import TaskWorker, ensure_queues
-from postroad.tasks.records import Books, Scribe, TaskId
+from postroad.tasks.records import EventFactory, TaskId, TaskRecords
 from postroad.tasks.registry import TaskRegistry
-from postroad.tasks.roles import Rounds
+from postroad.tasks.roles import RoleThreads
 
 TENANT, APP = "bench", "bench"
 Shape = Callable[[int], list[dict[str, Any]]]
@@ -63,8 +63,8 @@ class _Floor:
         self._queue = backend.queue("tasks")
         self._jobs = Jobs(backend, tenant_id=TENANT, app=APP)
         self._dispatcher = JobDispatcher(backend, tenant_id=TENANT, app=APP)
-        self._books = Books(backend)
-        self._scribe = Scribe(app=APP, environment="dev", origin="sqs-worker", clock=backend.clock)
+        self._books = TaskRecords(backend)
+        self._scribe = EventFactory(app=APP, environment="dev", origin="sqs-worker", clock=backend.clock)
         self._spent = 0.0
 
     def run(self, tasks: list[dict[str, Any]]) -> float:
@@ -183,7 +183,7 @@ def _idling(directory: Path, load: Load) -> Iterator[Opened]:
     with _on_aws(directory) as backend:
         worker = TaskWorker(backend, tenant_id=TENANT, app=APP, registry=TaskRegistry())
         thread = threading.Thread(target=worker.run)
-        with Rounds(worker_roles(backend, tenant_id=TENANT, app=APP)):
+        with RoleThreads(worker_roles(backend, tenant_id=TENANT, app=APP)):
             thread.start()
             # What opening costs is not what idling costs.
             time.sleep(_SETTLE_SECONDS)

@@ -162,8 +162,8 @@ def kill_oneself(input: Input, ctx: TaskContext) -> Any:
     time.sleep(60)
 
 
-@task("kill-ones-keeper")
-def kill_ones_keeper(input: Input, ctx: TaskContext) -> Any:
+@task("kill-ones-monitor")
+def kill_ones_monitor(input: Input, ctx: TaskContext) -> Any:
     if ctx.attempt == 1:
         daemon(input["notes"])
         os.kill(os.getppid(), signal.SIGKILL)
@@ -171,8 +171,8 @@ def kill_ones_keeper(input: Input, ctx: TaskContext) -> Any:
     return "alive"
 
 
-@task("stop-ones-keeper")
-def stop_ones_keeper(input: Input, ctx: TaskContext) -> Any:
+@task("stop-ones-monitor")
+def stop_ones_monitor(input: Input, ctx: TaskContext) -> Any:
     note(input["notes"], str(os.getpid()))
     if ctx.attempt == 1:
         os.kill(os.getppid(), signal.SIGSTOP)

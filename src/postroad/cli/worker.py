@@ -85,12 +85,12 @@ def worker(
     from postroad.jobs.dispatcher import worker_roles
 
     with call.backend() as backend:
-        crew: TaskWorker | None = None
+        running: TaskWorker | None = None
         if TASKS in chosen:
-            crew = _worker(backend, settings, queue, imports or list(settings.load), given)
+            running = _worker(backend, settings, queue, imports or list(settings.load), given)
         others = worker_roles(backend, queue=queue, tenant_id=settings.tenant, app=settings.app, roles=chosen)
-        _run(crew, others, until_idle=until_idle)
-    call.show({"stopped": True, "worker": None if crew is None else crew.worker_id}, "stopped")
+        _run(running, others, until_idle=until_idle)
+    call.show({"stopped": True, "worker": None if running is None else running.worker_id}, "stopped")
 
 
 def _chosen(roles: str | None, *, task_events: bool) -> tuple[str, ...]:
@@ -120,32 +120,32 @@ def _worker(
     )  # fmt: skip
 
 
-def _run(crew: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> None:
+def _run(running: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> None:
     """Work until stopped, or until neither tasks nor roles find anything to do."""
-    from postroad.tasks.roles import Rounds
+    from postroad.tasks.roles import RoleThreads
 
     if until_idle:
-        rounds = Rounds(roles)
+        role_threads = RoleThreads(roles)
         while True:
-            if crew is not None:
-                crew.run(until_idle=True)
-            if not rounds.once() or (crew is not None and crew.was_stopped):
+            if running is not None:
+                running.run(until_idle=True)
+            if not role_threads.once() or (running is not None and running.was_stopped):
                 return
-    if crew is None:
+    if running is None:
         _run_roles(roles)
         return
-    with Rounds(roles, ended=crew.stop):
-        crew.run()
+    with RoleThreads(roles, ended=running.stop):
+        running.run()
 
 
 def _run_roles(roles: list[Role]) -> None:
     """Run nothing but roles until a signal comes."""
-    from postroad.tasks.roles import Rounds
-    from postroad.tasks.worker_threads import Bell
+    from postroad.tasks.roles import RoleThreads
+    from postroad.tasks.worker_threads import Waker
 
-    bell = Bell()
+    waker = Waker()
     try:
-        with heard_by(bell.ring), Rounds(roles, ended=bell.ring):
-            bell.wait(inf)
+        with heard_by(waker.wake), RoleThreads(roles, ended=waker.wake):
+            waker.wait(inf)
     finally:
-        bell.close()
+        waker.close()

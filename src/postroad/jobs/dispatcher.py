@@ -18,7 +18,7 @@ from postroad.queues import Delivery, Queue
 from postroad.settings import load
 from postroad.tasks.dead_letters import DeadLetterHandler
 from postroad.tasks.log import tell
-from postroad.tasks.queues import Ground, open_dispatch_queue, open_queue, party, wants_events
+from postroad.tasks.queues import TaskBackend, open_dispatch_queue, open_queue, tenant_and_app, wants_events
 from postroad.tasks.reconciler import Reconciler, ReconcilerLease
 from postroad.tasks.records import WakeUp
 from postroad.tasks.roles import Role
@@ -45,7 +45,7 @@ class JobDispatcher:
 
     def __init__(
         self,
-        backend: Ground,
+        backend: TaskBackend,
         *,
         queue: str = "tasks",
         tenant_id: str | None = None,
@@ -54,7 +54,7 @@ class JobDispatcher:
     ) -> None:
         self._backend = backend
         self._queue_name = queue
-        who = party(tenant_id, app)
+        who = tenant_and_app(tenant_id, app)
         self._app = who.app
         self._tenant = who.tenant_id
         self._overflow = Overflow(backend.blobs())
@@ -144,7 +144,7 @@ class JobDispatcher:
         return mover
 
 
-def _publisher(backend: Ground, tenant: str) -> EventPublisher:
+def _publisher(backend: TaskBackend, tenant: str) -> EventPublisher:
     # A dispatcher that publishes nothing does not pay for the import of the bus.
     from postroad.tasks.event_publisher import EventPublisher
 
@@ -169,7 +169,7 @@ _FAR: Final = _Pace(dead_letters=60.0, reconcile=75.0, wake_up_wait=20.0)
 
 
 def worker_roles(
-    backend: Ground,
+    backend: TaskBackend,
     *,
     queue: str = "tasks",
     tenant_id: str | None = None,
@@ -181,7 +181,7 @@ def worker_roles(
     Where looking costs requests, one worker of the tenant looks for what nobody was woken for, by a lease.
     """
     found = []
-    tenant = party(tenant_id, app).tenant_id
+    tenant = tenant_and_app(tenant_id, app).tenant_id
     if roles is None:
         roles = ROLES if load().task_events else ROLES[:-1]
     if "events" in roles:

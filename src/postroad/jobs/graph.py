@@ -162,7 +162,11 @@ IsCompleted = Callable[[str], bool]
 
 
 class GraphProgress:
-    """The graph of a job and how much of it is known to be completed."""
+    """The graph of a job and how much of it is known to be completed.
+
+    So a finished task costs what depends on it, and not what the job holds. Nothing here is needed: all of it can be
+    found again in leases and journal. A task that is completed stays completed, so positions only move forward.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

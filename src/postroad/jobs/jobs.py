@@ -17,7 +17,7 @@ from postroad.jobs.status import JobPage, JobStatus, JobViews, not_found
 from postroad.journal import Appends, JournalEvent
 from postroad.journal.checks import ID_REMEDY, is_id
 from postroad.journal.states import JOB_CREATED, JOB_TASKS_ADDED
-from postroad.tasks.queues import Ground, party
+from postroad.tasks.queues import TaskBackend, tenant_and_app
 from postroad.tasks.registry import TaskRegistry
 
 JOB_CANCELLED = "Job Cancelled"
@@ -63,7 +63,7 @@ class Jobs:
 
     def __init__(
         self,
-        backend: Ground,
+        backend: TaskBackend,
         *,
         queue: str = "tasks",
         tenant_id: str | None = None,
@@ -71,7 +71,7 @@ class Jobs:
         registry: TaskRegistry | None = None,
         journal: Appends | None = None,
     ) -> None:
-        who = party(tenant_id, app)
+        who = tenant_and_app(tenant_id, app)
         self._registry = registry
         self._queue_name = queue
         self._mover = Mover(backend, queue=queue, tenant=who.tenant_id, app=who.app, journal=journal)

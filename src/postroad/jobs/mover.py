@@ -21,8 +21,8 @@ from postroad.journal.states import CANCELLED, COMPLETED, TERMINAL, task_state
 from postroad.tasks.leases import Held, Lease
 from postroad.tasks.log import tell
 from postroad.tasks.messages import TaskMessage
-from postroad.tasks.queues import Ground
-from postroad.tasks.records import WITH_ITS_JOB, Books, Scribe, TaskId
+from postroad.tasks.queues import TaskBackend
+from postroad.tasks.records import WITH_ITS_JOB, EventFactory, TaskId, TaskRecords
 from postroad.tasks.submissions import Submission, Submissions
 
 JOB_COMPLETED: Final = "Job Completed"
@@ -41,14 +41,16 @@ class DispatchResult(msgspec.Struct, frozen=True):
 class Mover:
     """Brings the jobs of one tenant forward."""
 
-    def __init__(self, backend: Ground, *, queue: str, tenant: str, app: str, journal: Appends | None = None) -> None:
+    def __init__(
+        self, backend: TaskBackend, *, queue: str, tenant: str, app: str, journal: Appends | None = None
+    ) -> None:
         self.tenant = tenant
         self.queue_name = queue
         self.journal: Journal = journal if isinstance(journal, Journal) else backend.journal()
         self.jobs = JobRecords(backend, tenant, journal)
-        self.tasks = Books(backend, journal)
+        self.tasks = TaskRecords(backend, journal)
         self.graphs = GraphCache(self.journal, tenant)
-        self.scribe = Scribe(app=app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
+        self.factory = EventFactory(app=app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
         self._submissions = Submissions(backend, self.tasks, queue_name=queue)
 
     def open_queue(self) -> None:
@@ -57,11 +59,11 @@ class Mover:
 
     def event(self, event_type: str, job_id: str, *, origin: str = "dispatcher", **properties: Any) -> JournalEvent:
         """An event of the job; `origin` is `producer` for what its owner asked for."""
-        context = {"source": "system", "environment": self.scribe.environment, "origin": origin}
+        context = {"source": "system", "environment": self.factory.environment, "origin": origin}
         given = {name: value for name, value in {"jobId": job_id, **properties}.items() if value is not None}
         return JournalEvent.create(
-            event_type, tenant_id=self.tenant, entity_id=job_id, app=self.scribe.app, context=context,
-            properties=given, clock=self.scribe.clock,
+            event_type, tenant_id=self.tenant, entity_id=job_id, app=self.factory.app, context=context,
+            properties=given, clock=self.factory.clock,
         )  # fmt: skip
 
     def advance(
@@ -147,7 +149,7 @@ class Mover:
     def _state(self, job_id: str, task_id: str, lease: Lease) -> str:
         if lease.outcome is not None:
             return lease.outcome.state
-        if lease.is_live(self.scribe.now_ms() / 1_000):
+        if lease.is_live(self.factory.now_ms() / 1_000):
             return "processing"
         told = task_state(self.journal, self.tenant, request_id_of(job_id, task_id), raw=True)
         if told is not None and told.run == lease.run and told.last_event_type in TERMINAL:
@@ -168,13 +170,13 @@ class Mover:
             held = self.lease(job_id, task_id)
             task = graph.tasks[task_id]
             lease = held.lease if held is not None else Lease(
-                name=task.name, queue=self.queue_name, app=self.scribe.app, job_id=job_id, task_id=task_id,
-                begun_at=self.scribe.now_ms(),
+                name=task.name, queue=self.queue_name, app=self.factory.app, job_id=job_id, task_id=task_id,
+                begun_at=self.factory.now_ms(),
             )  # fmt: skip
             if lease.outcome is not None:
                 return False
             which = TaskId(tenant_id=self.tenant, request_id=request_id, run=lease.run, job_id=job_id, task_id=task_id)
-            event = self.scribe.event(CANCELLED, which, reason=WITH_ITS_JOB)
+            event = self.factory.event(CANCELLED, which, reason=WITH_ITS_JOB)
             if self.tasks.write(self.tenant, request_id, lease.settled(event), [event], expect=held).ok:
                 return True
 
@@ -246,7 +248,7 @@ class Mover:
             request_id=request_id_of(job_id, task_id), name=task.name, input=task.input, run=run, task_id=task_id,
             job_id=job_id, dependency_outputs=outputs,
         )  # fmt: skip
-        return Submission.of(message, self.tenant, self.scribe, depends_on=list(task.depends_on))
+        return Submission.of(message, self.tenant, self.factory, depends_on=list(task.depends_on))
 
     def _outputs(self, job_id: str, needs: Iterable[str], known: Mapping[str, Any]) -> dict[str, Any] | None:
         outputs = {}

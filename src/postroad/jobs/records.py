@@ -19,7 +19,7 @@ from postroad.items import ABSENT
 from postroad.items.port import Expect, Item
 from postroad.journal import Appends, JournalEvent
 from postroad.tasks.leases import open_job_key
-from postroad.tasks.queues import Ground
+from postroad.tasks.queues import TaskBackend
 from postroad.tasks.records import needed
 
 Status = Literal["processing", "completed", "partial_failure", "cancelled"]
@@ -63,7 +63,7 @@ class HeldJob(msgspec.Struct, frozen=True):
 class JobRecords:
     """Reads and writes the items of jobs together with their events."""
 
-    def __init__(self, backend: Ground, tenant: str, journal: Appends | None = None) -> None:
+    def __init__(self, backend: TaskBackend, tenant: str, journal: Appends | None = None) -> None:
         self._backend = backend
         self._tenant = tenant
         self._items = backend.items()

@@ -16,7 +16,7 @@ from postroad.journal.states import EVENT_TO_STATE, JOB, JOB_CREATED, every_even
 from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
 from postroad.queues.rules import check_count
 from postroad.tasks.leases import Held
-from postroad.tasks.queues import Ground
+from postroad.tasks.queues import TaskBackend
 
 PROGRESS: Final = ("waiting", "pending", "processing", "completed", "failed", "cancelled")
 
@@ -66,8 +66,8 @@ class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 def status_of(mover: Mover, job_id: str, job: Job) -> JobStatus:
     """The job as journal and item tell it."""
-    progress = mover.graphs.get(job_id, job)
-    graph = mover.graphs.graph(job_id) if progress is None else progress.graph
+    known = mover.graphs.get(job_id, job)
+    graph = mover.graphs.graph(job_id) if known is None else known.graph
     leases = mover.leases(job_id)
     tasks = [_task_status(mover, job_id, task, leases.get(task.task_id)) for task in graph.tasks.values()]
     progress = {name: sum(task.status == name for task in tasks) for name in PROGRESS}
@@ -175,7 +175,7 @@ class JobViews:
         self._mover = mover
 
     @classmethod
-    def of(cls, backend: Ground, *, tenant_id: str, app: str) -> Self:
+    def of(cls, backend: TaskBackend, *, tenant_id: str, app: str) -> Self:
         """The views of one who has nothing to submit."""
         return cls(Mover(backend, queue="tasks", tenant=tenant_id, app=app))
 

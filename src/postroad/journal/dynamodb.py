@@ -90,7 +90,7 @@ def _number(text: str) -> int | float:
 
 
 _BILLING: Final = "PAY_PER_REQUEST"
-_PATIENCE: Final = {"Delay": 1, "MaxAttempts": 120}
+_WAITER: Final = {"Delay": 1, "MaxAttempts": 120}
 
 
 def make_or_verify(client: DynamoDBClient, name: str) -> None:
@@ -100,7 +100,7 @@ def make_or_verify(client: DynamoDBClient, name: str) -> None:
             # Another one may make it at the same time.
             with suppress(client.exceptions.ResourceInUseException):
                 client.create_table(TableName=name, **definition())
-        client.get_waiter("table_exists").wait(TableName=name, WaiterConfig=_PATIENCE)  # type: ignore[arg-type]  # it is one
+        client.get_waiter("table_exists").wait(TableName=name, WaiterConfig=_WAITER)  # type: ignore[arg-type]  # it is one
         found = client.describe_table(TableName=name)["Table"]
         if wrong := list(_differences(found)):
             raise _refused(name, wrong)

@@ -1,8 +1,9 @@
-"""Pruning: old events are removed in small steps; those of running tasks and open jobs stay.
+"""Maintenance of a journal: old events are removed in small steps, and kept states are compared with the events.
 
-A task or job goes as a whole: nothing of it is removed before its last event is old enough, and nothing of a job's
-tasks before the job itself may go. On DynamoDB the table's own time to live removes events; there only an operator
-prunes."""
+A task or job is removed as a whole: nothing of it goes before its last event is old enough, and nothing of a job's
+tasks before the job itself may go; running tasks and open jobs stay. On DynamoDB the table's own time to live removes
+events; there only an operator prunes.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _KILL_GRACE_SECONDS = 1.0
 def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     """Work until told to stop; where nobody made the queues of tasks there is nothing to do."""
     from postroad.jobs.dispatcher import worker_roles
-    from postroad.tasks.roles import Rounds
+    from postroad.tasks.roles import RoleThreads
 
     try:
         roles = worker_roles(backend, tenant_id=settings.tenant, app=settings.app)
@@ -31,7 +31,7 @@ def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> No
         over.set()
 
     threading.Thread(target=follow, name="postroad-worker-stop", daemon=True).start()
-    with Rounds(roles, ended=over.set):
+    with RoleThreads(roles, ended=over.set):
         _work(backend, settings, over)
 
 

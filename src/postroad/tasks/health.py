@@ -16,7 +16,7 @@ from postroad.journal.states import HEARTBEAT, STARTED, TaskState, every_event, 
 from postroad.tasks.alerts import AlertResult
 from postroad.tasks.config import check_seconds
 from postroad.tasks.log import tell
-from postroad.tasks.queues import Ground, party
+from postroad.tasks.queues import TaskBackend, tenant_and_app
 
 HEALTH_CHECK: Final = "Task Health Check"
 HEALTHY, WARNING, CRITICAL, OVERTIME = "healthy", "warning", "critical", "overtime"
@@ -59,7 +59,7 @@ class HealthCheck:
 
     def __init__(
         self,
-        backend: Ground,
+        backend: TaskBackend,
         *,
         tenant_id: str | None = None,
         app: str | None = None,
@@ -75,7 +75,7 @@ class HealthCheck:
         }  # fmt: skip
         for name, seconds in given.items():
             check_seconds(seconds, name)
-        who = party(tenant_id, app)
+        who = tenant_and_app(tenant_id, app)
         self._tenant, self._app = who.tenant_id, who.app
         self._backend = backend
         self._journal: Journal = backend.journal()

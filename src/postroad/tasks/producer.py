@@ -12,8 +12,8 @@ from postroad.journal import Appends, Journal, JournalEvent
 from postroad.journal.states import CANCELLED, TaskState, task_history, task_state, tasks_of_job
 from postroad.tasks.leases import Held, Lease
 from postroad.tasks.messages import TaskMessage, check_delay, check_input, check_name, check_request_id
-from postroad.tasks.queues import Ground, party
-from postroad.tasks.records import Books, Scribe, TaskId
+from postroad.tasks.queues import TaskBackend, tenant_and_app
+from postroad.tasks.records import EventFactory, TaskId, TaskRecords
 from postroad.tasks.registry import TaskRegistry, check_timeout
 from postroad.tasks.submissions import Submission, Submissions, last_pending, message_of
 
@@ -31,7 +31,7 @@ class TaskProducer:
 
     def __init__(
         self,
-        backend: Ground,
+        backend: TaskBackend,
         *,
         queue: str = "tasks",
         tenant_id: str | None = None,
@@ -39,13 +39,13 @@ class TaskProducer:
         registry: TaskRegistry | None = None,
         journal: Appends | None = None,
     ) -> None:
-        who = party(tenant_id, app)
+        who = tenant_and_app(tenant_id, app)
         self._tenant = who.tenant_id
         self._registry = registry
         self._queue_name = queue
-        self._scribe = Scribe(app=who.app, environment=backend.stage, origin="producer", clock=backend.clock)
-        self._books = Books(backend, journal)
-        self._submissions = Submissions(backend, self._books, queue_name=queue)
+        self._factory = EventFactory(app=who.app, environment=backend.stage, origin="producer", clock=backend.clock)
+        self._records = TaskRecords(backend, journal)
+        self._submissions = Submissions(backend, self._records, queue_name=queue)
         self._submissions.open_queue()
         self._journal: Journal = journal if isinstance(journal, Journal) else backend.journal()
 
@@ -68,7 +68,7 @@ class TaskProducer:
             input=check_input(input),
             timeout_ms=None if timeout is None else max(1, round(check_timeout(timeout) * 1_000)),
         )
-        submission = Submission.of(message, self._tenant, self._scribe, delay=check_delay(delay))
+        submission = Submission.of(message, self._tenant, self._factory, delay=check_delay(delay))
         begun = self._submissions.begin(submission)
         return TaskHandle(message.request_id, begun.run, begun.created)
 
@@ -81,12 +81,12 @@ class TaskProducer:
             raise Conflict(f"task {request_id!r} is {state}; only failed and cancelled tasks are retried")
         pending = self._last_pending(request_id, lease)
         message = msgspec.structs.replace(message_of(pending), run=lease.run + 1)
-        submission = Submission.of(message, self._tenant, self._scribe, depends_on=pending.properties.get("dependsOn"))
+        submission = Submission.of(message, self._tenant, self._factory, depends_on=pending.properties.get("dependsOn"))
         if lease.job_id is not None:
-            self._books.open_job(self._tenant, lease.job_id)
+            self._records.open_job(self._tenant, lease.job_id)
         if not self._submissions.begin_again(submission, held):
             raise Conflict(f"task {request_id!r} was retried by somebody else just now")
-        self._books.wake_job(self._tenant, lease)
+        self._records.wake_job(self._tenant, lease)
         return TaskHandle(request_id, message.run, True)
 
     def cancel(self, request_id: str) -> bool:
@@ -96,15 +96,15 @@ class TaskProducer:
         """
         check_request_id(request_id, of_a_job=True)
         while True:
-            held = self._books.read(self._tenant, request_id)
+            held = self._records.read(self._tenant, request_id)
             lease = self._waiting(request_id) if held is None else held.lease
             if lease.outcome is not None:
                 return False
             task = TaskId(
                 tenant_id=self._tenant, request_id=request_id, run=lease.run, job_id=lease.job_id, task_id=lease.task_id
             )
-            event = self._scribe.event(CANCELLED, task, reason="cancelled on request")
-            if self._books.write(self._tenant, request_id, lease.settled(event), [event], expect=held).ok:
+            event = self._factory.event(CANCELLED, task, reason="cancelled on request")
+            if self._records.write(self._tenant, request_id, lease.settled(event), [event], expect=held).ok:
                 return True
 
     def status(self, request_id: str, at: int | None = None) -> TaskState | None:
@@ -119,7 +119,7 @@ class TaskProducer:
 
     def _known(self, request_id: str) -> Held:
         check_request_id(request_id, of_a_job=True)
-        held = self._books.read(self._tenant, request_id)
+        held = self._records.read(self._tenant, request_id)
         if held is None:
             raise NotFound(f"there is no task {request_id!r}")
         return held
@@ -131,8 +131,8 @@ class TaskProducer:
             raise NotFound(f"there is no task {request_id!r}")
         job_id, _, task_id = request_id.partition(".")
         return Lease(
-            name=name, queue=self._queue_name, app=self._scribe.app, job_id=job_id, task_id=task_id,
-            begun_at=self._scribe.now_ms(),
+            name=name, queue=self._queue_name, app=self._factory.app, job_id=job_id, task_id=task_id,
+            begun_at=self._factory.now_ms(),
         )  # fmt: skip
 
     def _last_pending(self, request_id: str, lease: Lease) -> JournalEvent:

@@ -17,7 +17,7 @@ from postroad.settings import load
 from postroad.topics import Topic
 
 
-class Ground(Protocol):
+class TaskBackend(Protocol):
     """The few methods of a backend that tasks use."""
 
     clock: Clock
@@ -37,7 +37,7 @@ class Ground(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
+class TenantApp:
     """The tenant and the app in whose name something is done."""
 
     tenant_id: str
@@ -49,12 +49,12 @@ def wants_events(publish_events: bool | None) -> bool:
     return load().task_events if publish_events is None else publish_events
 
 
-def party(tenant_id: str | None, app: str | None) -> Party:
+def tenant_and_app(tenant_id: str | None, app: str | None) -> TenantApp:
     """Who was named, else who the settings name."""
     if tenant_id is not None and app is not None:
-        return Party(tenant_id, app)
+        return TenantApp(tenant_id, app)
     settings = load()
-    return Party(settings.tenant if tenant_id is None else tenant_id, settings.app if app is None else app)
+    return TenantApp(settings.tenant if tenant_id is None else tenant_id, settings.app if app is None else app)
 
 
 VISIBILITY = 900

@@ -21,15 +21,15 @@ from postroad.queues.markers import legible
 from postroad.tasks.config import check_seconds
 from postroad.tasks.leases import Held, Lease, leases_of
 from postroad.tasks.log import tell
-from postroad.tasks.queues import Ground, party
-from postroad.tasks.records import LEASES, Books, Scribe, TaskId, decode_lease
+from postroad.tasks.queues import TaskBackend, tenant_and_app
+from postroad.tasks.records import LEASES, EventFactory, TaskId, TaskRecords, decode_lease
 from postroad.tasks.submissions import Submission, Submissions, message_of
 
 KEPT_SECONDS = 30 * 86_400
 _AT_ONCE = 200
 
 
-class Forgetting:
+class LeaseExpiry:
     """Walks through the leases of a tenant, round after round, and removes those that ended thirty days ago."""
 
     def __init__(self, items: Items, blobs: Blobs | None, tenant: str) -> None:
@@ -77,7 +77,7 @@ class ReconcilerLease:
     it for a moment do no harm.
     """
 
-    def __init__(self, backend: Ground, *, tenant: str, queue: str, seconds: float) -> None:
+    def __init__(self, backend: TaskBackend, *, tenant: str, queue: str, seconds: float) -> None:
         self._items: Items = backend.items()
         self._clock = backend.clock
         self._key = f"{tenant}/RECONCILER#{queue}"
@@ -109,7 +109,7 @@ class Reconciler:
 
     def __init__(
         self,
-        backend: Ground,
+        backend: TaskBackend,
         *,
         queue: str = "tasks",
         tenant_id: str | None = None,
@@ -117,19 +117,19 @@ class Reconciler:
         stale_after: float = 60.0,
     ) -> None:
         check_seconds(stale_after, "stale_after")
-        who = party(tenant_id, app)
+        who = tenant_and_app(tenant_id, app)
         self._tenant = who.tenant_id
         self._clock = backend.clock
         self._queue_name = queue
         self._stale_ms = int(stale_after * 1_000)
         self._journal: Journal = backend.journal()
         self._items: Items = backend.items()
-        self._books = Books(backend)
-        self._submissions = Submissions(backend, self._books, queue_name=queue)
+        self._records = TaskRecords(backend)
+        self._submissions = Submissions(backend, self._records, queue_name=queue)
         self._submissions.open_queue()
         self._overflow = Overflow(backend.blobs())
-        self._scribe = Scribe(app=who.app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
-        self._forgetting = Forgetting(self._items, backend.blobs(), self._tenant)
+        self._factory = EventFactory(app=who.app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
+        self._lease_expiry = LeaseExpiry(self._items, backend.blobs(), self._tenant)
         self._expiry = Expiry(self._journal, self._tenant)
         self._seen: set[tuple[str, int]] = set()
         self._marked: int | None = None
@@ -159,14 +159,14 @@ class Reconciler:
         if errors:
             raise errors[0]
         self._set_watermark(now - self._stale_ms - _LATE_MS)
-        if now - self._forgot_at >= _FORGET_EVERY_MS or self._forgetting.is_under_way:
-            self._forgetting.step(now)
+        if now - self._forgot_at >= _FORGET_EVERY_MS or self._lease_expiry.is_under_way:
+            self._lease_expiry.step(now)
             self._forgot_at = now
         self._expiry.step(now)
         return sent
 
     def _resend(self, pending: JournalEvent) -> bool:
-        held = self._books.read(self._tenant, pending.entity_id)
+        held = self._records.read(self._tenant, pending.entity_id)
         if not self._waits(pending, held):
             return False
         try:
@@ -186,12 +186,12 @@ class Reconciler:
             tenant_id=self._tenant, request_id=request_id, run=told.get("run", 1), job_id=told.get("jobId"),
             task_id=told.get("taskId"),
         )  # fmt: skip
-        event = self._scribe.event(
+        event = self._factory.event(
             FAILED, task, error=legible(error), errorCategory="validation", retryCount=0, source="worker"
         )
         lease = Lease(run=task.run, queue=self._queue_name, job_id=task.job_id, task_id=task.task_id)
         settled = (lease if held is None else held.lease).settled(event)
-        if self._books.write(self._tenant, request_id, settled, [event], expect=held).ok:
+        if self._records.write(self._tenant, request_id, settled, [event], expect=held).ok:
             tell("task_refused", request_id=request_id, error=error)
 
     def _waits(self, pending: JournalEvent, held: Held | None) -> bool:

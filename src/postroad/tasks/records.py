@@ -1,7 +1,8 @@
-"""The books of tasks: leases and journal, written so that neither can contradict the other.
+"""The records of tasks: leases and journal, written so that neither can contradict the other.
 
 Where one commit can hold both (the embedded engine), it does. Elsewhere the lease is written first and carries the
-events it owes the journal, so that they are recorded later when the journal is down now."""
+events it owes the journal, so that they are recorded later when the journal is down now.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from postroad.journal import Appends, JournalEvent
 from postroad.queues import Delivery, OutgoingMessage, Queue
 from postroad.tasks.leases import Held, Lease, lease_key, open_job_key
 from postroad.tasks.log import tell
-from postroad.tasks.queues import Ground
+from postroad.tasks.queues import TaskBackend
 
 
 class WakeUp(msgspec.Struct, frozen=True, rename="camel"):
@@ -41,14 +42,14 @@ class WakeUp(msgspec.Struct, frozen=True, rename="camel"):
             raise InvalidMessage(f"the message is no wake-up: {error}") from error
 
 
-class Bells:
+class WakeUps:
     """Rings for dispatchers, on the queue beside the one that a task was sent to."""
 
-    def __init__(self, backend: Ground) -> None:
+    def __init__(self, backend: TaskBackend) -> None:
         self._backend = backend
         self._queues: dict[str, Queue] = {}
 
-    def ring(self, tenant: str, lease: Lease, *, state: str) -> None:
+    def send(self, tenant: str, lease: Lease, *, state: str) -> None:
         """Tell dispatchers the state of a task when it is a job's; a failure is made good by their looks."""
         if lease.job_id is None or lease.task_id is None or not lease.queue:
             return
@@ -80,17 +81,17 @@ class Written(msgspec.Struct, frozen=True):
     recorded: bool = False
 
 
-class Books:
+class TaskRecords:
     """Reads and writes the leases of tasks together with their events."""
 
-    def __init__(self, backend: Ground, journal: Appends | None = None) -> None:
+    def __init__(self, backend: TaskBackend, journal: Appends | None = None) -> None:
         self._backend = backend
         self._items = backend.items()
         self._blobs = backend.blobs()
         self._journal: Appends = backend.journal() if journal is None else journal
         # A journal that was brought along has commits of its own.
         self.together = journal is None and self._items.traits.joins_writes
-        self._bells = Bells(backend)
+        self._wake_ups = WakeUps(backend)
 
     def put(self, tenant: str, request_id: str, lease: Lease, *, expect: Held | None) -> Written:
         """Write the lease alone, if it is still as expected."""
@@ -106,7 +107,7 @@ class Books:
 
     def wake_job(self, tenant: str, lease: Lease) -> None:
         """Tell dispatchers that a task of a job is pending again; without it they see it at their next look."""
-        self._bells.ring(tenant, lease, state="pending")
+        self._wake_ups.send(tenant, lease, state="pending")
 
     def read(self, tenant: str, request_id: str) -> Held | None:
         """The lease as it stands."""
@@ -141,14 +142,14 @@ class Books:
             with suppress(PostroadError):
                 written = self._write_together(key, lease, due, version, then)
                 if written.ok:
-                    self._ring(tenant, lease)
+                    self._wake(tenant, lease)
                 return written
         written = self._put(key, self._owing(request_id, lease, due), version)
         if not written.ok:
             return written
         recorded = self.record(due)
         self._follow(then, recorded)
-        self._ring(tenant, lease)
+        self._wake(tenant, lease)
         return Written(True, self._paid(written.held) if recorded else written.held, recorded)
 
     def record(self, events: Sequence[JournalEvent]) -> bool:
@@ -184,9 +185,9 @@ class Books:
             # The message comes back by itself, and the lease tells what to do with it.
             tell("task_ack_failed", error=str(error))
 
-    def _ring(self, tenant: str, lease: Lease) -> None:
+    def _wake(self, tenant: str, lease: Lease) -> None:
         if lease.outcome is not None:
-            self._bells.ring(tenant, lease, state=lease.outcome.state)
+            self._wake_ups.send(tenant, lease, state=lease.outcome.state)
 
     def _put(self, key: str, lease: Lease, version: int | Expect) -> Written:
         result = self._items.put(key, _encode(lease), expect=version)
@@ -263,7 +264,7 @@ class TaskId:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scribe:
+class EventFactory:
     """Writes events in the name of one part of the system."""
 
     app: str

@@ -60,7 +60,7 @@ class _Turn:
         return done
 
 
-class Rounds:
+class RoleThreads:
     """Runs each role on a thread of its own, again whenever it is due: none waits for another.
 
     Args:

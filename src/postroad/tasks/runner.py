@@ -1,4 +1,4 @@
-"""A lane of a worker: one thread with one seat, which handles one message at a time."""
+"""A runner of a worker: it has one slot for a child, and handles one message at a time."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from postroad.queues import Delivery
 from postroad.settings import nearest
 from postroad.tasks.attempts import QUARANTINED, Attempt
 from postroad.tasks.children import kernel
-from postroad.tasks.children.pool import Seat, SeatLost
+from postroad.tasks.children.pool import ChildSlot, SlotLost
 from postroad.tasks.children.wire import Active, Ready, Report
 from postroad.tasks.leases import Drop, Failure, HandBack, Held, Lease, Quarantine, Take, decide, pause_while_unknown
 from postroad.tasks.log import tell
 from postroad.tasks.messages import TaskMessage, is_name, named_by, read, tenant_of
 from postroad.tasks.records import TaskId
-from postroad.tasks.verdicts import Halted, Verdict, crash_of_keeper, judge, lost
+from postroad.tasks.verdicts import Halted, Verdict, crash_of_monitor, lost, verdict_of
 
 if TYPE_CHECKING:
-    from postroad.tasks.worker_threads import Shop
+    from postroad.tasks.worker_threads import Shared
 
 
 _HAND_BACK_SECONDS = 1.0
@@ -36,70 +36,70 @@ _STOPPING_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 # How long after its children the worker may hear of its own stop.
 _STOP_SECONDS = 0.5
 _MOST_UNKNOWN = 1_000
-KEEPER_SECONDS = 15.0
-"""How long a keeper may take to bury a child and tell of it."""
+MONITOR_SECONDS = 15.0
+"""How long a monitor may take to end a child and tell of it."""
 
 
-class Lane:
+class TaskRunner:
     """Runs the tasks it is given. Another thread may halt what it runs."""
 
-    def __init__(self, shop: Shop, *, unknown_grace: float = 0.0) -> None:
-        self._shop = shop
+    def __init__(self, shared: Shared, *, unknown_grace: float = 0.0) -> None:
+        self._shared = shared
         self._unknown_grace = unknown_grace
         self._lock = threading.Lock()
-        self._seat: Seat | None = None
+        self._slot: ChildSlot | None = None
         self._pid: int | None = None
-        self._keeper = 0
+        self._monitor = 0
         self._due = inf
-        """Until when the keeper must have told how the child ended."""
+        """Until when the monitor must have told how the child ended."""
         self._running = False
         self._halted = False
 
     def open(self) -> None:
-        """Take a seat, so that a child is ready before the first task."""
-        self._seat = self._shop.nursery.seat()
+        """Take a slot, so that a child is ready before the first task."""
+        self._slot = self._shared.pool.slot()
 
     def halt(self, grace: float) -> None:
         """End the running child and start no other: the worker stops."""
         with self._lock:
             self._halted = True
-            if self._running and self._seat is not None:
-                self._halt_child(self._seat, grace)
+            if self._running and self._slot is not None:
+                self._halt_child(self._slot, grace)
 
-    def _halt_child(self, seat: Seat, grace: float) -> None:
-        self._due = min(self._due, time.monotonic() + grace + KEEPER_SECONDS)
-        seat.halt(grace)
+    def _halt_child(self, slot: ChildSlot, grace: float) -> None:
+        self._due = min(self._due, time.monotonic() + grace + MONITOR_SECONDS)
+        slot.halt(grace)
 
     def close(self) -> None:
-        """Give the seat back."""
-        if self._seat is not None:
-            self._seat.close()
+        """Give the slot back."""
+        if self._slot is not None:
+            self._slot.close()
 
     def handle(self, delivery: Delivery) -> None:
         """Do what the message asks for; whatever fails on the way, the message is settled or comes back."""
         try:
-            tenant, message = tenant_of(delivery, self._shop.tenant), read(delivery)
+            tenant, message = tenant_of(delivery, self._shared.tenant), read(delivery)
         except InvalidMessage as error:
             self._refuse(delivery, str(error))
             return
-        entry = self._shop.nursery.tasks.get(message.name)
+        entry = self._shared.pool.tasks.get(message.name)
         if entry is None:
             self._meet_unknown(delivery, tenant, message)
             return
-        attempt = Attempt(self._shop, delivery, tenant, message, entry)
+        attempt = Attempt(self._shared, delivery, tenant, message, entry)
         self._admit(attempt, delivery, message)
 
     def _admit(self, attempt: Attempt, delivery: Delivery, message: TaskMessage) -> None:
-        shop, task = self._shop, attempt.task
+        shared, task = self._shared, attempt.task
         while True:
-            held = shop.books.read(task.tenant_id, task.request_id)
+            held = shared.records.read(task.tenant_id, task.request_id)
             lease = None if held is None else held.lease
-            match decide(lease, run=message.run, now=shop.now(), max_attempts=attempt.max_attempts):
+            match decide(lease, run=message.run, now=shared.now(), max_attempts=attempt.max_attempts):
                 case Take():
                     pid = self._child()
                     if pid is None:
                         # A machine that cannot start processes now must not use up the receives of its messages.
-                        shop.release(delivery, after=0.0 if shop.stopping.is_set() else _NO_CHILD_SECONDS)
+                        shared.release(delivery, after=0.0 if shared.stopping.is_set() else _NO_CHILD_SECONDS)
                         return
                     if attempt.take(held, pid):
                         self._run(attempt)
@@ -112,30 +112,30 @@ class Lane:
                     self._drop(delivery, held if why == "known" else None)
                     return
                 case HandBack(seconds):
-                    shop.release(delivery, after=seconds)
+                    shared.release(delivery, after=seconds)
                     return
 
     def _child(self) -> int | None:
         """The child that waits for an order; None when the worker stops and there is none."""
         for _ in range(3):
             try:
-                if self._seat is None:
-                    self._seat = self._shop.nursery.seat()
+                if self._slot is None:
+                    self._slot = self._shared.pool.slot()
                 while self._pid is None:
-                    heard = self._seat.hear()
+                    heard = self._slot.hear()
                     if isinstance(heard, Ready):
-                        self._pid, self._keeper = heard.pid, heard.keeper
-            except SeatLost:
-                self._lose_seat()
+                        self._pid, self._monitor = heard.pid, heard.monitor
+            except SlotLost:
+                self._lose_slot()
             else:
                 return self._pid
         return None
 
-    def _lose_seat(self) -> None:
+    def _lose_slot(self) -> None:
         with self._lock:
-            if self._seat is not None:
-                self._seat.close()
-            self._seat = self._pid = None
+            if self._slot is not None:
+                self._slot.close()
+            self._slot = self._pid = None
 
     def _run(self, attempt: Attempt) -> None:
         """Let the child work, keep its lease alive, and settle what comes of it."""
@@ -148,13 +148,13 @@ class Lane:
         verdict: Verdict | None
         try:
             report = self._watch(attempt)
-            verdict = None if report is None else judge(report, is_command=attempt.is_command)
-        except SeatLost:
-            self._lose_seat()
-            verdict = crash_of_keeper()
+            verdict = None if report is None else verdict_of(report, is_command=attempt.is_command)
+        except SlotLost:
+            self._lose_slot()
+            verdict = crash_of_monitor()
         except BaseException:
             # Nobody watches the child any more, so it must not go on.
-            self._lose_seat()
+            self._lose_slot()
             raise
         finally:
             with self._lock:
@@ -168,19 +168,19 @@ class Lane:
         """Whether a signal that stops this worker reached its children, too, as when a whole service is stopped."""
         if report.killed_with is not None or report.signal not in _STOPPING_SIGNALS:
             return False
-        return self._shop.stopping.wait(_STOP_SECONDS)
+        return self._shared.stopping.wait(_STOP_SECONDS)
 
     def _watch(self, attempt: Attempt) -> Report | None:
         """How the child ended; None when it was killed because the task is no longer ours."""
-        seat, interval = self._seat, self._shop.config.extension_interval
-        assert seat is not None
-        self._due = time.monotonic() + attempt.timeout + self._shop.config.kill_grace + KEEPER_SECONDS
-        seat.order(attempt.order())
+        slot, interval = self._slot, self._shared.config.extension_interval
+        assert slot is not None
+        self._due = time.monotonic() + attempt.timeout + self._shared.config.kill_grace + MONITOR_SECONDS
+        slot.order(attempt.order())
         failpoints.hit("worker.after_spawn")
         next_beat = time.monotonic() + interval
         while True:
             wake_at = min(next_beat, self._due)
-            heard = seat.hear(None if wake_at == inf else wake_at - time.monotonic())
+            heard = slot.hear(None if wake_at == inf else wake_at - time.monotonic())
             if isinstance(heard, Report):
                 return None if next_beat == inf else heard
             if isinstance(heard, Active):
@@ -190,33 +190,35 @@ class Lane:
                 next_beat = time.monotonic() + interval
                 if not attempt.beat():
                     next_beat = inf
-                    self._halt_child(seat, self._shop.config.kill_grace)
+                    self._halt_child(slot, self._shared.config.kill_grace)
             if time.monotonic() >= self._due:
                 # Whoever should have ended the child hangs or was stopped. It dies, and all that it kept with it.
                 self._due = inf
-                kernel.kill(self._keeper, signal.SIGKILL)
+                kernel.kill(self._monitor, signal.SIGKILL)
 
     def _drop(self, delivery: Delivery, held: Held | None) -> None:
         """Ack a message that asks for nothing any more; what its run still owes the journal is recorded first."""
-        if held is None or self._shop.books.record_owed(held):
-            self._shop.ack(delivery)
+        if held is None or self._shared.records.record_owed(held):
+            self._shared.ack(delivery)
         else:
-            self._shop.release(delivery, after=_HAND_BACK_SECONDS)
+            self._shared.release(delivery, after=_HAND_BACK_SECONDS)
 
     def _quarantine(self, task: TaskId, delivery: Delivery, held: Held, *, is_lost: bool) -> bool:
         """Move a task that was tried often enough to the dead letters; False when its lease changed meanwhile."""
-        shop, lease = self._shop, held.lease
+        shared, lease = self._shared, held.lease
         failure, events = lease.failure, []
         if is_lost:
             found = lost(attempts=lease.attempts)
             failure = msgspec.convert(found.told, Failure)
             events = [
-                shop.scribe.event(ATTEMPT_FAILED, task, token=lease.token, attemptNumber=lease.attempts, **found.told)
+                shared.factory.event(
+                    ATTEMPT_FAILED, task, token=lease.token, attemptNumber=lease.attempts, **found.told
+                )
             ]
         error = None if failure is None else failure.error
-        written = shop.books.write(
+        written = shared.records.write(
             task.tenant_id, task.request_id, lease.freed(failure=failure), events, expect=held,
-            then=lambda recorded: shop.bury(delivery, reason=QUARANTINED, error=error),
+            then=lambda recorded: shared.reject(delivery, reason=QUARANTINED, error=error),
         )  # fmt: skip
         if written.ok:
             tell("task_quarantined", request_id=task.request_id, run=task.run, error=error, attempt=lease.attempts)
@@ -224,25 +226,25 @@ class Lane:
 
     def _meet_unknown(self, delivery: Delivery, tenant: str, message: TaskMessage) -> None:
         """Leave a name that is not known here to workers that may know it; fail it when its grace is over."""
-        shop, name = self._shop, message.name
+        shared, name = self._shared, message.name
         if not is_name(name):
             self._refuse(delivery, f"name: {name[:100]!r} is not the name of a task")
             return
-        held = shop.books.read(tenant, message.request_id)
+        held = shared.records.read(tenant, message.request_id)
         lease = None if held is None else held.lease
-        now = shop.now()
+        now = shared.now()
         receipt = decide(lease, run=message.run, now=now, max_attempts=1 << 30)
         pause = pause_while_unknown(now - _pending_since(lease, delivery, message.run), grace=self._unknown_grace)
         if isinstance(receipt, Take) and pause is not None:
             self._log_unknown(message)
-            shop.release(delivery, after=pause, error=f"unknown task {name!r}")
+            shared.release(delivery, after=pause, error=f"unknown task {name!r}")
             return
-        close = nearest(name, shop.nursery.tasks)
+        close = nearest(name, shared.pool.tasks)
         self._refuse(delivery, f"unknown task {name!r}" + (f"; did you mean {close!r}?" if close else ""))
 
     def _log_unknown(self, message: TaskMessage) -> None:
         """Log a name that is not known here, once."""
-        known = self._shop.unknown
+        known = self._shared.unknown
         if message.name not in known:
             if len(known) >= _MOST_UNKNOWN:
                 known.clear()
@@ -254,7 +256,7 @@ class Lane:
         tell("task_refused", message_id=delivery.message_id, error=error)
         task = self._named(delivery)
         if task is None:
-            self._shop.bury(delivery, reason="not a task", error=error)
+            self._shared.reject(delivery, reason="not a task", error=error)
             return
         while not self._fail_unrun(task, delivery, error):
             continue
@@ -263,30 +265,30 @@ class Lane:
         """The run that a message names, even if nothing else of it can be read."""
         found = named_by(delivery)
         try:
-            tenant = tenant_of(delivery, self._shop.tenant)
+            tenant = tenant_of(delivery, self._shared.tenant)
         except InvalidMessage:
             return None
         return None if found is None else TaskId(tenant_id=tenant, request_id=found[0], run=found[1])
 
     def _fail_unrun(self, task: TaskId, delivery: Delivery, error: str) -> bool:
-        shop = self._shop
-        held = shop.books.read(task.tenant_id, task.request_id)
-        match decide(None if held is None else held.lease, run=task.run, now=shop.now(), max_attempts=1 << 30):
+        shared = self._shared
+        held = shared.records.read(task.tenant_id, task.request_id)
+        match decide(None if held is None else held.lease, run=task.run, now=shared.now(), max_attempts=1 << 30):
             case Drop(why):
                 self._drop(delivery, held if why == "known" else None)
                 return True
             case HandBack(seconds):
-                shop.release(delivery, after=seconds)
+                shared.release(delivery, after=seconds)
                 return True
-        lease = Lease(run=task.run, queue=shop.queue_name) if held is None else held.lease
+        lease = Lease(run=task.run, queue=shared.queue_name) if held is None else held.lease
         # The body may not be readable, and a dispatcher must still hear which job it was of.
         task = replace(task, job_id=lease.job_id, task_id=lease.task_id)
-        event = shop.scribe.event(
+        event = shared.factory.event(
             FAILED, task, error=error[:500], errorCategory="validation", retryCount=lease.attempts, source="worker"
         )
-        return shop.books.write(
+        return shared.records.write(
             task.tenant_id, task.request_id, lease.settled(event), [event], expect=held,
-            then=lambda recorded: shop.bury(delivery, reason=error, error=error),
+            then=lambda recorded: shared.reject(delivery, reason=error, error=error),
         ).ok  # fmt: skip
 
 
@@ -297,10 +299,10 @@ def _pending_since(lease: Lease | None, delivery: Delivery, run: int) -> float:
     return delivery.sent_at.timestamp()
 
 
-def settle_quietly(lane: Lane, delivery: Delivery) -> None:
+def handle_safely(runner: TaskRunner, delivery: Delivery) -> None:
     """Handle a message; what fails is told of, and the message comes back by itself when its lease ends."""
     try:
-        lane.handle(delivery)
+        runner.handle(delivery)
     except Exception as error:
-        # Whatever it was, the lane goes on: other tasks are not to blame.
+        # Whatever it was, the runner goes on: other tasks are not to blame.
         tell("task_handling_failed", message_id=delivery.message_id, error=f"{type(error).__name__}: {error}")

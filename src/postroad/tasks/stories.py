@@ -13,8 +13,8 @@ from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
 from postroad.queues import PeekedMessage
 from postroad.tasks.leases import Lease
 from postroad.tasks.messages import named_by
-from postroad.tasks.queues import Ground
-from postroad.tasks.records import WITH_ITS_JOB, Books
+from postroad.tasks.queues import TaskBackend
+from postroad.tasks.records import WITH_ITS_JOB, TaskRecords
 
 _LETTERS_LOOKED_AT = 1_000
 
@@ -25,13 +25,13 @@ class _Told(msgspec.Struct, frozen=True):
     next: str
 
 
-def task_story(backend: Ground, tenant: str, request_id: str) -> Story | None:
+def task_story(backend: TaskBackend, tenant: str, request_id: str) -> Story | None:
     """What happened to a task and what would move it on; None when there is no such task."""
     events = task_history(backend.journal(), tenant, request_id, raw=True)
     state = fold(events)
     if state is None:
         return None
-    held = Books(backend).read(tenant, request_id)
+    held = TaskRecords(backend).read(tenant, request_id)
     lease = Lease(run=state.run) if held is None else held.lease
     queue = lease.queue or "tasks"
     told = _told(state, lease, queue, now=backend.clock.now().timestamp())
@@ -91,7 +91,7 @@ def _related(events: list[JournalEvent], state: TaskState) -> list[Related]:
     return [Related(state.job_id, "caused_by", "job"), *before]
 
 
-def _letter(backend: Ground, queue: str, request_id: str, run: int) -> PeekedMessage | None:
+def _letter(backend: TaskBackend, queue: str, request_id: str, run: int) -> PeekedMessage | None:
     """The dead letter of this run, where looking at dead letters touches nothing."""
     with suppress(PostroadError):
         letters = backend.queue(f"{backend.stage_prefix}{queue}-dlq")

@@ -24,11 +24,11 @@ from postroad.journal.states import PENDING
 from postroad.queues import Queue
 from postroad.tasks.leases import Held, Lease
 from postroad.tasks.messages import TaskMessage, outgoing
-from postroad.tasks.queues import Ground, open_queue
-from postroad.tasks.records import Books, Scribe, TaskId
+from postroad.tasks.queues import TaskBackend, open_queue
+from postroad.tasks.records import EventFactory, TaskId, TaskRecords
 
 # How long somebody else's submission of the same request may take before it counts as dead.
-_PATIENCE_SECONDS = 5.0
+_WAIT_SECONDS = 5.0
 _LOOK_AGAIN = 0.02
 
 
@@ -54,13 +54,13 @@ class Submission:
         cls,
         message: TaskMessage,
         tenant: str,
-        scribe: Scribe,
+        factory: EventFactory,
         *,
         depends_on: list[str] | None = None,
         delay: float = 0.0,
     ) -> Self:
         """The submission of a message."""
-        pending = scribe.event(
+        pending = factory.event(
             PENDING,
             TaskId(
                 tenant_id=tenant,
@@ -75,7 +75,7 @@ class Submission:
             dependencyOutputs=message.dependency_outputs,
             timeoutMs=message.timeout_ms,
         )
-        return cls(tenant=tenant, message=message, pending=pending, app=scribe.app, delay=delay)
+        return cls(tenant=tenant, message=message, pending=pending, app=factory.app, delay=delay)
 
     @property
     def request_id(self) -> str:
@@ -104,9 +104,9 @@ class Submission:
 class Submissions:
     """Submits runs to one queue."""
 
-    def __init__(self, backend: Ground, books: Books, *, queue_name: str) -> None:
+    def __init__(self, backend: TaskBackend, records: TaskRecords, *, queue_name: str) -> None:
         self._backend = backend
-        self._books = books
+        self._records = records
         self._queue_name = queue_name
 
     @cached_property
@@ -120,9 +120,9 @@ class Submissions:
 
     def begin(self, submission: Submission) -> Begun:
         """Begin the run, or find the one that this request has; `Conflict` when it is of another content."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _WAIT_SECONDS
         while True:
-            held = self._books.read(submission.tenant, submission.request_id)
+            held = self._records.read(submission.tenant, submission.request_id)
             if held is None:
                 if self._begin(submission, submission.lease(self._queue_name), expect=None):
                     return Begun(submission.message.run, True)
@@ -148,7 +148,7 @@ class Submissions:
         lease = submission.lease(self._queue_name) if held is None else held.lease
         sent = msgspec.structs.replace(lease, sent_at=submission.pending.timestamp)
         _send(self._queue, submission)
-        return self._books.write(submission.tenant, submission.request_id, sent, expect=held).ok
+        return self._records.write(submission.tenant, submission.request_id, sent, expect=held).ok
 
     def _is_begun(self, submission: Submission, held: Held) -> bool:
         """Whether the run is sent, or recorded so that the Reconciler sends it."""
@@ -164,7 +164,7 @@ class Submissions:
         failed: PostroadError | None = None
         with self._together():
             told = lease.with_last_of([submission.pending])
-            written = self._books.put(submission.tenant, submission.request_id, told, expect=expect)
+            written = self._records.put(submission.tenant, submission.request_id, told, expect=expect)
             if not written.ok:
                 return False
             assert written.held is not None
@@ -183,25 +183,25 @@ class Submissions:
         return True
 
     def _together(self) -> contextlib.AbstractContextManager[None]:
-        if not self._books.together:
+        if not self._records.together:
             return contextlib.nullcontext()
         return self._backend.transaction()
 
     def _record(self, submission: Submission, held: Held, *, first: bool) -> None:
         try:
-            self._books.append([submission.pending])
+            self._records.append([submission.pending])
         except PostroadError:
-            if first and not self._books.together:
+            if first and not self._records.together:
                 # Nothing is known of the task, so nothing of it may stand in the way of another attempt.
                 with contextlib.suppress(PostroadError):
-                    self._books.remove(submission.tenant, submission.request_id, expect=held)
+                    self._records.remove(submission.tenant, submission.request_id, expect=held)
             raise
 
     def _note_sent(self, submission: Submission, held: Held) -> None:
         # A worker that was quicker than we noted it itself; nothing is lost when this fails.
         sent = msgspec.structs.replace(held.lease, sent_at=submission.pending.timestamp)
         with contextlib.suppress(PostroadError):
-            self._books.put(submission.tenant, submission.request_id, sent, expect=held)
+            self._records.put(submission.tenant, submission.request_id, sent, expect=held)
 
 
 def _send(queue: Queue, submission: Submission) -> None:

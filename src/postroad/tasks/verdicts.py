@@ -87,7 +87,7 @@ class _Complaint(msgspec.Struct):
     status: int | None = None
 
 
-def judge(report: Report, *, is_command: bool) -> Verdict:
+def verdict_of(report: Report, *, is_command: bool) -> Verdict:
     """What to make of a child that ended like this."""
     seen = msgspec.structs.replace(report, last_lines=tuple(redact(line) for line in report.last_lines))
     verdict = _verdict(seen, is_command=is_command)
@@ -115,8 +115,8 @@ def lost(*, attempts: int) -> Failed:
     return Failed(f"the worker of attempt {attempts} was lost", CRASH, True, _forensics("worker-lost"))
 
 
-def crash_of_keeper() -> Failed:
-    """The verdict on a child whose keeper died under it."""
+def crash_of_monitor() -> Failed:
+    """The verdict on a child whose monitor died under it."""
     return Failed("the process that watched the child died", CRASH, True, _forensics("no-result"))
 
 

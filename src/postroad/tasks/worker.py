@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 from postroad.journal import Appends
 from postroad.signals import heard_by
-from postroad.tasks.children.pool import Nursery
+from postroad.tasks.children.pool import ChildPool
 from postroad.tasks.config import WorkerConfig, check_worker_id, for_children
 from postroad.tasks.log import tell
-from postroad.tasks.queues import Ground, open_queue, party, wants_events
-from postroad.tasks.records import Books, Scribe
+from postroad.tasks.queues import TaskBackend, open_queue, tenant_and_app, wants_events
+from postroad.tasks.records import EventFactory, TaskRecords
 from postroad.tasks.registry import TaskRegistry, default_tasks
-from postroad.tasks.roles import Role, Rounds
-from postroad.tasks.worker_threads import Bell, Crew, Shop
+from postroad.tasks.roles import Role, RoleThreads
+from postroad.tasks.worker_threads import Shared, Waker, WorkerRun
 
 
 class TaskWorker:
@@ -56,12 +56,12 @@ class TaskWorker:
         ConfigurationError: An argument is out of its bounds.
 
     Example:
-        TaskWorker(backend, imports=["shop.tasks"], concurrency=8).run()
+        TaskWorker(backend, imports=["shared.tasks"], concurrency=8).run()
     """
 
     def __init__(
         self,
-        backend: Ground,
+        backend: TaskBackend,
         *,
         queue: str = "tasks",
         imports: Sequence[str] = (),
@@ -93,21 +93,21 @@ class TaskWorker:
             pass_env=pass_env if isinstance(pass_env, str) else tuple(pass_env),  # type: ignore[arg-type]  # refused
             max_output_bytes=max_output_bytes, child_reuse=child_reuse, unknown_grace=unknown_grace,
         )  # fmt: skip
-        who = party(tenant_id, app)
+        who = tenant_and_app(tenant_id, app)
         self.worker_id = check_worker_id(_new_id() if worker_id is None else worker_id)
         self._config = config
-        scribe = Scribe(
+        factory = EventFactory(
             app=who.app, environment=backend.stage, origin="sqs-worker", clock=backend.clock, worker_id=self.worker_id
         )
-        self._shop = Shop(
+        self._shared = Shared(
             worker_id=self.worker_id,
             tenant=who.tenant_id,
             queue_name=queue,
             config=config,
             queue=open_queue(backend, queue),
-            books=Books(backend, journal),
-            scribe=scribe,
-            nursery=Nursery(
+            records=TaskRecords(backend, journal),
+            factory=factory,
+            pool=ChildPool(
                 (default_tasks if registry is None else registry).definitions(),
                 imports=tuple(imports),
                 environment=for_children(config.pass_env),
@@ -121,32 +121,32 @@ class TaskWorker:
         self.was_stopped = False
         """Whether the last run ended because it was told to."""
         self._stops = 0
-        self._bell: Bell | None = None
+        self._waker: Waker | None = None
 
     def run(self, *, until_idle: bool = False) -> None:
         """Work until stopped, or until the queue holds nothing. In the main thread SIGTERM and SIGINT stop it."""
-        bell = self._bell = Bell()
+        waker = self._waker = Waker()
         try:
             with heard_by(self.stop):
-                self._shop.nursery.start()
-                tell("worker_started", worker=self.worker_id, tasks=sorted(self._shop.nursery.tasks))
-                with Rounds(self._roles, ended=self.stop):
-                    Crew(self._shop, bell, lambda: self._stops, until_idle=until_idle).run()
+                self._shared.pool.start()
+                tell("worker_started", worker=self.worker_id, tasks=sorted(self._shared.pool.tasks))
+                with RoleThreads(self._roles, ended=self.stop):
+                    WorkerRun(self._shared, waker, lambda: self._stops, until_idle=until_idle).run()
         finally:
-            self._shop.nursery.close()
+            self._shared.pool.close()
             self.was_stopped = self._stops > 0
-            self._stops, self._bell = 0, None
-            bell.close()
+            self._stops, self._waker = 0, None
+            waker.close()
             tell("worker_stopped", worker=self.worker_id)
 
     def stop(self) -> None:
         """Receive nothing more; what runs may finish within `drain_timeout`. Called twice, it is killed at once."""
         self._stops += 1
-        if (bell := self._bell) is not None:
-            bell.ring()
+        if (waker := self._waker) is not None:
+            waker.wake()
 
 
-def _events_role(backend: Ground, tenant: str) -> list[Role]:
+def _events_role(backend: TaskBackend, tenant: str) -> list[Role]:
     # A worker that publishes nothing does not pay for the import of the bus.
     from postroad.tasks.event_publisher import EventPublisher
 

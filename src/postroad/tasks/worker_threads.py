@@ -1,4 +1,4 @@
-"""What all lanes of one worker share."""
+"""The threads of one run of a worker: one polls, some run tasks, and the caller's hears when to stop."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from postroad.backoff import CHANCE, Backoff
 from postroad.clock import Clock
 from postroad.errors import NotSupported, PostroadError
 from postroad.queues import Delivery, Queue
-from postroad.tasks.children.pool import Nursery
+from postroad.tasks.children.pool import ChildPool
 from postroad.tasks.config import WorkerConfig
 from postroad.tasks.log import tell
-from postroad.tasks.records import Books, Scribe
+from postroad.tasks.records import EventFactory, TaskRecords
 from postroad.tasks.roles import thread_ended
-from postroad.tasks.runner import Lane, settle_quietly
+from postroad.tasks.runner import TaskRunner, handle_safely
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shop:
-    """The place where the lanes of a worker work."""
+class Shared:
+    """What all threads of a worker share."""
 
     worker_id: str
     tenant: str
     queue_name: str
     config: WorkerConfig
     queue: Queue
-    books: Books
-    scribe: Scribe
-    nursery: Nursery
+    records: TaskRecords
+    factory: EventFactory
+    pool: ChildPool
     clock: Clock
     keeps_large: bool
     """Whether there are blobs for what is too large for the journal and for leases."""
@@ -56,7 +56,7 @@ class Shop:
         """Give the message back."""
         self.queue.release([delivery], after=after, error=error)
 
-    def bury(self, delivery: Delivery, *, reason: str, error: str | None = None) -> None:
+    def reject(self, delivery: Delivery, *, reason: str, error: str | None = None) -> None:
         """Move the message to the dead letters; a queue without any hides it for as long as it can."""
         try:
             self.queue.reject([delivery], reason=reason, error=error)
@@ -73,35 +73,35 @@ _MOST_AT_ONCE = 10
 _LOOKS_BEFORE_IDLE = 2
 
 
-class Receiver:
-    """Hands messages to lanes through `work` until it is stopped or, if so asked, finds nothing left to do."""
+class Poller:
+    """Hands messages to runners through `work` until it is stopped or, if so asked, finds nothing left to do."""
 
-    def __init__(self, shop: Shop, *, until_idle: bool) -> None:
-        self._shop = shop
+    def __init__(self, shared: Shared, *, until_idle: bool) -> None:
+        self._shared = shared
         self._until_idle = until_idle
-        self._free = threading.Semaphore(shop.config.concurrency)
+        self._free = threading.Semaphore(shared.config.concurrency)
         self._lock = threading.Lock()
         self._busy = 0
-        self.stopping = shop.stopping
+        self.stopping = shared.stopping
         self.work: queues.SimpleQueue[Delivery | None] = queues.SimpleQueue()
 
     def run(self) -> None:
         """Receive until stopped or idle."""
         backoff, empty = Backoff(), 0
         while not self.stopping.is_set():
-            wanted = self._claim_lanes()
+            wanted = self._claim_runners()
             deliveries: Sequence[Delivery] = ()
             try:
                 if wanted:
-                    deliveries = self._shop.queue.receive(
-                        max_messages=wanted, wait=self._wait(), visibility=self._shop.config.visibility
+                    deliveries = self._shared.queue.receive(
+                        max_messages=wanted, wait=self._wait(), visibility=self._shared.config.visibility
                     )
                 empty = 0 if deliveries or not self._looks_idle(wanted) else empty + 1
             except Exception as error:
                 # Whatever it was, the worker must not fall silent: it may not happen the next time.
                 if not backoff.failures:
                     tell("task_receive_failed", error=f"{type(error).__name__}: {error}")
-                self.stopping.wait(backoff.next(self._shop.chance()))
+                self.stopping.wait(backoff.next(self._shared.chance()))
             else:
                 if backoff.failures:
                     tell("task_receive_recovered", failures=backoff.failures)
@@ -112,7 +112,7 @@ class Receiver:
                 return
 
     def done(self) -> None:
-        """A lane is free again."""
+        """A runner is free again."""
         with self._lock:
             self._busy -= 1
         self._free.release()
@@ -122,8 +122,8 @@ class Receiver:
         with self._lock:
             self.stopping.set()
 
-    def _claim_lanes(self) -> int:
-        """As many free lanes as one receive may serve, at least one; 0 when none becomes free for a while."""
+    def _claim_runners(self) -> int:
+        """As many free runners as one receive may serve, at least one; 0 when none becomes free for a while."""
         if not self._free.acquire(timeout=_SLICE_SECONDS):
             return 0
         claimed = 1
@@ -132,16 +132,16 @@ class Receiver:
         return claimed
 
     def _wait(self) -> float:
-        short = self._shop.queue.traits.short_waits
+        short = self._shared.queue.traits.short_waits
         if self._until_idle:
-            return min(self._shop.config.wait, _SHORT_POLL_SECONDS if short else _SHORT_LONG_POLL_SECONDS)
-        return min(self._shop.config.wait, _SLICE_SECONDS) if short else self._shop.config.wait
+            return min(self._shared.config.wait, _SHORT_POLL_SECONDS if short else _SHORT_LONG_POLL_SECONDS)
+        return min(self._shared.config.wait, _SLICE_SECONDS) if short else self._shared.config.wait
 
     def _looks_idle(self, wanted: int) -> bool:
-        """Whether no lane works and the queue holds nothing."""
+        """Whether no runner works and the queue holds nothing."""
         if not self._until_idle or not wanted or self._busy:
             return False
-        stats = self._shop.queue.stats()
+        stats = self._shared.queue.stats()
         return stats.visible + stats.in_flight + stats.delayed == 0
 
     def _hand_out(self, deliveries: Sequence[Delivery]) -> None:
@@ -156,50 +156,50 @@ class Receiver:
 
     def _give_back(self, delivery: Delivery) -> None:
         try:
-            self._shop.release(delivery)
+            self._shared.release(delivery)
         except PostroadError as error:
             tell("task_handling_failed", message_id=delivery.message_id, error=str(error))
 
 
-class Bell:
-    """Rung by any thread or signal handler, heard by one thread."""
+class Waker:
+    """Wakes one thread from any other thread or from a signal handler."""
 
     def __init__(self) -> None:
-        self._rung, self._heard = socket.socketpair()
-        for end in (self._rung, self._heard):
+        self._sender, self._receiver = socket.socketpair()
+        for end in (self._sender, self._receiver):
             end.setblocking(False)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake who waits. Takes no lock, so that a signal handler may do it."""
         try:
-            self._rung.send(b"!")
+            self._sender.send(b"!")
         except OSError:
-            # It is full of rings that were not heard yet, or closed: nobody has to be woken.
+            # It is full of wake-ups that were not heard yet, or closed: nobody has to be woken.
             return
 
     def wait(self, seconds: float) -> None:
-        """Wait for a ring, at most so long."""
-        if select.select([self._heard], [], [], None if seconds == inf else max(0.0, seconds))[0]:
-            self._heard.recv(4096)
+        """Wait until somebody wakes it, at most so long."""
+        if select.select([self._receiver], [], [], None if seconds == inf else max(0.0, seconds))[0]:
+            self._receiver.recv(4096)
 
     def close(self) -> None:
         """Give both ends back."""
-        self._rung.close()
-        self._heard.close()
+        self._sender.close()
+        self._receiver.close()
 
 
-class Crew:
+class WorkerRun:
     """The threads of one run. `stops` says how often the worker was told to stop."""
 
-    def __init__(self, shop: Shop, bell: Bell, stops: Callable[[], int], *, until_idle: bool) -> None:
-        self._shop = shop
-        self._bell = bell
+    def __init__(self, shared: Shared, waker: Waker, stops: Callable[[], int], *, until_idle: bool) -> None:
+        self._shared = shared
+        self._waker = waker
         self._stops = stops
-        shop.stopping.clear()
-        self._receiver = Receiver(shop, until_idle=until_idle)
+        shared.stopping.clear()
+        self._poller = Poller(shared, until_idle=until_idle)
         # Whoever works until idle waits for no other worker that might know a task.
-        grace = 0.0 if until_idle else shop.config.unknown_grace
-        self._lanes = [Lane(shop, unknown_grace=grace) for _ in range(shop.config.concurrency)]
+        grace = 0.0 if until_idle else shared.config.unknown_grace
+        self._runners = [TaskRunner(shared, unknown_grace=grace) for _ in range(shared.config.concurrency)]
         self._finished = 0
         self._received = False
         self._error: BaseException | None = None
@@ -211,19 +211,19 @@ class Crew:
         Raises an error when one of the threads ended before that.
         """
         try:
-            for lane in self._lanes:
-                lane.open()
-                self._start(self._serve, lane, name="postroad-lane")
-            self._start(self._receive, name="postroad-task-receiver")
+            for runner in self._runners:
+                runner.open()
+                self._start(self._serve, runner, name="postroad-runner")
+            self._start(self._receive, name="postroad-task-poller")
             self._control()
         finally:
-            self._receiver.stop()
-            for lane in self._lanes:
-                lane.close()
+            self._poller.stop()
+            for runner in self._runners:
+                runner.close()
         if self._error is not None:
             raise thread_ended("a thread of the worker", self._error)
 
-    def _start(self, target: Callable[..., None], *arguments: Lane, name: str) -> None:
+    def _start(self, target: Callable[..., None], *arguments: TaskRunner, name: str) -> None:
         # A daemon, so that a poll that nobody waits for any more does not keep the process alive.
         thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         self._threads.append(thread)
@@ -231,53 +231,53 @@ class Crew:
 
     def _receive(self) -> None:
         try:
-            self._receiver.run()
+            self._poller.run()
         except BaseException as error:
             self._error = error
         finally:
             self._received = True
-            self._bell.ring()
+            self._waker.wake()
 
-    def _serve(self, lane: Lane) -> None:
+    def _serve(self, runner: TaskRunner) -> None:
         try:
-            while (delivery := self._receiver.work.get()) is not None:
-                settle_quietly(lane, delivery)
-                self._receiver.done()
+            while (delivery := self._poller.work.get()) is not None:
+                handle_safely(runner, delivery)
+                self._poller.done()
         except BaseException as error:
             self._error = error
-            self._receiver.stop()
+            self._poller.stop()
         finally:
             self._finished += 1
-            self._bell.ring()
+            self._waker.wake()
 
     def _control(self) -> None:
         """Hear stops and the end of the work; children get `drain_timeout`, then a kill, at a second stop at once."""
         kill_at, killed = inf, 0
         dismissed = False
-        while not (dismissed and self._finished == len(self._lanes) and (self._received or killed > 1)):
-            self._bell.wait(kill_at - time.monotonic())
+        while not (dismissed and self._finished == len(self._runners) and (self._received or killed > 1)):
+            self._waker.wait(kill_at - time.monotonic())
             stops = self._stops()
             if (stops or self._received) and not dismissed:
                 dismissed = True
                 self._dismiss()
-                kill_at = time.monotonic() + self._shop.config.drain_timeout if stops else inf
+                kill_at = time.monotonic() + self._shared.config.drain_timeout if stops else inf
             if stops and kill_at == inf and not killed:
-                kill_at = time.monotonic() + self._shop.config.drain_timeout
+                kill_at = time.monotonic() + self._shared.config.drain_timeout
             if time.monotonic() >= kill_at:
                 kill_at, killed = inf, 1
-                self._halt(self._shop.config.kill_grace)
+                self._halt(self._shared.config.kill_grace)
             if stops > 1 and killed < 2:
                 kill_at, killed = inf, 2
                 self._halt(0.0)
-        for thread in self._threads[: len(self._lanes)]:
+        for thread in self._threads[: len(self._runners)]:
             thread.join()
 
     def _dismiss(self) -> None:
-        """Hand out nothing more, and let each lane end after what it runs."""
-        self._receiver.stop()
-        for _ in self._lanes:
-            self._receiver.work.put(None)
+        """Hand out nothing more, and let each runner end after what it runs."""
+        self._poller.stop()
+        for _ in self._runners:
+            self._poller.work.put(None)
 
     def _halt(self, grace: float) -> None:
-        for lane in self._lanes:
-            lane.halt(grace)
+        for runner in self._runners:
+            runner.halt(grace)

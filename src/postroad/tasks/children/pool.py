@@ -1,4 +1,4 @@
-"""The worker's side: a zygote of its own, and a seat for each child it runs at a time."""
+"""The worker's side: a zygote of its own, and a slot for each child it runs at a time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from postroad.tasks.children.functions import entry_of, import_path, main_module
 from postroad.tasks.children.wire import (
     Catalog,
     Frames,
-    FromKeeper,
+    FromMonitor,
     Halt,
     Order,
     Plan,
     Refusal,
     TaskEntry,
-    from_keeper,
+    from_monitor,
     from_zygote,
     message,
     read_frame,
@@ -37,17 +37,17 @@ from postroad.tasks.registry import TaskDefinition
 _END_SECONDS = 10.0
 
 
-class SeatLost(Exception):
-    """The keeper died; what ran there is dead or dying."""
+class SlotLost(Exception):
+    """The monitor died; what ran there is dead or dying."""
 
 
-class Seat:
-    """A line to one keeper. One thread orders and waits; any thread may halt."""
+class ChildSlot:
+    """A line to one monitor. One thread orders and waits; any thread may halt."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._frames = Frames()
-        self._heard: list[FromKeeper] = []
+        self._heard: list[FromMonitor] = []
         self._sending = threading.Lock()
         self._events = select.poll()
         self._events.register(line, select.POLLIN)
@@ -58,25 +58,25 @@ class Seat:
 
     def halt(self, grace: float) -> None:
         """End the running child; one that has ended already is not troubled."""
-        with suppress(SeatLost):
+        with suppress(SlotLost):
             self._send(message(Halt(grace)))
 
-    def hear(self, timeout: float | None = None) -> FromKeeper | None:
-        """What the keeper says next; None when it says nothing for so long. `SeatLost` when it is gone."""
+    def hear(self, timeout: float | None = None) -> FromMonitor | None:
+        """What the monitor says next; None when it says nothing for so long. `SlotLost` when it is gone."""
         while not self._heard:
             if not self._events.poll(None if timeout is None else max(0.0, timeout) * 1_000):
                 return None
             try:
                 data = self._line.recv(1 << 18)
             except OSError as error:
-                raise SeatLost from error
+                raise SlotLost from error
             if not data:
-                raise SeatLost
-            self._heard += [from_keeper.decode(found) for found in self._frames.feed(data)]
+                raise SlotLost
+            self._heard += [from_monitor.decode(found) for found in self._frames.feed(data)]
         return self._heard.pop(0)
 
     def close(self) -> None:
-        """End the keeper and whatever runs there."""
+        """End the monitor and whatever runs there."""
         with self._sending:
             self._line.close()
 
@@ -85,10 +85,10 @@ class Seat:
             try:
                 self._line.sendall(data)
             except OSError as error:
-                raise SeatLost from error
+                raise SlotLost from error
 
 
-class Nursery:
+class ChildPool:
     """The zygote of one worker; started again when it died."""
 
     def __init__(
@@ -125,19 +125,19 @@ class Nursery:
             self._closed = False
             self._start()
 
-    def seat(self) -> Seat:
-        """A new seat, at a new zygote when the old one died; `SeatLost` when the nursery is closed."""
+    def slot(self) -> ChildSlot:
+        """A new slot, at a new zygote when the old one died; `SlotLost` when the pool is closed."""
         here, there = socket.socketpair()
         with self._lock, there:
             if self._send(there):
-                return Seat(here)
+                return ChildSlot(here)
             if not self._closed:
                 self._end()
                 self._start()
                 if self._send(there):
-                    return Seat(here)
+                    return ChildSlot(here)
         here.close()
-        raise SeatLost
+        raise SlotLost
 
     def _send(self, line: socket.socket) -> bool:
         if self._control is None:

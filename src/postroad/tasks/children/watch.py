@@ -1,4 +1,4 @@
-"""A child as its supervisor sees it: forked, fed, heard, ended in time, and gone with all its descendants."""
+"""A child as its monitor sees it: forked, fed, heard, ended in time, and gone with all its descendants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 
 from postroad.tasks.children import kernel
-from postroad.tasks.children.child import Ends, Life, live
+from postroad.tasks.children.child import ChildSetup, PipeEnds, run_child
 from postroad.tasks.children.output import Echo, Lines, Tail, checked_activity
 from postroad.tasks.children.wire import (
     ACTIVITY,
@@ -23,10 +23,10 @@ from postroad.tasks.children.wire import (
     Frames,
     FrameTooLong,
     Halt,
-    Line,
     Order,
     Report,
     WorkerGone,
+    WorkerLink,
     encode,
     frame,
 )
@@ -36,27 +36,27 @@ _SETTLING_MS = 30_000
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1_024
 
 
-class StillBirth(Exception):
+class ChildNotReady(Exception):
     """A child that never came so far as to wait for an order."""
 
 
-class Deaths:
-    """Tells when some child of this process has ended: `bell` is readable then."""
+class ChildExits:
+    """Tells when some child of this process has ended: `readable` is readable then."""
 
     def __init__(self) -> None:
         self._oom_kills = kernel.oom_kills()
-        self.bell, rung = os.pipe()
-        for end in (self.bell, rung):
+        self.readable, written = os.pipe()
+        for end in (self.readable, written):
             os.set_blocking(end, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(rung, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
 
     def heard(self) -> None:
         """Be quiet until the next one."""
-        some(self.bell)
+        some(self.readable)
 
     def look_for_oom(self) -> bool:
-        """Whether the kernel has killed for want of memory since the last look, which an idle keeper takes often."""
+        """Whether the kernel has killed for want of memory since the last look, which an idle monitor takes often."""
         before, self._oom_kills = self._oom_kills, kernel.oom_kills()
         return self._oom_kills > before
 
@@ -96,16 +96,16 @@ class Child:
         self.orders = -1
 
 
-def bear(life: Life) -> Child:
+def fork_child(setup: ChildSetup) -> Child:
     """Fork a child and wait until it has settled in."""
     sys.stdout.flush()
     sys.stderr.flush()
     pipes = [os.pipe() for _ in range(4)]
     (orders_in, orders), (words, words_in), (out, out_in), (err, err_in) = pipes
-    keeper = os.getpid()
+    monitor = os.getpid()
     pid = os.fork()
     if pid == 0:
-        live(life, Ends(orders=orders_in, words=words_in, out=out_in, err=err_in), keeper)
+        run_child(setup, PipeEnds(orders=orders_in, words=words_in, out=out_in, err=err_in), monitor)
     for end in (orders_in, words_in, out_in, err_in):
         os.close(end)
     for end in (orders, words, out, err):
@@ -133,10 +133,10 @@ def _await_settled(child: Child) -> None:
     child.close()
     with suppress(ProcessLookupError):
         os.kill(child.pid, signal.SIGKILL)
-    raise StillBirth
+    raise ChildNotReady
 
 
-_BURIAL_SECONDS = 5.0
+_END_SECONDS = 5.0
 _LONGEST_POLL = 60.0
 # What surrounds the largest result in its frame, or the longest error.
 _FRAME_BYTES = 1_048_576
@@ -147,17 +147,19 @@ _TELL_SECONDS = 0.1
 class Watch:
     """One order of one child."""
 
-    def __init__(self, child: Child, order: Order, life: Life, line: Line, deaths: Deaths, directory: Path) -> None:
+    def __init__(
+        self, child: Child, order: Order, setup: ChildSetup, link: WorkerLink, exits: ChildExits, directory: Path
+    ) -> None:
         self._child = child
-        self._line = line
-        self._deaths = deaths
+        self._link = link
+        self._exits = exits
         self._grace = order.kill_grace
-        self._task = life.tasks.get(order.name)
-        self._lasts = child.served + 1 < life.child_reuse and self._task.command is None and not self._task.fresh
-        self._to_feed = memoryview(_food(order, directory, self._task.command is not None, self._task.fresh, life))
-        child.frames.limit = life.max_output_bytes + _FRAME_BYTES
+        self._task = setup.tasks.get(order.name)
+        self._lasts = child.served + 1 < setup.child_reuse and self._task.command is None and not self._task.fresh
+        self._unfed = memoryview(_input_of(order, directory, self._task.command is not None, self._task.fresh, setup))
+        child.frames.limit = setup.max_output_bytes + _FRAME_BYTES
         self._tail = Tail()
-        self._streams = {child.out: Lines(life.max_output_bytes), child.err: Lines(life.max_output_bytes)}
+        self._streams = {child.out: Lines(setup.max_output_bytes), child.err: Lines(setup.max_output_bytes)}
         is_command = self._task.command is not None
         self._echoes = {
             child.out: Echo(order.request_id, is_result=is_command),
@@ -179,25 +181,25 @@ class Watch:
         """Watch until the child has ended or waits for more."""
         events = self._events()
         while not self.ended and not (self._lasts and self._said[:1] == RESULT):
-            for descriptor, _ in events.poll(self._patience_ms()):
+            for descriptor, _ in events.poll(self._poll_ms()):
                 self._attend(descriptor, events)
             self._keep_time()
         self._child.served += 1
-        return self._buried() if self.ended else self._report(0, None, kernel.resident_bytes(self._child.pid))
+        return self._report_of_ended() if self.ended else self._report(0, None, kernel.resident_bytes(self._child.pid))
 
     def _events(self) -> select.poll:
         events = select.poll()
         events.register(self._child.orders, select.POLLOUT)
-        for descriptor in (self._line.fileno(), self._deaths.bell, self._child.words, *self._streams):
+        for descriptor in (self._link.fileno(), self._exits.readable, self._child.words, *self._streams):
             events.register(descriptor, select.POLLIN)
         return events
 
     def _attend(self, descriptor: int, events: select.poll) -> None:
-        if descriptor == self._deaths.bell:
-            self._deaths.heard()
+        if descriptor == self._exits.readable:
+            self._exits.heard()
             self.ended = self._child.has_ended()
-        elif descriptor == self._line.fileno():
-            for told in self._line.hear():
+        elif descriptor == self._link.fileno():
+            for told in self._link.hear():
                 if isinstance(told, Halt):
                     self._halt(told.grace)
         elif descriptor == self._child.orders:
@@ -208,12 +210,12 @@ class Watch:
     def _feed(self, events: select.poll) -> None:
         """Give the child what it has not read yet."""
         try:
-            self._to_feed = self._to_feed[os.write(self._child.orders, self._to_feed[: 1 << 16]) :]
+            self._unfed = self._unfed[os.write(self._child.orders, self._unfed[: 1 << 16]) :]
         except BlockingIOError:
             return
         except OSError:
-            self._to_feed = self._to_feed[:0]
-        if not self._to_feed:
+            self._unfed = self._unfed[:0]
+        if not self._unfed:
             events.unregister(self._child.orders)
             if self._task.command is not None or self._task.fresh:
                 self._child.close_orders()
@@ -248,7 +250,7 @@ class Watch:
         for activity in activities[-1:]:
             self._activity = self._untold = activity
 
-    def _patience_ms(self) -> float:
+    def _poll_ms(self) -> float:
         tell_at = inf if self._untold is None else self._tell_at
         left = min(self._end_at, self._kill_at, tell_at) - time.monotonic()
         return max(0.0, min(left, _LONGEST_POLL)) * 1_000 + 1
@@ -261,7 +263,7 @@ class Watch:
         if now >= self._kill_at:
             self._halt(0.0)
         if self._untold is not None and now >= self._tell_at and not self.ended:
-            self._line.tell(Active(self._untold))
+            self._link.tell(Active(self._untold))
             self._untold, self._tell_at = None, now + _TELL_SECONDS
 
     def _halt(self, grace: float) -> None:
@@ -271,11 +273,11 @@ class Watch:
         self._killed_with = number.name
         kernel.kill_group(self._child.pid, number)
 
-    def _buried(self) -> Report:
+    def _report_of_ended(self) -> Report:
         """The report of a child that has ended, after all its descendants have."""
         assert self._child.status is not None
-        if not kernel.end_descendants(within=_BURIAL_SECONDS):
-            # Something cannot be killed. The zygote goes on trying; the worker gets another keeper.
+        if not kernel.end_descendants(within=_END_SECONDS):
+            # Something cannot be killed. The zygote goes on trying; the worker gets another monitor.
             raise WorkerGone
         for descriptor in (self._child.words, *self._streams):
             while self._read(descriptor) and some_left(descriptor):
@@ -297,7 +299,7 @@ class Watch:
             signal=None if number is None else _name(number),
             killed_with=self._killed_with,
             timed_out=self._timed_out,
-            oom=number == signal.SIGKILL and self._killed_with is None and self._deaths.look_for_oom(),
+            oom=number == signal.SIGKILL and self._killed_with is None and self._exits.look_for_oom(),
             peak_rss_bytes=rss,
             said=self._said,
             too_long=command and out.too_long,
@@ -315,13 +317,13 @@ def some_left(descriptor: int) -> bool:
     return bool(events.poll(0))
 
 
-def _food(order: Order, directory: Path, is_command: bool, fresh: bool, life: Life) -> bytes:
+def _input_of(order: Order, directory: Path, is_command: bool, fresh: bool, setup: ChildSetup) -> bytes:
     """What goes into the child's pipe: where it works, its order, and what an exec'd program reads behind them."""
     data = encode(order)
-    food = frame(str(directory).encode()) + frame(data)
+    told = frame(str(directory).encode()) + frame(data)
     if is_command:
-        return food + order.document
-    return food + frame(life.plan) + frame(data) if fresh else food
+        return told + order.document
+    return told + frame(setup.plan) + frame(data) if fresh else told
 
 
 def _name(number: int) -> str:
