@@ -57,9 +57,10 @@ def check_job_id(job_id: object) -> str:
     """Return the job id, or refuse it."""
     if not isinstance(job_id, str) or _JOB_ID.fullmatch(job_id) is None:
         raise InvalidJob(
-            f"jobId: {str(job_id)[:150]!r} is not a job id", field="jobId",
+            f"jobId: {str(job_id)[:150]!r} is not a job id",
+            field="jobId",
             remedy="Use 1 to 120 letters, digits, '_' or '-'.",
-        )  # fmt: skip
+        )
     return job_id
 
 

@@ -88,13 +88,14 @@ class Jobs:
         if not graph.roots:
             raise InvalidJob("tasks: none of them can start; at least one must depend on nothing", field="tasks")
         recorded = _recorded(graph.tasks.values())
-        event = self._event(
-            JOB_CREATED, job_id, tasks=recorded, totalTasks=len(graph), requestId=request_id
-        )  # fmt: skip
+        event = self._event(JOB_CREATED, job_id, tasks=recorded, totalTasks=len(graph), requestId=request_id)
         job = Job(
-            total=len(graph), digest=_digest(recorded), queue=self._queue_name, created_at=event.timestamp,
+            total=len(graph),
+            digest=_digest(recorded),
+            queue=self._queue_name,
+            created_at=event.timestamp,
             request_id=request_id,
-        )  # fmt: skip
+        )
         held = self._mover.jobs.write(job_id, job, [event], expect=None, is_open=True)
         if held is not None:
             self._mover.graphs.keep(job_id, graph)
@@ -137,7 +138,7 @@ class Jobs:
             event = self._event(JOB_RESUMED, job_id, resumedTasks=list(runs), resumeNumber=number)
             job = msgspec.structs.replace(
                 held.job, status="processing", resumes=number, failure_told=False, resuming=runs
-            )  # fmt: skip
+            )
             if self._mover.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
                 break
         quietly(lambda: self._mover.dispatch(job_id), job_id)
@@ -155,9 +156,7 @@ class Jobs:
             event = self._event(
                 JOB_CANCELLED, job_id, totalTasks=held.job.total, taskStatuses=self._mover.states(job_id, graph)
             )
-            job = msgspec.structs.replace(
-                held.job, status="cancelled", completed_at=event.timestamp, resuming={}
-            )  # fmt: skip
+            job = msgspec.structs.replace(held.job, status="cancelled", completed_at=event.timestamp, resuming={})
             if self._mover.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
                 break
         cancelled = self._mover.cancel_tasks(job_id, graph)
@@ -196,9 +195,10 @@ class Jobs:
         held = self._known(job_id)
         if held.job.digest != digest:
             raise Conflict(
-                f"jobId: {job_id!r} was submitted with other tasks", field="jobId",
+                f"jobId: {job_id!r} was submitted with other tasks",
+                field="jobId",
                 remedy="Use a new job id for a new job.",
-            )  # fmt: skip
+            )
         return held
 
     def _graph(self, job_id: str, held: HeldJob) -> Graph:

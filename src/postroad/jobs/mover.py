@@ -62,9 +62,14 @@ class Mover:
         context = {"source": "system", "environment": self.factory.environment, "origin": origin}
         given = {name: value for name, value in {"jobId": job_id, **properties}.items() if value is not None}
         return JournalEvent.create(
-            event_type, tenant_id=self.tenant, entity_id=job_id, app=self.factory.app, context=context,
-            properties=given, clock=self.factory.clock,
-        )  # fmt: skip
+            event_type,
+            tenant_id=self.tenant,
+            entity_id=job_id,
+            app=self.factory.app,
+            context=context,
+            properties=given,
+            clock=self.factory.clock,
+        )
 
     def advance(
         self, job_id: str, task_id: str, *, state: str, output: Mapping[str, Any] | None = None
@@ -169,10 +174,18 @@ class Mover:
         while True:
             held = self.lease(job_id, task_id)
             task = graph.tasks[task_id]
-            lease = held.lease if held is not None else Lease(
-                name=task.name, queue=self.queue_name, app=self.factory.app, job_id=job_id, task_id=task_id,
-                begun_at=self.factory.now_ms(),
-            )  # fmt: skip
+            lease = (
+                held.lease
+                if held is not None
+                else Lease(
+                    name=task.name,
+                    queue=self.queue_name,
+                    app=self.factory.app,
+                    job_id=job_id,
+                    task_id=task_id,
+                    begun_at=self.factory.now_ms(),
+                )
+            )
             if lease.outcome is not None:
                 return False
             which = TaskId(tenant_id=self.tenant, request_id=request_id, run=lease.run, job_id=job_id, task_id=task_id)
@@ -245,9 +258,14 @@ class Mover:
         if outputs is None:
             return None
         message = TaskMessage(
-            request_id=request_id_of(job_id, task_id), name=task.name, input=task.input, run=run, task_id=task_id,
-            job_id=job_id, dependency_outputs=outputs,
-        )  # fmt: skip
+            request_id=request_id_of(job_id, task_id),
+            name=task.name,
+            input=task.input,
+            run=run,
+            task_id=task_id,
+            job_id=job_id,
+            dependency_outputs=outputs,
+        )
         return Submission.of(message, self.tenant, self.factory, depends_on=list(task.depends_on))
 
     def _outputs(self, job_id: str, needs: Iterable[str], known: Mapping[str, Any]) -> dict[str, Any] | None:

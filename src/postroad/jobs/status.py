@@ -72,9 +72,14 @@ def status_of(mover: Mover, job_id: str, job: Job) -> JobStatus:
     tasks = [_task_status(mover, job_id, task, leases.get(task.task_id)) for task in graph.tasks.values()]
     progress = {name: sum(task.status == name for task in tasks) for name in PROGRESS}
     return JobStatus(
-        job_id=job_id, status=_status(job, tasks), total_tasks=job.total, progress=progress, created_at=job.created_at,
-        completed_at=job.completed_at if job.status == "completed" else None, tasks=tasks,
-    )  # fmt: skip
+        job_id=job_id,
+        status=_status(job, tasks),
+        total_tasks=job.total,
+        progress=progress,
+        created_at=job.created_at,
+        completed_at=job.completed_at if job.status == "completed" else None,
+        tasks=tasks,
+    )
 
 
 def _status(job: Job, tasks: Iterable[JobTaskStatus]) -> str:
@@ -110,12 +115,21 @@ def _told(mover: Mover, request_id: str, held: Held | None) -> tuple[str, str | 
 
 
 _SIGNS = {
-    "waiting": "·", "pending": "○", "processing": "◐", "completed": "●", "failed": "✗", "cancelled": "⊘",
-}  # fmt: skip
+    "waiting": "·",
+    "pending": "○",
+    "processing": "◐",
+    "completed": "●",
+    "failed": "✗",
+    "cancelled": "⊘",
+}
 _COLOURS = {
-    "waiting": "#e5e7eb", "pending": "#fef3c7", "processing": "#bfdbfe", "completed": "#bbf7d0", "failed": "#fecaca",
+    "waiting": "#e5e7eb",
+    "pending": "#fef3c7",
+    "processing": "#bfdbfe",
+    "completed": "#bbf7d0",
+    "failed": "#fecaca",
     "cancelled": "#d1d5db",
-}  # fmt: skip
+}
 
 
 def draw(job: JobStatus, format: str) -> str:
@@ -195,9 +209,14 @@ class JobViews:
         found: list[JobSummary] = []
         while len(found) < limit:
             page = self._mover.journal.query(
-                "GSI4", tenant=self._mover.tenant, event_type=JOB_CREATED, descending=True, limit=limit - len(found),
-                cursor=cursor, raw=True,
-            )  # fmt: skip
+                "GSI4",
+                tenant=self._mover.tenant,
+                event_type=JOB_CREATED,
+                descending=True,
+                limit=limit - len(found),
+                cursor=cursor,
+                raw=True,
+            )
             found += [each for event in page.events if (each := self._summary(event.entity_id, status)) is not None]
             cursor = page.cursor
             if cursor is None:
@@ -235,10 +254,14 @@ def job_story(jobs: JobViews, journal: Journal, tenant: str, job_id: str) -> Sto
     verdict, following = _verdict(status)
     done = f"{status.progress['completed']:,} of {status.total_tasks:,} tasks are completed"
     return Story(
-        id=job_id, kind="job", verdict=verdict, summary=f"job {job_id}: {status.status.replace('_', ' ')}, {done}",
-        steps=steps_of(events, where=None), next=following,
+        id=job_id,
+        kind="job",
+        verdict=verdict,
+        summary=f"job {job_id}: {status.status.replace('_', ' ')}, {done}",
+        steps=steps_of(events, where=None),
+        next=following,
         related=[Related(task.request_id, "causes", "task") for task in status.tasks],
-    )  # fmt: skip
+    )
 
 
 def _verdict(status: JobStatus) -> tuple[Verdict, str]:

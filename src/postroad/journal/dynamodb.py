@@ -174,9 +174,10 @@ def _expire(client: DynamoDBClient, name: str) -> None:
 
 def _refused(name: str, wrong: Sequence[str]) -> ConfigurationError:
     return ConfigurationError(
-        f"DynamoDB table {name!r} is not the events table: {'; '.join(wrong)}", field="table",
+        f"DynamoDB table {name!r} is not the events table: {'; '.join(wrong)}",
+        field="table",
         remedy="Name another table with ?table= or $EVENTS_TABLE, or make this one anew.",
-    )  # fmt: skip
+    )
 
 
 _DOCUMENTS: Final = ("context", "properties")
@@ -295,9 +296,10 @@ class DynamoRecords:
 
     def _no_table(self, _: str) -> ConfigurationError:
         return ConfigurationError(
-            f"there is no DynamoDB table {self._table!r}", field="table",
+            f"there is no DynamoDB table {self._table!r}",
+            field="table",
             remedy="Create it with `postroad journal init` or the topology, or name another with $EVENTS_TABLE.",
-        )  # fmt: skip
+        )
 
 
 def _key_names(index: str) -> tuple[str, str]:

@@ -137,9 +137,10 @@ def _check_keys(event: JournalEvent, detail: Mapping[str, Any]) -> None:
     for name, value in keys_of(event).items():
         if detail[name] != value:
             raise InvalidEvent(
-                f"{name}: is not the key that follows from the event's fields", field=name,
+                f"{name}: is not the key that follows from the event's fields",
+                field=name,
                 remedy="Send what JournalEvent.to_item() returns, unchanged.",
-            )  # fmt: skip
+            )
 
 
 def _check_pointer(event: JournalEvent) -> None:

@@ -44,10 +44,15 @@ def partition_key(index: str, *, tenant: str, entity: tuple[str, str] | None, ap
 def sort_prefix(index: str, *, tenant: str, entity: tuple[str, str] | None, app: str | None) -> str:
     """What stands before the time in the sort key of one index; it ends in `TIMESTAMP#`."""
     parts = {
-        "PK": "", "GSI1": "{type}#", "GSI2": "", "GSI3": "{type}#{id}#", "GSI4": "TENANT#{tenant}#",
-        "GSI5": "TENANT#{tenant}#{type}#{id}#", "GSI6": "TENANT#{tenant}#APP#{app}#",
+        "PK": "",
+        "GSI1": "{type}#",
+        "GSI2": "",
+        "GSI3": "{type}#{id}#",
+        "GSI4": "TENANT#{tenant}#",
+        "GSI5": "TENANT#{tenant}#{type}#{id}#",
+        "GSI6": "TENANT#{tenant}#APP#{app}#",
         "GSI7": "TENANT#{tenant}#APP#{app}#{type}#{id}#",
-    }[index]  # fmt: skip
+    }[index]
     entity_type, entity_id = entity or ("", "")
     return parts.format(tenant=tenant, app=app, type=entity_type, id=entity_id) + TIMESTAMP
 

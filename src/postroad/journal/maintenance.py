@@ -174,9 +174,7 @@ def verify(journal: Journal, tenant: str, *, told: Callable[[int], Any] = lambda
     folded = {name: progress.state for name, progress in progress_of_tasks(counted).items() if progress.state}
     kept = _kept(journal, tenant)
     differences = [] if kept is None else list(_differences(journal, tenant, kept, folded))
-    return Verification(
-        events=counted.count, tasks=len(folded), keeps_states=kept is not None, differences=differences
-    )  # fmt: skip
+    return Verification(events=counted.count, tasks=len(folded), keeps_states=kept is not None, differences=differences)
 
 
 class _Counted:

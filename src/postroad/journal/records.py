@@ -120,17 +120,24 @@ def _check_time(value: object, field: str) -> None:
 def _seal(question: Question, place: bytes) -> bytes:
     """A hash of the question and the place, by which a foreign or altered cursor is known."""
     asked = (
-        question.index, question.tenant, question.entity, question.app, question.event_type,
-        question.start, question.end, question.descending,
-    )  # fmt: skip
+        question.index,
+        question.tenant,
+        question.entity,
+        question.app,
+        question.event_type,
+        question.start,
+        question.end,
+        question.descending,
+    )
     return hashlib.sha256(msgspec.json.encode(asked) + place).digest()[:_SEAL_BYTES]
 
 
 def _opened(question: Question, cursor: Any) -> bytes:
     refused = InvalidCursor(
-        "cursor: it is not of this query", field="cursor",
+        "cursor: it is not of this query",
+        field="cursor",
         remedy="Pass the cursor of the page before unchanged, with the same arguments, or none to begin again.",
-    )  # fmt: skip
+    )
     if not isinstance(cursor, str):
         raise refused
     try:

@@ -128,9 +128,15 @@ class StoredJournal:
         """
         check_limit(limit)
         question = Question(
-            index=index, tenant=tenant, entity=entity, app=app, event_type=event_type, start=start, end=end,
+            index=index,
+            tenant=tenant,
+            entity=entity,
+            app=app,
+            event_type=event_type,
+            start=start,
+            end=end,
             descending=descending,
-        )  # fmt: skip
+        )
         low, high = question.bounds(cursor)
         found = self._records.read(question, low, high, limit + 1) if low < high else []
         events = found[:limit]

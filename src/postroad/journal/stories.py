@@ -13,7 +13,7 @@ from postroad.journal.event import JournalEvent
 Kind = Literal["event", "message", "task", "job"]
 Verdict = Literal[
     "handled", "waiting", "delayed", "in_flight", "retrying", "blocked", "dead", "expired", "completed", "failed"
-]  # fmt: skip
+]
 Relation = Literal["caused_by", "causes", "correlates"]
 NOTHING: Final = "nothing: done"
 _BAD: Final = frozenset({"Task Processing Failed", "Task Failed", "Task Timeout", "Job Failure Detected"})

@@ -78,9 +78,14 @@ class Attempt:
         first = self._first_lease() if before is None else before.lease
         lease = first.taken(owner=shared.worker_id, run=self.task.run, until=until, now_ms=int(now * 1_000))
         started = self._event(
-            STARTED, lease, effectiveUntil=until, workerId=shared.worker_id, processId=pid,
-            startedAt=int(now * 1_000), attemptNumber=lease.attempts,
-        )  # fmt: skip
+            STARTED,
+            lease,
+            effectiveUntil=until,
+            workerId=shared.worker_id,
+            processId=pid,
+            startedAt=int(now * 1_000),
+            attemptNumber=lease.attempts,
+        )
         written = shared.records.write(self.task.tenant_id, self.task.request_id, lease, [started], expect=before)
         if written.ok:
             self._held, self._pid, self._began = written.held, pid, time.monotonic()
@@ -149,9 +154,14 @@ class Attempt:
 
     def _first_lease(self) -> Lease:
         return Lease(
-            run=self.task.run, name=self._message.name, queue=self._shared.queue_name, app=self._shared.factory.app,
-            job_id=self.task.job_id, task_id=self.task.task_id, begun_at=self._shared.factory.now_ms(),
-        )  # fmt: skip
+            run=self.task.run,
+            name=self._message.name,
+            queue=self._shared.queue_name,
+            app=self._shared.factory.app,
+            job_id=self.task.job_id,
+            task_id=self.task.task_id,
+            begun_at=self._shared.factory.now_ms(),
+        )
 
     def _end(self, event: JournalEvent, **told: Any) -> None:
         """The run ended with this event. A journal that is down gets it when the message comes back."""
@@ -180,9 +190,13 @@ class Attempt:
 
     def _completed(self, verdict: Completed, report: Report | None) -> JournalEvent:
         return self._event(
-            COMPLETED, self._lease, output=verdict.output, durationMs=_elapsed(report), exitCode=verdict.exit_code,
+            COMPLETED,
+            self._lease,
+            output=verdict.output,
+            durationMs=_elapsed(report),
+            exitCode=verdict.exit_code,
             usage=verdict.usage,
-        )  # fmt: skip
+        )
 
     def _timed_out(self, verdict: TimedOut, report: Report | None) -> JournalEvent:
         return self._event(
@@ -271,9 +285,11 @@ class Attempt:
         try:
             while True:
                 lease = msgspec.structs.replace(
-                    held.lease, effective_until=until, last_event_type=HEARTBEAT,
+                    held.lease,
+                    effective_until=until,
+                    last_event_type=HEARTBEAT,
                     last_event_at=shared.factory.now_ms(),
-                )  # fmt: skip
+                )
                 written = shared.records.put(self.task.tenant_id, self.task.request_id, lease, expect=held)
                 if written.ok:
                     self._held = written.held
@@ -288,10 +304,16 @@ class Attempt:
     def _record_heartbeat(self) -> None:
         activity = None if self.activity is None else msgspec.json.decode(self.activity)
         event = self._event(
-            HEARTBEAT, self._lease, effectiveUntil=self._lease.effective_until, heartbeatNumber=self._beats,
-            elapsedMs=int((time.monotonic() - self._began) * 1_000), workerId=self._shared.worker_id,
-            processId=self._pid, memoryUsage={"rss": resident_bytes(self._pid)}, lastActivity=activity,
-        )  # fmt: skip
+            HEARTBEAT,
+            self._lease,
+            effectiveUntil=self._lease.effective_until,
+            heartbeatNumber=self._beats,
+            elapsedMs=int((time.monotonic() - self._began) * 1_000),
+            workerId=self._shared.worker_id,
+            processId=self._pid,
+            memoryUsage={"rss": resident_bytes(self._pid)},
+            lastActivity=activity,
+        )
         self._shared.records.record([event])
 
     def _event(self, event_type: str, lease: Lease, **properties: Any) -> JournalEvent:

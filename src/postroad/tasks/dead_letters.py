@@ -86,17 +86,26 @@ class DeadLetterHandler:
         self, delivery: Delivery, tenant: str, message: TaskMessage, lease: Lease, held: Held | None
     ) -> Handled | None:
         task = TaskId(
-            tenant_id=tenant, request_id=message.request_id, run=message.run, job_id=message.job_id,
+            tenant_id=tenant,
+            request_id=message.request_id,
+            run=message.run,
+            job_id=message.job_id,
             task_id=message.task_id,
-        )  # fmt: skip
+        )
         failure = lease.failure or Failure(error=_error_of(delivery), error_category="max-retries")
         is_crash = failure.error_category == CRASH
         event = self._factory.event(
-            FAILED, task, token=lease.token or None, source="dlq", retryCount=lease.attempts,
+            FAILED,
+            task,
+            token=lease.token or None,
+            source="dlq",
+            retryCount=lease.attempts,
             error=legible(f"Max retries exhausted: {failure.error}"),
-            errorCategory=CRASH if is_crash else "max-retries", crash=failure.crash if is_crash else None,
-            traceback=failure.traceback, lastLines=failure.last_lines,
-        )  # fmt: skip
+            errorCategory=CRASH if is_crash else "max-retries",
+            crash=failure.crash if is_crash else None,
+            traceback=failure.traceback,
+            lastLines=failure.last_lines,
+        )
 
         def then(recorded: bool) -> None:
             if recorded:

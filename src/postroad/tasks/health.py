@@ -70,9 +70,11 @@ class HealthCheck:
         alerts: Alerts | None = None,
     ) -> None:
         given = {
-            "heartbeat_max_age": heartbeat_max_age, "alert_threshold": alert_threshold,
-            "task_max_duration": task_max_duration, "lookback": lookback,
-        }  # fmt: skip
+            "heartbeat_max_age": heartbeat_max_age,
+            "alert_threshold": alert_threshold,
+            "task_max_duration": task_max_duration,
+            "lookback": lookback,
+        }
         for name, seconds in given.items():
             check_seconds(seconds, name)
         who = tenant_and_app(tenant_id, app)
@@ -123,9 +125,14 @@ class HealthCheck:
     def _started(self, moment: int) -> list[str]:
         """The tasks that were started within the lookback, each once."""
         found = every_event(
-            self._journal, "GSI6", tenant=self._tenant, app=self._app, event_type=STARTED,
-            start=moment - self._lookback_ms, raw=True,
-        )  # fmt: skip
+            self._journal,
+            "GSI6",
+            tenant=self._tenant,
+            app=self._app,
+            event_type=STARTED,
+            start=moment - self._lookback_ms,
+            raw=True,
+        )
         return list(dict.fromkeys(event.entity_id for event in found))
 
     def _look(self, request_id: str, moment: int) -> dict[str, Any] | None:
@@ -137,10 +144,14 @@ class HealthCheck:
 
     def _record(self, summary: dict[str, int], tasks: Sequence[dict[str, Any]], moment: int) -> None:
         event = JournalEvent.create(
-            HEALTH_CHECK, tenant_id=self._tenant, entity_id=self._app, app=self._app, timestamp=moment,
+            HEALTH_CHECK,
+            tenant_id=self._tenant,
+            entity_id=self._app,
+            app=self._app,
+            timestamp=moment,
             context={"source": "system", "environment": self._backend.stage, "origin": "health-check"},
             properties={"summary": summary, "tasks": list(tasks)},
-        )  # fmt: skip
+        )
         (result,) = self._journal.append([event])
         if result.error is not None:
             raise result.error

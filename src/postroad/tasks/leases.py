@@ -121,9 +121,16 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def again(self, *, now_ms: int) -> Lease:
         """The lease of the next run; tokens go on."""
         return msgspec.structs.replace(
-            self, run=self.run + 1, attempts=0, owner=None, effective_until=0, sent_at=None, outcome=None,
-            failure=None, begun_at=now_ms,
-        )  # fmt: skip
+            self,
+            run=self.run + 1,
+            attempts=0,
+            owner=None,
+            effective_until=0,
+            sent_at=None,
+            outcome=None,
+            failure=None,
+            begun_at=now_ms,
+        )
 
 
 class Held(msgspec.Struct, frozen=True):

@@ -25,9 +25,10 @@ def check_name(name: object) -> str:
     """Return the name of a task, or refuse it."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         raise InvalidTask(
-            f"name: {str(name)[:100]!r} is not the name of a task", field="name",
+            f"name: {str(name)[:100]!r} is not the name of a task",
+            field="name",
             remedy="Use 1 to 64 letters, digits, '_' or '-'; nothing was submitted.",
-        )  # fmt: skip
+        )
     return name
 
 
@@ -36,9 +37,10 @@ def check_request_id(request_id: object, *, of_a_job: bool = False) -> str:
     form = ANY_REQUEST_ID if of_a_job else REQUEST_ID
     if not isinstance(request_id, str) or form.fullmatch(request_id) is None:
         raise InvalidTask(
-            f"requestId: {str(request_id)[:100]!r} is not a request id", field="requestId",
+            f"requestId: {str(request_id)[:100]!r} is not a request id",
+            field="requestId",
             remedy="Use 1 to 256 letters, digits, '_' or '-'; nothing was submitted.",
-        )  # fmt: skip
+        )
     return request_id
 
 

@@ -131,9 +131,13 @@ class TaskProducer:
             raise NotFound(f"there is no task {request_id!r}")
         job_id, _, task_id = request_id.partition(".")
         return Lease(
-            name=name, queue=self._queue_name, app=self._factory.app, job_id=job_id, task_id=task_id,
+            name=name,
+            queue=self._queue_name,
+            app=self._factory.app,
+            job_id=job_id,
+            task_id=task_id,
             begun_at=self._factory.now_ms(),
-        )  # fmt: skip
+        )
 
     def _last_pending(self, request_id: str, lease: Lease) -> JournalEvent:
         found = last_pending(self._journal, self._tenant, request_id)

@@ -78,11 +78,15 @@ def queue_specs(queue: str = "tasks") -> tuple[QueueSpec, QueueSpec, QueueSpec]:
     return (
         QueueSpec(dead, retention=DEAD_LETTER_RETENTION, redrive_allow=(queue,)),
         QueueSpec(
-            queue, visibility=VISIBILITY, retention=RETENTION, receive_wait=20, dead_letter=dead,
+            queue,
+            visibility=VISIBILITY,
+            retention=RETENTION,
+            receive_wait=20,
+            dead_letter=dead,
             max_receives=MAX_RECEIVES,
         ),
         QueueSpec(f"{queue}-dispatch"),
-    )  # fmt: skip
+    )
 
 
 def ensure_queues(backend: QueueMaker, queue: str = "tasks") -> None:
@@ -109,6 +113,7 @@ def _opened(backend: QueueMaker, queue: str, ending: str) -> Queue:
     except QueueNotFound as error:
         option = "" if queue == "tasks" else f" --queue {queue}"
         raise QueueNotFound(
-            error.message, field=error.field,
+            error.message,
+            field=error.field,
             remedy=f"Make the queues of tasks with their dead letters: `postroad task init{option}` or the topology.",
-        ) from error  # fmt: skip
+        ) from error

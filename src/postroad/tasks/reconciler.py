@@ -183,9 +183,12 @@ class Reconciler:
         """End a run that no worker could ever read."""
         request_id, told = pending.entity_id, pending.properties
         task = TaskId(
-            tenant_id=self._tenant, request_id=request_id, run=told.get("run", 1), job_id=told.get("jobId"),
+            tenant_id=self._tenant,
+            request_id=request_id,
+            run=told.get("run", 1),
+            job_id=told.get("jobId"),
             task_id=told.get("taskId"),
-        )  # fmt: skip
+        )
         event = self._factory.event(
             FAILED, task, error=legible(error), errorCategory="validation", retryCount=0, source="worker"
         )
@@ -210,9 +213,15 @@ class Reconciler:
         cursor: str | None = None
         while True:
             page = self._journal.query(
-                "GSI4", tenant=self._tenant, event_type=PENDING, start=since, end=until, limit=_PAGE, cursor=cursor,
+                "GSI4",
+                tenant=self._tenant,
+                event_type=PENDING,
+                start=since,
+                end=until,
+                limit=_PAGE,
+                cursor=cursor,
                 raw=True,
-            )  # fmt: skip
+            )
             yield from page.events
             cursor = page.cursor
             if cursor is None:

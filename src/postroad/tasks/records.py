@@ -234,9 +234,10 @@ def needed(blobs: Blobs | None) -> Blobs:
     """The blobs; without them what lies there cannot be recorded, and must not be taken for recorded."""
     if blobs is None:
         raise ConfigurationError(
-            "bucket: events that are not in the journal yet lie in a blob, and no bucket is named", field="bucket",
+            "bucket: events that are not in the journal yet lie in a blob, and no bucket is named",
+            field="bucket",
             remedy="Name the bucket that the other processes use: aws://region?bucket=NAME, or EVENTS_BUCKET.",
-        )  # fmt: skip
+        )
     return blobs
 
 

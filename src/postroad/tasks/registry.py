@@ -93,9 +93,10 @@ def check_function(function: Any) -> None:
         inspect.signature(function, follow_wrapped=False).bind({}, None)
     except TypeError as error:
         raise ConfigurationError(
-            f"function: {name} cannot be called with an input and a context: {error}", field="function",
+            f"function: {name} cannot be called with an input and a context: {error}",
+            field="function",
             remedy="Write it as def task(input, ctx); give every other parameter a default.",
-        ) from None  # fmt: skip
+        ) from None
     except ValueError:
         # A function of C that does not tell its parameters.
         return
@@ -123,9 +124,10 @@ def check_variables(names: Any) -> None:
     bad = [name for name in names if not isinstance(name, str) or _VARIABLE.fullmatch(name) is None]
     if isinstance(names, str) or bad:
         raise ConfigurationError(
-            f"pass_env: {(bad or names)!r} are not names of environment variables", field="pass_env",
+            f"pass_env: {(bad or names)!r} are not names of environment variables",
+            field="pass_env",
             remedy="Name variables, such as pass_env=('AWS_REGION',); their values are the worker's.",
-        )  # fmt: skip
+        )
 
 
 def is_number(value: Any) -> bool:
@@ -158,9 +160,10 @@ class TaskRegistry:
         """Make a program a task: it is started directly, never through a shell."""
         if isinstance(command, str) or not command or not all(isinstance(part, str) and part for part in command):
             raise ConfigurationError(
-                f"command: {command!r} is not a list of words", field="command",
+                f"command: {command!r} is not a list of words",
+                field="command",
                 remedy='Give the program and its arguments apart, such as ["node", "/srv/scrape.js"].',
-            )  # fmt: skip
+            )
         self._add(TaskDefinition(name=name, command=tuple(command), **_frozen(options)))
 
     def get(self, name: str) -> TaskDefinition:

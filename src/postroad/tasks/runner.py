@@ -217,9 +217,13 @@ class TaskRunner:
             ]
         error = None if failure is None else failure.error
         written = shared.records.write(
-            task.tenant_id, task.request_id, lease.freed(failure=failure), events, expect=held,
+            task.tenant_id,
+            task.request_id,
+            lease.freed(failure=failure),
+            events,
+            expect=held,
             then=lambda recorded: shared.reject(delivery, reason=QUARANTINED, error=error),
-        )  # fmt: skip
+        )
         if written.ok:
             tell("task_quarantined", request_id=task.request_id, run=task.run, error=error, attempt=lease.attempts)
         return written.ok
@@ -287,9 +291,13 @@ class TaskRunner:
             FAILED, task, error=error[:500], errorCategory="validation", retryCount=lease.attempts, source="worker"
         )
         return shared.records.write(
-            task.tenant_id, task.request_id, lease.settled(event), [event], expect=held,
+            task.tenant_id,
+            task.request_id,
+            lease.settled(event),
+            [event],
+            expect=held,
             then=lambda recorded: shared.reject(delivery, reason=error, error=error),
-        ).ok  # fmt: skip
+        ).ok
 
 
 def _pending_since(lease: Lease | None, delivery: Delivery, run: int) -> float:

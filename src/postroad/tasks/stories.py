@@ -40,9 +40,14 @@ def task_story(backend: TaskBackend, tenant: str, request_id: str) -> Story | No
     if told.verdict in ("waiting", "retrying") and _letter(backend, queue, request_id, state.run) is not None:
         told = _Told("dead", f"its message lies in {queue}-dlq: {_why(state)}", _HANDLE_LETTERS)
     return Story(
-        id=request_id, kind="task", verdict=told.verdict, summary=f"task {request_id}, run {state.run}: {told.summary}",
-        steps=steps_of(events, where=queue), related=_related(events, state), next=told.next,
-    )  # fmt: skip
+        id=request_id,
+        kind="task",
+        verdict=told.verdict,
+        summary=f"task {request_id}, run {state.run}: {told.summary}",
+        steps=steps_of(events, where=queue),
+        related=_related(events, state),
+        next=told.next,
+    )
 
 
 _HANDLE_LETTERS = "a worker with the role dlq ends the run: postroad worker --roles dlq"

@@ -130,8 +130,9 @@ class Submissions:
             if held.lease.digest and held.lease.digest != submission.digest():
                 raise Conflict(
                     f"requestId: {submission.request_id!r} was submitted with another name or input",
-                    field="requestId", remedy="Use a new request id for a new task.",
-                )  # fmt: skip
+                    field="requestId",
+                    remedy="Use a new request id for a new task.",
+                )
             if self._is_begun(submission, held):
                 return Begun(held.lease.run, False)
             if time.monotonic() > deadline:

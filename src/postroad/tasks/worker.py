@@ -87,12 +87,21 @@ class TaskWorker:
         publish_events: bool | None = None,
     ) -> None:
         config = WorkerConfig(
-            concurrency=concurrency, wait=wait, visibility_extension=visibility_extension,
-            extension_interval=extension_interval, timeout=timeout, kill_grace=kill_grace, max_attempts=max_attempts,
-            retry_base=retry_base, retry_cap=retry_cap, drain_timeout=drain_timeout,
+            concurrency=concurrency,
+            wait=wait,
+            visibility_extension=visibility_extension,
+            extension_interval=extension_interval,
+            timeout=timeout,
+            kill_grace=kill_grace,
+            max_attempts=max_attempts,
+            retry_base=retry_base,
+            retry_cap=retry_cap,
+            drain_timeout=drain_timeout,
             pass_env=pass_env if isinstance(pass_env, str) else tuple(pass_env),  # type: ignore[arg-type]  # refused
-            max_output_bytes=max_output_bytes, child_reuse=child_reuse, unknown_grace=unknown_grace,
-        )  # fmt: skip
+            max_output_bytes=max_output_bytes,
+            child_reuse=child_reuse,
+            unknown_grace=unknown_grace,
+        )
         who = tenant_and_app(tenant_id, app)
         self.worker_id = check_worker_id(_new_id() if worker_id is None else worker_id)
         self._config = config

@@ -146,10 +146,19 @@ class SQLiteRecords:
         names = [names_of(entry.event) for entry in entries]
         number = self._scopes.make(tx, chain.from_iterable(names))
         rows: list[Row] = [
-            (number(tenant), number(entity), number(app), number(kind), _place(entry.event), received_at, ttl,
-             zlib.crc32(entry.body), entry.body)
+            (
+                number(tenant),
+                number(entity),
+                number(app),
+                number(kind),
+                _place(entry.event),
+                received_at,
+                ttl,
+                zlib.crc32(entry.body),
+                entry.body,
+            )
             for entry, (tenant, entity, app, kind) in zip(entries, names, strict=True)
-        ]  # fmt: skip
+        ]
         kept = Kept(tx, {row[1] for entry, row in zip(entries, rows, strict=True) if _is_of_task(entry)})
         new = _inserted(tx.connection, rows)
         kept.move(_new_of_tasks(entries, rows, new))

@@ -146,9 +146,10 @@ def entry_of(definition: TaskDefinition) -> TaskEntry:
         return TaskEntry(name=definition.name, command=definition.command, **options)
     if "<" in function.__qualname__:
         raise ConfigurationError(
-            f"task {definition.name!r}: {function.__qualname__!r} cannot be found from another process", field="name",
+            f"task {definition.name!r}: {function.__qualname__!r} cannot be found from another process",
+            field="name",
             remedy="Define the function at the top of a module, so that the children of a worker can import it.",
-        )  # fmt: skip
+        )
     return TaskEntry(name=definition.name, module=function.__module__, qualname=function.__qualname__, **options)
 
 

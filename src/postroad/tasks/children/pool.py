@@ -175,9 +175,10 @@ class ChildPool:
         if not isinstance(found, Catalog):
             self._end()
             raise ConfigurationError(
-                f"imports: the tasks cannot be loaded in a child: {found.error}", field="imports",
+                f"imports: the tasks cannot be loaded in a child: {found.error}",
+                field="imports",
                 remedy="Name modules that a new interpreter can import; variables they need are named in pass_env.",
-            )  # fmt: skip
+            )
         self.tasks = {entry.name: entry for entry in found.tasks}
 
     def _end(self) -> None:
