@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from postroad.errors import InvalidMessage, PostroadError
-from postroad.errors.root import describe
 from postroad.jobs.mover import DispatchResult, Mover
 from postroad.journal import JournalEvent
 from postroad.journal.overflow import Overflow
@@ -98,7 +97,7 @@ class JobDispatcher:
                 result = mover.dispatch(job_id)
             except Exception as error:
                 # Whatever is wrong with one job, the others go on.
-                tell("job_dispatch_failed", job_id=job_id, error=f"{type(error).__name__}: {error}")
+                tell("job_dispatch_failed", job_id=job_id, error=error)
                 continue
             moved += len(result.dispatched) + result.completed + (result.failed_task is not None)
         self._publish_events()
@@ -112,7 +111,7 @@ class JobDispatcher:
             self._publisher.run_once()
         except Exception as error:
             # Jobs go forward whether anybody hears of it or not.
-            tell("worker_role_failed", role="events", error=describe(error))
+            tell("worker_role_failed", role="events", error=error)
 
     def _wake(self, delivery: Delivery) -> None:
         try:
@@ -124,7 +123,7 @@ class JobDispatcher:
         try:
             self._mover(wake_up.tenant_id).advance(wake_up.job_id, wake_up.task_id, state=wake_up.state)
         except Exception as error:
-            tell("job_dispatch_failed", job_id=wake_up.job_id, error=f"{type(error).__name__}: {error}")
+            tell("job_dispatch_failed", job_id=wake_up.job_id, error=error)
             if delivery.receive_count < _MOST_WAKINGS:
                 with suppress(PostroadError):
                     self._queue.release([delivery], after=2.0 ** (delivery.receive_count - 1), error=str(error))

@@ -326,7 +326,7 @@ def quietly(move: Callable[[], DispatchResult], job_id: str) -> DispatchResult:
     try:
         return move()
     except PostroadError as error:
-        tell("job_dispatch_failed", job_id=job_id, error=str(error))
+        tell("job_dispatch_failed", job_id=job_id, error=error)
         return DispatchResult()
 
 

@@ -28,7 +28,7 @@ def _is_handled(dispatcher: JobDispatcher, record: Mapping[str, Any]) -> bool:
     try:
         dispatcher.handle(event_of_detail(json.loads(record["body"])["detail"]))
     except (PostroadError, ValueError, KeyError, TypeError, RecursionError) as error:
-        tell("job_dispatch_failed", job_id=None, error=str(error))
+        tell("job_dispatch_failed", job_id=None, error=error)
         return False
     return True
 

@@ -31,7 +31,7 @@ def _is_handled(letters: DeadLetterHandler, backend: Backend, record: Mapping[st
     try:
         return letters.handle(_whole(_delivery(record), backend.blobs())) != "stays"
     except PostroadError as error:
-        tell("task_handling_failed", message_id=record["messageId"], error=str(error))
+        tell("task_handling_failed", message_id=record["messageId"], error=error)
         return False
 
 

@@ -29,7 +29,7 @@ def _is_told(alerts: SlackAlerts, record: Mapping[str, Any]) -> bool:
     try:
         _keep(record)
     except PostroadError as error:
-        tell("task_handling_failed", message_id=record["messageId"], error=str(error))
+        tell("task_handling_failed", message_id=record["messageId"], error=error)
         return False
     return True
 

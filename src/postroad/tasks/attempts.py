@@ -247,7 +247,7 @@ class Attempt:
                     self.task.tenant_id, self.task.request_id, change(held.lease), events, expect=held, then=then
                 )
             except PostroadError as error:
-                self._tell("task_settle_failed", error=str(error))
+                self._tell("task_settle_failed", error=error)
                 if time.monotonic() > deadline:
                     return False
                 time.sleep(pause)
@@ -273,7 +273,7 @@ class Attempt:
         try:
             (result,) = queue.extend([self._delivery], seconds=config.visibility_extension)
         except PostroadError as error:
-            self._tell("task_heartbeat_failed", error=str(error))
+            self._tell("task_heartbeat_failed", error=error)
             return False
         return result.ok
 
@@ -298,7 +298,7 @@ class Attempt:
                     return False
                 held = written.held
         except PostroadError as error:
-            self._tell("task_heartbeat_failed", error=str(error))
+            self._tell("task_heartbeat_failed", error=error)
             return True
 
     def _record_heartbeat(self) -> None:

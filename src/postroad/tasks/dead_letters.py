@@ -50,7 +50,7 @@ class DeadLetterHandler:
         try:
             return self.handle(delivery)
         except Exception as error:
-            tell("task_handling_failed", message_id=delivery.message_id, error=f"{type(error).__name__}: {error}")
+            tell("task_handling_failed", message_id=delivery.message_id, error=error)
             return "stays"
 
     def handle(self, delivery: Delivery) -> Handled:
@@ -58,7 +58,7 @@ class DeadLetterHandler:
         try:
             tenant, message = tenant_of(delivery, self._tenant), read(delivery)
         except InvalidMessage as error:
-            tell("task_letter_unreadable", message_id=delivery.message_id, error=str(error))
+            tell("task_letter_unreadable", message_id=delivery.message_id, error=error)
             self._letters.release([delivery], after=_ASIDE_SECONDS)
             return "stays"
         while (handled := self._try_to_end(delivery, tenant, message)) is None:

@@ -137,7 +137,7 @@ class EventPublisher:
             return OutgoingMessage(self._codec.encode(envelope), attributes_of(envelope))
         except (PostroadError, msgspec.ValidationError) as error:
             # Its blob is gone, or it is larger than any message.
-            tell("task_event_dropped", event_id=str(event.event_id), error=str(error))
+            tell("task_event_dropped", event_id=str(event.event_id), error=error)
             return None
 
     def _follow(self, position: str | None) -> Followed:

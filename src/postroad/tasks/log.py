@@ -7,6 +7,8 @@ import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from postroad.errors.root import describe
+from postroad.queues.markers import legible
 from postroad.telemetry import get_logger
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ _standard = logging.getLogger("postroad.tasks")
 _making = threading.Lock()
 _INFORMATION = frozenset(
     {
-        *("task_started", "task_completed", "task_retried", "task_interrupted", "task_resent"),
+        *("task_started", "task_completed", "task_interrupted", "task_resent"),
         *("worker_started", "worker_stopped", "worker_role_recovered", "task_receive_recovered"),
     }
 )
@@ -26,10 +28,15 @@ _DETAILS = frozenset({"task_traceback"})
 
 
 def tell(event: str, **fields: Any) -> None:
-    """Count what happened and write its line."""
+    """Count what happened and write its line.
+
+    An `error` is shown as one line with the place that raised it, without secrets, in 500 characters at the most.
+    """
     _counter().labels(event).inc()
     level = logging.DEBUG if event in _DETAILS else logging.INFO if event in _INFORMATION else logging.WARNING
     if _standard.isEnabledFor(level):
+        if (error := fields.get("error")) is not None:
+            fields["error"] = legible(describe(error) if isinstance(error, BaseException) else error)
         _logger().log(level, event, **fields)
 
 

@@ -57,7 +57,7 @@ class WakeUps:
         try:
             self._queue(lease.queue).send([OutgoingMessage(msgspec.json.encode(wake_up))])
         except PostroadError as error:
-            tell("job_wake_failed", job_id=lease.job_id, error=str(error))
+            tell("job_wake_failed", job_id=lease.job_id, error=error)
 
     def _queue(self, name: str) -> Queue:
         if name not in self._queues:
@@ -157,7 +157,7 @@ class TaskRecords:
         try:
             self.append(events)
         except PostroadError as error:
-            tell("task_record_failed", error=str(error), events=[event.event_type for event in events])
+            tell("task_record_failed", error=error, events=[event.event_type for event in events])
             return False
         return True
 
@@ -183,7 +183,7 @@ class TaskRecords:
             then(recorded)
         except PostroadError as error:
             # The message comes back by itself, and the lease tells what to do with it.
-            tell("task_ack_failed", error=str(error))
+            tell("task_ack_failed", error=error)
 
     def _wake(self, tenant: str, lease: Lease) -> None:
         if lease.outcome is not None:

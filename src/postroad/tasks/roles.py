@@ -48,7 +48,7 @@ class _Turn:
                 return 0
             # Whatever it was, it may not happen the next time, and the other roles must not wait for it.
             if self.error is None:
-                tell("worker_role_failed", role=self.role.name, error=f"{type(error).__name__}: {error}")
+                tell("worker_role_failed", role=self.role.name, error=error)
             self.error = error
             self.due = time.monotonic() + max(_LEAST_PAUSE_SECONDS, self.backoff.next())
             return 0
@@ -109,7 +109,7 @@ class RoleThreads:
                 self._stopping.wait(max(0.0, turn.due - time.monotonic()))
         except BaseException as error:
             self._error = error
-            tell("worker_roles_ended", role=turn.role.name, error=f"{type(error).__name__}: {error}")
+            tell("worker_roles_ended", role=turn.role.name, error=error)
             self._ended()
 
 

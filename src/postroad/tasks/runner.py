@@ -313,4 +313,4 @@ def handle_safely(runner: TaskRunner, delivery: Delivery) -> None:
         runner.handle(delivery)
     except Exception as error:
         # Whatever it was, the runner goes on: other tasks are not to blame.
-        tell("task_handling_failed", message_id=delivery.message_id, error=f"{type(error).__name__}: {error}")
+        tell("task_handling_failed", message_id=delivery.message_id, error=error)

@@ -100,7 +100,7 @@ class Poller:
             except Exception as error:
                 # Whatever it was, the worker must not fall silent: it may not happen the next time.
                 if not backoff.failures:
-                    tell("task_receive_failed", error=f"{type(error).__name__}: {error}")
+                    tell("task_receive_failed", error=error)
                 self.stopping.wait(backoff.next(self._shared.chance()))
             else:
                 if backoff.failures:
@@ -158,7 +158,7 @@ class Poller:
         try:
             self._shared.release(delivery)
         except PostroadError as error:
-            tell("task_handling_failed", message_id=delivery.message_id, error=str(error))
+            tell("task_handling_failed", message_id=delivery.message_id, error=error)
 
 
 class Waker:
