@@ -69,13 +69,13 @@ def shape_of(annotation: Any) -> Shape:
     msgspec knows every Struct by itself: where any value may stand in one, there stands plain JSON.
     """
     cls: Any = get_origin(annotation) or annotation
-    is_struct = isinstance(cls, type) and issubclass(cls, msgspec.Struct)
+    is_struct = hasattr(cls, "__struct_fields__")
     if not is_struct and not hasattr(cls, "__dataclass_fields__"):
         raise InvalidMessage(f"{cls.__qualname__} is not a dataclass, so it cannot travel as an event")
     kinds = _kinds(annotation)
     is_open = _is_open(kinds) and not is_struct
     fields = tuple(_open_field(*found) for found in field_types(annotation)) if is_open else None
-    names = set(cls.__struct_fields__) if is_struct else {field.name for field in dataclasses.fields(cls)}
+    names = cls.__struct_fields__ if is_struct else [field.name for field in dataclasses.fields(cls)]
     return Shape(
         cls=cls,
         version=identity_of(cls).version,
