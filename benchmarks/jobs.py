@@ -20,12 +20,11 @@ from benchmarks.frame import Load, Loads, Open, Opened, Row, Side, WrongResult
 from benchmarks.limits import limit
 from benchmarks.sqs import CREDENTIALS, counted_requests
 from postroad.jobs import JobDispatcher, Jobs
-from postroad.jobs.roles import duties
+from postroad.jobs.dispatcher import worker_roles
 from postroad.tasks import TaskWorker, ensure_queues
-from postroad.tasks.books import Books
-from postroad.tasks.recording import Scribe, TaskId
+from postroad.tasks.records import EventFactory, TaskId, TaskRecords
 from postroad.tasks.registry import TaskRegistry
-from postroad.tasks.roles import Rounds
+from postroad.tasks.roles import RoleThreads
 
 TENANT, APP = "bench", "bench"
 Shape = Callable[[int], list[dict[str, Any]]]
@@ -64,8 +63,8 @@ class _Floor:
         self._queue = backend.queue("tasks")
         self._jobs = Jobs(backend, tenant_id=TENANT, app=APP)
         self._dispatcher = JobDispatcher(backend, tenant_id=TENANT, app=APP)
-        self._books = Books(backend)
-        self._scribe = Scribe(app=APP, environment="dev", origin="sqs-worker", clock=backend.clock)
+        self._books = TaskRecords(backend)
+        self._scribe = EventFactory(app=APP, environment="dev", origin="sqs-worker", clock=backend.clock)
         self._spent = 0.0
 
     def run(self, tasks: list[dict[str, Any]]) -> float:
@@ -184,7 +183,7 @@ def _idling(directory: Path, load: Load) -> Iterator[Opened]:
     with _on_aws(directory) as backend:
         worker = TaskWorker(backend, tenant_id=TENANT, app=APP, registry=TaskRegistry())
         thread = threading.Thread(target=worker.run)
-        with Rounds(duties(backend, tenant_id=TENANT, app=APP)):
+        with RoleThreads(worker_roles(backend, tenant_id=TENANT, app=APP)):
             thread.start()
             # What opening costs is not what idling costs.
             time.sleep(_SETTLE_SECONDS)

@@ -21,7 +21,7 @@ from postroad.engine import disk
 from postroad.engine.file import WRITER_CACHE_KIB, make_file, open_file
 from postroad.engine.upkeep import CHECKPOINT_PAGES
 from postroad.journal import AppendResult, Journal, JournalEvent, task_state
-from postroad.journal.places import place_of
+from postroad.journal.keys import place_of
 from postroad.journal.records import Entry
 from postroad.journal.sqlite.tables import SCHEMA
 

@@ -43,6 +43,7 @@ NAMES = frozenset(
         "outbox.mid_batch",
         "outbox.before_settle",
         "http.before_reply",
+        "events.after_publish",
         "dispatcher.before_enqueue",
         "dispatcher.before_job_event",
         "worker.after_spawn",

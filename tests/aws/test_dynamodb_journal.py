@@ -12,11 +12,10 @@ from postroad.blobs.s3 import S3Blobs
 from postroad.connections.aws import AwsConnection
 from postroad.errors import ConfigurationError, Unavailable
 from postroad.items.dynamodb import DynamoItems
-from postroad.journal.dynamodb import DynamoRecords
-from postroad.journal.dynamodb.table import definition
+from postroad.journal.dynamodb import DynamoRecords, definition
+from postroad.journal.maintenance import Expiry, Pruned, prune
 from postroad.journal.overflow import Overflow
-from postroad.journal.pruning import Expiry, Pruned, prune
-from postroad.journal.stored import StoredJournal
+from postroad.journal.store import StoredJournal
 from postroad.testing.journal import JournalConformance, JournalGround
 from postroad.testing.journal.ground import T0, add, completed, pending, whole
 from postroad.wiring import connect

@@ -14,16 +14,20 @@ from tests.jobs.fault_rules import DispatcherFaultRules
 from tests.jobs.floor import Floor
 from tests.jobs.rules import JobRules
 from tests.jobs.whole import run_the_example
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend
 from postroad.connections.aws import AwsConnection
 from postroad.jobs import JobDispatcher, Jobs
-from postroad.jobs import roles as roles_of_jobs
-from postroad.jobs.roles import duties
+from postroad.jobs import dispatcher as roles_of_jobs
+from postroad.jobs.dispatcher import worker_roles
+from postroad.journal import JournalEvent
+from postroad.journal.events import TaskCompleted
 from postroad.tasks import ensure_queues
 from postroad.tasks.config import WorkerConfig
-from postroad.tasks.reconciling import ReconcilerLease
+from postroad.tasks.event_publisher import EventPublisher
+from postroad.tasks.reconciler import ReconcilerLease
 
 pytestmark = pytest.mark.aws
 
@@ -133,7 +137,7 @@ def test_an_idle_worker_makes_at_most_ten_requests_a_minute(
     backend = postroad.connect(f"aws://us-east-1?endpoint_url={ministack_url}&stage={unique('s')}")
     backend.journal().init()
     ensure_queues(backend)
-    roles = duties(backend, tenant_id=unique("tenant"), app="shop")
+    roles = worker_roles(backend, tenant_id=unique("tenant"), app="shop")
     per_minute = 60 / WorkerConfig().wait
     for role in roles:
         role.run_once()
@@ -164,3 +168,18 @@ def test_a_reconciler_that_died_is_followed_when_its_lease_ends(backend: Backend
     dead.hold()
 
     assert ReconcilerLease(backend, tenant=tenant, queue="tasks", seconds=600).hold()
+
+
+def test_a_bus_hears_how_tasks_ended(backend: Backend, unique: Callable[[str], str]) -> None:
+    tenant, heard = unique("tenant"), list[TaskCompleted]()
+    publisher = EventPublisher(backend, tenant=tenant)
+    properties = {"requestId": "r", "output": [1], "durationMs": 1, "exitCode": 0}
+    ended = JournalEvent.create("Task Completed", tenant_id=tenant, entity_id="r", properties=properties)
+    with backend.bus("tasks", unique("g"), config=postroad.BusConfig(wait_time_seconds=1)) as bus:
+        bus.subscribe(TaskCompleted, heard.append)
+        backend.journal().append([ended])
+
+        assert (publisher.run_once(), publisher.run_once()) == (1, 0)
+
+        eventually(lambda: bus.receive_once() or heard)
+    assert [(event.request_id, event.output) for event in heard] == [("r", [1])]

@@ -14,7 +14,7 @@ from postroad.errors import ConfigurationError, InvalidEvent
 from postroad.journal import EventBridgeSender, Journal, JournalEvent
 from postroad.journal.dynamodb import DynamoRecords
 from postroad.journal.overflow import Overflow
-from postroad.journal.stored import StoredJournal
+from postroad.journal.store import StoredJournal
 from postroad.lambdas.save_event import handler
 
 pytestmark = pytest.mark.aws

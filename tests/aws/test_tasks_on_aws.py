@@ -21,12 +21,11 @@ from postroad.connections.aws import AwsConnection
 from postroad.errors import ConfigurationError, Conflict, QueueNotFound, Unavailable
 from postroad.jobs import JobDispatcher
 from postroad.journal import AppendResult, JournalEvent
-from postroad.journal.folding import TERMINAL
+from postroad.journal.states import TERMINAL
 from postroad.lambdas import dlq_processor
 from postroad.tasks import Reconciler, TaskProducer, ensure_queues
-from postroad.tasks.books import Books
 from postroad.tasks.leases import Lease
-from postroad.tasks.recording import Scribe, TaskId
+from postroad.tasks.records import EventFactory, TaskId, TaskRecords
 
 pytestmark = pytest.mark.aws
 
@@ -146,19 +145,19 @@ class Down:
 
 
 def test_what_a_lease_owes_in_a_blob_is_not_taken_for_recorded_without_the_bucket(url: str, bench: Bench) -> None:
-    scribe = Scribe(app=APP, environment="dev", origin="sqs-worker", clock=bench.backend.clock)
+    factory = EventFactory(app=APP, environment="dev", origin="sqs-worker", clock=bench.backend.clock)
     task = TaskId(tenant_id=TENANT, request_id="r1", run=1)
-    event = scribe.event("Task Completed", task, output="x" * 300_000, durationMs=1, exitCode=0)
-    Books(bench.backend, Down()).write(TENANT, "r1", Lease().settled(event), [event], expect=None)
+    event = factory.event("Task Completed", task, output="x" * 300_000, durationMs=1, exitCode=0)
+    TaskRecords(bench.backend, Down()).write(TENANT, "r1", Lease().settled(event), [event], expect=None)
 
-    held = Books(bench.backend).read(TENANT, "r1")
+    held = TaskRecords(bench.backend).read(TENANT, "r1")
     assert held is not None
     with postroad.connect(url.partition("&bucket=")[0]) as bare:
         with pytest.raises(ConfigurationError, match="bucket"):
-            Books(bare).record_owed(held)
+            TaskRecords(bare).record_owed(held)
 
     assert bench.types("r1") == []
-    assert Books(bench.backend).record_owed(held) is True
+    assert TaskRecords(bench.backend).record_owed(held) is True
     assert bench.state("r1").output == "x" * 300_000
 
 

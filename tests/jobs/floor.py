@@ -11,8 +11,7 @@ from postroad.journal import JournalEvent
 from postroad.journal.states import every_event, task_history
 from postroad.queues import Queue
 from postroad.tasks import TaskProducer
-from postroad.tasks.books import Books
-from postroad.tasks.recording import Scribe, TaskId
+from postroad.tasks.records import EventFactory, TaskId, TaskRecords
 
 TENANT, APP = "acme", "shop"
 SEED: list[dict[str, Any]] = [
@@ -33,8 +32,8 @@ class Floor:
         self.jobs = Jobs(backend, tenant_id=self.tenant, app=APP)
         self.producer = TaskProducer(backend, tenant_id=self.tenant, app=APP)
         self.dispatcher = self.another_dispatcher()
-        self._books = Books(backend)
-        self._scribe = Scribe(app=APP, environment="dev", origin="sqs-worker", clock=backend.clock)
+        self._records = TaskRecords(backend)
+        self._factory = EventFactory(app=APP, environment="dev", origin="sqs-worker", clock=backend.clock)
 
     def another_dispatcher(self) -> JobDispatcher:
         return JobDispatcher(self.backend, tenant_id=self.tenant, app=APP)
@@ -55,7 +54,7 @@ class Floor:
     def end(self, job_id: str, task_id: str, event_type: str = "Task Completed", **properties: Any) -> JournalEvent:
         """A worker ends the task; dispatchers are woken by it."""
         request_id = f"{job_id}.{task_id}"
-        held = self._books.read(self.tenant, request_id)
+        held = self._records.read(self.tenant, request_id)
         assert held is not None
         given: dict[str, dict[str, Any]] = {
             "Task Completed": {"output": None, "durationMs": 1, "exitCode": 0},
@@ -63,8 +62,8 @@ class Floor:
             "Task Timeout": {"timeoutMs": 1, "elapsedMs": 2, "signal": "SIGTERM"},
         }
         task = TaskId(tenant_id=self.tenant, request_id=request_id, run=held.lease.run, job_id=job_id, task_id=task_id)
-        event = self._scribe.event(event_type, task, **{**given[event_type], **properties})
-        assert self._books.write(self.tenant, request_id, held.lease.settled(event), [event], expect=held).ok
+        event = self._factory.event(event_type, task, **{**given[event_type], **properties})
+        assert self._records.write(self.tenant, request_id, held.lease.settled(event), [event], expect=held).ok
         return event
 
     def wake(self) -> None:

@@ -12,8 +12,8 @@ from tests.jobs.rules import JobRules
 from postroad import Backend
 from postroad.errors import InvalidInput, InvalidJob, UnknownTask
 from postroad.jobs import Jobs
+from postroad.jobs.dispatcher import worker_roles
 from postroad.jobs.graph import Graph, GraphTask, read_tasks
-from postroad.jobs.roles import duties
 from postroad.tasks import TaskRegistry
 
 
@@ -106,6 +106,6 @@ def test_a_graph_can_be_read_and_drawn(floor: Floor) -> None:
 
 
 def test_open_jobs_are_looked_at_every_half_minute_without_any_wake_up(backend: Backend) -> None:
-    roles = {role.name: role.every for role in duties(backend, tenant_id=TENANT, app=APP)}
+    roles = {role.name: role.every for role in worker_roles(backend, tenant_id=TENANT, app=APP)}
 
     assert roles == {"dlq": 5.0, "reconciler": 30.0, "jobs": 30.0, "dispatcher": 0.0}

@@ -9,9 +9,9 @@ from tests.jobs.store_tasks import PAGE
 from tests.waiting import eventually
 
 from postroad import Backend
-from postroad.jobs.roles import duties
+from postroad.jobs.dispatcher import worker_roles
 from postroad.tasks import TaskWorker
-from postroad.tasks.roles import Rounds
+from postroad.tasks.roles import RoleThreads
 
 
 def run_the_example(backend: Backend, *, wait: float) -> None:
@@ -19,7 +19,7 @@ def run_the_example(backend: Backend, *, wait: float) -> None:
     floor = Floor(backend)
     floor.jobs.submit_job(SEED, job_id="job-456", request_id="req-789")
     worker = TaskWorker(backend, imports=("tests.jobs.store_tasks",), tenant_id=TENANT, app=APP, wait=wait)
-    with Rounds(duties(backend, tenant_id=TENANT, app=APP)), ThreadPoolExecutor(1) as thread:
+    with RoleThreads(worker_roles(backend, tenant_id=TENANT, app=APP)), ThreadPoolExecutor(1) as thread:
         running = thread.submit(worker.run)
         try:
             eventually(lambda: "Job Completed" in floor.types("job-456"))

@@ -8,7 +8,7 @@ import pytest
 
 from postroad.errors import EventTooLarge, InvalidEvent
 from postroad.journal import JournalEvent
-from postroad.journal.details import event_of_detail
+from postroad.journal.eventbridge import event_of_detail
 from postroad.journal.keys import KEY_NAMES
 
 SHA = "0" * 64

@@ -13,7 +13,7 @@ from tests.memory import memory_blobs
 from postroad.blobs import BlobRef
 from postroad.errors import ConfigurationError, EventTooLarge, OutcomeUnknown, Unavailable
 from postroad.journal import EventBridgeSender, JournalEvent
-from postroad.journal.details import event_of_detail
+from postroad.journal.eventbridge import event_of_detail
 
 T0 = 1_767_453_739_640
 Answer = Callable[[list[dict[str, Any]]], list[str | None]]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.journal import EVENT_TO_STATE, STATES, TERMINAL, JournalEvent, fold
-from postroad.journal.folding import Progress
+from postroad.journal.states import Progress
 
 T0 = 1_767_453_739_640
 P, S, PF, C, F, T, H, N, X = (

@@ -6,7 +6,7 @@ import pytest
 from tests.memory import memory_blobs, memory_records
 
 from postroad.journal.overflow import Overflow
-from postroad.journal.stored import StoredJournal
+from postroad.journal.store import StoredJournal
 from postroad.testing.journal import JournalConformance, JournalGround
 
 

@@ -13,7 +13,7 @@ from postroad.errors import EventTooLarge, InvalidEvent, OverflowMismatch
 from postroad.journal import JournalEvent
 from postroad.journal.overflow import Overflow, blob_key
 from postroad.journal.records import Entry
-from postroad.journal.stored import StoredJournal
+from postroad.journal.store import StoredJournal
 from postroad.testing.journal.ground import completed
 
 LARGE = {"text": "x" * 210_000}

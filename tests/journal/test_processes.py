@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from postroad.journal.maintenance import verify
 from postroad.journal.states import every_event
-from postroad.journal.verifying import verify
 from postroad.wiring import connect
 
 APPENDING = """

@@ -14,9 +14,8 @@ import postroad
 from postroad import Backend
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.journal import JournalEvent
-from postroad.journal.pruning import DAY_MS, Expiry, Pruned, prune
+from postroad.journal.maintenance import DAY_MS, Expiry, Pruned, prune, verify
 from postroad.journal.states import every_event, tasks_by_state
-from postroad.journal.verifying import verify
 from postroad.tasks import Reconciler
 from postroad.testing import FakeClock
 

@@ -11,7 +11,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # it has no types of its own
 
 from postroad.journal import EVENT_TO_STATE, EventBridgeSender, JournalEvent
-from postroad.journal.dynamodb.table import definition
+from postroad.journal.dynamodb import definition
 from postroad.topology import render_cloudformation, task_topology
 
 ITEM: dict[str, Any] = {

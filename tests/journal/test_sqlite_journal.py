@@ -16,11 +16,11 @@ from postroad.engine.engine import Engine
 from postroad.errors import StorageDamaged
 from postroad.items.sqlite import SQLiteItems
 from postroad.journal import tasks_by_state
+from postroad.journal.maintenance import Difference, verify
 from postroad.journal.overflow import Overflow
 from postroad.journal.sqlite import SQLiteRecords
 from postroad.journal.sqlite.tables import BACKWARD, COLUMNS, FORWARD
-from postroad.journal.stored import StoredJournal
-from postroad.journal.verifying import Difference, verify
+from postroad.journal.store import StoredJournal
 from postroad.testing.journal import JournalConformance, JournalGround
 from postroad.testing.journal.ground import add, completed, heartbeat, pending, whole
 from postroad.testing.journal.states import cancelled, failed, started, timed_out

@@ -13,7 +13,7 @@ from tests.waiting import eventually
 
 from postroad import Backend
 from postroad.journal import JournalEvent
-from postroad.journal.folding import TaskState
+from postroad.journal.states import TaskState
 from postroad.tasks import DeadLetterHandler, TaskProducer, TaskWorker
 
 CHORES = ("tests.tasks.chores",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import ctypes
 import mmap
@@ -105,6 +106,37 @@ def fail_with(input: Input, ctx: TaskContext) -> Any:
     )
 
 
+@task("fail-loudly")
+def fail_loudly(input: Input, ctx: TaskContext) -> Any:
+    print("looking for the order")
+    print("api_key=abcdef123456", file=sys.stderr)
+    place(input)
+
+
+def place(input: Input) -> None:
+    error = Retryable if input.get("again") else ValueError
+    raise error("no such order, password=hunter22")
+
+
+@task("linger")
+def linger(input: Input, ctx: TaskContext) -> Any:
+    print("still here")
+    time.sleep(60)
+
+
+@task("sleep-a-little")
+async def sleep_a_little(input: Input, ctx: TaskContext) -> Any:
+    await asyncio.sleep(0.001)
+    if "fail" in input:
+        raise ValueError("no")
+    return {"slept": ctx.request_id}
+
+
+@task("sleep-anew", fresh=True)
+async def sleep_anew(input: Input, ctx: TaskContext) -> Any:
+    return await sleep_a_little(input, ctx)
+
+
 @task("retry-until")
 def retry_until(input: Input, ctx: TaskContext) -> Any:
     if ctx.attempt < input["attempt"]:
@@ -130,8 +162,8 @@ def kill_oneself(input: Input, ctx: TaskContext) -> Any:
     time.sleep(60)
 
 
-@task("kill-ones-keeper")
-def kill_ones_keeper(input: Input, ctx: TaskContext) -> Any:
+@task("kill-ones-monitor")
+def kill_ones_monitor(input: Input, ctx: TaskContext) -> Any:
     if ctx.attempt == 1:
         daemon(input["notes"])
         os.kill(os.getppid(), signal.SIGKILL)
@@ -139,8 +171,8 @@ def kill_ones_keeper(input: Input, ctx: TaskContext) -> Any:
     return "alive"
 
 
-@task("stop-ones-keeper")
-def stop_ones_keeper(input: Input, ctx: TaskContext) -> Any:
+@task("stop-ones-monitor")
+def stop_ones_monitor(input: Input, ctx: TaskContext) -> Any:
     note(input["notes"], str(os.getpid()))
     if ctx.attempt == 1:
         os.kill(os.getppid(), signal.SIGSTOP)

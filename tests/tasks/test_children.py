@@ -16,21 +16,21 @@ from tests.tasks.benches import CHORES, Bench, is_alive, lines, ours, parent_of,
 from tests.waiting import eventually
 
 from postroad import Backend
-from postroad.tasks import lanes
-from postroad.tasks.children.seats import Nursery, Seat, SeatLost
+from postroad.tasks import runner
+from postroad.tasks.children.pool import ChildPool, ChildSlot, SlotLost
 from postroad.tasks.children.wire import RESULT, Active, Frames, FrameTooLong, Order, Ready, Report, frame
-from postroad.tasks.environment import for_children
-from postroad.tasks.judging import Completed, Failed, Halted, TimedOut, Verdict, judge
+from postroad.tasks.config import for_children
 from postroad.tasks.registry import TaskRegistry
+from postroad.tasks.verdicts import Completed, Failed, Halted, TimedOut, Verdict, verdict_of
 
 pytestmark = pytest.mark.slow
 
 
 @contextmanager
-def nursery(
+def pool(
     registry: TaskRegistry | None = None, *, child_reuse: int = 1, max_output_bytes: int = 100_000
-) -> Iterator[Nursery]:
-    made = Nursery(
+) -> Iterator[ChildPool]:
+    made = ChildPool(
         (registry or TaskRegistry()).definitions(),
         imports=CHORES,
         environment=for_children(()),
@@ -45,14 +45,14 @@ def nursery(
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Nursery]:
-    with nursery() as made:
+def shared() -> Iterator[ChildPool]:
+    with pool() as made:
         yield made
 
 
 @pytest.fixture
-def seat(shared: Nursery) -> Iterator[Seat]:
-    taken = shared.seat()
+def slot(shared: ChildPool) -> Iterator[ChildSlot]:
+    taken = shared.slot()
     yield taken
     taken.close()
 
@@ -65,22 +65,22 @@ def order(name: str, input: dict[str, Any] | None = None, *, timeout: float = 20
     )  # fmt: skip
 
 
-def ready(seat: Seat) -> int:
-    while not isinstance(heard := seat.hear(20), Ready):
+def ready(slot: ChildSlot) -> int:
+    while not isinstance(heard := slot.hear(20), Ready):
         assert heard is not None
     return heard.pid
 
 
-def report(seat: Seat) -> Report:
-    while not isinstance(heard := seat.hear(20), Report):
+def report(slot: ChildSlot) -> Report:
+    while not isinstance(heard := slot.hear(20), Report):
         assert isinstance(heard, Active)
     return heard
 
 
-def run(seat: Seat, name: str, input: dict[str, Any] | None = None, **more: Any) -> Report:
-    ready(seat)
-    seat.order(order(name, input, **more))
-    return report(seat)
+def run(slot: ChildSlot, name: str, input: dict[str, Any] | None = None, **more: Any) -> Report:
+    ready(slot)
+    slot.order(order(name, input, **more))
+    return report(slot)
 
 
 def output(found: Report) -> Any:
@@ -88,8 +88,8 @@ def output(found: Report) -> Any:
     return msgspec.json.decode(found.said[1:])["output"]
 
 
-def verdict(seat: Seat, name: str, input: dict[str, Any] | None = None, **more: Any) -> Verdict:
-    return judge(run(seat, name, input, **more), is_command=False)
+def verdict(slot: ChildSlot, name: str, input: dict[str, Any] | None = None, **more: Any) -> Verdict:
+    return verdict_of(run(slot, name, input, **more), is_command=False)
 
 
 def crash(found: Verdict) -> dict[str, Any]:
@@ -99,8 +99,10 @@ def crash(found: Verdict) -> dict[str, Any]:
     return found.crash
 
 
-def test_a_child_has_its_own_session_directory_pipes_and_limits(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = output(run(seat, "show-surroundings", {"secret": "in the input"}))
+def test_a_child_has_its_own_session_directory_pipes_and_limits(
+    slot: ChildSlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = output(run(slot, "show-surroundings", {"secret": "in the input"}))
 
     assert shown["leads_session"] is True
     assert shown["directory"] != str(Path.cwd())
@@ -118,8 +120,8 @@ def test_a_child_sees_few_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"AWS_SECRET_ACCESS_KEY": "s", "POSTROAD_URL": "u", "LC_TIME": "C", "TZ": "UTC"}.items():
         monkeypatch.setenv(name, value)
 
-    with nursery() as made:
-        taken = made.seat()
+    with pool() as made:
+        taken = made.slot()
         shown = output(run(taken, "show-surroundings"))
         taken.close()
 
@@ -148,31 +150,31 @@ def test_a_variable_that_a_task_asks_for_is_seen_by_that_task_alone(
     assert bench.state(other.request_id).output is None
 
 
-def test_the_address_space_is_limited_where_a_task_asks_for_it(seat: Seat) -> None:
-    assert output(run(seat, "limited")) == 2_000_000_000
+def test_the_address_space_is_limited_where_a_task_asks_for_it(slot: ChildSlot) -> None:
+    assert output(run(slot, "limited")) == 2_000_000_000
 
 
-def test_each_task_has_a_process_of_its_own(seat: Seat) -> None:
-    first, second = output(run(seat, "count-up")), output(run(seat, "count-up"))
+def test_each_task_has_a_process_of_its_own(slot: ChildSlot) -> None:
+    first, second = output(run(slot, "count-up")), output(run(slot, "count-up"))
 
     assert first["pid"] != second["pid"]
     assert (first["count"], second["count"]) == (1, 1)
 
 
-def test_a_fresh_task_gets_a_new_interpreter(seat: Seat) -> None:
-    shown = output(run(seat, "count-up-freshly"))
+def test_a_fresh_task_gets_a_new_interpreter(slot: ChildSlot) -> None:
+    shown = output(run(slot, "count-up-freshly"))
 
     assert shown["parent_modules"] is False
     assert shown["variable"] == "r1"
 
 
 def test_a_child_may_be_kept_for_several_successful_tasks() -> None:
-    with nursery(child_reuse=3) as made:
-        seat = made.seat()
-        shown = [output(run(seat, "count-up")) for _ in range(4)]
-        failed = run(seat, "fail-with", {"type": "ValueError"})
-        after = output(run(seat, "count-up"))
-        seat.close()
+    with pool(child_reuse=3) as made:
+        slot = made.slot()
+        shown = [output(run(slot, "count-up")) for _ in range(4)]
+        failed = run(slot, "fail-with", {"type": "ValueError"})
+        after = output(run(slot, "count-up"))
+        slot.close()
 
     assert [one["count"] for one in shown] == [1, 2, 3, 1]
     assert len({one["pid"] for one in shown}) == 2
@@ -181,29 +183,29 @@ def test_a_child_may_be_kept_for_several_successful_tasks() -> None:
 
 
 def test_a_child_that_outgrew_the_limit_of_another_task_is_not_kept() -> None:
-    with nursery(child_reuse=5) as made:
-        seat = made.seat()
-        grown = output(run(seat, "hold-memory"))
-        after = output(run(seat, "count-up"))
-        kept = output(run(seat, "count-up"))
-        seat.close()
+    with pool(child_reuse=5) as made:
+        slot = made.slot()
+        grown = output(run(slot, "hold-memory"))
+        after = output(run(slot, "count-up"))
+        kept = output(run(slot, "count-up"))
+        slot.close()
 
     assert grown != after["pid"] == kept["pid"]
     assert not is_alive(grown)
 
 
 def test_the_result_of_a_lasting_childs_last_task_counts_only_with_a_clean_exit() -> None:
-    with nursery(child_reuse=2) as made:
-        seat = made.seat()
-        first, second = run(seat, "echo"), verdict(seat, "spoil-the-end")
-        seat.close()
+    with pool(child_reuse=2) as made:
+        slot = made.slot()
+        first, second = run(slot, "echo"), verdict(slot, "spoil-the-end")
+        slot.close()
 
     assert first.exit_code == 0
     assert second == Failed("exit code 1 after the result", "unknown", False)
 
 
-def test_a_segfault_is_told_with_the_last_words_and_the_stack(seat: Seat) -> None:
-    found = crash(verdict(seat, "segfault"))
+def test_a_segfault_is_told_with_the_last_words_and_the_stack(slot: ChildSlot) -> None:
+    found = crash(verdict(slot, "segfault"))
 
     assert (found["cause"], found["signal"]) == ("segv", "SIGSEGV")
     assert found["peakRssBytes"] > 1_000_000
@@ -214,37 +216,37 @@ def test_a_segfault_is_told_with_the_last_words_and_the_stack(seat: Seat) -> Non
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGABRT", "SIGTERM"])
-def test_a_signal_that_is_not_ours_is_a_crash(name: str, seat: Seat) -> None:
-    found = crash(verdict(seat, "kill-oneself", {"signal": name}))
+def test_a_signal_that_is_not_ours_is_a_crash(name: str, slot: ChildSlot) -> None:
+    found = crash(verdict(slot, "kill-oneself", {"signal": name}))
 
     assert (found["cause"], found["signal"]) == ("signal", name)
 
 
-def test_a_child_without_memory_is_a_crash_for_want_of_memory(seat: Seat) -> None:
-    found = crash(verdict(seat, "eat-memory"))
+def test_a_child_without_memory_is_a_crash_for_want_of_memory(slot: ChildSlot) -> None:
+    found = crash(verdict(slot, "eat-memory"))
 
     assert (found["cause"], found["exitCode"]) == ("oom", 1)
 
 
 @pytest.mark.parametrize("name", ["exit-silently", "leave"])
 @pytest.mark.parametrize("code", [0, 3])
-def test_an_end_without_a_result_is_a_crash(name: str, code: int, seat: Seat) -> None:
-    found = crash(verdict(seat, name, {"code": code}))
+def test_an_end_without_a_result_is_a_crash(name: str, code: int, slot: ChildSlot) -> None:
+    found = crash(verdict(slot, name, {"code": code}))
 
     assert (found["cause"], found["exitCode"]) == ("no-result", code)
 
 
-def test_a_result_before_a_bad_exit_is_dropped(seat: Seat) -> None:
-    assert verdict(seat, "spoil-the-end") == Failed("exit code 1 after the result", "unknown", False)
+def test_a_result_before_a_bad_exit_is_dropped(slot: ChildSlot) -> None:
+    assert verdict(slot, "spoil-the-end") == Failed("exit code 1 after the result", "unknown", False)
 
 
-def test_a_last_word_that_cannot_be_read_is_a_crash(seat: Seat) -> None:
-    assert crash(verdict(seat, "speak-out-of-turn"))["cause"] == "no-result"
+def test_a_last_word_that_cannot_be_read_is_a_crash(slot: ChildSlot) -> None:
+    assert crash(verdict(slot, "speak-out-of-turn"))["cause"] == "no-result"
 
 
 @pytest.mark.parametrize(("then", "cause"), [("segfault", "segv"), ("announce", "no-result")])
-def test_what_is_no_word_of_a_child_is_dropped(then: str, cause: str, seat: Seat) -> None:
-    found = crash(verdict(seat, "speak-nonsense", {"then": then}))
+def test_what_is_no_word_of_a_child_is_dropped(then: str, cause: str, slot: ChildSlot) -> None:
+    found = crash(verdict(slot, "speak-nonsense", {"then": then}))
 
     assert found["cause"] == cause
     assert found["lastActivity"] is None
@@ -260,110 +262,110 @@ def test_nothing_behind_a_frame_that_is_too_long_is_a_frame() -> None:
     assert frames.feed(frame(b"two")) == []
 
 
-def test_a_flood_of_binary_output_and_closed_pipes_block_nobody(seat: Seat) -> None:
-    found = run(seat, "flood")
+def test_a_flood_of_binary_output_and_closed_pipes_block_nobody(slot: ChildSlot) -> None:
+    found = run(slot, "flood")
 
     assert output(found) == "flooded"
     assert all(line.isprintable() and len(line) <= 500 for line in found.last_lines)
 
 
-def test_a_child_may_use_processes_of_its_own(seat: Seat) -> None:
-    assert output(run(seat, "use-processes")) == [1, 2]
+def test_a_child_may_use_processes_of_its_own(slot: ChildSlot) -> None:
+    assert output(run(slot, "use-processes")) == [1, 2]
 
 
-def test_a_child_that_takes_too_long_is_ended_politely(seat: Seat, tmp_path: Path) -> None:
-    found = run(seat, "sleep", {"notes": str(tmp_path / "notes")}, timeout=0.3)
+def test_a_child_that_takes_too_long_is_ended_politely(slot: ChildSlot, tmp_path: Path) -> None:
+    found = run(slot, "sleep", {"notes": str(tmp_path / "notes")}, timeout=0.3)
 
-    assert judge(found, is_command=False) == TimedOut("SIGTERM")
+    assert verdict_of(found, is_command=False) == TimedOut("SIGTERM")
     assert found.elapsed_ms >= 300
 
 
-def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(seat: Seat, tmp_path: Path) -> None:
-    found = run(seat, "ignore-sigterm", {"notes": str(tmp_path / "notes")}, timeout=0.3)
+def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(slot: ChildSlot, tmp_path: Path) -> None:
+    found = run(slot, "ignore-sigterm", {"notes": str(tmp_path / "notes")}, timeout=0.3)
 
-    assert judge(found, is_command=False) == TimedOut("SIGKILL")
+    assert verdict_of(found, is_command=False) == TimedOut("SIGKILL")
     assert found.elapsed_ms >= 600
 
 
-def test_a_halt_ends_the_child(seat: Seat, tmp_path: Path) -> None:
+def test_a_halt_ends_the_child(slot: ChildSlot, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    ready(seat)
-    seat.order(order("sleep", {"notes": str(notes)}))
+    ready(slot)
+    slot.order(order("sleep", {"notes": str(notes)}))
     eventually(lambda: lines(notes))
 
-    seat.halt(0.0)
+    slot.halt(0.0)
 
-    assert judge(report(seat), is_command=False) == Halted()
+    assert verdict_of(report(slot), is_command=False) == Halted()
     assert not is_alive(int(lines(notes)[0]))
 
 
-def test_a_halt_that_comes_too_late_does_not_trouble_the_next_task(seat: Seat) -> None:
-    run(seat, "echo")
-    seat.halt(0.0)
+def test_a_halt_that_comes_too_late_does_not_trouble_the_next_task(slot: ChildSlot) -> None:
+    run(slot, "echo")
+    slot.halt(0.0)
 
-    assert isinstance(verdict(seat, "echo"), Completed)
+    assert isinstance(verdict(slot, "echo"), Completed)
 
 
 @pytest.mark.parametrize("ending", ["return", "hang", "segfault"])
-def test_all_descendants_die_with_the_child_wherever_they_went(ending: str, seat: Seat, tmp_path: Path) -> None:
+def test_all_descendants_die_with_the_child_wherever_they_went(ending: str, slot: ChildSlot, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
 
-    run(seat, "leave-grandchildren", {"notes": str(notes), "then": ending}, timeout=1.0 if ending == "hang" else 20.0)
+    run(slot, "leave-grandchildren", {"notes": str(notes), "then": ending}, timeout=1.0 if ending == "hang" else 20.0)
 
     assert len(lines(notes)) == 3
     assert [pid for pid in map(int, lines(notes)) if is_alive(pid)] == []
 
 
-def test_a_child_that_dies_while_it_waits_is_replaced(seat: Seat) -> None:
-    first = ready(seat)
+def test_a_child_that_dies_while_it_waits_is_replaced(slot: ChildSlot) -> None:
+    first = ready(slot)
 
     os.kill(first, 9)
-    second = ready(seat)
+    second = ready(slot)
 
     assert second != first
-    seat.order(order("echo"))
-    assert output(report(seat)) == {}
+    slot.order(order("echo"))
+    assert output(report(slot)) == {}
 
 
-def test_a_child_that_kills_its_keeper_dies_with_all_its_descendants(shared: Nursery, tmp_path: Path) -> None:
+def test_a_child_that_kills_its_keeper_dies_with_all_its_descendants(shared: ChildPool, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    seat = shared.seat()
-    ready(seat)
-    seat.order(order("kill-ones-keeper", {"notes": str(notes)}))
+    slot = shared.slot()
+    ready(slot)
+    slot.order(order("kill-ones-monitor", {"notes": str(notes)}))
 
-    with pytest.raises(SeatLost):
-        report(seat)
-    seat.close()
+    with pytest.raises(SlotLost):
+        report(slot)
+    slot.close()
 
     eventually(lambda: lines(notes) and not is_alive(int(lines(notes)[0])))
-    other = shared.seat()
+    other = shared.slot()
     assert output(run(other, "echo")) == {}
     other.close()
 
 
-def test_a_closed_seat_ends_what_runs_there(shared: Nursery, tmp_path: Path) -> None:
+def test_a_closed_seat_ends_what_runs_there(shared: ChildPool, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    seat = shared.seat()
-    ready(seat)
-    seat.order(order("leave-grandchildren", {"notes": str(notes), "then": "hang"}))
+    slot = shared.slot()
+    ready(slot)
+    slot.order(order("leave-grandchildren", {"notes": str(notes), "then": "hang"}))
     eventually(lambda: len(lines(notes)) == 3)
 
-    seat.close()
+    slot.close()
 
     eventually(lambda: not any(is_alive(int(pid)) for pid in lines(notes)))
 
 
 def test_a_zygote_that_dies_is_started_again(tmp_path: Path) -> None:
     before = set(ours(os.getpid()))
-    with nursery() as made:
-        seat = made.seat()
-        ready(seat)
+    with pool() as made:
+        slot = made.slot()
+        ready(slot)
         (zygote,) = [pid for pid in set(ours(os.getpid())) - before if parent_of(pid) == os.getpid()]
 
         os.kill(zygote, 9)
-        seat.close()
+        slot.close()
         eventually(lambda: not is_alive(zygote))
-        other = made.seat()
+        other = made.slot()
 
         assert output(run(other, "echo")) == {}
         other.close()
@@ -372,11 +374,11 @@ def test_a_zygote_that_dies_is_started_again(tmp_path: Path) -> None:
 def test_nothing_is_left_of_a_closed_nursery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = ours(os.getpid())
-    with nursery() as made:
-        seat = made.seat()
-        run(seat, "leave-grandchildren", {"notes": str(tmp_path / "notes")})
+    with pool() as made:
+        slot = made.slot()
+        run(slot, "leave-grandchildren", {"notes": str(tmp_path / "notes")})
         processes = set(ours(os.getpid())) - set(before)
-        seat.close()
+        slot.close()
 
     eventually(lambda: not any(is_alive(pid) for pid in processes))
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
@@ -403,11 +405,11 @@ def test_a_zygote_that_dies_under_a_running_task_costs_no_attempt(on_sqlite: Bac
 def test_a_keeper_that_hangs_is_killed_with_its_child(
     on_sqlite: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "KEEPER_SECONDS", 0.3)
+    monkeypatch.setattr(runner, "MONITOR_SECONDS", 0.3)
     notes, bench = tmp_path / "notes", Bench(on_sqlite)
 
     with working(bench, kill_grace=0.1):
-        state = bench.ended("stop-ones-keeper", {"notes": str(notes)}, timeout=0.3)
+        state = bench.ended("stop-ones-monitor", {"notes": str(notes)}, timeout=0.3)
 
     assert (state.state, state.attempt, state.output) == ("completed", 2, "alive")
     assert bench.last(state.request_id, "Task Processing Failed").properties["errorCategory"] == "crash"
@@ -440,7 +442,7 @@ def test_siblings_are_not_troubled_by_a_child_that_crashes(bench: Bench, tmp_pat
             ("segfault", {}),
             ("eat-memory", {}),
             ("flood", {}),
-            ("kill-ones-keeper", {"notes": str(tmp_path / "daemons")}),
+            ("kill-ones-monitor", {"notes": str(tmp_path / "daemons")}),
             ("leave-grandchildren", {"notes": str(tmp_path / "daemons"), "then": "segfault"}),
         )
     ]

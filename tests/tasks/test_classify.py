@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from postroad.tasks import ErrorClass, NonRetryable, Retryable, classify_error
-from postroad.tasks.categories import CATEGORIES
-from postroad.tasks.classify import classify_exception
+from postroad.tasks.failures import CATEGORIES, classify_exception
 
 RETRYABLE = {"rate-limit", "server-error", "network", "timeout"}
 

@@ -14,7 +14,7 @@ from tests.tasks.processes import worker
 from tests.waiting import eventually
 
 from postroad import Backend
-from postroad.journal.folding import TERMINAL
+from postroad.journal.states import TERMINAL
 from postroad.tasks import Reconciler
 
 pytestmark = pytest.mark.slow

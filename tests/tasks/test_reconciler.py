@@ -18,9 +18,9 @@ from postroad.journal import JournalEvent, task_history, task_state
 from postroad.journal.records import Entry
 from postroad.queues import AckResult, Delivery
 from postroad.tasks import DeadLetterHandler, Reconciler, TaskWorker
-from postroad.tasks.books import Books
-from postroad.tasks.forgetting import Forgetting
 from postroad.tasks.leases import Lease, Outcome
+from postroad.tasks.reconciler import LeaseExpiry
+from postroad.tasks.records import TaskRecords
 
 
 def reconcile(bench: Bench, **options: Any) -> int:
@@ -65,7 +65,7 @@ def test_a_young_pending_task_is_left_to_its_submitter(bench: Bench) -> None:
 
 def test_a_pending_task_of_another_queue_or_tenant_is_left_alone(bench: Bench) -> None:
     pending(bench, "r1", run=1)
-    Books(bench.backend).put(TENANT, "r1", Lease(queue="other"), expect=None)
+    TaskRecords(bench.backend).put(TENANT, "r1", Lease(queue="other"), expect=None)
 
     assert reconcile(bench) == 0
     assert reconcile(bench, queue="other") == 1
@@ -222,18 +222,18 @@ def test_a_patience_that_is_none_is_refused(stale_after: Any, bench: Bench) -> N
 
 
 def test_a_lease_is_kept_for_thirty_days_after_its_run_ended(bench: Bench) -> None:
-    books, items, now = Books(bench.backend), bench.backend.items(), int(time.time() * 1000)
+    records, items, now = TaskRecords(bench.backend), bench.backend.items(), int(time.time() * 1000)
     day = 86_400_000
     for name, ended in (("old", 31 * day), ("young", 29 * day)):
-        books.put(TENANT, name, Lease(outcome=Outcome("Task Completed", "x", now - ended)), expect=None)
-    books.put(TENANT, "open", Lease(begun_at=now - 400 * day), expect=None)
-    forgetting = Forgetting(items, bench.backend.blobs(), TENANT)
+        records.put(TENANT, name, Lease(outcome=Outcome("Task Completed", "x", now - ended)), expect=None)
+    records.put(TENANT, "open", Lease(begun_at=now - 400 * day), expect=None)
+    forgetting = LeaseExpiry(items, bench.backend.blobs(), TENANT)
 
     assert forgetting.step(now) == 1
 
     assert [item.key.rpartition("#")[2] for item in items.scan(f"{TENANT}/").items] == ["open", "young"]
     reconcile(bench)
-    assert books.read(TENANT, "young") is not None
+    assert records.read(TENANT, "young") is not None
 
 
 def test_a_dead_letter_of_a_running_task_waits_for_its_end(bench: Bench, tmp_path: Path) -> None:
@@ -333,6 +333,6 @@ def test_three_extensions_that_fail_in_a_row_kill_the_child_and_record_nothing(b
     assert forgetful.extensions == [30, 30, 30]
     kinds = [kind for kind in bench.types(handle.request_id) if kind != "Task Heartbeat"]
     assert kinds == ["Task Pending", "Task Processing Started"]
-    held = Books(bench.backend).read(TENANT, handle.request_id)
+    held = TaskRecords(bench.backend).read(TENANT, handle.request_id)
     assert held is not None
     assert held.lease.attempts == 1

@@ -13,12 +13,12 @@ from tests.waiting import eventually
 
 from postroad import OutgoingMessage
 from postroad.errors import PostroadError, Unavailable
-from postroad.jobs.roles import duties
+from postroad.jobs.dispatcher import worker_roles
 from postroad.journal import JournalEvent, task_state
 from postroad.queues import Delivery
-from postroad.tasks.lanes import Lane
-from postroad.tasks.receiving import Receiver
-from postroad.tasks.roles import Role, Rounds
+from postroad.tasks.roles import Role, RoleThreads
+from postroad.tasks.runner import TaskRunner
+from postroad.tasks.worker_threads import Poller
 
 
 class Failing:
@@ -68,7 +68,7 @@ def test_a_role_that_raises_runs_again_after_a_pause_and_logs_each_change_once(
 ) -> None:
     failing, other = Failing(2, error), Failing(0, error)
 
-    with Rounds([Role("failing", 0.0, failing), Role("other", 0.01, other)]):
+    with RoleThreads([Role("failing", 0.0, failing), Role("other", 0.01, other)]):
         eventually(lambda: len(failing.done_at) > 5)
 
     assert failing.done_at[1] - failing.done_at[0] >= 0.5
@@ -84,7 +84,7 @@ def test_a_role_that_takes_long_keeps_no_other_one_waiting() -> None:
         over.wait()
         return 0
 
-    with Rounds([Role("slow", 0.0, slow), Role("other", 0.01, other)]):
+    with RoleThreads([Role("slow", 0.0, slow), Role("other", 0.01, other)]):
         eventually(lambda: len(other.done_at) > 5)
         over.set()
 
@@ -92,7 +92,7 @@ def test_a_role_that_takes_long_keeps_no_other_one_waiting() -> None:
 def test_a_thread_of_roles_that_ends_is_told_of_and_raised() -> None:
     ended = threading.Event()
 
-    with pytest.raises(PostroadError, match="SystemExit"), Rounds(
+    with pytest.raises(PostroadError, match="SystemExit"), RoleThreads(
         [Role("exits", 0.0, Failing(9, SystemExit(0)))], ended=ended.set
     ):  # fmt: skip
         assert ended.wait(20)
@@ -101,9 +101,9 @@ def test_a_thread_of_roles_that_ends_is_told_of_and_raised() -> None:
 def test_a_role_that_fails_is_raised_when_nothing_else_was_done() -> None:
     failing, done = Role("failing", 0.0, Failing(9, Unavailable("no"))), Role("done", 0.0, lambda: 1)
 
-    assert Rounds([failing, done]).once() == 1
+    assert RoleThreads([failing, done]).once() == 1
     with pytest.raises(Unavailable):
-        Rounds([failing]).once()
+        RoleThreads([failing]).once()
 
 
 def test_an_odd_row_ends_no_role(bench: Bench, logged: Logged) -> None:
@@ -119,7 +119,7 @@ def test_an_odd_row_ends_no_role(bench: Bench, logged: Logged) -> None:
         found = task_state(bench.backend.journal(), TENANT, request_id)
         return None if found is None else found.state
 
-    with Rounds(duties(bench.backend, tenant_id=TENANT, app=APP)):
+    with RoleThreads(worker_roles(bench.backend, tenant_id=TENANT, app=APP)):
         eventually(lambda: state("order:42") == "failed" and bench.backend.queue("tasks").stats().visible == 1)
         # The dispatcher still hears wake-ups.
         wake_ups = bench.backend.queue("tasks-dispatch")
@@ -136,14 +136,14 @@ def test_a_receiver_that_fails_goes_on_and_logs_each_change_once(
 ) -> None:
     handle = bench.producer.submit("echo")
     failures = iter([KeyError("x"), Unavailable("no")])
-    wait = Receiver._wait
+    wait = Poller._wait
 
-    def sometimes(receiver: Receiver) -> float:
+    def sometimes(receiver: Poller) -> float:
         if (error := next(failures, None)) is not None:
             raise error
         return wait(receiver)
 
-    monkeypatch.setattr(Receiver, "_wait", sometimes)
+    monkeypatch.setattr(Poller, "_wait", sometimes)
     bench.work()
 
     assert bench.state(handle.request_id).state == "completed"
@@ -152,10 +152,10 @@ def test_a_receiver_that_fails_goes_on_and_logs_each_change_once(
 
 
 def test_a_worker_whose_lane_ends_stops_with_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave(lane: Lane, delivery: Delivery) -> None:
+    def leave(lane: TaskRunner, delivery: Delivery) -> None:
         raise SystemExit(0)
 
-    monkeypatch.setattr(Lane, "handle", leave)
+    monkeypatch.setattr(TaskRunner, "handle", leave)
     bench.producer.submit("echo")
 
     with pytest.raises(PostroadError, match="SystemExit"):

@@ -12,8 +12,8 @@ from postroad.jobs import JobDispatcher, Jobs
 from postroad.journal import EventBridgeSender, tasks_by_state
 from postroad.tasks import DeadLetterHandler, Reconciler, TaskProducer, TaskWorker, ensure_queues
 from postroad.tasks.alerts import SlackAlerts
-from postroad.tasks.definitions import TaskDefinition
 from postroad.tasks.health import HealthCheck
+from postroad.tasks.registry import TaskDefinition
 
 WHO: dict[str, Any] = {"tenant_id": None, "app": None}
 DEFAULTS: dict[Callable[..., Any], dict[str, Any]] = {
@@ -24,6 +24,7 @@ DEFAULTS: dict[Callable[..., Any], dict[str, Any]] = {
         "visibility_extension": 30.0, "extension_interval": 20.0, "timeout": 200.0, "kill_grace": 5.0,
         "max_attempts": 3, "retry_base": 1.0, "retry_cap": 30.0, "drain_timeout": 30.0, "pass_env": (),
         "max_output_bytes": 5_242_880, "child_reuse": 1, "unknown_grace": 600.0, "worker_id": None, "journal": None,
+        "publish_events": None,
     },
     TaskWorker.run: {"until_idle": False},
     DeadLetterHandler: {"queue": "tasks", **WHO},
@@ -33,7 +34,7 @@ DEFAULTS: dict[Callable[..., Any], dict[str, Any]] = {
     Jobs.submit_job: {"job_id": None, "request_id": None},
     Jobs.list_jobs: {"limit": 20, "cursor": None, "status": None},
     Jobs.graph: {"format": "text"},
-    JobDispatcher: {"queue": "tasks", **WHO},
+    JobDispatcher: {"queue": "tasks", **WHO, "publish_events": None},
     HealthCheck: {
         **WHO, "heartbeat_max_age": 300, "alert_threshold": 600, "task_max_duration": 3600, "lookback": 86400,
         "alerts": None,

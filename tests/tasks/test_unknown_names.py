@@ -17,8 +17,8 @@ from postroad import Backend, OutgoingMessage
 from postroad.errors import ConfigurationError
 from postroad.queues.markers import read_dead
 from postroad.tasks import TaskRegistry, TaskWorker
-from postroad.tasks.books import Books
-from postroad.tasks.receipts import pause_while_unknown
+from postroad.tasks.leases import pause_while_unknown
+from postroad.tasks.records import TaskRecords
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def test_an_unknown_name_is_logged_once_and_costs_no_attempt(bench: Bench) -> No
 
     assert len([line for line in lines if "task_unknown" in line]) == 1
     for handle in handles:
-        held = Books(bench.backend).read(TENANT, handle.request_id)
+        held = TaskRecords(bench.backend).read(TENANT, handle.request_id)
         assert held is not None
         assert (held.lease.attempts, held.lease.outcome) == (0, None)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from postroad.events import EventRegistry
+from postroad.events.registry import can_travel
 
 
 def check_type(event_type: object) -> None:
@@ -21,6 +20,5 @@ def check_handler(handler: object) -> None:
 
 def register(registry: EventRegistry, event_type: type[object]) -> None:
     """Let events of this type be read from messages; what is no event stays known to this process only."""
-    can_travel = dataclasses.is_dataclass(event_type) or issubclass(event_type, BaseException)
-    if can_travel and registry.known_name(event_type) is None:
+    if can_travel(event_type) and registry.known_name(event_type) is None:
         registry.register(event_type)

@@ -16,7 +16,7 @@ from postroad.errors import InvalidJob, NotFound
 
 if TYPE_CHECKING:
     from postroad.jobs import Jobs
-    from postroad.jobs.viewing import JobViews
+    from postroad.jobs.status import JobViews
     from postroad.wiring import Backend
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
@@ -63,7 +63,7 @@ def add(call: Call, job_id: JobId, file: File, queue: QueueOption = "tasks") -> 
 
 def status(call: Call, job_id: JobId) -> None:
     """Tell how a job and each of its tasks stand."""
-    from postroad.jobs.drawing import draw
+    from postroad.jobs.status import draw
 
     with call.backend() as backend:
         found = _views(call, backend).job_status(job_id)
@@ -138,7 +138,7 @@ def _jobs(call: Call, backend: Backend, queue: str = "tasks") -> Jobs:
 
 
 def _views(call: Call, backend: Backend) -> JobViews:
-    from postroad.jobs.viewing import JobViews
+    from postroad.jobs.status import JobViews
 
     settings = call.settings()
     return JobViews.of(backend, tenant_id=settings.tenant, app=settings.app)

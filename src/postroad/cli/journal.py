@@ -18,7 +18,7 @@ from postroad.errors import InvalidInput
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from postroad.journal.verifying import Verification
+    from postroad.journal.maintenance import Verification
 
 Tenant = Annotated[str | None, typer.Option(metavar="ID", help="Whose events; the setting `tenant` by default.")]
 
@@ -56,7 +56,7 @@ def query(
 ) -> None:
     """Read the journal: any of entity, app and type, between two times."""
     from postroad.documents import entity_of, moment_of, timeline
-    from postroad.journal.asking import index_for
+    from postroad.journal.records import index_for
 
     if order not in ("asc", "desc"):
         raise InvalidInput(f"order: {order!r} is neither asc nor desc", field="order", remedy="Use asc or desc.")
@@ -73,7 +73,7 @@ def query(
 
 def verify(call: Call, tenant: Tenant = None) -> None:
     """Fold all events and compare with the states that are kept beside them; exit 1 on a difference."""
-    from postroad.journal.verifying import verify as fold_and_compare
+    from postroad.journal.maintenance import verify as fold_and_compare
 
     whose = tenant or call.settings().tenant
     with call.backend() as backend:
@@ -100,7 +100,7 @@ def prune(
     tenant: Tenant = None,
 ) -> None:
     """Remove old events, in small steps; those of running tasks and of jobs that are not over stay."""
-    from postroad.journal.pruning import prune as remove
+    from postroad.journal.maintenance import prune as remove
 
     with call.backend() as backend:
         before = int((backend.clock.now().timestamp() - older_than) * 1_000)

@@ -84,7 +84,7 @@ def history(call: Call, request_id: RequestId) -> None:
     """Print every event of a task, in order."""
     from postroad.documents import event_item
     from postroad.journal import task_history
-    from postroad.tasks.naming import check_request_id
+    from postroad.tasks.messages import check_request_id
     from postroad.telemetry import legible
 
     check_request_id(request_id, of_a_job=True)
@@ -92,7 +92,14 @@ def history(call: Call, request_id: RequestId) -> None:
         events = task_history(backend.journal(), call.settings().tenant, request_id)
     if not events:
         raise NotFound(f'there is no task "{request_id}"')
-    lines = (f"{_when(event.timestamp)}  {legible(event.event_type)}{_detail(event.properties)}" for event in events)
+    lines = [
+        line
+        for event in events
+        for line in (
+            f"{_when(event.timestamp)}  {legible(event.event_type)}{_detail(event.properties)}",
+            *_printed(event.properties),
+        )
+    ]
     call.show({"items": [event_item(event) for event in events], "next_cursor": None}, *lines)
 
 
@@ -111,8 +118,8 @@ def cancel(
     confirm: Annotated[str | None, typer.Option(metavar="ID", help="The id again, instead of the question.")] = None,
 ) -> None:
     """Let a task not run, or be killed where it runs; exit 1 when it had ended already."""
-    from postroad.tasks.naming import check_request_id
-    from postroad.tasks.producing import name_in_job
+    from postroad.tasks.messages import check_request_id
+    from postroad.tasks.producer import name_in_job
 
     check_request_id(request_id, of_a_job=True)
     with call.backend() as backend:
@@ -129,7 +136,7 @@ def cancel(
 def _state(call: Call, backend: Backend, request_id: str, at: int | None = None) -> TaskState:
     """How the task stands or stood. Looking makes no queue, so that it needs no producer."""
     from postroad.journal import task_state
-    from postroad.tasks.naming import check_request_id
+    from postroad.tasks.messages import check_request_id
 
     check_request_id(request_id, of_a_job=True)
     state = task_state(backend.journal(), call.settings().tenant, request_id, at)
@@ -186,6 +193,13 @@ def _detail(properties: dict[str, Any]) -> str:
     told = [f"{name} {properties[name]}" for name in ("run", "attemptNumber", "errorCategory") if name in properties]
     error = [legible(properties["error"])] if "error" in properties else []
     return "  " + ", ".join([*map(legible, told), *error]) if told or error else ""
+
+
+def _printed(properties: dict[str, Any]) -> list[str]:
+    """What a failed attempt raised and printed last, indented."""
+    from postroad.telemetry import legible
+
+    return [f"    {legible(line)}" for name in ("traceback", "lastLines") for line in properties.get(name) or ()]
 
 
 def _when(milliseconds: int) -> str:

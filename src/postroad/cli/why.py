@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from postroad.cli.call import Call
 from postroad.cli.verbs import add_verb
+
+if TYPE_CHECKING:
+    from postroad.journal.stories import Step
 
 
 def add_to(app: typer.Typer) -> None:
@@ -25,11 +28,16 @@ def why(
     settings = call.settings()
     with call.backend() as backend:
         story = story_of(backend, name, tenant=settings.tenant, app=settings.app)
-    steps = [
-        f"{step.at}  {'✓' if step.ok else '✗'} {legible(' · '.join(filter(None, (step.what, step.by, step.detail))))}"
-        for step in story.steps
-    ]
+    steps = [line for step in story.steps for line in _lines(step)]
     call.show(
         story.to_dict(), f"{story.verdict.replace('_', ' ')}  {legible(story.summary)}", *steps,
         f"next: {legible(story.next)}",
     )  # fmt: skip
+
+
+def _lines(step: Step) -> list[str]:
+    """The step, and below it what a failed attempt raised and printed last."""
+    from postroad.telemetry import legible
+
+    told = legible(" · ".join(filter(None, (step.what, step.by, step.detail))))
+    return [f"{step.at}  {'✓' if step.ok else '✗'} {told}", *(f"    {legible(line)}" for line in step.lines)]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from postroad.wiring import Backend
 
 TASKS = "tasks"
-ROLES = (TASKS, "dispatcher", "dlq", "reconciler")
+ROLES = (TASKS, "dispatcher", "dlq", "reconciler", "events")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -61,12 +61,16 @@ def worker(
     ] = None,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when there is nothing left to do.")] = False,
     roles: Annotated[
-        str | None, typer.Option(metavar="ROLE,…", help=f"What to do: {', '.join(ROLES)}; all by default.")
+        str | None,
+        typer.Option(
+            metavar="ROLE,…",
+            help=f"What to do: {', '.join(ROLES)}; by default all, events with POSTROAD_TASK_EVENTS=1.",
+        ),
     ] = None,
 ) -> None:
     """Run tasks in child processes of their own, until SIGTERM or Ctrl-C."""
     settings = call.settings(concurrency=concurrency)
-    chosen = _chosen(roles)
+    chosen = _chosen(roles, task_events=settings.task_events)
     if TASKS in chosen and not (imports or settings.load):
         raise ConfigurationError(
             "import: no module is named, so every task would be unknown", field="import",
@@ -78,19 +82,21 @@ def worker(
         "extension_interval": extension_interval, "drain_timeout": drain_timeout, "retry_base": retry_base,
         "unknown_grace": unknown_grace,
     }  # fmt: skip
-    from postroad.jobs.roles import duties
+    from postroad.jobs.dispatcher import worker_roles
 
     with call.backend() as backend:
-        crew: TaskWorker | None = None
+        running: TaskWorker | None = None
         if TASKS in chosen:
-            crew = _worker(backend, settings, queue, imports or list(settings.load), given)
-        others = duties(backend, queue=queue, tenant_id=settings.tenant, app=settings.app, roles=chosen)
-        _run(crew, others, until_idle=until_idle)
-    call.show({"stopped": True, "worker": None if crew is None else crew.worker_id}, "stopped")
+            running = _worker(backend, settings, queue, imports or list(settings.load), given)
+        others = worker_roles(backend, queue=queue, tenant_id=settings.tenant, app=settings.app, roles=chosen)
+        _run(running, others, until_idle=until_idle)
+    call.show({"stopped": True, "worker": None if running is None else running.worker_id}, "stopped")
 
 
-def _chosen(roles: str | None) -> tuple[str, ...]:
-    chosen = ROLES if roles is None else tuple(role.strip() for role in roles.split(",") if role.strip())
+def _chosen(roles: str | None, *, task_events: bool) -> tuple[str, ...]:
+    if roles is None:
+        return ROLES if task_events else ROLES[:-1]
+    chosen = tuple(role.strip() for role in roles.split(",") if role.strip())
     unknown = [role for role in chosen if role not in ROLES]
     if unknown or not chosen:
         raise ConfigurationError(
@@ -110,36 +116,36 @@ def _worker(
     options = {name: value for name, value in given.items() if value is not None}
     return TaskWorker(
         backend, queue=queue, imports=imports, tenant_id=settings.tenant, app=settings.app,
-        concurrency=settings.concurrency, **options,  # type: ignore[arg-type]  # each is of the type of its option
+        concurrency=settings.concurrency, publish_events=False, **options,  # type: ignore[arg-type]  # each is of the type of its option
     )  # fmt: skip
 
 
-def _run(crew: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> None:
+def _run(running: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> None:
     """Work until stopped, or until neither tasks nor roles find anything to do."""
-    from postroad.tasks.roles import Rounds
+    from postroad.tasks.roles import RoleThreads
 
     if until_idle:
-        rounds = Rounds(roles)
+        role_threads = RoleThreads(roles)
         while True:
-            if crew is not None:
-                crew.run(until_idle=True)
-            if not rounds.once() or (crew is not None and crew.was_stopped):
+            if running is not None:
+                running.run(until_idle=True)
+            if not role_threads.once() or (running is not None and running.was_stopped):
                 return
-    if crew is None:
+    if running is None:
         _run_roles(roles)
         return
-    with Rounds(roles, ended=crew.stop):
-        crew.run()
+    with RoleThreads(roles, ended=running.stop):
+        running.run()
 
 
 def _run_roles(roles: list[Role]) -> None:
     """Run nothing but roles until a signal comes."""
-    from postroad.tasks.crew import Bell
-    from postroad.tasks.roles import Rounds
+    from postroad.tasks.roles import RoleThreads
+    from postroad.tasks.worker_threads import Waker
 
-    bell = Bell()
+    waker = Waker()
     try:
-        with heard_by(bell.ring), Rounds(roles, ended=bell.ring):
-            bell.wait(inf)
+        with heard_by(waker.wake), RoleThreads(roles, ended=waker.wake):
+            waker.wait(inf)
     finally:
-        bell.close()
+        waker.close()

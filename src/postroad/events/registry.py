@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from postroad.errors import InvalidInput, InvalidName, UnknownEventType
 from postroad.events.identity import checked_name, default_name, identity_of
 from postroad.events.shapes import json_schema
@@ -42,7 +44,7 @@ class EventRegistry:
         return chosen
 
     def register_module(self, module: ModuleType) -> list[str]:
-        """Register every dataclass and exception that the module exports, as `module:QualName`.
+        """Register every dataclass, Struct and exception that the module exports, as `module:QualName`.
 
         The name by the defining module is read too; a name given with @event stands.
         """
@@ -50,7 +52,7 @@ class EventRegistry:
             raise InvalidInput(f"module: {module!r} is not a module", field="module")
         public = [name for name in vars(module) if not name.startswith("_")]
         found: list[Any] = [getattr(module, name, None) for name in getattr(module, "__all__", public)]
-        classes = dict.fromkeys(value for value in found if _can_travel(value))
+        classes = dict.fromkeys(value for value in found if can_travel(value))
         for cls in classes:
             _refuse_what_cannot_travel(cls)
         return [self._register_exported(cls, module.__name__) for cls in classes]
@@ -101,19 +103,28 @@ class EventRegistry:
         self._types[name] = cls
 
 
-def _can_travel(value: object) -> bool:
-    return isinstance(value, type) and (dataclasses.is_dataclass(value) or issubclass(value, BaseException))
+def can_travel(value: object) -> bool:
+    """Whether it is a class whose instances can be events."""
+    return isinstance(value, type) and (
+        dataclasses.is_dataclass(value) or (issubclass(value, BaseException | msgspec.Struct) and not _is_array(value))
+    )
+
+
+def _is_array(cls: type) -> bool:
+    """Whether it is a Struct that is written as a JSON array, which no payload can be."""
+    config = getattr(cls, "__struct_config__", None)
+    return config is not None and config.array_like
 
 
 def _refuse_what_cannot_travel(cls: object) -> None:
     if not isinstance(cls, type):
         raise InvalidInput(f"cls: {cls!r} is not a class", field="cls", remedy="Pass the class itself.")
     refuse_models_with_validators(cls)
-    if not _can_travel(cls):
+    if not can_travel(cls):
         raise InvalidInput(
-            f"cls: {cls.__qualname__} is neither a dataclass nor an exception",
+            f"cls: {cls.__qualname__} is neither a dataclass, nor a msgspec Struct, nor an exception",
             field="cls",
-            remedy="Decorate it with @event or @dataclass.",
+            remedy="Decorate it with @event or @dataclass, or derive it from msgspec.Struct without array_like.",
         )
     if init_only := _init_only(cls):
         raise InvalidInput(

@@ -64,13 +64,18 @@ class Shape:
 
 
 def shape_of(annotation: Any) -> Shape:
-    """The shape of a dataclass, or of a generic one with its arguments."""
+    """The shape of a dataclass or Struct, or of a generic one with its arguments.
+
+    msgspec knows every Struct by itself: where any value may stand in one, there stands plain JSON.
+    """
     cls: Any = get_origin(annotation) or annotation
-    if not hasattr(cls, "__dataclass_fields__"):
+    is_struct = hasattr(cls, "__struct_fields__")
+    if not is_struct and not hasattr(cls, "__dataclass_fields__"):
         raise InvalidMessage(f"{cls.__qualname__} is not a dataclass, so it cannot travel as an event")
     kinds = _kinds(annotation)
-    fields = tuple(_open_field(*found) for found in field_types(annotation)) if _is_open(kinds) else None
-    names = {field.name for field in dataclasses.fields(cls)}
+    is_open = _is_open(kinds) and not is_struct
+    fields = tuple(_open_field(*found) for found in field_types(annotation)) if is_open else None
+    names = cls.__struct_fields__ if is_struct else [field.name for field in dataclasses.fields(cls)]
     return Shape(
         cls=cls,
         version=identity_of(cls).version,

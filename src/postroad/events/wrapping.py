@@ -6,17 +6,19 @@ from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
+import msgspec
+
 from postroad.errors import InvalidMessage, PostroadError, UnknownEventType
 
 
 def not_an_event(event: object) -> PostroadError:
     """The error for what no registry knows how to name."""
     cls = type(event)
-    if is_dataclass(event) and not isinstance(event, type):
+    if isinstance(event, msgspec.Struct) or (is_dataclass(event) and not isinstance(event, type)):
         return UnknownEventType(f"event_type: {cls.__qualname__} is not registered", field="event_type")
     return InvalidMessage(
         f"{cls.__qualname__} is not an event",
-        remedy="Pass an instance of a class with @event or of a registered dataclass.",
+        remedy="Pass an instance of a class with @event, or of a registered dataclass or Struct.",
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 
 from postroad.jobs import Jobs
-from postroad.jobs.viewing import JobViews
+from postroad.jobs.status import JobViews
 from postroad.journal import TaskState, task_state
 from postroad.settings import Settings
 from postroad.tasks import TaskProducer
-from postroad.tasks.naming import check_request_id
+from postroad.tasks.messages import check_request_id
 from postroad.wiring.backend import Backend
 
 

@@ -3,8 +3,7 @@
 from postroad.jobs.dispatcher import JobDispatcher
 from postroad.jobs.jobs import Cancelled, JobCreatedResult, Jobs, Resumed, TasksAdded
 from postroad.jobs.mover import DispatchResult
-from postroad.jobs.status import JobStatus, JobSummary, JobTaskStatus
-from postroad.jobs.viewing import JobPage
+from postroad.jobs.status import JobPage, JobStatus, JobSummary, JobTaskStatus
 
 __all__ = [
     "Cancelled",

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from postroad.errors import InvalidJob, InvalidTask
-from postroad.tasks.naming import check_input, check_name
+from postroad.journal import Journal
+from postroad.journal.states import tasks_of_job
+from postroad.tasks.messages import check_input, check_name
+
+if TYPE_CHECKING:
+    from postroad.jobs.records import Job
+
 
 MAX_NEW_TASKS: Final = 50
 MAX_TASKS: Final = 10_000
@@ -50,9 +57,10 @@ def check_job_id(job_id: object) -> str:
     """Return the job id, or refuse it."""
     if not isinstance(job_id, str) or _JOB_ID.fullmatch(job_id) is None:
         raise InvalidJob(
-            f"jobId: {str(job_id)[:150]!r} is not a job id", field="jobId",
+            f"jobId: {str(job_id)[:150]!r} is not a job id",
+            field="jobId",
             remedy="Use 1 to 120 letters, digits, '_' or '-'.",
-        )  # fmt: skip
+        )
     return job_id
 
 
@@ -149,3 +157,76 @@ def _turned(waits: dict[str, set[str]]) -> dict[str, set[str]]:
         for needed in needs & set(waits):
             turned[needed].add(task_id)
     return turned
+
+
+IsCompleted = Callable[[str], bool]
+
+
+class GraphProgress:
+    """The graph of a job and how much of it is known to be completed.
+
+    So a finished task costs what depends on it, and not what the job holds. Nothing here is needed: all of it can be
+    found again in leases and journal. A task that is completed stays completed, so positions only move forward.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._order = list(graph.tasks)
+        self._done: set[str] = set()
+        self._met: dict[str, int] = {}
+        self._finished = 0
+
+    def note_completed(self, task_id: str) -> None:
+        """The task is completed."""
+        self._done.add(task_id)
+
+    def is_ready(self, task_id: str, is_completed: IsCompleted) -> bool:
+        """Whether all that the task waits for is completed. Each need is asked for until it is, and never again."""
+        needs = self.graph.tasks[task_id].depends_on
+        met = self._met.get(task_id, 0)
+        while met < len(needs) and self._known(needs[met], is_completed):
+            met += 1
+        self._met[task_id] = met
+        return met == len(needs)
+
+    def is_finished(self, is_completed: IsCompleted) -> bool:
+        """Whether every task is completed."""
+        while self._finished < len(self._order) and self._known(self._order[self._finished], is_completed):
+            self._finished += 1
+        return self._finished == len(self._order)
+
+    def _known(self, task_id: str, is_completed: IsCompleted) -> bool:
+        if task_id not in self._done and is_completed(task_id):
+            self._done.add(task_id)
+        return task_id in self._done
+
+
+_KEPT: Final = 64
+
+
+class GraphCache:
+    """The graphs of one tenant's jobs."""
+
+    def __init__(self, journal: Journal, tenant: str) -> None:
+        self._journal = journal
+        self._tenant = tenant
+        self._kept: OrderedDict[str, GraphProgress] = OrderedDict()
+
+    def get(self, job_id: str, job: Job) -> GraphProgress | None:
+        """The progress of the job; None while the journal does not show all of its tasks."""
+        progress = self._kept.get(job_id)
+        if progress is None or len(progress.graph) != job.total:
+            progress = self.keep(job_id, self.graph(job_id))
+        self._kept.move_to_end(job_id)
+        return progress if len(progress.graph) == job.total else None
+
+    def keep(self, job_id: str, graph: Graph) -> GraphProgress:
+        """Remember a graph."""
+        progress = self._kept[job_id] = GraphProgress(graph)
+        while len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        return progress
+
+    def graph(self, job_id: str) -> Graph:
+        """The graph that the journal tells: what the job was made with and all that was added, wherever it stands."""
+        return read_graph(tasks_of_job(self._journal, self._tenant, job_id))

@@ -10,15 +10,14 @@ from typing import Any, Literal
 import msgspec
 
 from postroad.errors import Conflict, InvalidJob
-from postroad.jobs.books import HeldJob, Job
 from postroad.jobs.graph import Graph, GraphTask, check_job_id, read_tasks
 from postroad.jobs.mover import FAILED, Mover, quietly
-from postroad.jobs.status import JobStatus
-from postroad.jobs.viewing import JobPage, JobViews, not_found
+from postroad.jobs.records import HeldJob, Job
+from postroad.jobs.status import JobPage, JobStatus, JobViews, not_found
 from postroad.journal import Appends, JournalEvent
 from postroad.journal.checks import ID_REMEDY, is_id
 from postroad.journal.states import JOB_CREATED, JOB_TASKS_ADDED
-from postroad.tasks.grounds import Ground, party
+from postroad.tasks.queues import TaskBackend, tenant_and_app
 from postroad.tasks.registry import TaskRegistry
 
 JOB_CANCELLED = "Job Cancelled"
@@ -64,7 +63,7 @@ class Jobs:
 
     def __init__(
         self,
-        backend: Ground,
+        backend: TaskBackend,
         *,
         queue: str = "tasks",
         tenant_id: str | None = None,
@@ -72,7 +71,7 @@ class Jobs:
         registry: TaskRegistry | None = None,
         journal: Appends | None = None,
     ) -> None:
-        who = party(tenant_id, app)
+        who = tenant_and_app(tenant_id, app)
         self._registry = registry
         self._queue_name = queue
         self._mover = Mover(backend, queue=queue, tenant=who.tenant_id, app=who.app, journal=journal)
@@ -89,16 +88,17 @@ class Jobs:
         if not graph.roots:
             raise InvalidJob("tasks: none of them can start; at least one must depend on nothing", field="tasks")
         recorded = _recorded(graph.tasks.values())
-        event = self._event(
-            JOB_CREATED, job_id, tasks=recorded, totalTasks=len(graph), requestId=request_id
-        )  # fmt: skip
+        event = self._event(JOB_CREATED, job_id, tasks=recorded, totalTasks=len(graph), requestId=request_id)
         job = Job(
-            total=len(graph), digest=_digest(recorded), queue=self._queue_name, created_at=event.timestamp,
+            total=len(graph),
+            digest=_digest(recorded),
+            queue=self._queue_name,
+            created_at=event.timestamp,
             request_id=request_id,
-        )  # fmt: skip
+        )
         held = self._mover.jobs.write(job_id, job, [event], expect=None, is_open=True)
         if held is not None:
-            self._mover.boards.keep(job_id, graph)
+            self._mover.graphs.keep(job_id, graph)
         known = held or self._same(job_id, job.digest)
         quietly(lambda: self._mover.dispatch(job_id), job_id)
         return JobCreatedResult(
@@ -120,7 +120,7 @@ class Jobs:
             job = msgspec.structs.replace(held.job, total=total)
             if self._mover.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
                 break
-        self._mover.boards.keep(job_id, Graph([*graph.tasks.values(), *new]))
+        self._mover.graphs.keep(job_id, Graph([*graph.tasks.values(), *new]))
         added = [task.task_id for task in new]
         begun = quietly(lambda: self._mover.begin(job_id, added), job_id).dispatched
         return TasksAdded(job_id, added, begun, total)
@@ -138,7 +138,7 @@ class Jobs:
             event = self._event(JOB_RESUMED, job_id, resumedTasks=list(runs), resumeNumber=number)
             job = msgspec.structs.replace(
                 held.job, status="processing", resumes=number, failure_told=False, resuming=runs
-            )  # fmt: skip
+            )
             if self._mover.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
                 break
         quietly(lambda: self._mover.dispatch(job_id), job_id)
@@ -156,9 +156,7 @@ class Jobs:
             event = self._event(
                 JOB_CANCELLED, job_id, totalTasks=held.job.total, taskStatuses=self._mover.states(job_id, graph)
             )
-            job = msgspec.structs.replace(
-                held.job, status="cancelled", completed_at=event.timestamp, resuming={}
-            )  # fmt: skip
+            job = msgspec.structs.replace(held.job, status="cancelled", completed_at=event.timestamp, resuming={})
             if self._mover.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
                 break
         cancelled = self._mover.cancel_tasks(job_id, graph)
@@ -197,18 +195,19 @@ class Jobs:
         held = self._known(job_id)
         if held.job.digest != digest:
             raise Conflict(
-                f"jobId: {job_id!r} was submitted with other tasks", field="jobId",
+                f"jobId: {job_id!r} was submitted with other tasks",
+                field="jobId",
                 remedy="Use a new job id for a new job.",
-            )  # fmt: skip
+            )
         return held
 
     def _graph(self, job_id: str, held: HeldJob) -> Graph:
-        board = self._mover.boards.get(job_id, held.job)
-        if board is None:
+        progress = self._mover.graphs.get(job_id, held.job)
+        if progress is None:
             raise Conflict(
                 f"job {job_id!r}: the journal does not show all of its tasks yet", remedy="Try again in a moment."
             )
-        return board.graph
+        return progress.graph
 
     def _failed_runs(self, job_id: str, graph: Graph) -> dict[str, int]:
         """The failed tasks, with the run that comes next."""

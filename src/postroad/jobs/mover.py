@@ -13,21 +13,17 @@ from typing import Any, Final
 import msgspec
 
 from postroad.errors import PostroadError, Unavailable
-from postroad.jobs.board import Board
-from postroad.jobs.boards import Boards
-from postroad.jobs.books import HeldJob, Job, JobBooks, Status
-from postroad.jobs.graph import Graph, request_id_of
+from postroad.jobs.graph import Graph, GraphCache, GraphProgress, request_id_of
+from postroad.jobs.records import HeldJob, Job, JobRecords, Status
 from postroad.journal import Appends, Journal, JournalEvent
-from postroad.journal.folding import CANCELLED, COMPLETED, TERMINAL
 from postroad.journal.overflow import whole
-from postroad.journal.states import task_state
-from postroad.tasks.books import Books
-from postroad.tasks.grounds import Ground
+from postroad.journal.states import CANCELLED, COMPLETED, TERMINAL, task_state
 from postroad.tasks.leases import Held, Lease
+from postroad.tasks.log import tell
 from postroad.tasks.messages import TaskMessage
-from postroad.tasks.recording import WITH_ITS_JOB, Scribe, TaskId
-from postroad.tasks.submitting import Submission, Submissions
-from postroad.tasks.telling import tell
+from postroad.tasks.queues import TaskBackend
+from postroad.tasks.records import WITH_ITS_JOB, EventFactory, TaskId, TaskRecords
+from postroad.tasks.submissions import Submission, Submissions
 
 JOB_COMPLETED: Final = "Job Completed"
 FAILURE_DETECTED: Final = "Job Failure Detected"
@@ -45,14 +41,16 @@ class DispatchResult(msgspec.Struct, frozen=True):
 class Mover:
     """Brings the jobs of one tenant forward."""
 
-    def __init__(self, backend: Ground, *, queue: str, tenant: str, app: str, journal: Appends | None = None) -> None:
+    def __init__(
+        self, backend: TaskBackend, *, queue: str, tenant: str, app: str, journal: Appends | None = None
+    ) -> None:
         self.tenant = tenant
         self.queue_name = queue
         self.journal: Journal = journal if isinstance(journal, Journal) else backend.journal()
-        self.jobs = JobBooks(backend, tenant, journal)
-        self.tasks = Books(backend, journal)
-        self.boards = Boards(self.journal, tenant)
-        self.scribe = Scribe(app=app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
+        self.jobs = JobRecords(backend, tenant, journal)
+        self.tasks = TaskRecords(backend, journal)
+        self.graphs = GraphCache(self.journal, tenant)
+        self.factory = EventFactory(app=app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
         self._submissions = Submissions(backend, self.tasks, queue_name=queue)
 
     def open_queue(self) -> None:
@@ -61,12 +59,17 @@ class Mover:
 
     def event(self, event_type: str, job_id: str, *, origin: str = "dispatcher", **properties: Any) -> JournalEvent:
         """An event of the job; `origin` is `producer` for what its owner asked for."""
-        context = {"source": "system", "environment": self.scribe.environment, "origin": origin}
+        context = {"source": "system", "environment": self.factory.environment, "origin": origin}
         given = {name: value for name, value in {"jobId": job_id, **properties}.items() if value is not None}
         return JournalEvent.create(
-            event_type, tenant_id=self.tenant, entity_id=job_id, app=self.scribe.app, context=context,
-            properties=given, clock=self.scribe.clock,
-        )  # fmt: skip
+            event_type,
+            tenant_id=self.tenant,
+            entity_id=job_id,
+            app=self.factory.app,
+            context=context,
+            properties=given,
+            clock=self.factory.clock,
+        )
 
     def advance(
         self, job_id: str, task_id: str, *, state: str, output: Mapping[str, Any] | None = None
@@ -75,16 +78,16 @@ class Mover:
 
         `Unavailable` when the journal does not show yet what is needed for it: whoever woke us wakes us again.
         """
-        held, board = self._open(job_id)
+        held, progress = self._open(job_id)
         if held is None or held.job.is_over:
             return DispatchResult()
-        if board is None:
+        if progress is None:
             raise _not_visible(job_id)
         if state == "completed":
-            board.note_completed(task_id)
+            progress.note_completed(task_id)
             known = {} if output is None else {task_id: output}
-            again = self._begin_again(job_id, held, board) if held.job.resuming else []
-            begun, hidden = self._begin_ready(job_id, board, board.graph.dependents.get(task_id, []), known=known)
+            again = self._begin_again(job_id, held, progress) if held.job.resuming else []
+            begun, hidden = self._begin_ready(job_id, progress, progress.graph.dependents.get(task_id, []), known=known)
             if hidden:
                 raise _not_visible(job_id)
             return DispatchResult([*again, *begun], self._finish(job_id))
@@ -94,32 +97,32 @@ class Mover:
 
     def begin(self, job_id: str, task_ids: Iterable[str]) -> DispatchResult:
         """Begin those of the tasks that wait for nothing; the others of the job are not looked at."""
-        held, board = self._open(job_id)
-        if held is None or board is None or held.job.is_over:
+        held, progress = self._open(job_id)
+        if held is None or progress is None or held.job.is_over:
             return DispatchResult()
-        return DispatchResult(self._begin_ready(job_id, board, task_ids)[0])
+        return DispatchResult(self._begin_ready(job_id, progress, task_ids)[0])
 
     def dispatch(self, job_id: str) -> DispatchResult:
         """Look at the whole job and bring it forward as far as it goes."""
-        held, board = self._open(job_id)
-        if held is None or board is None:
+        held, progress = self._open(job_id)
+        if held is None or progress is None:
             return DispatchResult()
         if held.job.status == "cancelled":
-            self.cancel_tasks(job_id, board.graph)
+            self.cancel_tasks(job_id, progress.graph)
             self.jobs.close(job_id)
             return DispatchResult()
         if held.job.is_over:
             self.jobs.close(job_id)
             return DispatchResult()
         leases = self.leases(job_id)
-        waiting = [task_id for task_id in board.graph.tasks if task_id not in leases]
-        states = self._states(job_id, board.graph, leases)
+        waiting = [task_id for task_id in progress.graph.tasks if task_id not in leases]
+        states = self._states(job_id, progress.graph, leases)
         for task_id, state in states.items():
             if state == "completed":
-                board.note_completed(task_id)
+                progress.note_completed(task_id)
         begun = [
-            *self._begin_again(job_id, held, board, states),
-            *self._begin_ready(job_id, board, waiting, states=states)[0],
+            *self._begin_again(job_id, held, progress, states),
+            *self._begin_ready(job_id, progress, waiting, states=states)[0],
         ]
         if self._finish(job_id, states):
             return DispatchResult(begun, completed=True)
@@ -151,7 +154,7 @@ class Mover:
     def _state(self, job_id: str, task_id: str, lease: Lease) -> str:
         if lease.outcome is not None:
             return lease.outcome.state
-        if lease.is_live(self.scribe.now_ms() / 1_000):
+        if lease.is_live(self.factory.now_ms() / 1_000):
             return "processing"
         told = task_state(self.journal, self.tenant, request_id_of(job_id, task_id), raw=True)
         if told is not None and told.run == lease.run and told.last_event_type in TERMINAL:
@@ -171,20 +174,28 @@ class Mover:
         while True:
             held = self.lease(job_id, task_id)
             task = graph.tasks[task_id]
-            lease = held.lease if held is not None else Lease(
-                name=task.name, queue=self.queue_name, app=self.scribe.app, job_id=job_id, task_id=task_id,
-                begun_at=self.scribe.now_ms(),
-            )  # fmt: skip
+            lease = (
+                held.lease
+                if held is not None
+                else Lease(
+                    name=task.name,
+                    queue=self.queue_name,
+                    app=self.factory.app,
+                    job_id=job_id,
+                    task_id=task_id,
+                    begun_at=self.factory.now_ms(),
+                )
+            )
             if lease.outcome is not None:
                 return False
             which = TaskId(tenant_id=self.tenant, request_id=request_id, run=lease.run, job_id=job_id, task_id=task_id)
-            event = self.scribe.event(CANCELLED, which, reason=WITH_ITS_JOB)
+            event = self.factory.event(CANCELLED, which, reason=WITH_ITS_JOB)
             if self.tasks.write(self.tenant, request_id, lease.settled(event), [event], expect=held).ok:
                 return True
 
-    def _open(self, job_id: str) -> tuple[HeldJob | None, Board | None]:
+    def _open(self, job_id: str) -> tuple[HeldJob | None, GraphProgress | None]:
         held = self.jobs.read(job_id)
-        return (None, None) if held is None else (held, self.boards.get(job_id, held.job))
+        return (None, None) if held is None else (held, self.graphs.get(job_id, held.job))
 
     def _is_completed(self, job_id: str, states: Mapping[str, str | None] | None) -> Callable[[str], bool]:
         """Tells whether a task is completed: as one look at all of them saw it, or else by a look of its own."""
@@ -197,7 +208,7 @@ class Mover:
     def _begin_ready(
         self,
         job_id: str,
-        board: Board,
+        progress: GraphProgress,
         tasks: Iterable[str],
         *,
         known: Mapping[str, Any] | None = None,
@@ -209,9 +220,9 @@ class Mover:
         """
         begun, hidden, is_completed = list[str](), False, self._is_completed(job_id, states)
         for task_id in tasks:
-            if not board.is_ready(task_id, is_completed) or self.lease(job_id, task_id) is not None:
+            if not progress.is_ready(task_id, is_completed) or self.lease(job_id, task_id) is not None:
                 continue
-            submission = self._submission(job_id, board, task_id, run=1, known=known or {})
+            submission = self._submission(job_id, progress, task_id, run=1, known=known or {})
             if submission is None:
                 hidden = True
             elif self._submissions.begin(submission).created:
@@ -219,7 +230,7 @@ class Mover:
         return begun, hidden
 
     def _begin_again(
-        self, job_id: str, held: HeldJob, board: Board, states: Mapping[str, str | None] | None = None
+        self, job_id: str, held: HeldJob, progress: GraphProgress, states: Mapping[str, str | None] | None = None
     ) -> list[str]:
         """Begin the next run of tasks that a resume named; which ones."""
         begun, left, is_completed = list[str](), dict[str, int](), self._is_completed(job_id, states)
@@ -228,8 +239,8 @@ class Mover:
             if lease is None or lease.lease.run >= run:
                 continue
             # One that was cancelled before it began may still have to wait for others.
-            ready = board.is_ready(task_id, is_completed)
-            submission = self._submission(job_id, board, task_id, run=run, known={}) if ready else None
+            ready = progress.is_ready(task_id, is_completed)
+            submission = self._submission(job_id, progress, task_id, run=run, known={}) if ready else None
             if submission is None:
                 left[task_id] = run
             elif self._submissions.begin_again(submission, lease):
@@ -239,18 +250,23 @@ class Mover:
         return begun
 
     def _submission(
-        self, job_id: str, board: Board, task_id: str, *, run: int, known: Mapping[str, Any]
+        self, job_id: str, progress: GraphProgress, task_id: str, *, run: int, known: Mapping[str, Any]
     ) -> Submission | None:
         """The run of a task, with the outputs of what it waited for; None while the journal does not show them."""
-        task = board.graph.tasks[task_id]
+        task = progress.graph.tasks[task_id]
         outputs = self._outputs(job_id, task.depends_on, known)
         if outputs is None:
             return None
         message = TaskMessage(
-            request_id=request_id_of(job_id, task_id), name=task.name, input=task.input, run=run, task_id=task_id,
-            job_id=job_id, dependency_outputs=outputs,
-        )  # fmt: skip
-        return Submission.of(message, self.tenant, self.scribe, depends_on=list(task.depends_on))
+            request_id=request_id_of(job_id, task_id),
+            name=task.name,
+            input=task.input,
+            run=run,
+            task_id=task_id,
+            job_id=job_id,
+            dependency_outputs=outputs,
+        )
+        return Submission.of(message, self.tenant, self.factory, depends_on=list(task.depends_on))
 
     def _outputs(self, job_id: str, needs: Iterable[str], known: Mapping[str, Any]) -> dict[str, Any] | None:
         outputs = {}
@@ -270,10 +286,10 @@ class Mover:
     def _note_failure(self, job_id: str) -> str | None:
         """Record that a task failed, once until none is failed any more; return the task when this call did it."""
         while True:
-            held, board = self._open(job_id)
-            if held is None or board is None or held.job.is_over:
+            held, progress = self._open(job_id)
+            if held is None or progress is None or held.job.is_over:
                 return None
-            states = self.states(job_id, board.graph)
+            states = self.states(job_id, progress.graph)
             failed = next((task for task, state in states.items() if fails(held.job, task, state)), None)
             if held.job.failure_told is (failed is not None):
                 return None
@@ -288,12 +304,12 @@ class Mover:
     def _finish(self, job_id: str, states: Mapping[str, str | None] | None = None) -> bool:
         """Complete the job if all of its tasks are completed; whether this call did it."""
         while True:
-            held, board = self._open(job_id)
-            if held is None or board is None or held.job.is_over:
+            held, progress = self._open(job_id)
+            if held is None or progress is None or held.job.is_over:
                 return False
-            if not board.is_finished(self._is_completed(job_id, states)):
+            if not progress.is_finished(self._is_completed(job_id, states)):
                 return False
-            statuses = dict.fromkeys(board.graph.tasks, "completed")
+            statuses = dict.fromkeys(progress.graph.tasks, "completed")
             event = self.event(JOB_COMPLETED, job_id, totalTasks=held.job.total, taskStatuses=statuses)
             job: Job = msgspec.structs.replace(held.job, status="completed", completed_at=event.timestamp)
             if self.jobs.write(job_id, job, [event], expect=held, is_open=False) is not None:
@@ -310,7 +326,7 @@ def quietly(move: Callable[[], DispatchResult], job_id: str) -> DispatchResult:
     try:
         return move()
     except PostroadError as error:
-        tell("job_dispatch_failed", job_id=job_id, error=str(error))
+        tell("job_dispatch_failed", job_id=job_id, error=error)
         return DispatchResult()
 
 

@@ -1,18 +1,22 @@
-"""How a job stands, task by task."""
+"""How jobs stand: one, all of them, as a picture, and as a story of what happened."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal, Self
 
 import msgspec
 
-from postroad.jobs.books import Job
-from postroad.jobs.graph import GraphTask, request_id_of
+from postroad.errors import InvalidInput, NotFound
+from postroad.jobs.graph import GraphTask, check_job_id, request_id_of
 from postroad.jobs.mover import Mover, fails
-from postroad.journal.folding import EVENT_TO_STATE
-from postroad.journal.states import task_state
+from postroad.jobs.records import STATUSES, Job
+from postroad.journal import Journal
+from postroad.journal.states import EVENT_TO_STATE, JOB, JOB_CREATED, every_event, task_state
+from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
+from postroad.queues.rules import check_count
 from postroad.tasks.leases import Held
+from postroad.tasks.queues import TaskBackend
 
 PROGRESS: Final = ("waiting", "pending", "processing", "completed", "failed", "cancelled")
 
@@ -62,15 +66,20 @@ class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 def status_of(mover: Mover, job_id: str, job: Job) -> JobStatus:
     """The job as journal and item tell it."""
-    board = mover.boards.get(job_id, job)
-    graph = mover.boards.graph(job_id) if board is None else board.graph
+    known = mover.graphs.get(job_id, job)
+    graph = mover.graphs.graph(job_id) if known is None else known.graph
     leases = mover.leases(job_id)
     tasks = [_task_status(mover, job_id, task, leases.get(task.task_id)) for task in graph.tasks.values()]
     progress = {name: sum(task.status == name for task in tasks) for name in PROGRESS}
     return JobStatus(
-        job_id=job_id, status=_status(job, tasks), total_tasks=job.total, progress=progress, created_at=job.created_at,
-        completed_at=job.completed_at if job.status == "completed" else None, tasks=tasks,
-    )  # fmt: skip
+        job_id=job_id,
+        status=_status(job, tasks),
+        total_tasks=job.total,
+        progress=progress,
+        created_at=job.created_at,
+        completed_at=job.completed_at if job.status == "completed" else None,
+        tasks=tasks,
+    )
 
 
 def _status(job: Job, tasks: Iterable[JobTaskStatus]) -> str:
@@ -103,3 +112,176 @@ def _told(mover: Mover, request_id: str, held: Held | None) -> tuple[str, str | 
         return EVENT_TO_STATE[lease.last_event_type], lease.last_event_type, lease.last_event_at
     state = task_state(mover.journal, mover.tenant, request_id, raw=True)
     return ("waiting", None, None) if state is None else (state.state, state.last_event_type, state.last_event_at)
+
+
+_SIGNS = {
+    "waiting": "·",
+    "pending": "○",
+    "processing": "◐",
+    "completed": "●",
+    "failed": "✗",
+    "cancelled": "⊘",
+}
+_COLOURS = {
+    "waiting": "#e5e7eb",
+    "pending": "#fef3c7",
+    "processing": "#bfdbfe",
+    "completed": "#bbf7d0",
+    "failed": "#fecaca",
+    "cancelled": "#d1d5db",
+}
+
+
+def draw(job: JobStatus, format: str) -> str:
+    """The picture, or a refusal of a format that nobody knows."""
+    drawings = {"text": _text, "mermaid": _mermaid, "dot": _dot}
+    if format not in drawings:
+        raise InvalidInput(
+            f"format: {format!r} is none of {', '.join(drawings)}", field="format", remedy="Name one of them."
+        )
+    return "\n".join(drawings[format](job))
+
+
+def _text(job: JobStatus) -> Iterator[str]:
+    yield f"{job.job_id}  {job.status}"
+    for task in job.tasks:
+        after = f"  after {', '.join(task.depends_on)}" if task.depends_on else ""
+        yield f"{_SIGNS[task.status]} {task.task_id}  {task.name}  {task.status}{after}"
+
+
+def _mermaid(job: JobStatus) -> Iterator[str]:
+    yield "graph TD"
+    nodes = _numbered(job)
+    for task in job.tasks:
+        yield f'  {nodes[task.task_id]}["{_label(task)}"]:::{task.status}'
+    yield from (f"  {nodes[needed]} --> {nodes[task.task_id]}" for task in job.tasks for needed in task.depends_on)
+    yield from (f"  classDef {state} fill:{colour}" for state, colour in _COLOURS.items())
+
+
+def _dot(job: JobStatus) -> Iterator[str]:
+    yield f'digraph "{job.job_id}" {{'
+    yield "  node [shape=box, style=filled];"
+    for task in job.tasks:
+        yield f'  "{task.task_id}" [label="{_label(task)}", fillcolor="{_COLOURS[task.status]}"];'
+    yield from (f'  "{needed}" -> "{task.task_id}";' for task in job.tasks for needed in task.depends_on)
+    yield "}"
+
+
+def _numbered(job: JobStatus) -> dict[str, str]:
+    return {task.task_id: f"t{place}" for place, task in enumerate(job.tasks)}
+
+
+def _label(task: JobTaskStatus) -> str:
+    return f"{task.task_id}: {task.name} ({task.status})"
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """Jobs, newest first; `cursor` is None on the last page."""
+
+    items: list[JobSummary]
+    cursor: str | None
+
+
+class JobViews:
+    """The jobs of one tenant, to be looked at."""
+
+    def __init__(self, mover: Mover) -> None:
+        self._mover = mover
+
+    @classmethod
+    def of(cls, backend: TaskBackend, *, tenant_id: str, app: str) -> Self:
+        """The views of one who has nothing to submit."""
+        return cls(Mover(backend, queue="tasks", tenant=tenant_id, app=app))
+
+    def job_status(self, job_id: str) -> JobStatus | None:
+        """How the job and each of its tasks stand; None when there is no such job."""
+        check_job_id(job_id)
+        held = self._mover.jobs.read(job_id)
+        return None if held is None else status_of(self._mover, job_id, held.job)
+
+    def list_jobs(self, limit: int = 20, cursor: str | None = None, status: str | None = None) -> JobPage:
+        """Jobs, newest first, of one status if one is named."""
+        check_count(limit, "limit", 100)
+        if status is not None and status not in STATUSES:
+            raise InvalidInput(
+                f"status: {status!r} is none of {', '.join(STATUSES)}", field="status", remedy="Name one of them."
+            )
+        found: list[JobSummary] = []
+        while len(found) < limit:
+            page = self._mover.journal.query(
+                "GSI4",
+                tenant=self._mover.tenant,
+                event_type=JOB_CREATED,
+                descending=True,
+                limit=limit - len(found),
+                cursor=cursor,
+                raw=True,
+            )
+            found += [each for event in page.events if (each := self._summary(event.entity_id, status)) is not None]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return JobPage(found, cursor)
+
+    def graph(self, job_id: str, format: Literal["text", "mermaid", "dot"] = "text") -> str:
+        """The graph with the state of each task, to be read or drawn."""
+        found = self.job_status(job_id)
+        if found is None:
+            raise not_found(job_id)
+        return draw(found, format)
+
+    def _summary(self, job_id: str, status: str | None) -> JobSummary | None:
+        held = self._mover.jobs.read(job_id)
+        if held is None or status not in (None, held.job.status):
+            return None
+        return JobSummary(job_id, held.job.status, held.job.total, held.job.created_at)
+
+
+def not_found(job_id: str) -> NotFound:
+    """What is told of a job that nobody submitted."""
+    return NotFound(f"there is no job {job_id!r}")
+
+
+_NAMED = 5
+
+
+def job_story(jobs: JobViews, journal: Journal, tenant: str, job_id: str) -> Story | None:
+    """What happened to a job and what would move it on; None when there is no such job."""
+    status = jobs.job_status(job_id)
+    if status is None:
+        return None
+    events = every_event(journal, "GSI1", tenant=tenant, entity=(JOB, job_id), raw=True)
+    verdict, following = _verdict(status)
+    done = f"{status.progress['completed']:,} of {status.total_tasks:,} tasks are completed"
+    return Story(
+        id=job_id,
+        kind="job",
+        verdict=verdict,
+        summary=f"job {job_id}: {status.status.replace('_', ' ')}, {done}",
+        steps=steps_of(events, where=None),
+        next=following,
+        related=[Related(task.request_id, "causes", "task") for task in status.tasks],
+    )
+
+
+def _verdict(status: JobStatus) -> tuple[Verdict, str]:
+    match status.status:
+        case "completed":
+            return "completed", NOTHING
+        case "cancelled":
+            return "failed", "nothing: it was cancelled"
+        case "partial_failure":
+            failed = _names(status, "failed", "cancelled")
+            return "failed", f"run {failed} again: postroad job resume {status.job_id}"
+    if status.progress["processing"]:
+        return "in_flight", f"waits for the end of {_names(status, 'processing')}"
+    if status.progress["pending"]:
+        return "waiting", f"a worker takes {_names(status, 'pending')}: postroad worker --import MODULE"
+    return "waiting", "a dispatcher brings it forward: postroad worker --roles dispatcher"
+
+
+def _names(status: JobStatus, *states: str) -> str:
+    """The first few tasks that stand so."""
+    found = [task.task_id for task in status.tasks if task.status in states]
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return ", ".join(found[:_NAMED]) + more

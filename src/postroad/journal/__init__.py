@@ -2,9 +2,17 @@
 
 from postroad.journal.event import JournalEvent
 from postroad.journal.eventbridge import EventBridgeSender
-from postroad.journal.folding import EVENT_TO_STATE, STATES, TERMINAL, TaskState, fold
 from postroad.journal.port import AppendResult, Appends, Entity, Journal, Page
-from postroad.journal.states import task_history, task_state, tasks_by_state
+from postroad.journal.states import (
+    EVENT_TO_STATE,
+    STATES,
+    TERMINAL,
+    TaskState,
+    fold,
+    task_history,
+    task_state,
+    tasks_by_state,
+)
 
 __all__ = [
     "EVENT_TO_STATE",

@@ -67,18 +67,20 @@ def check_entity_type(value: object) -> None:
     """Refuse what is no type of an entity."""
     if not (isinstance(value, str) and is_entity_type(value)):
         raise InvalidEvent(
-            f"entity_type: {_shown(value)} is not the type of an entity", field="entity_type",
+            f"entity_type: {_shown(value)} is not the type of an entity",
+            field="entity_type",
             remedy="Name it in capitals, such as TASK, JOB or STORE.",
-        )  # fmt: skip
+        )
 
 
 def check_event_type(value: object) -> None:
     """Refuse what cannot be the type of an event."""
     if not (isinstance(value, str) and is_event_type(value)):
         raise InvalidEvent(
-            f"event_type: {_shown(value)} is not the type of an event", field="event_type",
+            f"event_type: {_shown(value)} is not the type of an event",
+            field="event_type",
             remedy=f"Use words with single spaces between them, without '#', {_MAX_EVENT_TYPE} characters at most.",
-        )  # fmt: skip
+        )
 
 
 def check_timestamp(value: object) -> None:

@@ -11,17 +11,23 @@ import msgspec
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidEvent
 from postroad.journal import checks
-from postroad.journal.events.types import check_properties, entity_type_of
-from postroad.journal.ids import new_event_id
-from postroad.journal.keys import KEY_NAMES, item_keys
+from postroad.journal.events import check_properties, entity_type_of
+from postroad.journal.keys import KEY_NAMES, item_keys, new_event_id
 from postroad.settings import Settings
 
 DEFAULT_APP: Final = Settings().app
 OVERFLOW: Final = "_s3Overflow"
 """The property that points to a blob with the other properties."""
 ATTRIBUTES: Final = (
-    *KEY_NAMES, "entityId", "entityType", "tenantId", "eventType", "timestamp", "context", "properties",
-)  # fmt: skip
+    *KEY_NAMES,
+    "entityId",
+    "entityType",
+    "tenantId",
+    "eventType",
+    "timestamp",
+    "context",
+    "properties",
+)
 
 
 class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -167,9 +173,10 @@ def check_content(event: JournalEvent, *, packed: bool = False) -> None:
     overflowed = OVERFLOW in event.properties
     if overflowed and not packed:
         raise InvalidEvent(
-            f"properties.{OVERFLOW}: is the journal's own", field=f"properties.{OVERFLOW}",
+            f"properties.{OVERFLOW}: is the journal's own",
+            field=f"properties.{OVERFLOW}",
             remedy="Leave it out; the journal moves large properties to blobs by itself.",
-        )  # fmt: skip
+        )
     check_properties(event.event_type, event.properties, entity_id=event.entity_id, partial=overflowed)
 
 
@@ -177,7 +184,8 @@ def _entity_type(event_type: str) -> str:
     known = entity_type_of(event_type)
     if known is None:
         raise InvalidEvent(
-            f"entity_type: {event_type!r} does not tell it", field="entity_type",
+            f"entity_type: {event_type!r} does not tell it",
+            field="entity_type",
             remedy="Name the type of the entity, such as entity_type='STORE'.",
-        )  # fmt: skip
+        )
     return known

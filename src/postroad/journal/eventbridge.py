@@ -1,8 +1,9 @@
-"""Events on their way to the table: through EventBridge, whose function saves them."""
+"""A journal that is written through EventBridge and read where the events arrive."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -12,12 +13,22 @@ from postroad.blobs import Blobs
 from postroad.connections.aws_errors import translated
 from postroad.connections.batches import Again, deliver
 from postroad.connections.batches import Entry as Sent
-from postroad.errors import ConfigurationError, PostroadError, Unavailable
+from postroad.errors import (
+    ConfigurationError,
+    EventTooLarge,
+    InvalidEvent,
+    NotSupported,
+    OverflowMismatch,
+    PostroadError,
+    Unavailable,
+)
 from postroad.events.strict import sendable
-from postroad.journal.event import JournalEvent
-from postroad.journal.overflow import Overflow
-from postroad.journal.port import AppendResult
+from postroad.journal.event import ATTRIBUTES, OVERFLOW, JournalEvent, check_event, keys_of
+from postroad.journal.maintenance import Removes
+from postroad.journal.overflow import MAX_ITEM_BYTES, Overflow, checked_pointer
+from postroad.journal.port import AppendResult, Appends, Journal, Page
 from postroad.journal.records import checked_entry
+from postroad.journal.store import Followed, Follows
 
 DETAIL_TYPE: Final = "log-event"
 SOURCE_PREFIX: Final = "task-workflow."
@@ -93,3 +104,91 @@ def _result(event: JournalEvent, outcome: bool | PostroadError) -> AppendResult:
     if isinstance(outcome, PostroadError):
         return AppendResult(event_id=event.event_id, ok=False, error=outcome)
     return AppendResult(event_id=event.event_id, ok=True)
+
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+def event_of_detail(detail: object) -> JournalEvent:
+    """The event that an item claims to be, or `InvalidEvent` when anything in it is not what follows from it."""
+    if not isinstance(detail, dict):
+        raise InvalidEvent("detail: is not an object", field="detail")
+    _check_attributes(detail)
+    event = JournalEvent.from_item(detail)
+    check_event(event, packed=True)
+    _check_keys(event, detail)
+    if OVERFLOW in event.properties:
+        _check_pointer(event)
+    if (size := len(msgspec.json.encode(detail))) > MAX_ITEM_BYTES:
+        raise EventTooLarge(f"detail: {size:,} bytes of JSON are above {MAX_ITEM_BYTES:,}", field="detail")
+    return event
+
+
+def _check_attributes(detail: Mapping[str, Any]) -> None:
+    for name in detail:
+        if name not in ATTRIBUTES:
+            raise InvalidEvent(f"{name}: is not the sender's to set", field=str(name), remedy="Leave it out.")
+    for name in ATTRIBUTES:
+        if name not in detail:
+            raise InvalidEvent(f"{name}: is missing", field=name)
+
+
+def _check_keys(event: JournalEvent, detail: Mapping[str, Any]) -> None:
+    for name, value in keys_of(event).items():
+        if detail[name] != value:
+            raise InvalidEvent(
+                f"{name}: is not the key that follows from the event's fields",
+                field=name,
+                remedy="Send what JournalEvent.to_item() returns, unchanged.",
+            )
+
+
+def _check_pointer(event: JournalEvent) -> None:
+    where = f"properties.{OVERFLOW}"
+    try:
+        pointer = checked_pointer(event, None)
+    except OverflowMismatch as error:
+        raise InvalidEvent(f"{where}: {error.message}", field=where) from None
+    if _SHA256.fullmatch(pointer.sha256) is None or pointer.size < 0:
+        raise InvalidEvent(f"{where}: is not the hash and size of a blob", field=where)
+
+
+class RelayedJournal:
+    """Appends go the long way; an event is seen by reads once it has arrived."""
+
+    def __init__(self, journal: Journal, sender: Appends) -> None:
+        self._journal = journal
+        self._sender = sender
+
+    def init(self) -> None:
+        """Make the storage where it is missing, or say how it differs from what is needed."""
+        self._journal.init()
+
+    def append(self, events: Sequence[JournalEvent]) -> list[AppendResult]:
+        """Hand each event to the sender."""
+        return self._sender.append(events)
+
+    @property
+    def keeps_days(self) -> int | None:
+        """After how many days somebody has to remove an event, where the events arrive; None: nobody has to."""
+        return self._journal.keeps_days if isinstance(self._journal, Removes) else None
+
+    def remove(self, events: Sequence[JournalEvent]) -> None:
+        """Forget these events where they arrived."""
+        if not isinstance(self._journal, Removes):
+            raise NotSupported("this journal cannot forget events")
+        self._journal.remove(events)
+
+    def follow(self, tenant: str, event_types: Collection[str], position: str | None) -> Followed:
+        """Return the next events of these types behind the position, as they arrive."""
+        if not isinstance(self._journal, Follows):
+            raise NotSupported("this journal cannot be followed")
+        return self._journal.follow(tenant, event_types, position)
+
+    def query(self, index: str, **asked: Any) -> Page:
+        """A page of one index of what has arrived."""
+        return self._journal.query(index, **asked)
+
+    def latest(self, tenant: str, entity_type: str, entity_id: str) -> JournalEvent | None:
+        """The last event of an entity that has arrived, or None."""
+        return self._journal.latest(tenant, entity_type, entity_id)

@@ -28,7 +28,7 @@ _MAX_FRAME_BYTES = 16_384
 _FIRST: Final = (
     *("output", "outputs", "input", "claudeOutput"),
     *("tasks", "newTasks", "taskStatuses", "dependencyOutputs"),
-)  # fmt: skip
+)
 
 
 class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,17 +1,153 @@
-"""What a store does for the journal: keep entries once, and give them back in the order of their places."""
+"""What a store does for the journal: keep entries once, and answer queries in the order of their places."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, Self
 
 import msgspec
 
-from postroad.errors import PostroadError
-from postroad.journal.asking import Question
-from postroad.journal.checks import is_simple
+from postroad.errors import InvalidCursor, InvalidQuery, PostroadError
+from postroad.journal.checks import ID_REMEDY, is_entity_type, is_event_type, is_id, is_simple
 from postroad.journal.event import JournalEvent, check_content, check_event, check_names
-from postroad.journal.places import event_id_of, time_of
+from postroad.journal.keys import FIRST_PLACE, LAST_PLACE, PLACE_SIZE, event_id_of, place_before, time_of
+from postroad.journal.port import Entity
+
+MAX_LIMIT: Final = 1_000
+NEEDS: Final[dict[str, frozenset[str]]] = {
+    "PK": frozenset(),
+    "GSI1": frozenset({"entity"}),
+    "GSI2": frozenset({"app"}),
+    "GSI3": frozenset({"app", "entity"}),
+    "GSI4": frozenset({"event_type"}),
+    "GSI5": frozenset({"event_type", "entity"}),
+    "GSI6": frozenset({"event_type", "app"}),
+    "GSI7": frozenset({"event_type", "app", "entity"}),
+}
+_SEAL_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One query: the events of an index between two times."""
+
+    index: str
+    tenant: str
+    entity: Entity | None = None
+    app: str | None = None
+    event_type: str | None = None
+    start: int | None = None
+    end: int | None = None
+    descending: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def bounds(self, cursor: str | None) -> tuple[bytes, bytes]:
+        """The places between which the answer lies, both of them outside it."""
+        low = FIRST_PLACE if self.start is None else place_before(self.start)
+        high = LAST_PLACE if self.end is None else place_before(self.end + 1)
+        if cursor is None:
+            return low, high
+        reached = _opened(self, cursor)
+        return (low, min(high, reached)) if self.descending else (max(low, reached), high)
+
+    def cursor(self, place: bytes) -> str:
+        """The text with which the same question goes on behind this place, on any adapter."""
+        return base64.urlsafe_b64encode(_seal(self, place) + place).rstrip(b"=").decode()
+
+
+def index_for(*, entity: Entity | None, app: str | None, event_type: str | None) -> str:
+    """The index that answers a question with exactly these arguments."""
+    given = {"entity": entity, "app": app, "event_type": event_type}
+    asked = {name for name, value in given.items() if value is not None}
+    return next(index for index, needs in NEEDS.items() if needs == asked)
+
+
+def check_limit(limit: object) -> None:
+    """Refuse a page of no or too many events."""
+    if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
+        raise InvalidQuery(f"limit: {limit!r} is not a whole number from 1 to {MAX_LIMIT}", field="limit")
+
+
+def _check(question: Question) -> None:
+    if question.index not in NEEDS:
+        raise InvalidQuery(
+            f"index: {question.index!r} is not an index", field="index", remedy=f"Use one of {', '.join(NEEDS)}."
+        )
+    for name in ("entity", "app", "event_type"):
+        _check_needed(question.index, name, getattr(question, name))
+    _check_id(question.tenant, "tenant")
+    if question.app is not None:
+        _check_id(question.app, "app")
+    _check_entity(question.entity)
+    if question.event_type is not None and not is_event_type(question.event_type):
+        raise InvalidQuery(f"event_type: {question.event_type!r} is not the type of an event", field="event_type")
+    for name in ("start", "end"):
+        _check_time(getattr(question, name), name)
+
+
+def _check_needed(index: str, name: str, value: object) -> None:
+    needed = name in NEEDS[index]
+    if needed is (value is None):
+        raise InvalidQuery(f"{name}: index {index} {'needs it' if needed else 'does not take it'}", field=name)
+
+
+def _check_id(value: Any, field: str) -> None:
+    if not isinstance(value, str) or not is_id(value):
+        raise InvalidQuery(f"{field}: {value!r} is not an id", field=field, remedy=ID_REMEDY)
+
+
+def _check_entity(entity: Any) -> None:
+    if entity is None:
+        return
+    if not isinstance(entity, tuple | list) or len(entity) != 2:
+        raise InvalidQuery("entity: is not a pair of type and id", field="entity", remedy='Write ("TASK", "req-123").')
+    if not isinstance(entity[0], str) or not is_entity_type(entity[0]):
+        raise InvalidQuery(f"entity: {entity[0]!r} is not the type of an entity", field="entity")
+    _check_id(entity[1], "entity")
+
+
+def _check_time(value: object, field: str) -> None:
+    if value is not None and type(value) is not int:
+        raise InvalidQuery(f"{field}: {value!r} is not a whole number of milliseconds since 1970", field=field)
+
+
+def _seal(question: Question, place: bytes) -> bytes:
+    """A hash of the question and the place, by which a foreign or altered cursor is known."""
+    asked = (
+        question.index,
+        question.tenant,
+        question.entity,
+        question.app,
+        question.event_type,
+        question.start,
+        question.end,
+        question.descending,
+    )
+    return hashlib.sha256(msgspec.json.encode(asked) + place).digest()[:_SEAL_BYTES]
+
+
+def _opened(question: Question, cursor: Any) -> bytes:
+    refused = InvalidCursor(
+        "cursor: it is not of this query",
+        field="cursor",
+        remedy="Pass the cursor of the page before unchanged, with the same arguments, or none to begin again.",
+    )
+    if not isinstance(cursor, str):
+        raise refused
+    try:
+        opened = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise refused from None
+    place = opened[_SEAL_BYTES:]
+    if len(place) != PLACE_SIZE or opened[:_SEAL_BYTES] != _seal(question, place):
+        raise refused
+    return place
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -13,7 +13,7 @@ from postroad.journal.event import JournalEvent
 Kind = Literal["event", "message", "task", "job"]
 Verdict = Literal[
     "handled", "waiting", "delayed", "in_flight", "retrying", "blocked", "dead", "expired", "completed", "failed"
-]  # fmt: skip
+]
 Relation = Literal["caused_by", "causes", "correlates"]
 NOTHING: Final = "nothing: done"
 _BAD: Final = frozenset({"Task Processing Failed", "Task Failed", "Task Timeout", "Job Failure Detected"})
@@ -28,6 +28,15 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None = None
     ok: bool = True
     detail: str | None = None
+    traceback: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """Where a failed attempt raised its error."""
+    last_lines: list[str] | msgspec.UnsetType = msgspec.field(name="lastLines", default=msgspec.UNSET)
+    """What a failed attempt printed last."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The traceback and the last lines, in this order."""
+        return [line for lines in (self.traceback, self.last_lines) if lines is not msgspec.UNSET for line in lines]
 
 
 class Related(msgspec.Struct, frozen=True):
@@ -65,6 +74,8 @@ def steps_of(events: Iterable[JournalEvent], *, where: str | None) -> list[Step]
             by=event.properties.get("workerId") or event.context.get("workerId") or event.context.get("origin"),
             ok=event.event_type not in _BAD,
             detail=_detail(event),
+            traceback=_lines(event, "traceback"),
+            last_lines=_lines(event, "lastLines"),
         )
         for event in events
     ]
@@ -73,6 +84,11 @@ def steps_of(events: Iterable[JournalEvent], *, where: str | None) -> list[Step]
 def iso(milliseconds: int) -> str:
     """A moment as people and programs read it."""
     return datetime.fromtimestamp(milliseconds / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _lines(event: JournalEvent, name: str) -> list[str] | msgspec.UnsetType:
+    """The lines that a failed attempt left; events of other types may hold anything under the name."""
+    return event.properties.get(name, msgspec.UNSET) if event.event_type in _BAD else msgspec.UNSET
 
 
 def _detail(event: JournalEvent) -> str | None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from postroad.errors import PostroadError
 from postroad.jobs import JobDispatcher
-from postroad.journal.details import event_of_detail
+from postroad.journal.eventbridge import event_of_detail
 from postroad.lambdas.grounds import opened
-from postroad.tasks.telling import tell
+from postroad.tasks.log import tell
 from postroad.wiring.backend import Backend
 
 
@@ -28,7 +28,7 @@ def _is_handled(dispatcher: JobDispatcher, record: Mapping[str, Any]) -> bool:
     try:
         dispatcher.handle(event_of_detail(json.loads(record["body"])["detail"]))
     except (PostroadError, ValueError, KeyError, TypeError, RecursionError) as error:
-        tell("job_dispatch_failed", job_id=None, error=str(error))
+        tell("job_dispatch_failed", job_id=None, error=error)
         return False
     return True
 

@@ -15,7 +15,7 @@ from postroad.lambdas.grounds import attributes_of, opened
 from postroad.queues import Delivery
 from postroad.queues.references import ATTRIBUTE, read_reference
 from postroad.tasks import DeadLetterHandler
-from postroad.tasks.telling import tell
+from postroad.tasks.log import tell
 from postroad.wiring.backend import Backend
 
 
@@ -31,7 +31,7 @@ def _is_handled(letters: DeadLetterHandler, backend: Backend, record: Mapping[st
     try:
         return letters.handle(_whole(_delivery(record), backend.blobs())) != "stays"
     except PostroadError as error:
-        tell("task_handling_failed", message_id=record["messageId"], error=str(error))
+        tell("task_handling_failed", message_id=record["messageId"], error=error)
         return False
 
 

@@ -11,7 +11,7 @@ from postroad.lambdas.grounds import attributes_of, opened
 from postroad.queues import OutgoingMessage
 from postroad.settings import archive_queue_url
 from postroad.tasks.alerts import SlackAlerts
-from postroad.tasks.telling import tell
+from postroad.tasks.log import tell
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def _is_told(alerts: SlackAlerts, record: Mapping[str, Any]) -> bool:
     try:
         _keep(record)
     except PostroadError as error:
-        tell("task_handling_failed", message_id=record["messageId"], error=str(error))
+        tell("task_handling_failed", message_id=record["messageId"], error=error)
         return False
     return True
 

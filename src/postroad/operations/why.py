@@ -5,14 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 
 from postroad.errors import InvalidInput, NotFound
-from postroad.jobs.stories import job_story
-from postroad.jobs.viewing import JobViews
+from postroad.jobs.status import JobViews, job_story
 from postroad.journal.stories import Story
-from postroad.tasks.grounds import Ground
+from postroad.tasks.queues import TaskBackend
 from postroad.tasks.stories import task_story
 
 
-def why(backend: Ground, name: str, *, tenant: str, app: str) -> Story:
+def why(backend: TaskBackend, name: str, *, tenant: str, app: str) -> Story:
     """What happened to the task or job of this id and what would move it on, or `NotFound`."""
     # What cannot be an id is not found either.
     with suppress(InvalidInput):

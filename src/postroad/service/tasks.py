@@ -1,4 +1,4 @@
-"""Tasks and jobs: a worker for what the loaded modules define, and all the duties beside it."""
+"""Tasks and jobs: a worker for what the loaded modules define, and all the roles beside it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _KILL_GRACE_SECONDS = 1.0
 
 def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     """Work until told to stop; where nobody made the queues of tasks there is nothing to do."""
-    from postroad.jobs.roles import duties
-    from postroad.tasks.roles import Rounds
+    from postroad.jobs.dispatcher import worker_roles
+    from postroad.tasks.roles import RoleThreads
 
     try:
-        roles = duties(backend, tenant_id=settings.tenant, app=settings.app)
+        roles = worker_roles(backend, tenant_id=settings.tenant, app=settings.app)
     except QueueNotFound:
         stop.wait()
         return
@@ -31,7 +31,7 @@ def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> No
         over.set()
 
     threading.Thread(target=follow, name="postroad-worker-stop", daemon=True).start()
-    with Rounds(roles, ended=over.set):
+    with RoleThreads(roles, ended=over.set):
         _work(backend, settings, over)
 
 
@@ -44,7 +44,7 @@ def _work(backend: Backend, settings: Settings, stop: threading.Event) -> None:
         return
     worker = TaskWorker(
         backend, imports=settings.load, tenant_id=settings.tenant, app=settings.app, concurrency=settings.concurrency,
-        drain_timeout=_DRAIN_SECONDS, kill_grace=_KILL_GRACE_SECONDS,
+        drain_timeout=_DRAIN_SECONDS, kill_grace=_KILL_GRACE_SECONDS, publish_events=False,
     )  # fmt: skip
 
     def stop_in_time() -> None:

@@ -56,6 +56,7 @@ KEYS = (
     Key("trail_keep", whole(0, 100_000_000)),
     Key("tenant", text(_ID, _ID_FORM)),
     Key("app", text(_ID, _ID_FORM)),
+    Key("task_events", truth),
     Key("agents_functions", truth, table="agents"),
 )
 BY_NAME = {key.name: key for key in KEYS}

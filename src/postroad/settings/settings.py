@@ -33,6 +33,8 @@ class Settings:
     trail_keep: int = 100_000
     tenant: str = "default"
     app: str = "postroad"
+    task_events: bool = False
+    """Whether the ends of tasks and jobs are published on the bus `tasks`."""
     agents_functions: bool = False
     """Whether functions of AWS move the events of agents, so that `postroad up` does not."""
 

@@ -1,14 +1,11 @@
 """Tasks: functions and programs that run in child processes of their own, under a fenced lease."""
 
-from postroad.tasks.classify import ErrorClass, classify_error
-from postroad.tasks.context import TaskContext
 from postroad.tasks.dead_letters import DeadLetterHandler
-from postroad.tasks.definitions import TaskDefinition
-from postroad.tasks.failures import NonRetryable, Retryable
-from postroad.tasks.producing import TaskHandle, TaskProducer
+from postroad.tasks.failures import ErrorClass, NonRetryable, Retryable, classify_error
+from postroad.tasks.producer import TaskHandle, TaskProducer
 from postroad.tasks.queues import ensure_queues
-from postroad.tasks.reconciling import Reconciler
-from postroad.tasks.registry import TaskRegistry, default_tasks, task
+from postroad.tasks.reconciler import Reconciler
+from postroad.tasks.registry import TaskContext, TaskDefinition, TaskRegistry, default_tasks, task
 from postroad.tasks.worker import TaskWorker
 
 __all__ = [

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from postroad import failpoints
 from postroad.errors import InvalidEvent, PostroadError
 from postroad.journal import JournalEvent
-from postroad.journal.folding import ATTEMPT_FAILED, COMPLETED, FAILED, HEARTBEAT, INTERRUPTED, STARTED, TIMEOUT
+from postroad.journal.states import ATTEMPT_FAILED, COMPLETED, FAILED, HEARTBEAT, INTERRUPTED, STARTED, TIMEOUT
 from postroad.queues import Delivery
 from postroad.queues.markers import legible
-from postroad.tasks.books import Then
 from postroad.tasks.children.kernel import resident_bytes
 from postroad.tasks.children.wire import Order, Report, TaskEntry
-from postroad.tasks.environment import named
-from postroad.tasks.judging import Completed, Failed, Halted, TimedOut, Verdict
-from postroad.tasks.leases import Failure, Held, Lease, lease_end
+from postroad.tasks.config import named
+from postroad.tasks.leases import Failure, Held, Lease, lease_end, pause_before_retry
+from postroad.tasks.log import tell
 from postroad.tasks.messages import TaskMessage
-from postroad.tasks.receipts import pause_before_retry
-from postroad.tasks.recording import TaskId
-from postroad.tasks.shop import Shop
-from postroad.tasks.telling import tell
+from postroad.tasks.records import TaskId, Then
+from postroad.tasks.verdicts import Completed, Failed, Halted, TimedOut, Verdict
+
+if TYPE_CHECKING:
+    from postroad.tasks.worker_threads import Shared
 
 Change = Callable[[Lease], Lease]
 _FAILURES_BEFORE_KILL = 3
@@ -35,8 +35,8 @@ _LARGE_BYTES = 180_000
 class Attempt:
     """A task whose lease this worker may take."""
 
-    def __init__(self, shop: Shop, delivery: Delivery, tenant: str, message: TaskMessage, entry: TaskEntry) -> None:
-        self._shop = shop
+    def __init__(self, shared: Shared, delivery: Delivery, tenant: str, message: TaskMessage, entry: TaskEntry) -> None:
+        self._shared = shared
         self._delivery = delivery
         self._message = message
         self._entry = entry
@@ -57,14 +57,14 @@ class Attempt:
     @property
     def max_attempts(self) -> int:
         """How often it is tried."""
-        return self._entry.max_attempts or self._shop.config.max_attempts
+        return self._entry.max_attempts or self._shared.config.max_attempts
 
     @property
     def timeout(self) -> float:
         """How long the child may take, in seconds."""
         if self._message.timeout_ms is not None:
             return self._message.timeout_ms / 1_000
-        return self._entry.timeout or self._shop.config.timeout
+        return self._entry.timeout or self._shared.config.timeout
 
     @property
     def is_command(self) -> bool:
@@ -73,15 +73,20 @@ class Attempt:
 
     def take(self, before: Held | None, pid: int) -> bool:
         """Take the lease and record the start; False when somebody else was quicker."""
-        shop, now = self._shop, self._shop.now()
-        until = lease_end(now, shop.config.visibility_extension)
+        shared, now = self._shared, self._shared.now()
+        until = lease_end(now, shared.config.visibility_extension)
         first = self._first_lease() if before is None else before.lease
-        lease = first.taken(owner=shop.worker_id, run=self.task.run, until=until, now_ms=int(now * 1_000))
+        lease = first.taken(owner=shared.worker_id, run=self.task.run, until=until, now_ms=int(now * 1_000))
         started = self._event(
-            STARTED, lease, effectiveUntil=until, workerId=shop.worker_id, processId=pid,
-            startedAt=int(now * 1_000), attemptNumber=lease.attempts,
-        )  # fmt: skip
-        written = shop.books.write(self.task.tenant_id, self.task.request_id, lease, [started], expect=before)
+            STARTED,
+            lease,
+            effectiveUntil=until,
+            workerId=shared.worker_id,
+            processId=pid,
+            startedAt=int(now * 1_000),
+            attemptNumber=lease.attempts,
+        )
+        written = shared.records.write(self.task.tenant_id, self.task.request_id, lease, [started], expect=before)
         if written.ok:
             self._held, self._pid, self._began = written.held, pid, time.monotonic()
             self._tell("task_started", pid=pid)
@@ -99,8 +104,8 @@ class Attempt:
             token=lease.token,
             document=self._message.document(attempt=lease.attempts, token=lease.token),
             timeout=self.timeout,
-            kill_grace=self._shop.config.kill_grace,
-            deadline=self._shop.now() + self.timeout,
+            kill_grace=self._shared.config.kill_grace,
+            deadline=self._shared.now() + self.timeout,
             job_id=self.task.job_id,
             task_id=self.task.task_id,
             env=named(self._entry.pass_env),
@@ -122,12 +127,13 @@ class Attempt:
         match verdict:
             case Completed():
                 self._complete(verdict, report)
-            case TimedOut(signal):
-                self._end(self._timed_out(signal, report))
+            case TimedOut():
+                self._end(self._timed_out(verdict, report), error=f"ended by {verdict.signal} after {self.timeout:g} s")
             case Failed(retryable=True):
                 self._fail_attempt(verdict)
             case Failed():
-                self._end(self._failed(verdict))
+                self._tell_traceback(verdict)
+                self._end(self._failed(verdict), error=verdict.located or verdict.error)
             case Halted():
                 self.interrupt()
 
@@ -137,7 +143,7 @@ class Attempt:
         self._write(
             lambda lease: lease.freed(attempts=lease.attempts - 1),
             [event],
-            lambda recorded: self._shop.release(self._delivery),
+            lambda recorded: self._shared.release(self._delivery),
         )
         self._tell("task_interrupted")
 
@@ -148,89 +154,108 @@ class Attempt:
 
     def _first_lease(self) -> Lease:
         return Lease(
-            run=self.task.run, name=self._message.name, queue=self._shop.queue_name, app=self._shop.scribe.app,
-            job_id=self.task.job_id, task_id=self.task.task_id, begun_at=self._shop.scribe.now_ms(),
-        )  # fmt: skip
+            run=self.task.run,
+            name=self._message.name,
+            queue=self._shared.queue_name,
+            app=self._shared.factory.app,
+            job_id=self.task.job_id,
+            task_id=self.task.task_id,
+            begun_at=self._shared.factory.now_ms(),
+        )
 
-    def _end(self, event: JournalEvent) -> None:
+    def _end(self, event: JournalEvent, **told: Any) -> None:
         """The run ended with this event. A journal that is down gets it when the message comes back."""
 
         def then(recorded: bool) -> None:
             if recorded:
-                self._shop.ack(self._delivery)
+                self._shared.ack(self._delivery)
             else:
-                self._shop.release(self._delivery, after=_RECORD_AGAIN_SECONDS)
+                self._shared.release(self._delivery, after=_RECORD_AGAIN_SECONDS)
 
         if self._write(lambda lease: lease.settled(event), [event], then):
-            self._tell(_LINES[event.event_type])
+            attempt = {"attempt": self._lease.attempts} if told else {}
+            self._tell(_LINES[event.event_type], **attempt, **told)
 
     def _complete(self, verdict: Completed, report: Report | None) -> None:
         """Record the result; one that the journal cannot hold fails the task, which would only return it again."""
         try:
-            if not self._shop.keeps_large and len(msgspec.json.encode(verdict.output)) > _LARGE_BYTES:
+            if not self._shared.keeps_large and len(msgspec.json.encode(verdict.output)) > _LARGE_BYTES:
                 raise InvalidEvent("the result is too large for a journal without blobs")
             event = self._completed(verdict, report)
         except InvalidEvent as error:
-            event = self._failed(Failed(legible(f"the result cannot be recorded: {error}"), "validation", False))
-        self._end(event)
+            failed = Failed(legible(f"the result cannot be recorded: {error}"), "validation", False)
+            self._end(self._failed(failed), error=failed.error)
+        else:
+            self._end(event)
 
     def _completed(self, verdict: Completed, report: Report | None) -> JournalEvent:
         return self._event(
-            COMPLETED, self._lease, output=verdict.output, durationMs=_elapsed(report), exitCode=verdict.exit_code,
+            COMPLETED,
+            self._lease,
+            output=verdict.output,
+            durationMs=_elapsed(report),
+            exitCode=verdict.exit_code,
             usage=verdict.usage,
-        )  # fmt: skip
+        )
 
-    def _timed_out(self, signal: str, report: Report | None) -> JournalEvent:
+    def _timed_out(self, verdict: TimedOut, report: Report | None) -> JournalEvent:
         return self._event(
-            TIMEOUT, self._lease, timeoutMs=int(self.timeout * 1_000), elapsedMs=_elapsed(report), signal=signal
+            TIMEOUT,
+            self._lease,
+            timeoutMs=int(self.timeout * 1_000),
+            elapsedMs=_elapsed(report),
+            signal=verdict.signal,
+            lastLines=list(verdict.last_lines) or None,
         )
 
     def _failed(self, verdict: Failed) -> JournalEvent:
-        return self._event(
-            FAILED, self._lease, error=verdict.error, errorCategory=verdict.category,
-            retryCount=self._lease.attempts, source="worker", crash=verdict.crash,
-        )  # fmt: skip
+        return self._event(FAILED, self._lease, retryCount=self._lease.attempts, source="worker", **verdict.told)
 
     def _fail_attempt(self, verdict: Failed) -> None:
         attempts = self._lease.attempts
-        failure = Failure(error=verdict.error, error_category=verdict.category, crash=verdict.crash)
-        event = self._event(
-            ATTEMPT_FAILED, self._lease, attemptNumber=attempts, error=verdict.error, errorCategory=verdict.category,
-            crash=verdict.crash,
-        )  # fmt: skip
+        failure = msgspec.convert(verdict.told, Failure)
+        event = self._event(ATTEMPT_FAILED, self._lease, attemptNumber=attempts, **verdict.told)
+        self._tell_traceback(verdict)
         last = attempts >= self.max_attempts
-        config = self._shop.config
-        pause = pause_before_retry(attempts, base=config.retry_base, cap=config.retry_cap, chance=self._shop.chance())
+        config = self._shared.config
+        pause = pause_before_retry(attempts, base=config.retry_base, cap=config.retry_cap, chance=self._shared.chance())
 
         def then(recorded: bool) -> None:
             if last:
-                self._shop.bury(self._delivery, reason=QUARANTINED, error=verdict.error)
+                self._shared.reject(self._delivery, reason=QUARANTINED, error=verdict.error)
             else:
-                self._shop.release(self._delivery, after=pause, error=verdict.error)
+                self._shared.release(self._delivery, after=pause, error=verdict.error)
 
         if self._write(lambda lease: lease.freed(failure=failure), [event], then):
-            self._tell("task_quarantined" if last else "task_retried", category=verdict.category)
+            told = {} if last else {"retry_in_seconds": round(pause, 3)}
+            self._tell(
+                "task_quarantined" if last else "task_retried",
+                category=verdict.category,
+                error=verdict.located or verdict.error,
+                attempt=attempts,
+                **told,
+            )
 
     def _write(self, change: Change, events: Sequence[JournalEvent], then: Then) -> bool:
         """Change the lease if it is still ours, however often the store has to be asked; False when it is not."""
-        shop, held = self._shop, self._held
+        shared, held = self._shared, self._held
         assert held is not None
-        patience, pause = time.monotonic() + shop.config.visibility, 0.05
+        deadline, pause = time.monotonic() + shared.config.visibility, 0.05
         while True:
             try:
-                written = shop.books.write(
+                written = shared.records.write(
                     self.task.tenant_id, self.task.request_id, change(held.lease), events, expect=held, then=then
                 )
             except PostroadError as error:
-                self._tell("task_settle_failed", error=str(error))
-                if time.monotonic() > patience:
+                self._tell("task_settle_failed", error=error)
+                if time.monotonic() > deadline:
                     return False
                 time.sleep(pause)
                 pause = min(2 * pause, 2.0)
                 continue
             if written.ok:
                 return True
-            if written.held is None or not written.held.lease.is_held_by(shop.worker_id, self._lease.token):
+            if written.held is None or not written.held.lease.is_held_by(shared.worker_id, self._lease.token):
                 return self._was_written(written.held, events, then)
             held = written.held
 
@@ -238,53 +263,65 @@ class Attempt:
         """Whether the lease is as it is because of an earlier write of ours whose answer was lost."""
         outcome = None if held is None else held.lease.outcome
         if outcome is not None and outcome.event_id == str(events[-1].event_id):
-            then(self._shop.books.record(events))
+            then(self._shared.records.record(events))
             return True
         self._tell("task_lease_lost")
         return False
 
     def _extended(self) -> bool:
-        queue, config = self._shop.queue, self._shop.config
+        queue, config = self._shared.queue, self._shared.config
         try:
             (result,) = queue.extend([self._delivery], seconds=config.visibility_extension)
         except PostroadError as error:
-            self._tell("task_heartbeat_failed", error=str(error))
+            self._tell("task_heartbeat_failed", error=error)
             return False
         return result.ok
 
     def _refreshed(self) -> bool:
         """Whether the lease is still ours; a store that cannot be asked is not an answer."""
-        shop, held = self._shop, self._held
+        shared, held = self._shared, self._held
         assert held is not None
-        until = lease_end(shop.now(), shop.config.visibility_extension)
+        until = lease_end(shared.now(), shared.config.visibility_extension)
         try:
             while True:
                 lease = msgspec.structs.replace(
-                    held.lease, effective_until=until, last_event_type=HEARTBEAT,
-                    last_event_at=shop.scribe.now_ms(),
-                )  # fmt: skip
-                written = shop.books.put(self.task.tenant_id, self.task.request_id, lease, expect=held)
+                    held.lease,
+                    effective_until=until,
+                    last_event_type=HEARTBEAT,
+                    last_event_at=shared.factory.now_ms(),
+                )
+                written = shared.records.put(self.task.tenant_id, self.task.request_id, lease, expect=held)
                 if written.ok:
                     self._held = written.held
                     return True
-                if written.held is None or not written.held.lease.is_held_by(shop.worker_id, lease.token):
+                if written.held is None or not written.held.lease.is_held_by(shared.worker_id, lease.token):
                     return False
                 held = written.held
         except PostroadError as error:
-            self._tell("task_heartbeat_failed", error=str(error))
+            self._tell("task_heartbeat_failed", error=error)
             return True
 
     def _record_heartbeat(self) -> None:
         activity = None if self.activity is None else msgspec.json.decode(self.activity)
         event = self._event(
-            HEARTBEAT, self._lease, effectiveUntil=self._lease.effective_until, heartbeatNumber=self._beats,
-            elapsedMs=int((time.monotonic() - self._began) * 1_000), workerId=self._shop.worker_id,
-            processId=self._pid, memoryUsage={"rss": resident_bytes(self._pid)}, lastActivity=activity,
-        )  # fmt: skip
-        self._shop.books.record([event])
+            HEARTBEAT,
+            self._lease,
+            effectiveUntil=self._lease.effective_until,
+            heartbeatNumber=self._beats,
+            elapsedMs=int((time.monotonic() - self._began) * 1_000),
+            workerId=self._shared.worker_id,
+            processId=self._pid,
+            memoryUsage={"rss": resident_bytes(self._pid)},
+            lastActivity=activity,
+        )
+        self._shared.records.record([event])
 
     def _event(self, event_type: str, lease: Lease, **properties: Any) -> JournalEvent:
-        return self._shop.scribe.event(event_type, self.task, token=lease.token, **properties)
+        return self._shared.factory.event(event_type, self.task, token=lease.token, **properties)
+
+    def _tell_traceback(self, verdict: Failed) -> None:
+        if verdict.traceback:
+            self._tell("task_traceback", attempt=self._lease.attempts, traceback="\n".join(verdict.traceback))
 
     def _tell(self, line: str, **fields: Any) -> None:
         tell(line, request_id=self.task.request_id, task=self._message.name, run=self.task.run, **fields)

@@ -1,14 +1,16 @@
-"""How a worker works: its limits and its patience, checked when they are written down."""
+"""The numbers of a worker, and what its children see of its environment."""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from postroad.errors import ConfigurationError
 from postroad.queues.spec import MAX_LIFE, MAX_VISIBILITY, MAX_WAIT
-from postroad.tasks.definitions import check_timeout, check_variables, check_whole, is_number
+from postroad.tasks.registry import check_timeout, check_variables, check_whole, is_number
 
 MAX_REUSE = 1_000
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,256}")
@@ -76,3 +78,24 @@ def check_seconds(value: Any, field: str) -> None:
 def _between(value: Any, field: str, low: float, high: float) -> None:
     if not is_number(value) or not low <= value <= high:
         raise ConfigurationError(f"{field}: {value!r} is not from {low:g} to {high:g} seconds", field=field)
+
+
+_PASSED = frozenset(
+    (
+        *("PATH", "HOME", "USER", "SHELL", "TMPDIR", "PWD", "LANG", "TZ"),
+        *("TERM", "COLORTERM", "FORCE_COLOR", "PYTHONPATH"),
+    )
+)
+
+
+def for_children(pass_env: Iterable[str], env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What of this process's environment its children may see."""
+    asked = set(pass_env)
+    here = os.environ if env is None else env
+    return {name: value for name, value in here.items() if name in _PASSED or name.startswith("LC_") or name in asked}
+
+
+def named(names: Iterable[str], env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of these names that are set."""
+    here = os.environ if env is None else env
+    return {name: here[name] for name in names if name in here}

@@ -7,18 +7,15 @@ from typing import Literal
 import msgspec
 
 from postroad.errors import InvalidMessage
-from postroad.journal.folding import FAILED
+from postroad.journal.states import FAILED
 from postroad.queues import Delivery, Queue
 from postroad.queues.markers import legible, read_dead
-from postroad.tasks.books import Books
-from postroad.tasks.grounds import Ground, party
-from postroad.tasks.judging import CRASH
-from postroad.tasks.leases import Failure, Held, Lease
+from postroad.tasks.leases import Drop, Failure, HandBack, Held, Lease, decide
+from postroad.tasks.log import tell
 from postroad.tasks.messages import TaskMessage, read, tenant_of
-from postroad.tasks.queues import open_queue
-from postroad.tasks.receipts import Drop, HandBack, decide
-from postroad.tasks.recording import Scribe, TaskId
-from postroad.tasks.telling import tell
+from postroad.tasks.queues import TaskBackend, open_queue, tenant_and_app
+from postroad.tasks.records import EventFactory, TaskId, TaskRecords
+from postroad.tasks.verdicts import CRASH
 
 Handled = Literal["ended", "known", "stays"]
 _ASIDE_SECONDS = 900.0
@@ -30,14 +27,16 @@ class DeadLetterHandler:
     """Turns dead letters into failed tasks. What names no task stays where it is."""
 
     def __init__(
-        self, backend: Ground, *, queue: str = "tasks", tenant_id: str | None = None, app: str | None = None
+        self, backend: TaskBackend, *, queue: str = "tasks", tenant_id: str | None = None, app: str | None = None
     ) -> None:
-        who = party(tenant_id, app)
+        who = tenant_and_app(tenant_id, app)
         self._tenant = who.tenant_id
         self._queue_name = queue
         self._letters: Queue = open_queue(backend, queue, dead_letters=True)
-        self._books = Books(backend)
-        self._scribe = Scribe(app=who.app, environment=backend.stage, origin="dlq-processor", clock=backend.clock)
+        self._records = TaskRecords(backend)
+        self._factory = EventFactory(
+            app=who.app, environment=backend.stage, origin="dlq-processor", clock=backend.clock
+        )
 
     def run_once(self) -> int:
         """Handle all dead letters that are there; how many events were recorded."""
@@ -51,7 +50,7 @@ class DeadLetterHandler:
         try:
             return self.handle(delivery)
         except Exception as error:
-            tell("task_handling_failed", message_id=delivery.message_id, error=f"{type(error).__name__}: {error}")
+            tell("task_handling_failed", message_id=delivery.message_id, error=error)
             return "stays"
 
     def handle(self, delivery: Delivery) -> Handled:
@@ -59,7 +58,7 @@ class DeadLetterHandler:
         try:
             tenant, message = tenant_of(delivery, self._tenant), read(delivery)
         except InvalidMessage as error:
-            tell("task_letter_unreadable", message_id=delivery.message_id, error=str(error))
+            tell("task_letter_unreadable", message_id=delivery.message_id, error=error)
             self._letters.release([delivery], after=_ASIDE_SECONDS)
             return "stays"
         while (handled := self._try_to_end(delivery, tenant, message)) is None:
@@ -68,11 +67,11 @@ class DeadLetterHandler:
 
     def _try_to_end(self, delivery: Delivery, tenant: str, message: TaskMessage) -> Handled | None:
         """What became of the letter; None when the lease changed meanwhile."""
-        held = self._books.read(tenant, message.request_id)
-        now = self._scribe.now_ms() / 1_000
+        held = self._records.read(tenant, message.request_id)
+        now = self._factory.now_ms() / 1_000
         match decide(None if held is None else held.lease, run=message.run, now=now, max_attempts=1):
             case Drop(why):
-                if why == "known" and held is not None and not self._books.record_owed(held):
+                if why == "known" and held is not None and not self._records.record_owed(held):
                     return "stays"
                 self._letters.ack([delivery])
                 return "known"
@@ -87,25 +86,36 @@ class DeadLetterHandler:
         self, delivery: Delivery, tenant: str, message: TaskMessage, lease: Lease, held: Held | None
     ) -> Handled | None:
         task = TaskId(
-            tenant_id=tenant, request_id=message.request_id, run=message.run, job_id=message.job_id,
+            tenant_id=tenant,
+            request_id=message.request_id,
+            run=message.run,
+            job_id=message.job_id,
             task_id=message.task_id,
-        )  # fmt: skip
+        )
         failure = lease.failure or Failure(error=_error_of(delivery), error_category="max-retries")
         is_crash = failure.error_category == CRASH
-        event = self._scribe.event(
-            FAILED, task, token=lease.token or None, source="dlq", retryCount=lease.attempts,
+        event = self._factory.event(
+            FAILED,
+            task,
+            token=lease.token or None,
+            source="dlq",
+            retryCount=lease.attempts,
             error=legible(f"Max retries exhausted: {failure.error}"),
-            errorCategory=CRASH if is_crash else "max-retries", crash=failure.crash if is_crash else None,
-        )  # fmt: skip
+            errorCategory=CRASH if is_crash else "max-retries",
+            crash=failure.crash if is_crash else None,
+            traceback=failure.traceback,
+            lastLines=failure.last_lines,
+        )
 
         def then(recorded: bool) -> None:
             if recorded:
                 self._letters.ack([delivery])
 
         ended = msgspec.structs.replace(lease.settled(event), run=message.run)
-        written = self._books.write(tenant, message.request_id, ended, [event], expect=held, then=then)
+        written = self._records.write(tenant, message.request_id, ended, [event], expect=held, then=then)
         if written.ok:
-            tell("task_dead", request_id=message.request_id, run=message.run)
+            error = event.properties["error"]
+            tell("task_dead", request_id=message.request_id, run=message.run, error=error, attempt=lease.attempts)
         return "ended" if written.ok else None
 
 

@@ -12,12 +12,11 @@ import msgspec
 from postroad.errors import PostroadError
 from postroad.items import ABSENT
 from postroad.journal import Journal, JournalEvent
-from postroad.journal.folding import HEARTBEAT, STARTED, TaskState, fold
-from postroad.journal.states import every_event, task_history
+from postroad.journal.states import HEARTBEAT, STARTED, TaskState, every_event, fold, task_history
 from postroad.tasks.alerts import AlertResult
 from postroad.tasks.config import check_seconds
-from postroad.tasks.grounds import Ground, party
-from postroad.tasks.telling import tell
+from postroad.tasks.log import tell
+from postroad.tasks.queues import TaskBackend, tenant_and_app
 
 HEALTH_CHECK: Final = "Task Health Check"
 HEALTHY, WARNING, CRITICAL, OVERTIME = "healthy", "warning", "critical", "overtime"
@@ -60,7 +59,7 @@ class HealthCheck:
 
     def __init__(
         self,
-        backend: Ground,
+        backend: TaskBackend,
         *,
         tenant_id: str | None = None,
         app: str | None = None,
@@ -71,12 +70,14 @@ class HealthCheck:
         alerts: Alerts | None = None,
     ) -> None:
         given = {
-            "heartbeat_max_age": heartbeat_max_age, "alert_threshold": alert_threshold,
-            "task_max_duration": task_max_duration, "lookback": lookback,
-        }  # fmt: skip
+            "heartbeat_max_age": heartbeat_max_age,
+            "alert_threshold": alert_threshold,
+            "task_max_duration": task_max_duration,
+            "lookback": lookback,
+        }
         for name, seconds in given.items():
             check_seconds(seconds, name)
-        who = party(tenant_id, app)
+        who = tenant_and_app(tenant_id, app)
         self._tenant, self._app = who.tenant_id, who.app
         self._backend = backend
         self._journal: Journal = backend.journal()
@@ -124,9 +125,14 @@ class HealthCheck:
     def _started(self, moment: int) -> list[str]:
         """The tasks that were started within the lookback, each once."""
         found = every_event(
-            self._journal, "GSI6", tenant=self._tenant, app=self._app, event_type=STARTED,
-            start=moment - self._lookback_ms, raw=True,
-        )  # fmt: skip
+            self._journal,
+            "GSI6",
+            tenant=self._tenant,
+            app=self._app,
+            event_type=STARTED,
+            start=moment - self._lookback_ms,
+            raw=True,
+        )
         return list(dict.fromkeys(event.entity_id for event in found))
 
     def _look(self, request_id: str, moment: int) -> dict[str, Any] | None:
@@ -138,10 +144,14 @@ class HealthCheck:
 
     def _record(self, summary: dict[str, int], tasks: Sequence[dict[str, Any]], moment: int) -> None:
         event = JournalEvent.create(
-            HEALTH_CHECK, tenant_id=self._tenant, entity_id=self._app, app=self._app, timestamp=moment,
+            HEALTH_CHECK,
+            tenant_id=self._tenant,
+            entity_id=self._app,
+            app=self._app,
+            timestamp=moment,
             context={"source": "system", "environment": self._backend.stage, "origin": "health-check"},
             properties={"summary": summary, "tasks": list(tasks)},
-        )  # fmt: skip
+        )
         (result,) = self._journal.append([event])
         if result.error is not None:
             raise result.error

@@ -1,20 +1,19 @@
 """The lease of a task: who may run it, how often that was tried, and what came of it.
 
 One item per task under conditional writes. Whoever takes it gets the next token; refreshing and settling need the same
-owner and token, so that a worker that slept through its lease changes nothing.
-"""
+owner and token, so that a worker that slept through its lease changes nothing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from postroad.blobs import BlobRef
 from postroad.journal import JournalEvent
-from postroad.journal.folding import EVENT_TO_STATE
+from postroad.journal.states import EVENT_TO_STATE
 
 
 class Outcome(msgspec.Struct, frozen=True, rename="camel"):
@@ -37,6 +36,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     error: str
     error_category: str
     crash: dict[str, Any] | None = None
+    traceback: list[str] | None = None
+    last_lines: list[str] | None = None
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -120,9 +121,16 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def again(self, *, now_ms: int) -> Lease:
         """The lease of the next run; tokens go on."""
         return msgspec.structs.replace(
-            self, run=self.run + 1, attempts=0, owner=None, effective_until=0, sent_at=None, outcome=None,
-            failure=None, begun_at=now_ms,
-        )  # fmt: skip
+            self,
+            run=self.run + 1,
+            attempts=0,
+            owner=None,
+            effective_until=0,
+            sent_at=None,
+            outcome=None,
+            failure=None,
+            begun_at=now_ms,
+        )
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -150,3 +158,58 @@ def open_job_key(tenant: str, job_id: str) -> str:
 def lease_end(now: float, visibility_extension: float) -> int:
     """Until when a lease taken or refreshed now is good, in seconds rounded up."""
     return math.ceil(now + 1.5 * visibility_extension)
+
+
+class Take(msgspec.Struct, frozen=True):
+    """Run it."""
+
+
+class Drop(msgspec.Struct, frozen=True):
+    """Ack it: the run ended, or a later one took its place."""
+
+    why: Literal["known", "older"]
+
+
+class HandBack(msgspec.Struct, frozen=True):
+    """Somebody else runs it; look again when the lease ends."""
+
+    seconds: float
+
+
+class Quarantine(msgspec.Struct, frozen=True):
+    """It was tried often enough. `lost`: the last worker never said what became of its attempt."""
+
+    lost: bool
+
+
+Receipt = Take | Drop | HandBack | Quarantine
+
+
+def decide(lease: Lease | None, *, run: int, now: float, max_attempts: int) -> Receipt:
+    """What the lease says about a message of this run."""
+    if lease is None or run > lease.run:
+        return Take()
+    if run < lease.run:
+        return Drop("older")
+    if lease.outcome is not None:
+        return Drop("known")
+    if lease.is_live(now):
+        return HandBack(max(0.0, lease.effective_until - now))
+    if lease.attempts >= max_attempts:
+        return Quarantine(lost=lease.owner is not None)
+    return Take()
+
+
+def pause_before_retry(attempt: int, *, base: float, cap: float, chance: float) -> float:
+    """Seconds until the next attempt: doubled each time, scattered, never above the cap."""
+    return float(min(base * 2.0 ** min(attempt - 1, 60) * (1 + chance), cap))
+
+
+def pause_while_unknown(age: float, *, grace: float) -> float | None:
+    """Seconds until a worker may look again at a task whose name it does not know; None when the grace is over.
+
+    The pause grows with the age of the run: a worker that knows the name gets a young task soon, and an old one does
+    not use up the receives that its queue allows.
+    """
+    left = grace - age
+    return None if left <= 0 else min(max(1.0, age / 2), max(60.0, grace / 30), left)

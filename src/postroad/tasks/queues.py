@@ -1,11 +1,61 @@
-"""The three queues of tasks: work, its dead letters, and the wake-ups of dispatchers."""
+"""What tasks need of a backend: its ports, the tenant and app in whose name they act, and three queues."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
+from postroad.blobs import Blobs
+from postroad.clock import Clock
 from postroad.errors import QueueNotFound
+from postroad.events import EventRegistry
+from postroad.items import Items
+from postroad.journal import Journal
 from postroad.queues import Queue, QueueSpec
+from postroad.settings import load
+from postroad.topics import Topic
+
+
+class TaskBackend(Protocol):
+    """The few methods of a backend that tasks use."""
+
+    clock: Clock
+    registry: EventRegistry
+
+    @property
+    def stage(self) -> str: ...
+    @property
+    def stage_prefix(self) -> str: ...
+    def queue(self, name: str) -> Queue: ...
+    def create_queue(self, spec: QueueSpec) -> Queue: ...
+    def topic(self, name: str) -> Topic: ...
+    def items(self) -> Items: ...
+    def journal(self) -> Journal: ...
+    def blobs(self) -> Blobs | None: ...
+    def transaction(self) -> AbstractContextManager[None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TenantApp:
+    """The tenant and the app in whose name something is done."""
+
+    tenant_id: str
+    app: str
+
+
+def wants_events(publish_events: bool | None) -> bool:
+    """Whether events are published: as was told, else as the settings say."""
+    return load().task_events if publish_events is None else publish_events
+
+
+def tenant_and_app(tenant_id: str | None, app: str | None) -> TenantApp:
+    """Who was named, else who the settings name."""
+    if tenant_id is not None and app is not None:
+        return TenantApp(tenant_id, app)
+    settings = load()
+    return TenantApp(settings.tenant if tenant_id is None else tenant_id, settings.app if app is None else app)
+
 
 VISIBILITY = 900
 RETENTION = 345_600
@@ -28,11 +78,15 @@ def queue_specs(queue: str = "tasks") -> tuple[QueueSpec, QueueSpec, QueueSpec]:
     return (
         QueueSpec(dead, retention=DEAD_LETTER_RETENTION, redrive_allow=(queue,)),
         QueueSpec(
-            queue, visibility=VISIBILITY, retention=RETENTION, receive_wait=20, dead_letter=dead,
+            queue,
+            visibility=VISIBILITY,
+            retention=RETENTION,
+            receive_wait=20,
+            dead_letter=dead,
             max_receives=MAX_RECEIVES,
         ),
         QueueSpec(f"{queue}-dispatch"),
-    )  # fmt: skip
+    )
 
 
 def ensure_queues(backend: QueueMaker, queue: str = "tasks") -> None:
@@ -59,6 +113,7 @@ def _opened(backend: QueueMaker, queue: str, ending: str) -> Queue:
     except QueueNotFound as error:
         option = "" if queue == "tasks" else f" --queue {queue}"
         raise QueueNotFound(
-            error.message, field=error.field,
+            error.message,
+            field=error.field,
             remedy=f"Make the queues of tasks with their dead letters: `postroad task init{option}` or the topology.",
-        ) from error  # fmt: skip
+        ) from error

@@ -2,13 +2,138 @@
 
 from __future__ import annotations
 
+import inspect
+import math
+import re
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, TypeVar, overload
 
-from postroad.errors import ConfigurationError, UnknownTask
+from postroad.errors import ConfigurationError, InvalidTask, UnknownTask
 from postroad.settings import nearest
-from postroad.tasks.definitions import TaskDefinition, TaskFunction, check_function
+from postroad.tasks.messages import check_name
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskContext:
+    """One attempt of one run. `token` grows with every attempt anywhere: use it to fence writes to other systems."""
+
+    request_id: str
+    name: str
+    tenant_id: str
+    run: int
+    attempt: int
+    token: int
+    deadline: datetime
+    job_id: str | None = None
+    task_id: str | None = None
+    dependency_outputs: Mapping[str, Any] = field(default_factory=dict)
+    tell: Tell = field(default=lambda activity: None, repr=False)
+    counts: dict[str, int] = field(default_factory=dict, repr=False)
+
+    def activity(self, type: str, step_name: str) -> None:
+        """Say what is being done; the next heartbeat carries it."""
+        self.tell({"type": str(type)[:100], "stepName": str(step_name)[:200], "timestamp": int(time.time())})
+
+    def usage(self, **counts: Any) -> None:
+        """Add to what the task used; the sums are recorded when it completes."""
+        for name, count in counts.items():
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise InvalidTask(f"usage.{name}: {count!r} is not a whole number from 0 on", field=f"usage.{name}")
+            self.counts[name] = self.counts.get(name, 0) + count
+
+
+MAX_TIMEOUT = 43_200.0
+TaskFunction = Callable[..., Any]
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDefinition:
+    """One task. What is None is the worker's to decide."""
+
+    name: str
+    function: TaskFunction | None = None
+    command: tuple[str, ...] | None = None
+    timeout: float | None = None
+    max_attempts: int | None = None
+    memory_limit: int | None = None
+    pass_env: tuple[str, ...] = ()
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.timeout is not None:
+            check_timeout(self.timeout)
+        if self.max_attempts is not None:
+            check_whole(self.max_attempts, "max_attempts")
+        if self.memory_limit is not None:
+            check_whole(self.memory_limit, "memory_limit")
+        check_variables(self.pass_env)
+
+
+def check_function(function: Any) -> None:
+    """Refuse what a worker cannot call as `function(input, ctx)`."""
+    name = getattr(function, "__name__", repr(function))
+    if not callable(function):
+        raise ConfigurationError(f"function: {function!r} is not a function", field="function")
+    if any(inspect.isasyncgenfunction(each) for each in (function, type(function).__call__)):
+        raise ConfigurationError(
+            f"function: {name} is an async generator, which has no result",
+            field="function",
+            remedy="Return the result instead of yielding it; `async def` itself is fine.",
+        )
+    try:
+        # A decorator's own parameters count, not those of the function that it wraps.
+        inspect.signature(function, follow_wrapped=False).bind({}, None)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"function: {name} cannot be called with an input and a context: {error}",
+            field="function",
+            remedy="Write it as def task(input, ctx); give every other parameter a default.",
+        ) from None
+    except ValueError:
+        # A function of C that does not tell its parameters.
+        return
+
+
+def check_timeout(value: Any, field: str = "timeout") -> float:
+    """Return the seconds, or refuse what is not above 0 and at most 43,200."""
+    if not is_number(value) or not 0 < value <= MAX_TIMEOUT:
+        raise ConfigurationError(
+            f"{field}: {value!r} is not above 0 and at most {MAX_TIMEOUT:.0f} seconds", field=field
+        )
+    return float(value)
+
+
+def check_whole(value: Any, field: str, high: int | None = None) -> int:
+    """Return the whole number, or refuse what is below 1 or above `high`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (high is not None and value > high):
+        upwards = "on" if high is None else f"to {high}"
+        raise ConfigurationError(f"{field}: {value!r} is not a whole number from 1 {upwards}", field=field)
+    return value
+
+
+def check_variables(names: Any) -> None:
+    """Refuse what is not the name of an environment variable."""
+    bad = [name for name in names if not isinstance(name, str) or _VARIABLE.fullmatch(name) is None]
+    if isinstance(names, str) or bad:
+        raise ConfigurationError(
+            f"pass_env: {(bad or names)!r} are not names of environment variables",
+            field="pass_env",
+            remedy="Name variables, such as pass_env=('AWS_REGION',); their values are the worker's.",
+        )
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number, and no bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,7 +149,7 @@ class TaskRegistry:
         """Make the function a task, under its own name unless another is given; returns the function.
 
         Raises:
-            ConfigurationError: It cannot be called as `function(input, ctx)`, or it is `async def`.
+            ConfigurationError: It cannot be called as `function(input, ctx)`, or it is an async generator.
         """
         check_function(function)
         own_name = getattr(function, "__name__", None)
@@ -35,9 +160,10 @@ class TaskRegistry:
         """Make a program a task: it is started directly, never through a shell."""
         if isinstance(command, str) or not command or not all(isinstance(part, str) and part for part in command):
             raise ConfigurationError(
-                f"command: {command!r} is not a list of words", field="command",
+                f"command: {command!r} is not a list of words",
+                field="command",
                 remedy='Give the program and its arguments apart, such as ["node", "/srv/scrape.js"].',
-            )  # fmt: skip
+            )
         self._add(TaskDefinition(name=name, command=tuple(command), **_frozen(options)))
 
     def get(self, name: str) -> TaskDefinition:

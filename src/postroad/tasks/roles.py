@@ -1,4 +1,4 @@
-"""What a worker does besides running tasks: small duties, each done again and again."""
+"""What a worker does besides running tasks: small jobs, each done again and again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Self
 
 from postroad.backoff import Backoff
 from postroad.errors import PostroadError
-from postroad.tasks.telling import tell
+from postroad.tasks.log import tell
 
 _LEAST_PAUSE_SECONDS = 0.5
 _STOP_SECONDS = 5.0
@@ -48,7 +48,7 @@ class _Turn:
                 return 0
             # Whatever it was, it may not happen the next time, and the other roles must not wait for it.
             if self.error is None:
-                tell("worker_role_failed", role=self.role.name, error=f"{type(error).__name__}: {error}")
+                tell("worker_role_failed", role=self.role.name, error=error)
             self.error = error
             self.due = time.monotonic() + max(_LEAST_PAUSE_SECONDS, self.backoff.next())
             return 0
@@ -60,7 +60,7 @@ class _Turn:
         return done
 
 
-class Rounds:
+class RoleThreads:
     """Runs each role on a thread of its own, again whenever it is due: none waits for another.
 
     Args:
@@ -109,7 +109,7 @@ class Rounds:
                 self._stopping.wait(max(0.0, turn.due - time.monotonic()))
         except BaseException as error:
             self._error = error
-            tell("worker_roles_ended", role=turn.role.name, error=f"{type(error).__name__}: {error}")
+            tell("worker_roles_ended", role=turn.role.name, error=error)
             self._ended()
 
 

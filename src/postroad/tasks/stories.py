@@ -8,15 +8,13 @@ import msgspec
 
 from postroad.errors import PostroadError
 from postroad.journal import JournalEvent
-from postroad.journal.folding import ATTEMPT_FAILED, PENDING, TaskState, fold
-from postroad.journal.states import task_history
+from postroad.journal.states import ATTEMPT_FAILED, PENDING, TaskState, fold, task_history
 from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
 from postroad.queues import PeekedMessage
-from postroad.tasks.books import Books
-from postroad.tasks.grounds import Ground
 from postroad.tasks.leases import Lease
 from postroad.tasks.messages import named_by
-from postroad.tasks.recording import WITH_ITS_JOB
+from postroad.tasks.queues import TaskBackend
+from postroad.tasks.records import WITH_ITS_JOB, TaskRecords
 
 _LETTERS_LOOKED_AT = 1_000
 
@@ -27,13 +25,13 @@ class _Told(msgspec.Struct, frozen=True):
     next: str
 
 
-def task_story(backend: Ground, tenant: str, request_id: str) -> Story | None:
+def task_story(backend: TaskBackend, tenant: str, request_id: str) -> Story | None:
     """What happened to a task and what would move it on; None when there is no such task."""
     events = task_history(backend.journal(), tenant, request_id, raw=True)
     state = fold(events)
     if state is None:
         return None
-    held = Books(backend).read(tenant, request_id)
+    held = TaskRecords(backend).read(tenant, request_id)
     lease = Lease(run=state.run) if held is None else held.lease
     queue = lease.queue or "tasks"
     told = _told(state, lease, queue, now=backend.clock.now().timestamp())
@@ -42,9 +40,14 @@ def task_story(backend: Ground, tenant: str, request_id: str) -> Story | None:
     if told.verdict in ("waiting", "retrying") and _letter(backend, queue, request_id, state.run) is not None:
         told = _Told("dead", f"its message lies in {queue}-dlq: {_why(state)}", _HANDLE_LETTERS)
     return Story(
-        id=request_id, kind="task", verdict=told.verdict, summary=f"task {request_id}, run {state.run}: {told.summary}",
-        steps=steps_of(events, where=queue), related=_related(events, state), next=told.next,
-    )  # fmt: skip
+        id=request_id,
+        kind="task",
+        verdict=told.verdict,
+        summary=f"task {request_id}, run {state.run}: {told.summary}",
+        steps=steps_of(events, where=queue),
+        related=_related(events, state),
+        next=told.next,
+    )
 
 
 _HANDLE_LETTERS = "a worker with the role dlq ends the run: postroad worker --roles dlq"
@@ -93,7 +96,7 @@ def _related(events: list[JournalEvent], state: TaskState) -> list[Related]:
     return [Related(state.job_id, "caused_by", "job"), *before]
 
 
-def _letter(backend: Ground, queue: str, request_id: str, run: int) -> PeekedMessage | None:
+def _letter(backend: TaskBackend, queue: str, request_id: str, run: int) -> PeekedMessage | None:
     """The dead letter of this run, where looking at dead letters touches nothing."""
     with suppress(PostroadError):
         letters = backend.queue(f"{backend.stage_prefix}{queue}-dlq")

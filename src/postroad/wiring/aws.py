@@ -16,9 +16,9 @@ from postroad.errors import ConfigurationError, NotSupported, Unavailable
 from postroad.items.dynamodb import DynamoItems
 from postroad.journal import EventBridgeSender, Journal
 from postroad.journal.dynamodb import DynamoRecords
+from postroad.journal.eventbridge import RelayedJournal
 from postroad.journal.overflow import Overflow
-from postroad.journal.relayed import RelayedJournal
-from postroad.journal.stored import StoredJournal
+from postroad.journal.store import StoredJournal
 from postroad.queues import Queue
 from postroad.queues.sqs import SQSQueues, SQSTags
 from postroad.settings import default_stage, event_bus_name, events_bucket, events_table, events_ttl_days

@@ -15,7 +15,7 @@ from postroad.errors import NotSupported
 from postroad.items.sqlite import SQLiteItems
 from postroad.journal.overflow import Overflow
 from postroad.journal.sqlite import SQLiteRecords
-from postroad.journal.stored import StoredJournal
+from postroad.journal.store import StoredJournal
 from postroad.queues import Queue
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.settings import default_stage, events_ttl_days

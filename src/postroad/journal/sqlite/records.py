@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
 import apsw
+import msgspec
 
 from postroad.engine.engine import Engine
 from postroad.engine.transaction import Transaction, every, one, run_many
 from postroad.errors import PostroadError, StorageDamaged
-from postroad.journal.asking import Question
 from postroad.journal.event import JournalEvent
-from postroad.journal.places import event_id_of, place_of
-from postroad.journal.records import Entry, event_of
-from postroad.journal.sqlite.scopes import Scopes, names_asked, names_of
+from postroad.journal.keys import event_id_of, place_of
+from postroad.journal.records import Entry, Question, event_of
 from postroad.journal.sqlite.states import Kept, News, read_states
-from postroad.journal.sqlite.tables import BACKWARD, COLUMNS, FORWARD, SCHEMA
+from postroad.journal.sqlite.tables import (
+    BACKWARD,
+    COLUMNS,
+    FORWARD,
+    SCHEMA,
+    Scopes,
+    name_of_kind,
+    names_asked,
+    names_of,
+)
 from postroad.journal.states import TASK
+from postroad.journal.store import Followed
 
 _ADD: Final = """
 INSERT INTO journal_event (tenant, entity, app, kind, place, received_ms, ttl, crc, body)
@@ -27,6 +36,18 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 """
 _LAST: Final = "SELECT max(id) FROM journal_event"
 _SINCE: Final = "SELECT tenant, place FROM journal_event WHERE id > ?"
+_END: Final = "SELECT id, received_ms FROM journal_event ORDER BY id DESC LIMIT 1"
+_RECEIVED: Final = "SELECT received_ms FROM journal_event WHERE id = ?"
+_RECEIVED_BEFORE: Final = "SELECT max(id) FROM journal_event WHERE received_ms < ?"
+_BETWEEN: Final = """
+SELECT place, body, received_ms, ttl, crc FROM journal_event NOT INDEXED
+WHERE id > ? AND id <= ? AND kind IN (SELECT value FROM json_each(?)) ORDER BY id
+"""
+_NEXT: Final = """
+SELECT id, received_ms FROM (SELECT id, received_ms FROM journal_event WHERE id > ? ORDER BY id LIMIT 1000)
+ORDER BY id DESC LIMIT 1
+"""
+_MARGIN_MS: Final = 60_000
 _HAS: Final = "SELECT 1 FROM journal_event WHERE tenant = ? AND place = ?"
 _REMOVE: Final = "DELETE FROM journal_event INDEXED BY journal_pk WHERE (tenant, place) IN (VALUES (?, ?))"
 _FORGET_TASK: Final = """
@@ -86,6 +107,22 @@ class SQLiteRecords:
 
         return [_event(question.tenant, *row) for row in self._engine.read(look)]
 
+    def follow(self, tenant: str, event_types: Collection[str], position: str | None) -> Followed:
+        """Return the events of these types in the next rows, in the order of their commits."""
+
+        def look(connection: apsw.Connection) -> tuple[list[Any], str, bool]:
+            end = one(connection, _END) or (0, 0)
+            start = end[0] if position is None else _start(connection, position)
+            reached = one(connection, _NEXT, (start,))
+            if reached is None:
+                return [], _position(*end), False
+            kinds = [self._scopes.find(connection, [name_of_kind(tenant, each)]) for each in event_types]
+            known = msgspec.json.encode([kind[0] for kind in kinds if kind is not None]).decode()
+            return every(connection, _BETWEEN, (start, reached[0], known)), _position(*reached), reached[0] < end[0]
+
+        rows, reached, has_more = self._engine.read(look)
+        return Followed([_event(tenant, *row) for row in rows], reached, has_more)
+
     def states(self, tenant: str, *, app: str | None, since: int | None) -> Iterable[tuple[str, str]]:
         """Request id and state of each task with an event in the app and at or after `since`."""
         return read_states(self._engine, self._scopes, tenant, app=app, since=since)
@@ -107,10 +144,19 @@ class SQLiteRecords:
         names = [names_of(entry.event) for entry in entries]
         number = self._scopes.make(tx, chain.from_iterable(names))
         rows: list[Row] = [
-            (number(tenant), number(entity), number(app), number(kind), _place(entry.event), received_at, ttl,
-             zlib.crc32(entry.body), entry.body)
+            (
+                number(tenant),
+                number(entity),
+                number(app),
+                number(kind),
+                _place(entry.event),
+                received_at,
+                ttl,
+                zlib.crc32(entry.body),
+                entry.body,
+            )
             for entry, (tenant, entity, app, kind) in zip(entries, names, strict=True)
-        ]  # fmt: skip
+        ]
         kept = Kept(tx, {row[1] for entry, row in zip(entries, rows, strict=True) if _is_of_task(entry)})
         new = _inserted(tx.connection, rows)
         kept.move(_new_of_tasks(entries, rows, new))
@@ -139,6 +185,19 @@ def _inserted(connection: apsw.Connection, rows: Sequence[Row]) -> list[bool]:
         return [True] * len(rows)
     new = set(every(connection, _SINCE, (last,)))
     return [_taken(new, (row[0], row[4])) for row in rows]
+
+
+def _position(row: int, received_ms: int) -> str:
+    return f"{row}.{received_ms}"
+
+
+def _start(connection: apsw.Connection, position: str) -> int:
+    """The row behind which a position goes on. One that was pruned may have left its number to a younger row."""
+    row, received_ms = map(int, position.split("."))
+    found = one(connection, _RECEIVED, (row,))
+    if row == 0 or (found is not None and found[0] == received_ms):
+        return row
+    return one(connection, _RECEIVED_BEFORE, (received_ms - _MARGIN_MS,))[0] or 0
 
 
 def _place(event: JournalEvent) -> bytes:

@@ -12,10 +12,10 @@ import apsw
 from postroad.engine.engine import Engine
 from postroad.engine.transaction import Transaction, every, run_many
 from postroad.journal.event import JournalEvent
-from postroad.journal.folding import Progress
-from postroad.journal.places import FIRST, before
+from postroad.journal.keys import FIRST_PLACE, place_before
 from postroad.journal.records import read_body
-from postroad.journal.sqlite.scopes import Scopes
+from postroad.journal.sqlite.tables import Scopes
+from postroad.journal.states import Progress
 
 _KEPT: Final = """
 SELECT task.entity, task.pendings, task.run, task.state, task.begun, task.decided,
@@ -75,7 +75,7 @@ class Kept:
 
     def _after(self, entity: int, new: News) -> Progress | None:
         """The progress after the new events; None when they change nothing."""
-        progress, latest = self._tasks.get(entity, (None, FIRST))
+        progress, latest = self._tasks.get(entity, (None, FIRST_PLACE))
         if len(new) > 1:
             new.sort(key=_BY_PLACE)
         now = progress or _NOTHING
@@ -97,7 +97,7 @@ def read_states(
         return iter(())
     if since is None:
         return _all(engine, *numbers)
-    return _recent(engine, _RECENT if app is None else _RECENT_OF_APP, numbers[-1], before(since))
+    return _recent(engine, _RECENT if app is None else _RECENT_OF_APP, numbers[-1], place_before(since))
 
 
 def _anew(connection: apsw.Connection, entity: int) -> Progress:

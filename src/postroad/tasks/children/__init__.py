@@ -1,1 +1,1 @@
-"""Child processes of tasks: a zygote that forks them, keepers that watch one each, and what runs inside."""
+"""Child processes of tasks: a zygote that forks them, monitors that watch one each, and what runs inside."""

@@ -14,20 +14,19 @@ from typing import NoReturn
 import msgspec
 
 from postroad.tasks.children import kernel
-from postroad.tasks.children.calling import OUT_OF_MEMORY, call, failed
+from postroad.tasks.children.functions import OUT_OF_MEMORY, call, decode_plan, failed, find_tasks
 from postroad.tasks.children.wire import FAILURE, RESULT, SETTLED, Order, frame, read_frame, write_all
-from postroad.tasks.definitions import TaskDefinition
-from postroad.tasks.registry import TaskRegistry
+from postroad.tasks.registry import TaskDefinition, TaskRegistry
 
 ORDERS, WORDS = 4, 3
 _FIRST_TO_CLOSE = 5
 _HEARD = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE)
-BOOT = "import sys; sys.path[:] = sys.argv[1:]; from postroad.tasks.children.{0} import main; main()"
+BOOT = "import sys; sys.path[:] = sys.argv[1:]; from postroad.tasks.children.{0} import {1}; {1}()"
 _decode = msgspec.msgpack.Decoder(Order).decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
+class PipeEnds:
     """The child's ends of its pipes."""
 
     orders: int
@@ -37,7 +36,7 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class ChildSetup:
     """What a child is born with."""
 
     tasks: TaskRegistry
@@ -47,12 +46,12 @@ class Life:
     max_output_bytes: int
 
 
-def live(life: Life, ends: Ends, keeper: int) -> NoReturn:
-    """Never returns to the keeper's code, whatever happens."""
+def run_child(setup: ChildSetup, ends: PipeEnds, monitor: int) -> NoReturn:
+    """Never returns to the monitor's code, whatever happens."""
     code = 1
     try:
-        _settle_in(keeper, ends)
-        code = _work(life)
+        _settle_in(monitor, ends)
+        code = _work(setup)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
     except BaseException as error:
@@ -61,10 +60,10 @@ def live(life: Life, ends: Ends, keeper: int) -> NoReturn:
         _leave(code)
 
 
-def _settle_in(keeper: int, ends: Ends) -> None:
+def _settle_in(monitor: int, ends: PipeEnds) -> None:
     """Own session and group, own pipes and nothing else that is open, few privileges, no signal handlers of others."""
     os.setsid()
-    kernel.die_with_parent(keeper)
+    kernel.die_with_parent(monitor)
     _take_places(ends)
     kernel.give_up_privileges()
     for number in _HEARD:
@@ -75,7 +74,7 @@ def _settle_in(keeper: int, ends: Ends) -> None:
     say(SETTLED)
 
 
-def _take_places(ends: Ends) -> None:
+def _take_places(ends: PipeEnds) -> None:
     # Above all places first, so that no end is overwritten before it is moved.
     moved = [os.dup(end) for end in (ends.out, ends.err, ends.words, ends.orders)]
     high = max(moved) + 1
@@ -91,25 +90,25 @@ def _highest() -> int:
 
 
 def say(word: bytes) -> None:
-    """Tell the keeper."""
+    """Tell the monitor."""
     write_all(WORDS, frame(word))
 
 
-def _work(life: Life) -> int:
+def _work(setup: ChildSetup) -> int:
     clean = dict(os.environ)
-    for number in range(1, life.child_reuse + 1):
+    for number in range(1, setup.child_reuse + 1):
         if (head := read_frame(ORDERS)) is None or (data := read_frame(ORDERS)) is None:
             return 0
         order = _decode(data)
-        task = life.tasks.get(order.name)
+        task = setup.tasks.get(order.name)
         _prepare(task, order, clean, directory=head.decode())
         if task.command is not None or task.fresh:
-            _become(task, life)
-        word = _run(task, order, life.max_output_bytes)
+            _become(task, setup)
+        word = _run(task, order, setup.max_output_bytes)
         say(word)
         if word[:1] == FAILURE:
             return 1
-        if number < life.child_reuse:
+        if number < setup.child_reuse:
             gc.collect(0)
     return 0
 
@@ -138,7 +137,7 @@ def _run(task: TaskDefinition, order: Order, max_output_bytes: int) -> bytes:
         return OUT_OF_MEMORY
 
 
-def _become(task: TaskDefinition, life: Life) -> NoReturn:
+def _become(task: TaskDefinition, setup: ChildSetup) -> NoReturn:
     """Become the task's program, or a new interpreter; what follows on the pipe is its standard input."""
     os.dup2(ORDERS, 0)
     os.close(ORDERS)
@@ -147,7 +146,7 @@ def _become(task: TaskDefinition, life: Life) -> NoReturn:
     command = task.command
     if command is None:
         os.set_inheritable(WORDS, True)
-        command = (sys.executable, "-c", BOOT.format("fresh"), *life.sys_path)
+        command = (sys.executable, "-c", BOOT.format("child", "run_fresh"), *setup.sys_path)
     try:
         os.execvp(command[0], command)  # noqa: S606  # a fixed program with fixed arguments, never a shell
     except OSError as error:
@@ -172,3 +171,19 @@ def _leave(code: int) -> NoReturn:
         code = code or 1
     finally:
         os._exit(code & 0xFF)
+
+
+def run_fresh() -> None:
+    """Run one order in a new interpreter and end; the plan and the order come by standard input."""
+    plan_data, order_data = read_frame(0), read_frame(0)
+    assert plan_data is not None
+    assert order_data is not None
+    os.set_inheritable(WORDS, False)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    plan, order = decode_plan(plan_data), msgspec.msgpack.decode(order_data, type=Order)
+    try:
+        function = find_tasks(plan).get(order.name).function
+    except Exception as error:
+        sys.exit(finish(failed(error)))
+    assert function is not None
+    sys.exit(finish(call(function, order, say, max_output_bytes=plan.max_output_bytes)))

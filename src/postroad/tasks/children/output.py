@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import select
+import time
 from collections import deque
 from typing import Annotated
 
@@ -12,6 +15,10 @@ TAIL_LINES = 20
 _LINE_CHARACTERS = 500
 _ACTIVITY = b'"lastActivity"'
 _LAST_SECOND = 99_999_999_999
+_STDERR = 2
+# What one task may pass on in a second, and in one line; a pipe that is ready takes a line of this size at once.
+_ECHO_BYTES = 131_072
+_ECHO_LINE = 3_000
 
 
 class Tail:
@@ -81,6 +88,79 @@ class Lines:
             self._open.clear()
         elif not self._open_too_long:
             self._open += part
+
+
+class Echo:
+    """Passes what a child prints on to the worker's standard error, line by line, each behind the request id.
+
+    Nothing waits for whoever reads there: what is too much for it is dropped, and a line says so. The last line of a
+    program's output may be its result, which is no log; it is held back until another one follows.
+    """
+
+    def __init__(self, request_id: str, *, is_result: bool = False) -> None:
+        self._prefix = f"{request_id}: "
+        self._is_result = is_result
+        self._open = b""
+        self._held = b""
+        self._dropped = 0
+        self._left = float(_ECHO_BYTES)
+        self._at = time.monotonic()
+
+    def feed(self, data: bytes) -> None:
+        """Take in what was printed."""
+        now = time.monotonic()
+        self._left = min(_ECHO_BYTES, self._left + (now - self._at) * _ECHO_BYTES)
+        self._at = now
+        if len(data) > self._left:
+            self._dropped += len(self._open) + len(data)
+            self._open = self._held = b""
+            return
+        self._left -= len(data)
+        *lines, self._open = (self._open + data).split(b"\n")
+        if len(self._open) > _ECHO_LINE:
+            lines, self._open = [*lines, self._open], b""
+        for line in lines:
+            self._line(line)
+
+    def end(self) -> None:
+        """Pass on what is left; nothing more follows."""
+        self._line(self._open)
+        if b'"output"' not in self._held:
+            self._pass_on(self._held)
+        self._open = self._held = b""
+        self._tell_dropped()
+
+    def _line(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        if self._is_result:
+            line, self._held = self._held, line
+        self._pass_on(line)
+
+    def _pass_on(self, line: bytes) -> None:
+        if self._is_result and _ACTIVITY in line:
+            return
+        self._tell_dropped()
+        if text := "".join(c if c.isprintable() else " " for c in line[:_ECHO_LINE].decode(errors="replace")).rstrip():
+            self._write(text)
+
+    def _tell_dropped(self) -> None:
+        if self._dropped:
+            told, self._dropped = self._dropped, 0
+            self._write(f"… {told:,} bytes not shown")
+
+    def _write(self, text: str) -> None:
+        data = f"{self._prefix}{text}".encode()[: select.PIPE_BUF - 1] + b"\n"
+        try:
+            events = select.poll()
+            events.register(_STDERR, select.POLLOUT)
+            if any(event & select.POLLOUT for _, event in events.poll(0)):
+                os.write(_STDERR, data)
+            else:
+                self._dropped += len(data)
+        except OSError:
+            # Nobody reads there any more.
+            return
 
 
 class _Activity(msgspec.Struct, omit_defaults=True):

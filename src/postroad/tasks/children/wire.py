@@ -1,8 +1,9 @@
-"""What workers, zygotes, keepers and children say to each other: frames of a length and bytes."""
+"""What workers, zygotes, monitors and children say to each other: frames of a length and bytes."""
 
 from __future__ import annotations
 
 import os
+import socket
 import struct
 from typing import Any
 
@@ -79,10 +80,10 @@ class Halt(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """A child waits for its order, and its keeper with it."""
+    """A child waits for its order, and its monitor with it."""
 
     pid: int
-    keeper: int
+    monitor: int
 
 
 class Active(msgspec.Struct, frozen=True, tag=True):
@@ -100,7 +101,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """None when a signal ended it."""
     signal: str | None = None
     killed_with: str | None = None
-    """The last signal the keeper itself sent."""
+    """The last signal the monitor itself sent."""
     timed_out: bool = False
     oom: bool = False
     peak_rss_bytes: int = 0
@@ -115,12 +116,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     last_activity: bytes | None = None
 
 
-ToKeeper = Order | Halt
-FromKeeper = Ready | Active | Report
+ToMonitor = Order | Halt
+FromMonitor = Ready | Active | Report
 FromZygote = Catalog | Refusal
 
-to_keeper = msgspec.msgpack.Decoder(ToKeeper)
-from_keeper = msgspec.msgpack.Decoder(FromKeeper)
+to_monitor = msgspec.msgpack.Decoder(ToMonitor)
+from_monitor = msgspec.msgpack.Decoder(FromMonitor)
 from_zygote = msgspec.msgpack.Decoder(FromZygote)
 encode = msgspec.msgpack.encode
 
@@ -188,3 +189,36 @@ def _read_exactly(descriptor: int, size: int) -> bytes | None:
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
+
+
+class WorkerGone(Exception):
+    """The worker closed its end or died: everything of it ends."""
+
+
+class WorkerLink:
+    """Takes in what the worker says, and tells it what happens."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._frames = Frames()
+
+    def fileno(self) -> int:
+        """For polls."""
+        return self._end.fileno()
+
+    def tell(self, value: FromMonitor) -> None:
+        """Tell the worker."""
+        try:
+            self._end.sendall(message(value))
+        except OSError as error:
+            raise WorkerGone from error
+
+    def hear(self) -> list[ToMonitor]:
+        """What the worker has said since the last time; waits for it."""
+        try:
+            data = self._end.recv(1 << 18)
+        except OSError as error:
+            raise WorkerGone from error
+        if not data:
+            raise WorkerGone
+        return [to_monitor.decode(found) for found in self._frames.feed(data)]

@@ -1,9 +1,15 @@
-"""The zygote: started by exec with a short environment, it imports the tasks once and forks keepers for a worker."""
+"""The zygote: started by exec with a short environment, it imports the tasks once and forks monitors for a worker.
+
+A monitor forks one child at a time, watches it, and lets nothing of it live on. It has no threads. All orphans of its
+child become its own children, so that after the child's end every process that is left is known and killed. When the
+worker's end of the socket closes, everything ends.
+"""
 
 from __future__ import annotations
 
 import faulthandler
 import gc
+import inspect
 import os
 import select
 import shutil
@@ -11,18 +17,122 @@ import signal
 import socket
 import sys
 import time
+from math import inf
+from pathlib import Path
+from typing import NoReturn
 
 from postroad.tasks.children import kernel
-from postroad.tasks.children.child import Life
-from postroad.tasks.children.finding import decode_plan, entry_of, find_tasks
-from postroad.tasks.children.keeper import Keeper
-from postroad.tasks.children.line import Line
-from postroad.tasks.children.wire import Catalog, Plan, Refusal, message, read_frame
+from postroad.tasks.children.child import ChildSetup
+from postroad.tasks.children.functions import decode_plan, entry_of, find_tasks
+from postroad.tasks.children.watch import Child, ChildExits, ChildNotReady, Watch, fork_child
+from postroad.tasks.children.wire import (
+    Catalog,
+    Order,
+    Plan,
+    Ready,
+    Refusal,
+    WorkerGone,
+    WorkerLink,
+    message,
+    read_frame,
+)
+
+_TICK_MS = 1_000
+_KILL_SECONDS = 5.0
+
+
+class Monitor:
+    """Runs the children of one slot of a worker until the worker or the zygote is gone."""
+
+    def __init__(self, setup: ChildSetup, link: WorkerLink, directory: str, zygote: int) -> None:
+        self._setup = setup
+        self._link = link
+        self._directory = directory
+        self._zygote = zygote
+        self._exits = ChildExits()
+        self._child: Child | None = None
+        self._widest = min((task.memory_limit or inf for task in setup.tasks.definitions()), default=inf)
+
+    def serve(self) -> NoReturn:
+        """Run orders one after the other; ends with the process."""
+        kernel.adopt_orphans()
+        try:
+            while True:
+                self._serve_once()
+        except (WorkerGone, ChildNotReady):
+            pass
+        finally:
+            self._end()
+
+    def _serve_once(self) -> None:
+        if self._child is None:
+            self._child = fork_child(self._setup)
+        self._link.tell(Ready(self._child.pid, os.getpid()))
+        order = self._await_order(self._child)
+        if order is not None:
+            self._run(self._child, order)
+        else:
+            # It died while it waited, by whatever hand; the next one is as good.
+            self._end_child(self._child)
+
+    def _await_order(self, child: Child) -> Order | None:
+        events = select.poll()
+        events.register(self._link, select.POLLIN)
+        events.register(self._exits.readable, select.POLLIN)
+        while True:
+            ready = [descriptor for descriptor, _ in events.poll(_TICK_MS)]
+            if not ready:
+                self._exits.look_for_oom()
+            if self._link.fileno() in ready:
+                # A halt that comes now was meant for the order before, which has ended by itself.
+                orders = [told for told in self._link.hear() if isinstance(told, Order)]
+                if orders:
+                    return orders[0]
+            if self._exits.readable in ready:
+                self._exits.heard()
+                if child.has_ended():
+                    return None
+            if os.getppid() != self._zygote:
+                raise WorkerGone
+
+    def _run(self, child: Child, order: Order) -> None:
+        directory = Path(self._directory, f"{os.getpid()}-{child.pid}-{child.served}")
+        directory.mkdir(mode=0o700)
+        try:
+            watch = Watch(child, order, self._setup, self._link, self._exits, directory)
+            report = watch.until_done()
+        finally:
+            _remove(directory)
+        if watch.ended:
+            self._child = None
+            child.close()
+        elif self._widest != inf and kernel.address_space_bytes(child.pid) > self._widest:
+            # The next task may have a limit that this child has outgrown without it.
+            self._end_child(child)
+        self._link.tell(report)
+
+    def _end_child(self, child: Child) -> None:
+        self._child = None
+        child.close()
+        kernel.end_descendants(within=_KILL_SECONDS)
+
+    def _end(self) -> NoReturn:
+        if self._child is not None:
+            kernel.kill_group(self._child.pid, signal.SIGKILL)
+        kernel.end_descendants(within=_KILL_SECONDS)
+        os._exit(0)
+
+
+def _remove(directory: Path) -> None:
+    try:
+        directory.rmdir()
+    except OSError:
+        shutil.rmtree(directory, ignore_errors=True)
+
 
 CONTROL = 0
-_TICK_MS = 500
+_ZYGOTE_TICK_MS = 500
 _PARTING_SECONDS = 1.0
-_KILL_SECONDS = 5.0
 
 
 def main() -> None:
@@ -43,24 +153,27 @@ def main() -> None:
         control.sendall(message(Refusal(f"{type(error).__name__}: {error}")))
         return
     control.sendall(message(catalog))
-    life = Life(
+    if any(inspect.iscoroutinefunction(definition.function) for definition in tasks.definitions()):
+        # Once here, and not in each child.
+        import asyncio  # noqa: F401
+    setup = ChildSetup(
         tasks=tasks,
         plan=data,
         sys_path=plan.sys_path,
         child_reuse=plan.child_reuse,
         max_output_bytes=plan.max_output_bytes,
     )
-    Zygote(plan, life, control).serve()
+    Zygote(plan, setup, control).serve()
 
 
 class Zygote:
-    """Forks a keeper for each socket it is sent, and kills what a dead keeper leaves behind."""
+    """Forks a monitor for each socket it is sent, and kills what a dead monitor leaves behind."""
 
-    def __init__(self, plan: Plan, life: Life, control: socket.socket) -> None:
+    def __init__(self, plan: Plan, setup: ChildSetup, control: socket.socket) -> None:
         self._plan = plan
-        self._life = life
+        self._setup = setup
         self._control = control
-        self._keepers: set[int] = set()
+        self._monitors: set[int] = set()
 
     def serve(self) -> None:
         """Serve until the worker is gone."""
@@ -70,53 +183,53 @@ class Zygote:
         events.register(self._control, select.POLLIN)
         try:
             while os.getppid() == self._plan.worker:
-                if events.poll(_TICK_MS) and not self._hear():
+                if events.poll(_ZYGOTE_TICK_MS) and not self._hear():
                     break
-                self._bury()
+                self._reap_monitors()
         finally:
             self._end()
 
     def _hear(self) -> bool:
-        """Fork a keeper for each socket that came; False when the worker is gone."""
+        """Fork a monitor for each socket that came; False when the worker is gone."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
         except OSError:
             return False
         for descriptor in descriptors:
-            self._fork_keeper(descriptor)
+            self._fork_monitor(descriptor)
             os.close(descriptor)
         return bool(data)
 
-    def _fork_keeper(self, descriptor: int) -> None:
+    def _fork_monitor(self, descriptor: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         zygote = os.getpid()
         pid = os.fork()
         if pid:
-            self._keepers.add(pid)
+            self._monitors.add(pid)
             return
         self._control.close()
-        Keeper(self._life, Line(socket.socket(fileno=descriptor)), self._plan.directory, zygote).serve()
+        Monitor(self._setup, WorkerLink(socket.socket(fileno=descriptor)), self._plan.directory, zygote).serve()
 
-    def _bury(self) -> None:
-        """Reap keepers that ended, and kill what came to us from them."""
+    def _reap_monitors(self) -> None:
+        """Reap monitors that ended, and kill what came to us from them."""
         ended = False
         while pid := _reap():
             ended = True
-            self._keepers.discard(pid)
+            self._monitors.discard(pid)
         if ended:
             for orphan in set(kernel.descendants(os.getpid())) - self._spared():
                 kernel.kill(orphan, signal.SIGKILL)
 
     def _spared(self) -> set[int]:
-        return self._keepers.union(*(kernel.descendants(keeper) for keeper in self._keepers))
+        return self._monitors.union(*(kernel.descendants(monitor) for monitor in self._monitors))
 
     def _end(self) -> None:
-        """Let keepers end by themselves, and kill what is left after a second."""
+        """Let monitors end by themselves, and kill what is left after a second."""
         self._control.close()
         deadline = time.monotonic() + _PARTING_SECONDS
-        while self._keepers and time.monotonic() < deadline:
-            self._bury()
+        while self._monitors and time.monotonic() < deadline:
+            self._reap_monitors()
             time.sleep(0.005)
         kernel.end_descendants(within=_KILL_SECONDS)
         shutil.rmtree(self._plan.directory, ignore_errors=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroad.journal.table import INDEX_KEYS, KEYS, TTL_ATTRIBUTE, table_name
+from postroad.journal.keys import INDEX_KEYS, KEYS, TTL_ATTRIBUTE, table_name
 from postroad.tasks.queues import queue_specs
 from postroad.topology.declarations import (
     DEFAULT_BUS,

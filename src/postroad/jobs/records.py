@@ -1,0 +1,168 @@
+"""The item of a job, and the events it owes the journal.
+
+The item says whether tasks may still be added and whether the job is over; every change of it is conditional. Where one
+commit can hold item and events, it does. Elsewhere the item is written first and carries the events until they are in
+the journal, so that a death in between is made good by whoever looks at the job next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final, Literal
+
+import msgspec
+
+from postroad import failpoints
+from postroad.blobs import BlobRef
+from postroad.errors import BlobNotFound, PostroadError
+from postroad.items import ABSENT
+from postroad.items.port import Expect, Item
+from postroad.journal import Appends, JournalEvent
+from postroad.tasks.leases import open_job_key
+from postroad.tasks.queues import TaskBackend
+from postroad.tasks.records import needed
+
+Status = Literal["processing", "completed", "partial_failure", "cancelled"]
+STATUSES: Final = ("processing", "completed", "partial_failure", "cancelled")
+_INLINE_BYTES: Final = 150_000
+_PAGE: Final = 200
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A job as its item holds it."""
+
+    status: Status = "processing"
+    total: int
+    digest: str
+    """Tells its first tasks apart from others."""
+    queue: str
+    created_at: int
+    completed_at: int | None = None
+    request_id: str | None = None
+    resumes: int = 0
+    failure_told: bool = False
+    """Whether a failure was recorded since the job began or was last resumed."""
+    resuming: dict[str, int] = {}
+    """Tasks that begin anew, with the run that they are to begin."""
+    owed: list[dict[str, Any]] = []
+    owed_at: BlobRef | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be added or resumed."""
+        return self.status in ("completed", "cancelled")
+
+
+class HeldJob(msgspec.Struct, frozen=True):
+    """A job as it was read or written, with the version that the next write expects."""
+
+    job: Job
+    version: int
+
+
+class JobRecords:
+    """Reads and writes the items of jobs together with their events."""
+
+    def __init__(self, backend: TaskBackend, tenant: str, journal: Appends | None = None) -> None:
+        self._backend = backend
+        self._tenant = tenant
+        self._items = backend.items()
+        self._blobs = backend.blobs()
+        self._journal: Appends = backend.journal() if journal is None else journal
+        # A journal that was brought along has commits of its own.
+        self._together = journal is None and self._items.traits.joins_writes
+
+    def read(self, job_id: str) -> HeldJob | None:
+        """The job as it stands, its events recorded."""
+        held = _held(self._items.get(self._key(job_id)))
+        if held is None or not (held.job.owed or held.job.owed_at):
+            return held
+        return self._pay(job_id, held)
+
+    def write(
+        self, job_id: str, job: Job, events: Sequence[JournalEvent], *, expect: HeldJob | None, is_open: bool
+    ) -> HeldJob | None:
+        """Write the job if it is still as expected, and record the events; None when it is not."""
+        version: int | Expect = ABSENT if expect is None else expect.version
+        if self._together:
+            with self._backend.transaction():
+                held = self._put(job_id, job, version)
+                if held is not None:
+                    self._mark(job_id, is_open=is_open)
+                    self._append(events)
+            return held
+        if is_open:
+            self._mark(job_id, is_open=True)
+        held = self._put(job_id, self._owing(job_id, job, events), version)
+        if held is None:
+            return None
+        held = self._pay(job_id, held)
+        if not is_open:
+            self._mark(job_id, is_open=False)
+        return held
+
+    def open_jobs(self) -> Iterator[str]:
+        """The jobs that may have to be brought forward."""
+        prefix, cursor = self._open_key(""), None
+        while True:
+            page = self._items.scan(prefix, limit=_PAGE, cursor=cursor)
+            yield from (item.key.removeprefix(prefix) for item in page.items)
+            if (cursor := page.cursor) is None:
+                return
+
+    def close(self, job_id: str) -> None:
+        """Have the job no longer looked at."""
+        self._mark(job_id, is_open=False)
+
+    def _key(self, job_id: str) -> str:
+        return f"{self._tenant}/JOB#{job_id}"
+
+    def _open_key(self, job_id: str) -> str:
+        return open_job_key(self._tenant, job_id)
+
+    def _mark(self, job_id: str, *, is_open: bool) -> None:
+        if is_open:
+            self._items.put(self._open_key(job_id), b"1")
+        else:
+            self._items.delete(self._open_key(job_id))
+
+    def _put(self, job_id: str, job: Job, version: int | Expect) -> HeldJob | None:
+        result = self._items.put(self._key(job_id), msgspec.json.encode(job), expect=version)
+        return _held(result.item) if result.ok else None
+
+    def _append(self, events: Sequence[JournalEvent]) -> None:
+        failpoints.hit("dispatcher.before_job_event")
+        for result in self._journal.append(events) if events else ():
+            if result.error is not None:
+                raise result.error
+
+    def _owing(self, job_id: str, job: Job, events: Sequence[JournalEvent]) -> Job:
+        owed = [*job.owed, *(event.to_item() for event in events)]
+        data = msgspec.json.encode(owed)
+        if len(data) <= _INLINE_BYTES or self._blobs is None:
+            return msgspec.structs.replace(job, owed=owed)
+        ref = self._blobs.put(f"jobs/{job_id}/{events[-1].event_id}.json", data)
+        return msgspec.structs.replace(job, owed=[], owed_at=ref)
+
+    def _pay(self, job_id: str, held: HeldJob) -> HeldJob:
+        """Record what the item owes, then say so in the item; events that are there already stay as they are."""
+        self._append([JournalEvent.from_item(item) for item in self._owed(held.job)])
+        paid = self._put(job_id, msgspec.structs.replace(held.job, owed=[], owed_at=None), held.version)
+        if held.job.owed_at is not None and self._blobs is not None:
+            with suppress(PostroadError):
+                self._blobs.delete(held.job.owed_at)
+        return paid or self.read(job_id) or held
+
+    def _owed(self, job: Job) -> list[dict[str, Any]]:
+        if job.owed_at is None:
+            return job.owed
+        try:
+            found: list[dict[str, Any]] = msgspec.json.decode(needed(self._blobs).get(job.owed_at))
+        except BlobNotFound:
+            # It is deleted once its events are recorded.
+            return []
+        return found
+
+
+def _held(item: Item | None) -> HeldJob | None:
+    return None if item is None else HeldJob(msgspec.json.decode(item.value, type=Job), item.version)

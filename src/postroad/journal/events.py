@@ -1,0 +1,279 @@
+"""The events of tasks, jobs and health checks: one class for each type, camelCase on the wire."""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated, Any, Final, Literal, Union
+
+import msgspec
+
+from postroad.errors import InvalidEvent
+from postroad.events.refusals import refusal
+from postroad.journal.checks import ID_PATTERN, MAX_TIMESTAMP, MIN_TIMESTAMP, check_id
+
+Id = str
+"""An id under one of `ID_NAMES`: looked at by `check_properties`, where ids seen before cost a look-up."""
+ID_NAMES: Final = ("requestId", "jobId", "taskId", "workerId", "failedTaskId")
+NestedId = Annotated[str, msgspec.Meta(pattern=rf"^{ID_PATTERN}\Z")]
+MAX_INTEGER: Final = 2**63 - 1
+"""What every store holds as a whole number."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
+Number = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
+TimeoutMs = Annotated[int, msgspec.Meta(ge=1, le=43_200_000)]
+"""How long a task may run; twelve hours at the most."""
+Milliseconds = Annotated[int, msgspec.Meta(ge=MIN_TIMESTAMP, le=MAX_TIMESTAMP)]
+Seconds = Annotated[int, msgspec.Meta(ge=0, lt=MIN_TIMESTAMP // 10)]
+"""Seconds since 1970; milliseconds are too large to be taken for them."""
+
+
+class Properties(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The properties of one event; `None` where an optional one is absent."""
+
+
+class TaskProperties(Properties, frozen=True, kw_only=True):
+    """What every event of a task may carry."""
+
+    request_id: Id
+    job_id: Id | None = None
+    task_id: Id | None = None
+    run: Number | None = None
+    token: Count | None = None
+
+
+class TaskPending(TaskProperties, frozen=True, kw_only=True):
+    """The task waits to be run."""
+
+    name: str
+    depends_on: list[str] | None = None
+    input: dict[str, Any] | None = None
+    dependency_outputs: dict[str, Any] | None = None
+    timeout_ms: TimeoutMs | None = None
+
+
+class TaskProcessingStarted(TaskProperties, frozen=True, kw_only=True):
+    """A worker started a child for it."""
+
+    effective_until: Seconds
+    worker_id: Id
+    process_id: int
+    started_at: Milliseconds | None = None
+    attempt_number: Number | None = None
+
+
+class TaskProcessingFailed(TaskProperties, frozen=True, kw_only=True):
+    """An attempt failed; there will be another."""
+
+    attempt_number: Number
+    error: str
+    error_category: str
+    crash: dict[str, Any] | None = None
+    traceback: list[str] | None = None
+    last_lines: list[str] | None = None
+
+
+class Usage(Properties, frozen=True, kw_only=True):
+    """What the task consumed."""
+
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    cache_read_tokens: Count | None = None
+
+
+class TaskCompleted(TaskProperties, frozen=True, kw_only=True):
+    """The child returned its result."""
+
+    output: Any
+    duration_ms: Count
+    exit_code: int
+    usage: Usage | None = None
+
+
+class TaskFailed(TaskProperties, frozen=True, kw_only=True):
+    """The task failed for good."""
+
+    error: str
+    error_category: str
+    retry_count: Count
+    source: Literal["worker", "dlq"]
+    crash: dict[str, Any] | None = None
+    traceback: list[str] | None = None
+    last_lines: list[str] | None = None
+
+
+class TaskTimeout(TaskProperties, frozen=True, kw_only=True):
+    """The child ran too long and was killed."""
+
+    timeout_ms: Count
+    elapsed_ms: Count
+    signal: Literal["SIGTERM", "SIGKILL"]
+    last_lines: list[str] | None = None
+
+
+class MemoryUsage(Properties, frozen=True, kw_only=True):
+    """The memory of a child, in bytes."""
+
+    rss: Count
+
+
+class Activity(Properties, frozen=True, kw_only=True):
+    """What the child last said it was doing."""
+
+    type: str
+    step_name: str | None = None
+    timestamp: Seconds | None = None
+
+
+class TaskHeartbeat(TaskProperties, frozen=True, kw_only=True):
+    """The child still runs."""
+
+    effective_until: Seconds
+    heartbeat_number: Number
+    elapsed_ms: Count
+    worker_id: Id
+    process_id: int
+    memory_usage: MemoryUsage
+    last_activity: Activity | None = None
+
+
+class TaskInterrupted(TaskProperties, frozen=True, kw_only=True):
+    """The worker stopped before the task was done; it costs no attempt."""
+
+    reason: str
+
+
+class TaskCancelled(TaskProperties, frozen=True, kw_only=True):
+    """Somebody cancelled the task."""
+
+    reason: str
+
+
+class JobTask(Properties, frozen=True, kw_only=True):
+    """One task of a job's graph."""
+
+    task_id: NestedId
+    name: str
+    depends_on: list[str] = []
+    input: dict[str, Any] = {}
+
+
+class JobProperties(Properties, frozen=True, kw_only=True):
+    """What every event of a job carries."""
+
+    job_id: Id
+
+
+class JobCreated(JobProperties, frozen=True, kw_only=True):
+    """A job was submitted."""
+
+    tasks: list[JobTask]
+    total_tasks: Count
+    request_id: Id | None = None
+
+
+class JobTasksAdded(JobProperties, frozen=True, kw_only=True):
+    """Tasks were added to a job."""
+
+    new_tasks: list[JobTask]
+    previous_total_tasks: Count
+    total_tasks_now: Count
+
+
+class JobCompleted(JobProperties, frozen=True, kw_only=True):
+    """All tasks of the job are done."""
+
+    total_tasks: Count
+    task_statuses: dict[str, str | None]
+
+
+class JobCancelled(JobProperties, frozen=True, kw_only=True):
+    """Somebody cancelled the job."""
+
+    total_tasks: Count
+    task_statuses: dict[str, str | None]
+
+
+class JobFailureDetected(JobProperties, frozen=True, kw_only=True):
+    """A task of the job failed for good; other branches go on."""
+
+    failed_task_id: Id
+    task_statuses: dict[str, str | None]
+
+
+class JobResumed(JobProperties, frozen=True, kw_only=True):
+    """The failed tasks of the job run again."""
+
+    resumed_tasks: list[str]
+    resume_number: Number
+
+
+class HealthSummary(Properties, frozen=True, kw_only=True):
+    """How many tasks run, and how well."""
+
+    total_processing: Count
+    healthy: Count
+    warning: Count
+    critical: Count
+    overtime: Count
+
+
+class TaskHealthCheck(Properties, frozen=True, kw_only=True):
+    """The running tasks were looked at."""
+
+    summary: HealthSummary
+    tasks: list[dict[str, Any]]
+
+
+EVENT_CLASSES: Final[dict[str, type[Properties]]] = {
+    "Task Pending": TaskPending,
+    "Task Processing Started": TaskProcessingStarted,
+    "Task Processing Failed": TaskProcessingFailed,
+    "Task Completed": TaskCompleted,
+    "Task Failed": TaskFailed,
+    "Task Timeout": TaskTimeout,
+    "Task Heartbeat": TaskHeartbeat,
+    "Task Interrupted": TaskInterrupted,
+    "Task Cancelled": TaskCancelled,
+    "Job Created": JobCreated,
+    "Job Tasks Added": JobTasksAdded,
+    "Job Completed": JobCompleted,
+    "Job Cancelled": JobCancelled,
+    "Job Failure Detected": JobFailureDetected,
+    "Job Resumed": JobResumed,
+    "Task Health Check": TaskHealthCheck,
+}
+_ENTITY_TYPES: Final = {"Task": "TASK", "Job": "JOB"}
+
+
+def entity_type_of(event_type: str) -> str | None:
+    """The type of the entity that an event of this type is about; None where the type does not tell."""
+    return "HEALTH" if event_type == "Task Health Check" else _ENTITY_TYPES.get(event_type.partition(" ")[0])
+
+
+def check_properties(
+    event_type: str, properties: dict[str, Any], *, entity_id: str | None = None, partial: bool = False
+) -> None:
+    """Refuse wrong or missing properties of a known type. `partial`: some of them are in a blob.
+
+    The entity's id was looked at before, and is the one that most properties repeat."""
+    known = EVENT_CLASSES.get(event_type)
+    if known is None:
+        return
+    try:
+        msgspec.convert(properties, _part(known) if partial else known)
+    except msgspec.ValidationError as error:
+        refused = refusal(error, root="properties")
+        raise InvalidEvent(refused.message, field=refused.field) from None
+    for name in ID_NAMES:
+        value = properties.get(name, entity_id)
+        if value is not None and value != entity_id:
+            check_id(value, f"properties.{name}")
+
+
+@functools.cache
+def _part(cls: type[Properties]) -> type[msgspec.Struct]:
+    """The same properties, of which each may be absent."""
+    fields: list[tuple[str, Any, Any]] = [
+        (field.encode_name, Union[field.type, msgspec.UnsetType], msgspec.UNSET)  # noqa: UP007  # built, not written
+        for field in msgspec.structs.fields(cls)
+    ]
+    return msgspec.defstruct(f"PartOf{cls.__name__}", fields, frozen=True, kw_only=True)

@@ -1,0 +1,205 @@
+"""The worker's side: a zygote of its own, and a slot for each child it runs at a time."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from postroad.errors import ConfigurationError
+from postroad.tasks.children.child import BOOT
+from postroad.tasks.children.functions import entry_of, import_path, main_module
+from postroad.tasks.children.wire import (
+    Catalog,
+    Frames,
+    FromMonitor,
+    Halt,
+    Order,
+    Plan,
+    Refusal,
+    TaskEntry,
+    from_monitor,
+    from_zygote,
+    message,
+    read_frame,
+)
+from postroad.tasks.registry import TaskDefinition
+
+_END_SECONDS = 10.0
+
+
+class SlotLost(Exception):
+    """The monitor died; what ran there is dead or dying."""
+
+
+class ChildSlot:
+    """A line to one monitor. One thread orders and waits; any thread may halt."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._frames = Frames()
+        self._heard: list[FromMonitor] = []
+        self._sending = threading.Lock()
+        self._events = select.poll()
+        self._events.register(line, select.POLLIN)
+
+    def order(self, order: Order) -> None:
+        """Let the waiting child begin."""
+        self._send(message(order))
+
+    def halt(self, grace: float) -> None:
+        """End the running child; one that has ended already is not troubled."""
+        with suppress(SlotLost):
+            self._send(message(Halt(grace)))
+
+    def hear(self, timeout: float | None = None) -> FromMonitor | None:
+        """What the monitor says next; None when it says nothing for so long. `SlotLost` when it is gone."""
+        while not self._heard:
+            if not self._events.poll(None if timeout is None else max(0.0, timeout) * 1_000):
+                return None
+            try:
+                data = self._line.recv(1 << 18)
+            except OSError as error:
+                raise SlotLost from error
+            if not data:
+                raise SlotLost
+            self._heard += [from_monitor.decode(found) for found in self._frames.feed(data)]
+        return self._heard.pop(0)
+
+    def close(self) -> None:
+        """End the monitor and whatever runs there."""
+        with self._sending:
+            self._line.close()
+
+    def _send(self, data: bytes) -> None:
+        with self._sending:
+            try:
+                self._line.sendall(data)
+            except OSError as error:
+                raise SlotLost from error
+
+
+class ChildPool:
+    """The zygote of one worker; started again when it died."""
+
+    def __init__(
+        self,
+        definitions: Iterable[TaskDefinition],
+        *,
+        imports: tuple[str, ...],
+        environment: Mapping[str, str],
+        child_reuse: int,
+        max_output_bytes: int,
+    ) -> None:
+        entries = tuple(entry_of(definition) for definition in definitions)
+        self._plan = Plan(
+            sys_path=import_path(),
+            imports=imports,
+            tasks=entries,
+            main=main_module(entries),
+            worker=0,
+            directory="",
+            child_reuse=child_reuse,
+            max_output_bytes=max_output_bytes,
+        )
+        self._environment = dict(environment)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._closed = False
+        self.tasks: dict[str, TaskEntry] = {}
+        """What the children know, once the zygote runs."""
+
+    def start(self) -> None:
+        """Start the zygote and wait until it has imported everything; `ConfigurationError` says what it cannot."""
+        with self._lock:
+            self._closed = False
+            self._start()
+
+    def slot(self) -> ChildSlot:
+        """A new slot, at a new zygote when the old one died; `SlotLost` when the pool is closed."""
+        here, there = socket.socketpair()
+        with self._lock, there:
+            if self._send(there):
+                return ChildSlot(here)
+            if not self._closed:
+                self._end()
+                self._start()
+                if self._send(there):
+                    return ChildSlot(here)
+        here.close()
+        raise SlotLost
+
+    def _send(self, line: socket.socket) -> bool:
+        if self._control is None:
+            return False
+        try:
+            socket.send_fds(self._control, [b"k"], [line.fileno()])
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """End the zygote with everything that stems from it."""
+        with self._lock:
+            self._closed = True
+            self._end()
+
+    def _start(self) -> None:
+        directory = tempfile.mkdtemp(prefix="postroad-tasks-")
+        self._plan = msgspec.structs.replace(self._plan, directory=directory, worker=os.getpid())
+        here, there = socket.socketpair()
+        with there:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", BOOT.format("zygote", "main"), *self._plan.sys_path],
+                stdin=there.fileno(),
+                # What modules print when they are imported belongs to the log.
+                stdout=_stderr(),
+                stderr=_stderr(),
+                env=self._environment,
+                start_new_session=True,
+            )
+        self._control = here
+        self._control.sendall(message(self._plan))
+        answer = read_frame(self._control.fileno())
+        found = Refusal("it ended at once") if answer is None else from_zygote.decode(answer)
+        if not isinstance(found, Catalog):
+            self._end()
+            raise ConfigurationError(
+                f"imports: the tasks cannot be loaded in a child: {found.error}",
+                field="imports",
+                remedy="Name modules that a new interpreter can import; variables they need are named in pass_env.",
+            )
+        self.tasks = {entry.name: entry for entry in found.tasks}
+
+    def _end(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            try:
+                self._process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+            # A zygote that was killed could not do it.
+            shutil.rmtree(self._plan.directory, ignore_errors=True)
+
+
+def _stderr() -> int:
+    """This process's standard error, where children's output goes; nowhere when it is closed."""
+    try:
+        os.fstat(2)
+    except OSError:
+        return subprocess.DEVNULL
+    return 2

@@ -1,0 +1,195 @@
+"""What the end of a child means for its task; pure, so that every ending can be looked at by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from postroad.errors import InvalidMessage
+from postroad.events.strict import checked_bytes
+from postroad.queues.markers import legible
+from postroad.tasks.children.wire import FAILURE, RESULT, Report
+from postroad.tasks.failures import ErrorClass, classify_error
+from postroad.telemetry.redacting import redact
+
+CRASH = "crash"
+TRACEBACK_LINES = 20
+_TEMPORARY_FAILURE = 75
+_MAX_BYTES = 104_857_600
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """The task returned its result."""
+
+    output: Any
+    usage: Any
+    """What it used, as the task said it; the journal refuses what is none."""
+    exit_code: int = 0
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The attempt failed."""
+
+    error: str
+    category: str
+    retryable: bool
+    crash: dict[str, Any] | None = None
+    located: str | None = None
+    """The error with the place that raised it, for the log."""
+    traceback: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
+    """What the attempt printed last."""
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the journal and the lease hold of the failure."""
+        return {
+            "error": self.error,
+            "errorCategory": self.category,
+            "crash": self.crash,
+            "traceback": list(self.traceback[-TRACEBACK_LINES:]) or None,
+            "lastLines": list(self.last_lines) or None,
+        }
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """The attempt took too long and was ended with this signal."""
+
+    signal: str
+    last_lines: tuple[str, ...] = ()
+
+
+class Halted(msgspec.Struct, frozen=True):
+    """The worker ended the attempt for reasons of its own."""
+
+
+Verdict = Completed | Failed | TimedOut | Halted
+
+
+class _Result(msgspec.Struct):
+    output: Any
+    usage: Any = None
+
+
+class _Word(msgspec.Struct):
+    error: str
+    category: str = CRASH
+    retryable: bool = True
+    cause: str | None = None
+    located: str | None = None
+    traceback: tuple[str, ...] = ()
+
+
+class _Complaint(msgspec.Struct):
+    error: str
+    code: str | None = None
+    status: int | None = None
+
+
+def verdict_of(report: Report, *, is_command: bool) -> Verdict:
+    """What to make of a child that ended like this."""
+    seen = msgspec.structs.replace(report, last_lines=tuple(redact(line) for line in report.last_lines))
+    verdict = _verdict(seen, is_command=is_command)
+    return msgspec.structs.replace(verdict, last_lines=seen.last_lines) if isinstance(verdict, Failed) else verdict
+
+
+def _verdict(report: Report, *, is_command: bool) -> Verdict:
+    if report.timed_out:
+        return TimedOut(report.killed_with or "SIGTERM", report.last_lines)
+    if report.killed_with is not None and not _has_result(report):
+        return Halted()
+    if report.signal is not None:
+        return _crashed(report, _cause(report), f"the child was ended by {report.signal}")
+    try:
+        if report.said[:1] == FAILURE:
+            return _told(report)
+        return _of_a_command(report) if is_command else _of_a_function(report)
+    except msgspec.DecodeError:
+        # The task itself wrote into the pipe that was not its own.
+        return _crashed(report, "no-result", "the child's last word cannot be read")
+
+
+def lost(*, attempts: int) -> Failed:
+    """The verdict on an attempt whose worker died."""
+    return Failed(f"the worker of attempt {attempts} was lost", CRASH, True, _forensics("worker-lost"))
+
+
+def crash_of_monitor() -> Failed:
+    """The verdict on a child whose monitor died under it."""
+    return Failed("the process that watched the child died", CRASH, True, _forensics("no-result"))
+
+
+def _of_a_function(report: Report) -> Verdict:
+    if report.said[:1] != RESULT:
+        return _crashed(report, "no-result", f"the child ended with exit code {report.exit_code} and no result")
+    if report.exit_code != 0:
+        return Failed(f"exit code {report.exit_code} after the result", "unknown", False)
+    result = msgspec.json.decode(report.said[1:], type=_Result)
+    return Completed(result.output, result.usage or None)
+
+
+def _of_a_command(report: Report) -> Verdict:
+    if report.exit_code != 0:
+        return _complaint(report)
+    if report.too_long:
+        return Failed("the result is above the limit of max_output_bytes", "validation", False)
+    try:
+        result = msgspec.json.decode(checked_bytes(report.out or b"", _MAX_BYTES), type=_Result)
+    except (msgspec.DecodeError, ValueError, RecursionError, InvalidMessage):
+        return Completed(None, None)
+    return Completed(result.output, result.usage or None)
+
+
+def _complaint(report: Report) -> Failed:
+    """What a command says on the last line of its stderr."""
+    text = (report.err or b"").decode(errors="replace")
+    try:
+        said = msgspec.json.decode(text, type=_Complaint)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        said = _Complaint(text)
+    found = classify_error(said.error, status=said.status, code=said.code)
+    if report.exit_code == _TEMPORARY_FAILURE:
+        found = ErrorClass("server-error", True)
+    return Failed(legible(said.error) or f"exit code {report.exit_code}", found.category, found.retryable)
+
+
+def _told(report: Report) -> Failed:
+    word = msgspec.json.decode(report.said[1:], type=_Word)
+    if word.cause is not None:
+        return _crashed(report, word.cause, word.error)
+    return Failed(
+        legible(word.error),
+        word.category,
+        word.retryable,
+        located=None if word.located is None else legible(word.located),
+        traceback=tuple(redact("\n".join(word.traceback)).splitlines()),
+    )
+
+
+def _has_result(report: Report) -> bool:
+    """Whether a child that was told to end had finished all the same."""
+    return report.exit_code == 0 and (report.said[:1] == RESULT or b'"output"' in (report.out or b""))
+
+
+def _cause(report: Report) -> str:
+    if report.oom:
+        return "oom"
+    return "segv" if report.signal == "SIGSEGV" else "signal"
+
+
+def _crashed(report: Report, cause: str, error: str) -> Failed:
+    return Failed(error, CRASH, True, _forensics(cause, report))
+
+
+def _forensics(cause: str, report: Report | None = None) -> dict[str, Any]:
+    """What is known of a crash: always the same fields, None where nobody saw it."""
+    seen = report or Report(pid=0, elapsed_ms=0)
+    return {
+        "cause": cause,
+        "signal": seen.signal,
+        "exitCode": seen.exit_code,
+        "peakRssBytes": None if report is None else seen.peak_rss_bytes,
+        "lastLines": list(seen.last_lines),
+        "lastActivity": None if seen.last_activity is None else msgspec.json.decode(seen.last_activity),
+    }
