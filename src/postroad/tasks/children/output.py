@@ -10,6 +10,8 @@ from typing import Annotated
 
 import msgspec
 
+from postroad.telemetry.redacting import redact
+
 TAIL_BYTES = 65_536
 TAIL_LINES = 20
 _LINE_CHARACTERS = 500
@@ -142,7 +144,7 @@ class Echo:
             return
         self._tell_dropped()
         if text := "".join(c if c.isprintable() else " " for c in line[:_ECHO_LINE].decode(errors="replace")).rstrip():
-            self._write(text)
+            self._write(redact(text))
 
     def _tell_dropped(self) -> None:
         if self._dropped:
