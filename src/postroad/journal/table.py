@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from postroad.connections.aws_resources import TableIndex, TableShape
+
 KEYS: Final = ("PK", "SK")
 INDEX_KEYS: Final = {f"GSI{number}-index": (f"GSI{number}PK", f"GSI{number}SK") for number in range(1, 8)}
 """The partition and sort key of each index, by the index's name; every index holds all attributes."""
-TTL_ATTRIBUTE: Final = "ttl"
+EVENTS: Final = TableShape(
+    keys=KEYS, indexes={name: TableIndex(keys=keys) for name, keys in INDEX_KEYS.items()}, ttl_attribute="ttl"
+)
 
 
 def table_name(stage: str) -> str:

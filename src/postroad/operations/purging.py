@@ -8,11 +8,10 @@ from typing import Any
 
 from postroad.errors import InvalidInput
 from postroad.operations.archiving import Archive
-from postroad.operations.recording import recorded
 from postroad.operations.redriving import Operated
 from postroad.queues import Queue
 from postroad.queues import purge as remove
-from postroad.telemetry import get_logger
+from postroad.telemetry import get_logger, recorded
 
 
 def purge(

@@ -9,14 +9,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 from postroad.errors import NotSupported
-from postroad.operations.recording import Auditor, recorded
 from postroad.queues import Match, MoveTask, QueueDirectory, RedriveReport
 from postroad.queues import redrive as move
 from postroad.queues.bounds import BoundOptions, Bounds
 from postroad.queues.destinations import Destinations
 from postroad.queues.moving import NativeMoves, as_movable
 from postroad.queues.report import Progress
-from postroad.telemetry import get_logger
+from postroad.telemetry import Auditor, get_logger, recorded
 
 _FASTEST = 500
 _NAMED_IDS = 100

@@ -6,6 +6,8 @@ import hashlib
 import json
 from typing import Any
 
+from postroad.connections.aws_rights import SEND, VERSION
+
 
 def allow(policy: str | None, *, service: str, source_arn: str, queue_arn: str) -> str:
     """The policy with the statement for this source; all others stay."""
@@ -14,7 +16,7 @@ def allow(policy: str | None, *, service: str, source_arn: str, queue_arn: str) 
         "Sid": _sid(source_arn),
         "Effect": "Allow",
         "Principal": {"Service": service},
-        "Action": "sqs:SendMessage",
+        "Action": SEND[0],
         "Resource": queue_arn,
         "Condition": {"ArnEquals": {"aws:SourceArn": source_arn}},
     }
@@ -35,7 +37,7 @@ def disallow(policy: str | None, *, source_arn: str) -> str:
 
 
 def _document(policy: str | None) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(policy) if policy else {"Version": "2012-10-17"}
+    document: dict[str, Any] = json.loads(policy) if policy else {"Version": VERSION}
     statements = document.get("Statement", [])
     document["Statement"] = statements if isinstance(statements, list) else [statements]
     return document

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import THROTTLED, Make, refused, short_code, translated
+from postroad.connections.aws_resources import make_subscription, make_topic
 from postroad.connections.batches import ATTEMPTS, Again, Entry, deliver
 from postroad.errors import (
     InvalidInput,
@@ -127,9 +128,8 @@ class SNSTopic:
         """The topic's ARN; the topic of a name is made when missing."""
         if self._given_arn is not None:
             return self._given_arn
-        attributes = {"FifoTopic": "true"} if self._fifo else {}
         with self._translated("creating"):
-            return self._client.create_topic(Name=self.name, Attributes=attributes)["TopicArn"]
+            return make_topic(self._client, self.name, fifo=self._fifo)
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Copy each message to every queue whose filter matches; on FIFO a failed one holds back its group."""
@@ -214,12 +214,9 @@ class SNSTopic:
         return queue_policies.allow(policy, service="sns.amazonaws.com", source_arn=self.arn, queue_arn=queue.arn)
 
     def _subscribe(self, queue: SQSQueue, values: rules.Values | None) -> None:
-        attributes = {"RawMessageDelivery": "true"}
-        if values is not None:
-            attributes["FilterPolicy"] = json.dumps(values)
         arn, endpoint = self.arn, queue.arn
         with self._translated("subscribing to"):
-            self._client.subscribe(TopicArn=arn, Protocol="sqs", Endpoint=endpoint, Attributes=attributes)
+            make_subscription(self._client, arn, endpoint, filter=values)
 
     def _set(self, subscription: str, name: str, value: str) -> None:
         with self._translated("subscribing to"):

@@ -9,10 +9,10 @@ from typing import Any
 
 from postroad import failpoints
 from postroad.errors import PlanChanged, PostroadError, TopologyConflict
-from postroad.telemetry import get_logger
+from postroad.telemetry import get_logger, recorded
 from postroad.topology.planning import Action, Survey, survey
 from postroad.topology.references import Key, needs
-from postroad.topology.site import Auditor, Look, Sited
+from postroad.topology.site import Look, Sited
 from postroad.topology.topology import Topology
 
 
@@ -41,12 +41,13 @@ def apply(
     _check_replacements(found, allow_replace=allow_replace)
     if found.plan.empty:
         return ApplyResult((), (), found.plan.actions)
-    log = backend.audit_log()
-    _record(log, "topology.apply.start", topology, {"digest": found.plan.digest, "actions": _told(found)}, actor)
-    result = _carry_out(topology, found)
-    counts = {"applied": len(result.applied), "failed": len(result.failed), "skipped": len(result.skipped)}
+    detail = {"digest": found.plan.digest, "actions": _told(found)}
+    with recorded(backend.audit_log(), "topology.apply", topology.name, detail, actor=actor) as done:
+        done["digest"] = found.plan.digest
+        result = _carry_out(topology, found)
+        counts = {"applied": len(result.applied), "failed": len(result.failed), "skipped": len(result.skipped)}
+        done |= counts
     get_logger("topology").info("topology_applied", topology=topology.name, digest=found.plan.digest, **counts)
-    _record(log, "topology.apply.end", topology, {"digest": found.plan.digest, **counts}, actor)
     return result
 
 
@@ -121,8 +122,3 @@ def _do(topology: Topology, found: Survey, action: Action) -> None:
 
 def _told(found: Survey) -> list[str]:
     return [f"{action.verb} {action.kind} {action.name}" for action in _to_do(found.plan.actions)]
-
-
-def _record(log: Auditor | None, action: str, topology: Topology, detail: dict[str, Any], actor: str | None) -> None:
-    if log is not None:
-        log.append(action, topology.name, detail, actor=actor)

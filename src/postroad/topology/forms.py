@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from postroad.connections.aws_rights import VERSION
 from postroad.queues.sqs.settings import rounded
 from postroad.topics.queue_policies import allow
 from postroad.topology.declarations import (
@@ -24,7 +25,7 @@ from postroad.topology.declarations import (
     TopicDecl,
     TriggerDecl,
 )
-from postroad.topology.iam import VERSION, policy_of, trust_policy
+from postroad.topology.iam import policy_of, trust_policy
 from postroad.topology.place import SOMEWHERE, Place
 from postroad.topology.references import Key, Mention, component_mentions, needs, ordered, resolve
 from postroad.topology.runbooks import runbook

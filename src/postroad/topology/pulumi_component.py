@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from postroad.connections.aws_rights import INVOKE
 from postroad.errors import ConfigurationError
 from postroad.topology.aws.alarms import OPERATORS
 from postroad.topology.aws.buckets import EXPIRY
@@ -259,7 +260,7 @@ class TopologyComponent(pulumi.ComponentResource):
             aws.lambda_.Permission(
                 self._named(form.name, rule),
                 function=function.name,
-                action="lambda:InvokeFunction",
+                action=INVOKE,
                 principal="events.amazonaws.com",
                 source_arn=self._filled(arn),
                 opts=self._beside(function),

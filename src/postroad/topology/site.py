@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from postroad.telemetry import Auditor
 from postroad.topology.declarations import AlarmDecl, Resource
 from postroad.topology.references import Key
 from postroad.topology.topology import Topology
@@ -78,12 +79,6 @@ class Site(Protocol):
     def measure(self, topology: Topology, alarm: AlarmDecl) -> float | None:
         """The metric of an alarm as it is now; None when nobody knows."""
         ...
-
-
-class Auditor(Protocol):
-    """Keeps a record of who changed what."""
-
-    def append(self, action: str, target: str, detail: Mapping[str, Any], *, actor: str | None = None) -> object: ...
 
 
 class Sited(Protocol):

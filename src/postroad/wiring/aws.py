@@ -96,6 +96,7 @@ class AwsGround:
 
     def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]:
         from postroad.agents.aws.store import AwsAgentStore
+        from postroad.agents.tables import STREAM_RETENTION_HOURS, STREAM_SHARDS
         from postroad.settings.agents import events_stream
 
         named = events_stream() or settings.stream
@@ -103,7 +104,7 @@ class AwsGround:
         def provision_stream() -> None:
             # One that exists with another number of shards serves as well.
             with suppress(ConfigurationError):
-                self.streams.stream(named, shards=4, retention=86_400)
+                self.streams.stream(named, shards=STREAM_SHARDS, retention=STREAM_RETENTION_HOURS * 3600)
 
         store = AwsAgentStore(
             self._connection, self.queues, rejected, settings, self.queues.clock, provision_stream=provision_stream

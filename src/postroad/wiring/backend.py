@@ -191,7 +191,7 @@ class Backend:
         """The agents of this store: who listens to whom, and what waits for each."""
         from postroad.agents import Agents
         from postroad.agents.settings import checked
-        from postroad.agents.tables import REJECTED_QUEUE
+        from postroad.agents.tables import REJECTED_QUEUE, rejects
 
         settings = checked(
             dispatch_delay=dispatch_delay, retention=retention, max_receives=max_receives, visibility=visibility,
@@ -203,7 +203,7 @@ class Backend:
             try:
                 return self.queue(REJECTED_QUEUE)
             except QueueNotFound:
-                return self.create_queue(QueueSpec(REJECTED_QUEUE, retention=1_209_600))
+                return self.create_queue(rejects())
 
         store, opened = self._ground.agent_store(settings, rejected)
         return Agents(store, opened, settings, self.clock)

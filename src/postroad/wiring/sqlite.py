@@ -68,8 +68,9 @@ class SQLiteGround:
 
     def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]:
         from postroad.agents.sqlite.store import SQLiteAgentStore
+        from postroad.agents.tables import STREAM_RETENTION_HOURS, STREAM_SHARDS
 
-        stream = self.streams.stream(settings.stream, shards=4, retention=86_400)
+        stream = self.streams.stream(settings.stream, shards=STREAM_SHARDS, retention=STREAM_RETENTION_HOURS * 3600)
         return SQLiteAgentStore(self._engine, stream, rejected, settings, durable=self._engine.durable), stream
 
     def check_agents(self, mover: Mover) -> bool:

@@ -6,21 +6,16 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from postroad.connections.aws import AwsConnection
+from postroad.connections.aws_errors import translated
+from postroad.connections.aws_resources import make_bucket, tag_pairs
 from postroad.errors import TopologyConflict
-from postroad.topology.aws.calling import ask, pairs, unpaired
+from postroad.topology.aws.calling import ask, unpaired
 from postroad.topology.forms import Form
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 EXPIRY = "postroad-expire"
-PRIVATE = {
-    "BlockPublicAcls": True,
-    "BlockPublicPolicy": True,
-    "IgnorePublicAcls": True,
-    "RestrictPublicBuckets": True,
-}
-_FIRST_REGION = "us-east-1"
 
 
 class Buckets:
@@ -40,11 +35,8 @@ class Buckets:
 
     def create(self, form: Form) -> None:
         name = form.settings["bucket"]
-        what = f"making bucket {name!r}"
-        region = self._connection.region
-        where = {} if region == _FIRST_REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
-        ask(what, self._s3.create_bucket, "BucketAlreadyOwnedByYou", Bucket=name, **where)
-        ask(what, self._s3.put_public_access_block, Bucket=name, PublicAccessBlockConfiguration=PRIVATE)
+        with translated(f"making bucket {name!r}"):
+            make_bucket(self._s3, name, self._connection.region)
         self.update(form, ("tags", "expire_days") if form.settings["expire_days"] else ("tags",))
 
     def update(self, form: Form, fields: Collection[str]) -> None:
@@ -54,7 +46,12 @@ class Buckets:
         if "tags" in fields:
             tags = ask(f"tags of bucket {name!r}", self._s3.get_bucket_tagging, "NoSuchTagSet", Bucket=name)
             merged = {**unpaired(tags, "TagSet"), **form.settings["tags"]}
-            ask(f"tagging bucket {name!r}", self._s3.put_bucket_tagging, Bucket=name, Tagging={"TagSet": pairs(merged)})
+            ask(
+                f"tagging bucket {name!r}",
+                self._s3.put_bucket_tagging,
+                Bucket=name,
+                Tagging={"TagSet": tag_pairs(merged)},
+            )
 
     def delete(self, name: str) -> None:
         raise TopologyConflict(f"bucket {name!r} is never removed")

@@ -7,8 +7,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from postroad.connections.aws import AwsConnection
+from postroad.connections.aws_errors import translated
+from postroad.connections.aws_resources import make_event_bus, put_rule, put_target, tag_pairs
 from postroad.errors import TopologyConflict, Unavailable
-from postroad.topology.aws.calling import ask, pairs, unpaired
+from postroad.topology.aws.calling import ask, unpaired
 from postroad.topology.forms import Form
 from postroad.topology.place import Place
 
@@ -33,11 +35,11 @@ class Buses:
         return {"tags": unpaired(ask(what, self._events.list_tags_for_resource, *_MISSING, ResourceARN=arn))}
 
     def create(self, form: Form) -> None:
-        tags = pairs(form.settings["tags"])
-        ask(f"making bus {form.name!r}", self._events.create_event_bus, Name=form.name, Tags=tags)
+        with translated(f"making bus {form.name!r}"):
+            make_event_bus(self._events, form.name, tags=form.settings["tags"])
 
     def update(self, form: Form, fields: Collection[str]) -> None:
-        arn, tags = self._place.arn("bus", form.name), pairs(form.settings["tags"])
+        arn, tags = self._place.arn("bus", form.name), tag_pairs(form.settings["tags"])
         ask(f"tagging bus {form.name!r}", self._events.tag_resource, ResourceARN=arn, Tags=tags)
 
     def delete(self, name: str) -> None:
@@ -73,17 +75,17 @@ class Rules:
         }
 
     def create(self, form: Form) -> None:
-        self._put_rule(form, {"Tags": pairs(form.settings["tags"])})
+        self._put_rule(form, form.settings["tags"])
         if form.settings["target"] is not None:
             self._put_target(form)
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         if {"pattern", "schedule"} & set(fields):
-            self._put_rule(form, {})
+            self._put_rule(form)
         if "target" in fields:
             self._put_target(form)
         if "tags" in fields:
-            tags = pairs(form.settings["tags"])
+            tags = tag_pairs(form.settings["tags"])
             ask(f"tagging rule {form.name!r}", self._events.tag_resource, ResourceARN=self._arn(form), Tags=tags)
 
     def delete(self, name: str) -> None:
@@ -97,22 +99,20 @@ class Rules:
             ask(what, self._events.remove_targets, Rule=rule, EventBusName=bus, Ids=ids)
         ask(what, self._events.delete_rule, *_MISSING, Name=rule, EventBusName=bus)
 
-    def _put_rule(self, form: Form, besides: dict[str, Any]) -> None:
-        parameters: dict[str, Any] = {"Name": form.name, "EventBusName": form.settings["bus"], **besides}
-        if form.settings["pattern"] is not None:
-            parameters["EventPattern"] = json.dumps(form.settings["pattern"])
-        if form.settings["schedule"] is not None:
-            parameters["ScheduleExpression"] = form.settings["schedule"]
-        ask(f"making rule {form.name!r}", self._events.put_rule, **parameters)
+    def _put_rule(self, form: Form, tags: Mapping[str, str] | None = None) -> None:
+        settings = form.settings
+        with translated(f"making rule {form.name!r}"):
+            put_rule(
+                self._events, form.name, settings["bus"], pattern=settings["pattern"], schedule=settings["schedule"],
+                tags=tags,
+            )  # fmt: skip
 
     def _put_target(self, form: Form) -> None:
-        target = target_definition(form.settings["target"])
-        answer = ask(
-            f"target of rule {form.name!r}", self._events.put_targets, Rule=form.name,
-            EventBusName=form.settings["bus"], Targets=[target],
-        )  # fmt: skip
-        if answer.get("FailedEntryCount"):
-            raise Unavailable(f"target of rule {form.name!r}: {answer['FailedEntries'][0].get('ErrorMessage')}")
+        what, settings = f"target of rule {form.name!r}", form.settings
+        with translated(what):
+            refusal = put_target(self._events, form.name, settings["bus"], target_definition(settings["target"]))
+        if refusal is not None:
+            raise Unavailable(f"{what}: {refusal}")
 
     def _arn(self, form: Form) -> str:
         return self._place.arn("rule", f"{form.settings['bus']}/{form.name}")

@@ -22,11 +22,6 @@ def ask(what: str, operation: Callable[..., Any], /, *missing: str, **parameters
         return None
 
 
-def pairs(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """Tags as most services of AWS take them."""
-    return [{"Key": key, "Value": value} for key, value in tags.items()]
-
-
 def unpaired(answer: Any, key: str = "Tags") -> dict[str, str]:
     """Tags as most services of AWS give them."""
     entries: Iterable[Mapping[str, str]] = (answer or {}).get(key) or ()

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import translated
+from postroad.connections.aws_resources import tag_pairs
+from postroad.connections.aws_rights import INVOKE
 from postroad.errors import InvalidInput
-from postroad.topology.aws.calling import ask, pairs
+from postroad.topology.aws.calling import ask
 from postroad.topology.aws.queues import Queues
 from postroad.topology.aws.triggers import Triggers
 from postroad.topology.forms import Form
@@ -140,7 +142,7 @@ class Functions:
         trust, policy = json.dumps(form.settings["rights"]["trust"]), json.dumps(form.settings["rights"]["policy"])
         made = ask(
             what, self._iam.create_role, "EntityAlreadyExists", RoleName=name, AssumeRolePolicyDocument=trust,
-            Tags=pairs(form.settings["tags"]),
+            Tags=tag_pairs(form.settings["tags"]),
         )  # fmt: skip
         if made is None:
             ask(what, self._iam.update_assume_role_policy, RoleName=name, PolicyDocument=trust)
@@ -170,7 +172,7 @@ class Functions:
             if rule not in there:
                 ask(
                     f"permission of rule {rule!r}", self._lambda.add_permission, "ResourceConflictException",
-                    FunctionName=form.name, StatementId=rule, Action="lambda:InvokeFunction",
+                    FunctionName=form.name, StatementId=rule, Action=INVOKE,
                     Principal="events.amazonaws.com", SourceArn=arn,
                 )  # fmt: skip
 

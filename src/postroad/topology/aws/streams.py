@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import translated
+from postroad.connections.aws_resources import make_stream, wait_for_stream
 from postroad.topology.aws.calling import ask, unpaired
 from postroad.topology.forms import Form
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from mypy_boto3_kinesis.client import KinesisClient
 
 _MISSING = ("ResourceNotFoundException",)
-_WAIT: Any = {"Delay": 1, "MaxAttempts": 300}
 
 
 class Streams:
@@ -37,11 +37,8 @@ class Streams:
         }
 
     def create(self, form: Form) -> None:
-        ask(
-            f"making stream {form.name!r}", self._kinesis.create_stream, StreamName=form.name,
-            ShardCount=form.settings["shards"],
-        )  # fmt: skip
-        self._settled(form.name)
+        with translated(f"making stream {form.name!r}"):
+            make_stream(self._kinesis, form.name, form.settings["shards"])
         self.update(form, ("retention_hours", "tags"))
 
     def update(self, form: Form, fields: Collection[str]) -> None:
@@ -52,7 +49,8 @@ class Streams:
                 f"resharding stream {form.name!r}", self._kinesis.update_shard_count, StreamName=form.name,
                 TargetShardCount=form.settings["shards"], ScalingType="UNIFORM_SCALING",
             )  # fmt: skip
-            self._settled(form.name)
+            with translated(f"stream {form.name!r}"):
+                wait_for_stream(self._kinesis, form.name)
         if "tags" in fields:
             tags = form.settings["tags"]
             ask(f"tagging stream {form.name!r}", self._kinesis.add_tags_to_stream, StreamName=form.name, Tags=tags)
@@ -71,10 +69,6 @@ class Streams:
             self._kinesis.decrease_stream_retention_period,
         )
         ask(what, longer if hours > have else shorter, StreamName=form.name, RetentionPeriodHours=hours)
-
-    def _settled(self, name: str) -> None:
-        with translated(f"stream {name!r}"):
-            self._kinesis.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig=_WAIT)
 
     @property
     def _kinesis(self) -> KinesisClient:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import translated
-from postroad.topology.aws.calling import ask, pairs, unpaired
+from postroad.connections.aws_resources import (
+    TableIndex,
+    TableShape,
+    expiry_of,
+    key_names,
+    make_table,
+    set_expiry,
+    tag_pairs,
+    wait_for_removal,
+    wait_for_table,
+)
+from postroad.topology.aws.calling import ask, unpaired
 from postroad.topology.forms import Form
 from postroad.topology.place import Place
 
@@ -16,7 +27,6 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
 
 _MISSING = ("ResourceNotFoundException",)
-_WAIT: Any = {"Delay": 1, "MaxAttempts": 900}
 _INDEX = "indexes."
 _LOOK_AGAIN = 2.0
 
@@ -35,42 +45,40 @@ class Tables:
             return None
         table = answer["Table"]
         arn = self._place.arn("table", form.name)
-        expiry = ask(what, self._dynamodb.describe_time_to_live, *_MISSING, TableName=form.name) or {}
+        expiry = ask(what, expiry_of, *_MISSING, client=self._dynamodb, name=form.name)
         tags = ask(what, self._dynamodb.list_tags_of_resource, *_MISSING, ResourceArn=arn)
         stream = table.get("StreamSpecification") or {}
         return {
-            "keys": _keys(table),
+            "keys": list(key_names(table)),
             **{f"{_INDEX}{index['IndexName']}": _index(index) for index in table.get("GlobalSecondaryIndexes") or ()},
-            "ttl_attribute": _ttl(expiry.get("TimeToLiveDescription") or {}),
+            "ttl_attribute": expiry,
             "stream": stream.get("StreamViewType") if stream.get("StreamEnabled") else None,
             "tags": unpaired(tags),
         }
 
     def create(self, form: Form) -> None:
-        stream = {"StreamSpecification": _stream(form)} if form.settings["stream"] else {}
-        ask(f"making table {form.name!r}", self._dynamodb.create_table, **table_definition(form), **stream)
-        self._settled(form.name)
-        if form.settings["ttl_attribute"]:
-            self._expire(form)
+        with translated(f"making table {form.name!r}"):
+            make_table(self._dynamodb, form.name, shape_of(form), tags=form.settings["tags"])
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         what = f"changing table {form.name!r}"
         if "stream" in fields:
-            ask(what, self._dynamodb.update_table, TableName=form.name, StreamSpecification=_stream(form))
+            stream = shape_of(form).stream_specification()
+            ask(what, self._dynamodb.update_table, TableName=form.name, StreamSpecification=stream)
             self._settled(form.name)
         for name in [field.removeprefix(_INDEX) for field in fields if field.startswith(_INDEX)]:
-            ask(what, self._dynamodb.update_table, TableName=form.name, **_added(form, name))
+            ask(what, self._dynamodb.update_table, TableName=form.name, **shape_of(form).index_update(name))
             self._settled(form.name, index=name)
         if "ttl_attribute" in fields:
             self._expire(form)
         if "tags" in fields:
-            arn, tags = self._place.arn("table", form.name), pairs(form.settings["tags"])
+            arn, tags = self._place.arn("table", form.name), tag_pairs(form.settings["tags"])
             ask(what, self._dynamodb.tag_resource, ResourceArn=arn, Tags=tags)
 
     def delete(self, name: str) -> None:
         ask(f"removing table {name!r}", self._dynamodb.delete_table, TableName=name)
         with translated(f"table {name!r}"):
-            self._dynamodb.get_waiter("table_not_exists").wait(TableName=name, WaiterConfig=_WAIT)
+            wait_for_removal(self._dynamodb, name)
 
     def holds_items(self, name: str) -> bool:
         """Whether the table holds at least one item."""
@@ -79,17 +87,15 @@ class Tables:
 
     def _expire(self, form: Form) -> None:
         wanted = form.settings["ttl_attribute"]
-        what = f"expiry of table {form.name!r}"
-        answer = ask(what, self._dynamodb.describe_time_to_live, TableName=form.name)
-        before = _ttl(answer.get("TimeToLiveDescription") or {})
-        for name, enabled in ((before, False), (wanted, True)):
-            if name is not None and before != wanted:
-                told = {"Enabled": enabled, "AttributeName": name}
-                ask(what, self._dynamodb.update_time_to_live, TableName=form.name, TimeToLiveSpecification=told)
+        with translated(f"expiry of table {form.name!r}"):
+            before = expiry_of(self._dynamodb, form.name)
+            for attribute, enabled in ((before, False), (wanted, True)):
+                if attribute is not None and before != wanted:
+                    set_expiry(self._dynamodb, form.name, attribute, enabled=enabled)
 
     def _settled(self, name: str, *, index: str | None = None) -> None:
         with translated(f"table {name!r}"):
-            self._dynamodb.get_waiter("table_exists").wait(TableName=name, WaiterConfig=_WAIT)
+            wait_for_table(self._dynamodb, name)
             # DynamoDB builds one index at a time and takes no other change meanwhile.
             while index is not None and not self._is_built(name, index):
                 time.sleep(_LOOK_AGAIN)
@@ -119,59 +125,18 @@ def _is_key(field: str, have: Mapping[str, Any]) -> bool:
     return field == "keys" or (field.startswith(_INDEX) and field in have)
 
 
-def _keys(described: Mapping[str, Any]) -> list[str]:
-    by_type = {each["KeyType"]: each["AttributeName"] for each in described["KeySchema"]}
-    return [by_type[each] for each in ("HASH", "RANGE") if each in by_type]
-
-
 def _index(described: Mapping[str, Any]) -> dict[str, Any]:
-    return {"keys": _keys(described), "projection": described["Projection"]["ProjectionType"]}
+    return {"keys": list(key_names(described)), "projection": described["Projection"]["ProjectionType"]}
 
 
-def _ttl(described: Mapping[str, Any]) -> str | None:
-    enabled = described.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
-    return described.get("AttributeName") if enabled else None
-
-
-def table_definition(form: Form) -> dict[str, Any]:
-    """A table but for its stream and expiry, as DynamoDB and CloudFormation spell it."""
+def shape_of(form: Form) -> TableShape:
+    """The table of this form without its name."""
     settings = form.settings
-    definition: dict[str, Any] = {
-        "TableName": form.name,
-        "BillingMode": "PAY_PER_REQUEST",
-        "KeySchema": key_schema(settings["keys"]),
-        "AttributeDefinitions": attribute_definitions(settings),
-        "Tags": pairs(settings["tags"]),
+    indexes = {
+        name: TableIndex(keys=tuple(index["keys"]), projection=index["projection"])
+        for name, index in settings["indexes"].items()
     }
-    if settings["indexes"]:
-        definition["GlobalSecondaryIndexes"] = list(index_definitions(settings))
-    return definition
-
-
-def _added(form: Form, name: str) -> dict[str, Any]:
-    [index] = [each for each in index_definitions(form.settings) if each["IndexName"] == name]
-    used = {"keys": form.settings["keys"], "indexes": {name: form.settings["indexes"][name]}}
-    return {"AttributeDefinitions": attribute_definitions(used), "GlobalSecondaryIndexUpdates": [{"Create": index}]}
-
-
-def _stream(form: Form) -> dict[str, Any]:
-    view = form.settings["stream"]
-    return {"StreamEnabled": True, "StreamViewType": view} if view else {"StreamEnabled": False}
-
-
-def key_schema(keys: list[str]) -> list[dict[str, str]]:
-    """A partition key and perhaps a sort key, as DynamoDB spells them."""
-    return [{"AttributeName": name, "KeyType": kind} for name, kind in zip(keys, ("HASH", "RANGE"), strict=False)]
-
-
-def attribute_definitions(settings: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Every key of the table and its indexes; all of them are text."""
-    keys = [*settings["keys"], *(key for index in settings["indexes"].values() for key in index["keys"])]
-    return [{"AttributeName": key, "AttributeType": "S"} for key in dict.fromkeys(keys)]
-
-
-def index_definitions(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The table's indexes, as DynamoDB spells them."""
-    for name, index in settings["indexes"].items():
-        projection = {"ProjectionType": index["projection"]}
-        yield {"IndexName": name, "KeySchema": key_schema(index["keys"]), "Projection": projection}
+    return TableShape(
+        keys=tuple(settings["keys"]), indexes=indexes, ttl_attribute=settings["ttl_attribute"],
+        stream_view=settings["stream"],
+    )  # fmt: skip

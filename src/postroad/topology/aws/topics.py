@@ -7,8 +7,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from postroad.connections.aws import AwsConnection
+from postroad.connections.aws_errors import translated
+from postroad.connections.aws_resources import make_subscription, make_topic, tag_pairs
 from postroad.errors import TopicNotFound
-from postroad.topology.aws.calling import ask, pairs, unpaired
+from postroad.topology.aws.calling import ask, unpaired
 from postroad.topology.forms import Form
 from postroad.topology.place import Place
 
@@ -38,13 +40,8 @@ class Topics:
         return settings if told is None else {**settings, "content_dedup": told == "true"}
 
     def create(self, form: Form) -> None:
-        attributes = {"FifoTopic": "true"} if form.settings["fifo"] else {}
-        if form.settings["content_dedup"]:
-            attributes["ContentBasedDeduplication"] = "true"
-        ask(
-            f"making topic {form.name!r}", self._sns.create_topic, Name=form.name, Attributes=attributes,
-            Tags=pairs(form.settings["tags"]),
-        )  # fmt: skip
+        with translated(f"making topic {form.name!r}"):
+            make_topic(self._sns, form.name, **form.settings)
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         arn = self._place.arn("topic", form.name)
@@ -55,7 +52,7 @@ class Topics:
                 AttributeName="ContentBasedDeduplication", AttributeValue=value,
             )  # fmt: skip
         if "tags" in fields:
-            tags = pairs(form.settings["tags"])
+            tags = tag_pairs(form.settings["tags"])
             ask(f"tagging topic {form.name!r}", self._sns.tag_resource, ResourceArn=arn, Tags=tags)
 
     def delete(self, name: str) -> None:
@@ -86,13 +83,11 @@ class Subscriptions:
         return {**_places(form), "filter": _in_order(policy, form.settings["filter"]), "raw": raw}
 
     def create(self, form: Form) -> None:
-        attributes = {"RawMessageDelivery": "true" if form.settings["raw"] else "false"}
-        if form.settings["filter"]:
-            attributes["FilterPolicy"] = json.dumps(form.settings["filter"])
-        ask(
-            f"subscribing {form.name!r}", self._sns.subscribe, TopicArn=form.settings["topic"], Protocol="sqs",
-            Endpoint=form.settings["queue"], Attributes=attributes,
-        )  # fmt: skip
+        settings = form.settings
+        with translated(f"subscribing {form.name!r}"):
+            make_subscription(
+                self._sns, settings["topic"], settings["queue"], filter=settings["filter"], raw=settings["raw"]
+            )
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         arn = self._of(form.settings["topic"]).get(form.settings["queue"])

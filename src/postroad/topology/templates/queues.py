@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from postroad.errors import InvalidName
@@ -17,12 +17,16 @@ FOURTEEN_DAYS = 1_209_600
 
 def queue(name: str, *, tags: Mapping[str, str] | None = None, **settings: Any) -> QueueDecl:
     """A queue, or `TopologyError` naming it when AWS would refuse its name."""
+    return declared(lambda name: QueueSpec(name, fifo=name.endswith(".fifo"), **settings), name, tags=tags)
+
+
+def declared(spec: Callable[[str], QueueSpec], name: str, *, tags: Mapping[str, str] | None = None) -> QueueDecl:
+    """The queue that a package declares, or `TopologyError` naming it when AWS would refuse its name."""
     try:
-        spec = QueueSpec(name, fifo=name.endswith(".fifo"), **settings)
+        return QueueDecl(spec(name), tags=dict(tags or {}))
     except InvalidName as error:
         finding = name_finding("queue", name) or Finding("name-invalid", "error", name, str(error), error.remedy)
         raise refuse([finding]) from error
-    return QueueDecl(spec, tags=dict(tags or {}))
 
 
 def dead_letters(name: str, *sources: str, tags: Mapping[str, str] | None = None, **settings: Any) -> QueueDecl:
