@@ -109,7 +109,9 @@ class S3Blobs:
 
         def no_bucket(_: str) -> PostroadError:
             return ConfigurationError(
-                f"there is no S3 bucket {self.bucket!r}", field="bucket", remedy="Create it, or name another."
+                f"there is no S3 bucket {self.bucket!r}",
+                field="bucket",
+                remedy=f"Create it with `aws s3 mb s3://{self.bucket}` or a topology, or name another.",
             )
 
         return {"NoSuchKey": absent, "404": absent, "NoSuchBucket": no_bucket}

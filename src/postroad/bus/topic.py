@@ -164,6 +164,11 @@ class Bus(RemoteEventBus):
             wanted=_wanted(filter),
             chores=[inlet] if isinstance(inlet, OwnQueue) else [],
         )
+        if declared.group is not None and filter is None and not bare.traits.filters_at_once:
+            self._teller.unhandled_remedy = (
+                f"Name the types that the group handles: `postroad bus group set {declared.topic} {declared.group} "
+                "--types A,B`, or event_types= of the bus."
+            )
 
 
 TopicEventBus = Bus

@@ -23,7 +23,7 @@ from postroad.agents.tables import (
     lane_name,
 )
 from postroad.connections.aws_rights import CONSUME, FIND, allowed, document
-from postroad.errors import AgentDeleted, AgentExists, QueueNotFound, Unavailable
+from postroad.errors import AgentDeleted, AgentExists, ConfigurationError, QueueNotFound, Unavailable
 from postroad.queues import QueueSpec
 from postroad.queues.sqs import SQSQueues
 
@@ -111,7 +111,12 @@ class DynamoRegistry:
             lane_name(agent.agent_id), fifo=True, visibility=self._visibility, retention=RETENTION_SECONDS,
             dead_letter=DEAD_QUEUE, max_receives=self._max_receives, dedup_scope="group",
         )  # fmt: skip
-        queue = self._queues.create_queue(spec)
+        try:
+            queue = self._queues.create_queue(spec)
+        except ConfigurationError as error:
+            if error.field == "dead_letter":
+                error.remedy = "Make what agents need with agents.provision() or `postroad agent provision`."
+            raise
         principal = agent.principal_arn
         if principal is not None:
             self._queues.change_policy(queue, lambda _: _policy(queue.arn, principal))
