@@ -62,7 +62,7 @@ def test_publishes_of_one_group_share_requests_on_a_fifo_topic(
     with backend.bus(unique("orders"), "workers", fifo=True, config=WAITING) as bus:
         bus.subscribe(Placed, lambda event: numbers.append(event.number))
         requests: list[str] = []
-        ground: Any = backend._ground
+        ground: Any = backend._installation
         client = ground._connection.once("sns")
         client.meta.events.register("before-call.sns", lambda model, **_: requests.append(model.name))
         results = bus.publish_many([Placed(number) for number in range(40)])

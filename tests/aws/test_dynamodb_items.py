@@ -13,19 +13,19 @@ from postroad.errors import ConfigurationError, OutcomeUnknown
 from postroad.items import Item, ItemResult
 from postroad.items.dynamodb import DynamoItems
 from postroad.journal.dynamodb import DynamoRecords
-from postroad.testing.items import ItemsConformance, ItemsGround
+from postroad.testing.items import ItemsConformance, ItemsFixture
 
 pytestmark = pytest.mark.aws
 
 
-def fresh(connection: AwsConnection, table: str) -> ItemsGround:
+def fresh(connection: AwsConnection, table: str) -> ItemsFixture:
     DynamoRecords(connection, table).init()
-    return ItemsGround(items=DynamoItems(connection, table))
+    return ItemsFixture(items=DynamoItems(connection, table))
 
 
 class TestItemsOnMinistack(ItemsConformance):
     @pytest.fixture
-    def ground(self, aws: AwsConnection, unique: Callable[[str], str]) -> ItemsGround:
+    def ground(self, aws: AwsConnection, unique: Callable[[str], str]) -> ItemsFixture:
         return fresh(aws, unique("items"))
 
 
@@ -35,7 +35,7 @@ class TestItemsOnMoto(ItemsConformance):
     }
 
     @pytest.fixture
-    def ground(self, moto_aws: AwsConnection, unique: Callable[[str], str]) -> ItemsGround:
+    def ground(self, moto_aws: AwsConnection, unique: Callable[[str], str]) -> ItemsFixture:
         return fresh(moto_aws, unique("items"))
 
 

@@ -18,25 +18,25 @@ from postroad.journal.overflow import Overflow
 from postroad.journal.pruning import Expiry, Pruned, prune
 from postroad.journal.stored import StoredJournal
 from postroad.journal.table import EVENTS
-from postroad.testing.journal import JournalConformance, JournalGround
-from postroad.testing.journal.ground import T0, add, completed, pending, whole
+from postroad.testing.journal import JournalConformance, JournalFixture
+from postroad.testing.journal.fixture import T0, add, completed, pending, whole
 from postroad.wiring import connect
 
 pytestmark = pytest.mark.aws
 
 
-def fresh(connection: AwsConnection, unique: Callable[[str], str]) -> JournalGround:
+def fresh(connection: AwsConnection, unique: Callable[[str], str]) -> JournalFixture:
     bucket = unique("journal")
     connection.s3.create_bucket(Bucket=bucket)
     blobs = S3Blobs(connection, bucket)
     journal = StoredJournal(DynamoRecords(connection, unique("events")), Overflow(blobs))
     journal.init()
-    return JournalGround(journal=journal, blobs=blobs)
+    return JournalFixture(journal=journal, blobs=blobs)
 
 
 class TestJournalOnMinistack(JournalConformance):
     @pytest.fixture
-    def ground(self, aws: AwsConnection, unique: Callable[[str], str]) -> JournalGround:
+    def ground(self, aws: AwsConnection, unique: Callable[[str], str]) -> JournalFixture:
         return fresh(aws, unique)
 
 
@@ -46,7 +46,7 @@ class TestJournalOnMoto(JournalConformance):
     }
 
     @pytest.fixture
-    def ground(self, moto_aws: AwsConnection, unique: Callable[[str], str]) -> JournalGround:
+    def ground(self, moto_aws: AwsConnection, unique: Callable[[str], str]) -> JournalFixture:
         return fresh(moto_aws, unique)
 
 

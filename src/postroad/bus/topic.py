@@ -13,12 +13,12 @@ from postroad.bus.dispatch import Wanted
 from postroad.bus.inbox import InboxHandlers
 from postroad.bus.naming import Names, check_group, names_of
 from postroad.bus.remote import Outlet, RemoteEventBus
-from postroad.bus.stores import QueueTags, Store
 from postroad.bus.topic_queues import GroupQueue, OwnQueue
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import Envelope, EventRegistry
 from postroad.inbox import Inbox, Windows
 from postroad.inbox.applying import Transaction
+from postroad.ports import QueueTags, Store
 from postroad.queues import Delivery
 from postroad.receiving import OwnDeadLetters
 from postroad.topics import Topic

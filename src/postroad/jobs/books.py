@@ -66,7 +66,7 @@ class JobBooks:
         recorded_in: Appends = backend.journal() if journal is None else journal
         self._jobs = OwingItems(Job, self._items, backend.blobs(), recorded_in)
         # A journal that was brought along has commits of its own.
-        self._together = journal is None and self._items.traits.joins_writes
+        self._together = journal is None and backend.joins_writes
 
     def read(self, job_id: str) -> HeldJob | None:
         """The job as it stands, its events recorded."""

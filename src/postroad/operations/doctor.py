@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from typing import Protocol
 
 from postroad.agents.tables import EVENTS_STREAM
 from postroad.errors import ConfigurationError, NotPermitted, QueueNotFound
 from postroad.operations.audit import AuditLog
 from postroad.operations.live_databases import dsn_findings, engine_findings
 from postroad.operations.live_files import file_findings
-from postroad.operations.live_queues import QueueStore, dead_letter_findings, setting_findings
+from postroad.operations.live_queues import dead_letter_findings, setting_findings
 from postroad.operations.window_algebra import Seconds, seconds, window_findings
+from postroad.ports import Store
 from postroad.settings import nearest
+from postroad.telemetry import Auditor
 from postroad.topology.findings import Finding
 
 
-class Patient(QueueStore, Protocol):
-    """A backend, as far as the doctor needs one."""
-
-    @property
-    def url(self) -> str: ...
-    def audit_log(self) -> AuditLog | None: ...
-    def check_agents(self) -> bool: ...
-    def topics_without_subscriptions(self) -> list[str]: ...
-
-
 def doctor(
-    backend: Patient,
+    backend: Store,
     *,
     handler_p99: Mapping[str, float] | None = None,
     dsn: str | None = None,
@@ -62,14 +53,14 @@ def _checked(handler_p99: Mapping[str, float], names: Collection[str]) -> Mappin
     return {name: seconds("handler_p99", value) for name, value in handler_p99.items()}
 
 
-def _agent_findings(backend: Patient) -> Iterator[Finding]:
+def _agent_findings(backend: Store) -> Iterator[Finding]:
     try:
         backend.check_agents()
     except ConfigurationError as error:
         yield Finding("agents-stuck", "error", EVENTS_STREAM, error.message, error.remedy)
 
 
-def _unheard_topics(backend: Patient) -> Iterator[Finding]:
+def _unheard_topics(backend: Store) -> Iterator[Finding]:
     with suppress(NotPermitted):
         unheard = backend.topics_without_subscriptions()
         # What alarms say is for people, who may listen elsewhere.
@@ -79,9 +70,8 @@ def _unheard_topics(backend: Patient) -> Iterator[Finding]:
             yield Finding("topic-unheard", "warning", name, message, remedy)
 
 
-def _audit_findings(log: AuditLog | None) -> Iterator[Finding]:
-    check = None if log is None else log.verify()
-    if log is not None and check is not None and not check.ok:
+def _audit_findings(log: Auditor | None) -> Iterator[Finding]:
+    if isinstance(log, AuditLog) and not (check := log.verify()).ok:
         message = f"{log.path}: line {check.bad_line} was changed, removed or swapped"
         remedy = "Compare it with a copy; a line torn by a crash is told by the next record, which is 'recovered'."
         yield Finding("audit-chain", "error", str(log.path), message, remedy)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 from postroad.agents.tables import DEAD_QUEUE, REJECTED_QUEUE
-from postroad.clock import Clock
 from postroad.errors import QueueNotFound
+from postroad.ports import Store
 from postroad.queues import Queue, QueueOverview, QueueSpec
 from postroad.settings import nearest
 from postroad.topology.findings import Finding
@@ -18,15 +18,6 @@ from postroad.topology.queue_linting import lint_queues, unencrypted
 Specs = Mapping[str, QueueSpec]
 EXPIRING_SECONDS: Final = 172_800
 _ENDS: Final = (DEAD_QUEUE, REJECTED_QUEUE)
-
-
-class QueueStore(Protocol):
-    """A backend, as far as its queues are looked at."""
-
-    clock: Clock
-
-    def queue(self, name: str) -> Queue: ...
-    def overviews(self) -> list[QueueOverview]: ...
 
 
 def setting_findings(overviews: Sequence[QueueOverview], handler_p99: Mapping[str, float]) -> Iterator[Finding]:
@@ -39,7 +30,7 @@ def setting_findings(overviews: Sequence[QueueOverview], handler_p99: Mapping[st
     yield from (unencrypted(overview.spec.name) for overview in overviews if overview.in_clear)
 
 
-def dead_letter_findings(store: QueueStore, overviews: Sequence[QueueOverview]) -> Iterator[Finding]:
+def dead_letter_findings(store: Store, overviews: Sequence[QueueOverview]) -> Iterator[Finding]:
     """Dead letters that wait for somebody, and those that are about to expire."""
     targets = {overview.spec.dead_letter for overview in overviews} | set(_ENDS)
     for overview in overviews:
@@ -48,7 +39,7 @@ def dead_letter_findings(store: QueueStore, overviews: Sequence[QueueOverview]) 
                 yield from _waiting(store, overview)
 
 
-def _waiting(store: QueueStore, overview: QueueOverview) -> Iterator[Finding]:
+def _waiting(store: Store, overview: QueueOverview) -> Iterator[Finding]:
     spec, stats = overview.spec, overview.stats
     held = stats.visible + stats.in_flight + stats.delayed
     if not held:

@@ -8,14 +8,14 @@ from typing import Any
 
 from postroad.errors import InvalidInput
 from postroad.operations.archiving import Archive
-from postroad.operations.redriving import Operated
+from postroad.ports import Store
 from postroad.queues import Queue
 from postroad.queues import purge as remove
 from postroad.telemetry import get_logger, recorded
 
 
 def purge(
-    backend: Operated, queue: str, *, confirm: str, reason: str, archive: Path | None = None, actor: str | None = None
+    backend: Store, queue: str, *, confirm: str, reason: str, archive: Path | None = None, actor: str | None = None
 ) -> int:
     """Remove every message of the queue; how many there were. With an archive, only what is safe in it.
 

@@ -6,29 +6,24 @@ import math
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from postroad.errors import NotSupported
+from postroad.ports import Store
 from postroad.queues import Match, MoveTask, QueueDirectory, RedriveReport
 from postroad.queues import redrive as move
 from postroad.queues.bounds import BoundOptions, Bounds
 from postroad.queues.destinations import Destinations
 from postroad.queues.moving import NativeMoves, as_movable
 from postroad.queues.report import Progress
-from postroad.telemetry import Auditor, get_logger, recorded
+from postroad.telemetry import get_logger, recorded
 
 _FASTEST = 500
 _NAMED_IDS = 100
 
 
-class Operated(QueueDirectory, Protocol):
-    """A backend, as far as an operator's changes need one."""
-
-    def audit_log(self) -> Auditor | None: ...
-
-
 def redrive(
-    backend: Operated,
+    backend: Store,
     dead_letter_queue: str,
     *,
     to: str | None = None,
@@ -82,9 +77,7 @@ def redrive_tasks(backend: QueueDirectory, dead_letter_queue: str) -> list[MoveT
 class _Record:
     """The audit of one redrive, begun right before the first message can move."""
 
-    def __init__(
-        self, backend: Operated, queue: str, run_id: str, actor: str | None, progress: Progress | None
-    ) -> None:
+    def __init__(self, backend: Store, queue: str, run_id: str, actor: str | None, progress: Progress | None) -> None:
         self._backend = backend
         self._queue = queue
         self._actor = actor
@@ -135,7 +128,7 @@ class _Record:
 
 
 def _move_natively(
-    backend: Operated, queue: str, to: str | None, rate: float | None, native: bool | None, record: _Record
+    backend: Store, queue: str, to: str | None, rate: float | None, native: bool | None, record: _Record
 ) -> RedriveReport | None:
     """Let the store move everything; None when it cannot, or when nothing tells it where to."""
     source = backend.queue(queue)

@@ -1,5 +1,6 @@
 """Settings: what this process was told by flags, environment and file; the only reader of the environment."""
 
+from postroad.settings.adapters import adapter, adapter_schemes
 from postroad.settings.alerting import alerts_allow_loopback, archive_queue_url, slack_webhook_url
 from postroad.settings.auditing import actor, audit_is_named, audit_path
 from postroad.settings.buses import bus_variable
@@ -33,6 +34,8 @@ __all__ = [
     "Settings",
     "Source",
     "actor",
+    "adapter",
+    "adapter_schemes",
     "alerts_allow_loopback",
     "allowed_tenants",
     "archive_queue_url",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from postroad.settings.reading import Reader, choice, names, text, truth, whole
+from postroad.settings.reading import Reader, address, choice, names, text, truth, whole
 
 PREFIX = "POSTROAD_"
 
@@ -35,11 +35,10 @@ _LABEL_FORM = "1 to 64 letters, digits, '-' or '_'"
 _ID = r"[A-Za-z0-9_.:-]{1,256}"
 _ID_FORM = "1 to 256 letters, digits, '_', '.', ':' or '-'"
 _HOST = r"[A-Za-z0-9._:\[\]-]{1,253}"
-_URL_FORM = "sqlite:///path, memory:// or aws://region[?endpoint_url=…&stage=…]"
 _MODULE = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 
 KEYS = (
-    Key("url", text(r"sqlite:///.+|memory://.*|aws://.*", _URL_FORM)),
+    Key("url", address),
     Key("host", text(_HOST, "an address or a host name")),
     Key("port", whole(0, 65_535)),
     Key("token", text(r"[!-~]+", "printable ASCII characters without space"), secret=True),

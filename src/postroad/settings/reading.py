@@ -6,7 +6,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from postroad.settings.adapters import adapter
+
 Reader = Callable[[Any], Any]
+_OWN_URL = re.compile(r"sqlite:///.+|memory://.*|aws://.*")
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
@@ -35,6 +39,17 @@ def whole(low: int, high: int) -> Reader:
         return number
 
     return read
+
+
+def address(value: Any) -> str:
+    """The address of a backend: of our own, or of an adapter that is installed."""
+    if isinstance(value, str):
+        if _OWN_URL.fullmatch(value) is not None:
+            return value
+        scheme = _SCHEME.match(value)
+        if scheme is not None and adapter(scheme[1]) is not None:
+            return value
+    raise Refused("sqlite:///path, memory:// or aws://region[?endpoint_url=…&stage=…]")
 
 
 def choice(*words: str) -> Reader:

@@ -40,7 +40,7 @@ class Books:
         recorded_in: Appends = backend.journal() if journal is None else journal
         self._leases = OwingItems(Lease, self._items, backend.blobs(), recorded_in)
         # A journal that was brought along has commits of its own.
-        self.together = journal is None and self._items.traits.joins_writes
+        self.together = journal is None and backend.joins_writes
         self._bells = Bells(backend)
 
     def put(self, tenant: str, request_id: str, lease: Lease, *, expect: Held | None) -> Written:

@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
-from postroad.blobs import Blobs
-from postroad.clock import Clock
-from postroad.items import Items
-from postroad.journal import Journal
-from postroad.queues import Queue, QueueSpec
+from postroad.ports import Store as Ground
 from postroad.settings import load
 
-
-class Ground(Protocol):
-    """The few methods of a backend that tasks use."""
-
-    clock: Clock
-
-    @property
-    def stage(self) -> str: ...
-    @property
-    def stage_prefix(self) -> str: ...
-    def queue(self, name: str) -> Queue: ...
-    def create_queue(self, spec: QueueSpec) -> Queue: ...
-    def items(self) -> Items: ...
-    def journal(self) -> Journal: ...
-    def blobs(self) -> Blobs | None: ...
-    def transaction(self) -> AbstractContextManager[None]: ...
+__all__ = ["Ground", "Party", "party"]
 
 
 @dataclass(frozen=True, slots=True)

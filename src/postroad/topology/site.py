@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from postroad.telemetry import Auditor
+from postroad.ports import Store
 from postroad.topology.declarations import AlarmDecl, Resource
 from postroad.topology.references import Key
 from postroad.topology.topology import Topology
@@ -81,9 +81,7 @@ class Site(Protocol):
         ...
 
 
-class Sited(Protocol):
-    """A backend, as far as a topology needs one."""
+class Sited(Store, Protocol):
+    """A backend on which a topology can stand."""
 
     def site(self) -> Site: ...
-
-    def audit_log(self) -> Auditor | None: ...

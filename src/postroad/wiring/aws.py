@@ -1,4 +1,4 @@
-"""AWS as a ground: SQS, SNS or EventBridge, Kinesis, DynamoDB and S3 in one region."""
+"""Everything on AWS: SQS, SNS or EventBridge, Kinesis, DynamoDB and S3 in one region."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from postroad.wiring.url import Address
 if TYPE_CHECKING:
     from postroad.agents.port import AgentStore, Mover
     from postroad.agents.settings import AgentSettings
-    from postroad.bus.stores import QueueTags
     from postroad.connections.compaction import Compaction
+    from postroad.ports import QueueTags
     from postroad.topology.site import Site
 
 
@@ -59,7 +59,7 @@ class AwsTopics:
         return self.sns.topics_without_subscriptions()
 
 
-class AwsGround:
+class AwsInstallation:
     """Everything in one AWS account and region."""
 
     kind = "aws"

@@ -1,4 +1,4 @@
-"""One SQLite file as a ground, with a directory of blobs beside it."""
+"""Everything in one SQLite file, with a directory of blobs beside it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ from postroad.wiring.url import file_url
 if TYPE_CHECKING:
     from postroad.agents.port import AgentStore, Mover
     from postroad.agents.settings import AgentSettings
-    from postroad.bus.stores import QueueTags
+    from postroad.ports import QueueTags
     from postroad.topology.site import Site
 
 
-class SQLiteGround:
+class SQLiteInstallation:
     """Everything in one file; without a path in a file of this process alone, which is gone when it is closed."""
 
     stage_prefix = ""
+
+    bus_topics = None
 
     def __init__(self, path: Path | None, *, clock: Clock, trail_keep: int) -> None:
         self.stage = default_stage()
@@ -51,7 +53,7 @@ class SQLiteGround:
         self.url = file_url(path) if self._scratch is None else "memory://"
         try:
             self.queues = SQLiteQueues(self._engine, trail_keep=trail_keep)
-            self.topics = self.bus_topics = SQLiteTopics(self._engine, self.queues)
+            self.topics = SQLiteTopics(self._engine, self.queues)
             self.streams = SQLiteStreams(self._engine)
             self.items = SQLiteItems(self._engine)
             records = SQLiteRecords(self._engine)

@@ -18,23 +18,27 @@ T0 = 1_767_453_739_640
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JournalGround:
+class JournalFixture:
     """An empty journal, and the blobs in which it keeps what is large."""
 
     journal: Journal
     blobs: Blobs
 
 
+JournalGround = JournalFixture
+"""The name that this class had before."""
+
+
 class GroundedTests(Differences):
     """The fixtures of every part of the suite."""
 
     @pytest.fixture
-    def ground(self) -> JournalGround:
+    def ground(self) -> JournalFixture:
         """Override this with the adapter under test."""
         raise NotImplementedError
 
     @pytest.fixture
-    def journal(self, ground: JournalGround) -> Journal:
+    def journal(self, ground: JournalFixture) -> Journal:
         return ground.journal
 
 

@@ -23,7 +23,7 @@ LEASE_OVER = 1.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueGround:
+class QueueFixture:
     """An adapter under test. Without a fake clock, time passes by sleeping and the long waits are left out."""
 
     queues: QueueStore
@@ -73,11 +73,15 @@ class QueueGround:
         return self.reopen().queue(queue.name)
 
 
+QueueGround = QueueFixture
+"""The name that this class had before."""
+
+
 class QueueRules(Differences):
     """The fixture that every group of rules needs."""
 
     @pytest.fixture
-    def ground(self) -> QueueGround:
+    def ground(self) -> QueueFixture:
         """Override this with the adapter under test."""
         raise NotImplementedError
 
@@ -112,7 +116,7 @@ def bodies(deliveries: Sequence[Delivery]) -> list[str]:
     return [delivery.body.decode() for delivery in deliveries]
 
 
-def exhaust(ground: QueueGround, queue: Queue, *, receives: int) -> None:
+def exhaust(ground: QueueFixture, queue: Queue, *, receives: int) -> None:
     """Receive the queue's first message so often that the next receive finds it dead, then look once more."""
     for _ in range(receives):
         take_one(queue, visibility=LEASE)
