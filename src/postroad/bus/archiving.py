@@ -42,7 +42,9 @@ class Archiver:
                 self._bury(delivery, error)
         if not packed:
             return 0
-        return self._put_then_ack(packed) if self.transaction is None else self._together(packed, self.transaction())
+        if self.transaction is None or not self.stream.traits.joins_writes:
+            return self._put_then_ack(packed)
+        return self._together(packed, self.transaction())
 
     def give_back(self, deliveries: Sequence[Delivery]) -> None:
         """Leave these to another archiver."""
