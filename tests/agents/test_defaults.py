@@ -12,7 +12,7 @@ from postroad.agents.aws import fanout
 from postroad.agents.delivering import ATTEMPTS, MAX_ENTRIES
 from postroad.agents.runner import LEASE_SECONDS
 from postroad.agents.tables import RETENTION_SECONDS
-from postroad.settings.agents import agent_polls, agent_rate, dispatch_delay_text, events_stream
+from postroad.settings.environment import agent_polls, agent_rate, dispatch_delay_text, events_stream
 from postroad.wiring import Backend
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from postroad.blobs.keys import check_prefix
 from postroad.blobs.port import BlobRef
-from postroad.blobs.rules import check_age, check_data, check_reference, check_size, missing, reference
+from postroad.blobs.rules import check_age, check_data, check_prefix, check_reference, check_size, missing, reference
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import Make, translated

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -49,3 +51,45 @@ def allowed(actions: Sequence[str], resources: str | list[str], *, sid: str | No
 def document(statements: list[Statement]) -> dict[str, Any]:
     """A policy of these statements."""
     return {"Version": VERSION, "Statement": statements}
+
+
+def allow_source(policy: str | None, *, service: str, source_arn: str, queue_arn: str) -> str:
+    """The policy with the statement for this source; all others stay."""
+    parsed = _parsed(policy)
+    statement = {
+        "Sid": _sid(source_arn),
+        "Effect": "Allow",
+        "Principal": {"Service": service},
+        "Action": SEND[0],
+        "Resource": queue_arn,
+        "Condition": {"ArnEquals": {"aws:SourceArn": source_arn}},
+    }
+    if statement in parsed["Statement"]:
+        return policy or ""
+    parsed["Statement"] = [*_others(parsed, source_arn), statement]
+    return json.dumps(parsed)
+
+
+def disallow_source(policy: str | None, *, source_arn: str) -> str:
+    """The policy without the statement for this source; empty when nothing is left."""
+    parsed = _parsed(policy)
+    others = _others(parsed, source_arn)
+    if len(others) == len(parsed["Statement"]):
+        return policy or ""
+    parsed["Statement"] = others
+    return json.dumps(parsed) if others else ""
+
+
+def _parsed(policy: str | None) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(policy) if policy else {"Version": VERSION}
+    statements = parsed.get("Statement", [])
+    parsed["Statement"] = statements if isinstance(statements, list) else [statements]
+    return parsed
+
+
+def _others(parsed: dict[str, Any], source_arn: str) -> list[dict[str, Any]]:
+    return [statement for statement in parsed["Statement"] if statement.get("Sid") != _sid(source_arn)]
+
+
+def _sid(source_arn: str) -> str:
+    return f"postroad{hashlib.sha256(source_arn.encode()).hexdigest()[:24]}"

@@ -18,8 +18,7 @@ from postroad.connections.batches import Again, Entry, deliver
 from postroad.errors import InvalidInput, PostroadError, StreamNotFound, Unavailable
 from postroad.items import Items
 from postroad.streams import rules
-from postroad.streams.item_leases import ItemLeases
-from postroad.streams.leases import check_own
+from postroad.streams.leases import ItemLeases, check_own
 from postroad.streams.port import LATEST, TRIM_HORIZON, PutResult, Record, ShardLease, StreamRecord, StreamTraits
 
 if TYPE_CHECKING:

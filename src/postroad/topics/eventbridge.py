@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import THROTTLED, Make, refused, translated
 from postroad.connections.aws_resources import make_event_bus, put_rule, put_target
+from postroad.connections.aws_rights import allow_source, disallow_source
 from postroad.connections.batches import ATTEMPTS, Again, Entry, deliver
 from postroad.errors import NotSupported, PostroadError, TopicNotFound, Unavailable
 from postroad.queues import OutgoingMessage, Queue, SendResult
 from postroad.queues.sqs import SQSQueue, SQSQueues
 from postroad.queues.unwrapping import EVENT_SOURCE, wrap_detail
-from postroad.topics import queue_policies, rules
+from postroad.topics import rules
 from postroad.topics.port import Filter, Subscription, TopicTraits
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class EventBridgeTopic:
             except self._client.exceptions.ResourceNotFoundException:
                 return False
             self._client.delete_rule(Name=name, EventBusName=bus)
-        self._queues.change_policy(subscriber, lambda policy: queue_policies.disallow(policy, source_arn=rule["Arn"]))
+        self._queues.change_policy(subscriber, lambda policy: disallow_source(policy, source_arn=rule["Arn"]))
         return True
 
     def subscriptions(self) -> list[Subscription]:
@@ -233,4 +234,4 @@ def _filter(pattern: str) -> rules.Values | None:
 
 
 def _allowed(policy: str | None, rule_arn: str, queue: SQSQueue) -> str:
-    return queue_policies.allow(policy, service="events.amazonaws.com", source_arn=rule_arn, queue_arn=queue.arn)
+    return allow_source(policy, service="events.amazonaws.com", source_arn=rule_arn, queue_arn=queue.arn)

@@ -10,15 +10,13 @@ from typing import Any
 from postroad.connections.aws_resources import PRIVATE, tag_pairs
 from postroad.connections.aws_rights import INVOKE
 from postroad.topology.aws.alarms import alarm_definition
-from postroad.topology.aws.buckets import EXPIRY
-from postroad.topology.aws.buses import target_definition
-from postroad.topology.aws.functions import POLICY, RUNTIME
-from postroad.topology.aws.tables import shape_of
-from postroad.topology.aws.triggers import trigger_definition
+from postroad.topology.aws.functions import POLICY, RUNTIME, trigger_definition
+from postroad.topology.aws.stores import EXPIRY, shape_of
+from postroad.topology.aws.topics import target_definition
 from postroad.topology.declarations import AlarmDecl
 from postroad.topology.forms import Form, forms
-from postroad.topology.linting import check
-from postroad.topology.place import SOMEWHERE, TOKENS
+from postroad.topology.lint import check
+from postroad.topology.names import SOMEWHERE, TOKENS
 from postroad.topology.references import URL, Key
 from postroad.topology.topology import Topology
 

@@ -10,8 +10,8 @@ from postroad.connections.aws_rights import Statement, document
 from postroad.errors import TopologyError
 from postroad.settings import nearest
 from postroad.topology.declarations import Component, FunctionDecl, QueueDecl, TableDecl
-from postroad.topology.linting import check
-from postroad.topology.place import SOMEWHERE, Place, is_account, is_partition, is_region
+from postroad.topology.lint import check
+from postroad.topology.names import SOMEWHERE, Place, is_account, is_partition, is_region
 from postroad.topology.references import Mention, resolve, sources_of
 from postroad.topology.topology import Topology
 

@@ -97,7 +97,7 @@ class AwsInstallation:
     def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]:
         from postroad.agents.aws.store import AwsAgentStore
         from postroad.agents.tables import STREAM_RETENTION_HOURS, STREAM_SHARDS
-        from postroad.settings.agents import events_stream
+        from postroad.settings.environment import events_stream
 
         named = events_stream() or settings.stream
 
@@ -116,7 +116,7 @@ class AwsInstallation:
         from postroad.agents.aws.setup import AgentSetup
         from postroad.agents.runner import CONSUMER
         from postroad.agents.tables import EVENTS_STREAM
-        from postroad.settings.agents import events_stream
+        from postroad.settings.environment import events_stream
 
         name = events_stream() or EVENTS_STREAM
         return AgentSetup(self._connection, name, lambda: self.streams.open(name).workers(CONSUMER)).check(mover)

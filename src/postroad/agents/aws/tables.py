@@ -11,7 +11,7 @@ from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import Make, translated
 from postroad.connections.aws_resources import make_table
 from postroad.errors import ConfigurationError, PostroadError, Throttled
-from postroad.settings.agents import table_name
+from postroad.settings.environment import table_name
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_resources import tag_pairs
-from postroad.topology.aws.calling import ask, unpaired
+from postroad.topology.aws.calls import ask, unpaired
 from postroad.topology.forms import Form
-from postroad.topology.place import Place
+from postroad.topology.names import Place
 
 if TYPE_CHECKING:
     from mypy_boto3_cloudwatch.client import CloudWatchClient

@@ -12,9 +12,9 @@ from postroad.connections.aws_resources import make_queue
 from postroad.errors import TopologyConflict
 from postroad.queues import QueueSpec
 from postroad.queues.sqs.settings import attributes_of, redrive_allow_policy, spec_of
-from postroad.topology.aws.calling import ask
+from postroad.topology.aws.calls import ask
 from postroad.topology.forms import Form
-from postroad.topology.place import Place
+from postroad.topology.names import Place
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs.client import SQSClient

@@ -1,4 +1,4 @@
-"""Tables on DynamoDB, with their indexes, expiry and streams."""
+"""What keeps data: tables on DynamoDB, streams on Kinesis and buckets on S3."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ from postroad.connections.aws_resources import (
     TableShape,
     expiry_of,
     key_names,
+    make_bucket,
+    make_stream,
     make_table,
     set_expiry,
     tag_pairs,
     wait_for_removal,
+    wait_for_stream,
     wait_for_table,
 )
-from postroad.topology.aws.calling import ask, unpaired
+from postroad.errors import TopologyConflict
+from postroad.topology.aws.calls import ask, unpaired
 from postroad.topology.forms import Form
-from postroad.topology.place import Place
+from postroad.topology.names import Place
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
+    from mypy_boto3_kinesis.client import KinesisClient
+    from mypy_boto3_s3.client import S3Client
+
 
 _MISSING = ("ResourceNotFoundException",)
 _INDEX = "indexes."
@@ -140,3 +147,123 @@ def shape_of(form: Form) -> TableShape:
         keys=tuple(settings["keys"]), indexes=indexes, ttl_attribute=settings["ttl_attribute"],
         stream_view=settings["stream"],
     )  # fmt: skip
+
+
+class Streams:
+    """The streams of one account and region."""
+
+    def __init__(self, connection: AwsConnection) -> None:
+        self._connection = connection
+
+    def read(self, form: Form) -> dict[str, Any] | None:
+        what = f"stream {form.name!r}"
+        answer = ask(what, self._kinesis.describe_stream_summary, *_MISSING, StreamName=form.name)
+        if answer is None:
+            return None
+        summary = answer["StreamDescriptionSummary"]
+        tags = ask(what, self._kinesis.list_tags_for_stream, *_MISSING, StreamName=form.name)
+        return {
+            "shards": summary["OpenShardCount"],
+            "retention_hours": summary["RetentionPeriodHours"],
+            "tags": unpaired(tags),
+        }
+
+    def create(self, form: Form) -> None:
+        with translated(f"making stream {form.name!r}"):
+            make_stream(self._kinesis, form.name, form.settings["shards"])
+        self.update(form, ("retention_hours", "tags"))
+
+    def update(self, form: Form, fields: Collection[str]) -> None:
+        if "retention_hours" in fields:
+            self._keep_for(form)
+        if "shards" in fields:
+            ask(
+                f"resharding stream {form.name!r}", self._kinesis.update_shard_count, StreamName=form.name,
+                TargetShardCount=form.settings["shards"], ScalingType="UNIFORM_SCALING",
+            )  # fmt: skip
+            with translated(f"stream {form.name!r}"):
+                wait_for_stream(self._kinesis, form.name)
+        if "tags" in fields:
+            tags = form.settings["tags"]
+            ask(f"tagging stream {form.name!r}", self._kinesis.add_tags_to_stream, StreamName=form.name, Tags=tags)
+
+    def delete(self, name: str) -> None:
+        ask(f"removing stream {name!r}", self._kinesis.delete_stream, StreamName=name)
+
+    def _keep_for(self, form: Form) -> None:
+        what, hours = f"retention of stream {form.name!r}", form.settings["retention_hours"]
+        summary = ask(what, self._kinesis.describe_stream_summary, StreamName=form.name)["StreamDescriptionSummary"]
+        have = summary["RetentionPeriodHours"]
+        if have == hours:
+            return
+        longer, shorter = (
+            self._kinesis.increase_stream_retention_period,
+            self._kinesis.decrease_stream_retention_period,
+        )
+        ask(what, longer if hours > have else shorter, StreamName=form.name, RetentionPeriodHours=hours)
+
+    @property
+    def _kinesis(self) -> KinesisClient:
+        return self._connection.kinesis
+
+
+EXPIRY = "postroad-expire"
+
+
+class Buckets:
+    """The buckets of one account."""
+
+    def __init__(self, connection: AwsConnection) -> None:
+        self._connection = connection
+
+    def read(self, form: Form) -> dict[str, Any] | None:
+        name = form.settings["bucket"]
+        what = f"bucket {name!r}"
+        if ask(what, self._s3.head_bucket, "404", "NoSuchBucket", Bucket=name) is None:
+            return None
+        tags = ask(what, self._s3.get_bucket_tagging, "NoSuchTagSet", Bucket=name)
+        days = [rule["Expiration"]["Days"] for rule in self._lifecycle(name) if rule.get("ID") == EXPIRY]
+        return {"bucket": name, "expire_days": days[0] if days else None, "tags": unpaired(tags, "TagSet")}
+
+    def create(self, form: Form) -> None:
+        name = form.settings["bucket"]
+        with translated(f"making bucket {name!r}"):
+            make_bucket(self._s3, name, self._connection.region)
+        self.update(form, ("tags", "expire_days") if form.settings["expire_days"] else ("tags",))
+
+    def update(self, form: Form, fields: Collection[str]) -> None:
+        name = form.settings["bucket"]
+        if "expire_days" in fields:
+            self._expire(name, form.settings["expire_days"])
+        if "tags" in fields:
+            tags = ask(f"tags of bucket {name!r}", self._s3.get_bucket_tagging, "NoSuchTagSet", Bucket=name)
+            merged = {**unpaired(tags, "TagSet"), **form.settings["tags"]}
+            ask(
+                f"tagging bucket {name!r}",
+                self._s3.put_bucket_tagging,
+                Bucket=name,
+                Tagging={"TagSet": tag_pairs(merged)},
+            )
+
+    def delete(self, name: str) -> None:
+        raise TopologyConflict(f"bucket {name!r} is never removed")
+
+    def _expire(self, name: str, days: int | None) -> None:
+        """Set our own rule and leave those of others."""
+        rules = [rule for rule in self._lifecycle(name) if rule.get("ID") != EXPIRY]
+        if days is not None:
+            rules.append({"ID": EXPIRY, "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": days}})
+        what = f"expiry of bucket {name!r}"
+        if rules:
+            ask(what, self._s3.put_bucket_lifecycle_configuration, Bucket=name, LifecycleConfiguration={"Rules": rules})
+        else:
+            ask(what, self._s3.delete_bucket_lifecycle, Bucket=name)
+
+    def _lifecycle(self, name: str) -> list[dict[str, Any]]:
+        operation = self._s3.get_bucket_lifecycle_configuration
+        answer = ask(f"expiry of bucket {name!r}", operation, "NoSuchLifecycleConfiguration", Bucket=name)
+        return list((answer or {}).get("Rules") or ())
+
+    @property
+    def _s3(self) -> S3Client:
+        return self._connection.s3

@@ -1,16 +1,16 @@
-"""What an alarm says, judged by numbers that are at hand."""
+"""Alarms: evaluated where nobody else does, written for Prometheus, and what to do when one rings."""
 
 from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Final, Literal
 
 from postroad.errors import NotPermitted
 from postroad.queues import QueueStats
 from postroad.telemetry import get_logger
 from postroad.topology.declarations import AlarmDecl, QueueDecl
-from postroad.topology.linting import check
+from postroad.topology.lint import check
 from postroad.topology.site import Site, Sited
 from postroad.topology.topology import Topology
 
@@ -73,3 +73,47 @@ def _judged(alarm: AlarmDecl, value: float | None, site: Site) -> AlarmState:
         return AlarmState(alarm.name, state, None, float(alarm.threshold))
     over = _COMPARE[alarm.comparison](value, alarm.threshold)
     return AlarmState(alarm.name, "alarm" if over else "ok", value, float(alarm.threshold))
+
+
+_RUNBOOKS: Final = {
+    "event_outbox_backlog": "outbox-backlog",
+    "event_publish_lag_seconds": "outbox-backlog",
+    "event_consumer_lag_seconds": "consumer-lag",
+    "dead_letter_count": "failed-rows",
+}
+
+
+def runbook(alarm: AlarmDecl) -> str:
+    """What the alarm watches, and where its runbook lies if it has one."""
+    said = f"{alarm.metric} of {alarm.resource}"
+    page = _RUNBOOKS.get(alarm.metric)
+    return said if page is None else f"{said}. Runbook: docs/runbooks/{page}.md"
+
+
+_OURS = "Postroad"
+
+
+def alarm_rules(topology: Topology) -> dict[str, Any]:
+    """The alarms on metrics that Postroad itself exports, as a file of alerting rules (JSON is YAML too)."""
+    check(topology)
+    alarms = [each for each in topology.resources if isinstance(each, AlarmDecl) and each.namespace == _OURS]
+    return {"groups": [{"name": topology.name, "rules": [_rule(alarm) for alarm in alarms]}]}
+
+
+def _expression(alarm: AlarmDecl) -> str:
+    over = f"{alarm.metric} {alarm.comparison} {alarm.threshold:g}"
+    if alarm.missing != "breaching":
+        return over
+    # A figure that cannot be had, since the database does not answer, is NaN, which is no more than anything.
+    return f"{over} or {alarm.metric} != {alarm.metric} or absent({alarm.metric})"
+
+
+def _rule(alarm: AlarmDecl) -> dict[str, Any]:
+    rule: dict[str, Any] = {
+        "alert": alarm.name,
+        "expr": _expression(alarm),
+        "annotations": {"description": runbook(alarm)},
+    }
+    if alarm.periods > 1:
+        rule["for"] = f"{alarm.period * alarm.periods}s"
+    return rule
