@@ -96,7 +96,7 @@ def make_table(
 
     `check` gets the table as DynamoDB describes it and raises if it is another one, before anything of it is changed.
     """
-    parameters = shape.definition() | ({"Tags": tag_pairs(tags)} if tags else {})
+    parameters: dict[str, Any] = shape.definition() | ({"Tags": tag_pairs(tags)} if tags else {})
     if shape.stream_view is not None:
         parameters["StreamSpecification"] = shape.stream_specification()
     if not _has_table(client, name):

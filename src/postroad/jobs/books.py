@@ -141,4 +141,4 @@ class JobBooks:
 
 
 def _held(found: Versioned[Job] | None) -> HeldJob | None:
-    return None if found is None else HeldJob(*found)
+    return None if found is None else HeldJob(found.record, found.version)

@@ -163,4 +163,4 @@ def _version(expect: Held | None) -> int | Expect:
 
 
 def _held(found: Versioned[Lease] | None) -> Held | None:
-    return None if found is None else Held(*found)
+    return None if found is None else Held(found.record, found.version)
