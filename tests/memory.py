@@ -11,7 +11,7 @@ from postroad.journal.sqlite import SQLiteRecords
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.streams.sqlite import SQLiteStreams
 from postroad.topics.sqlite import SQLiteTopics
-from postroad.wiring.sqlite import SQLiteGround
+from postroad.wiring.sqlite import SQLiteInstallation
 
 Part = TypeVar("Part")
 
@@ -51,12 +51,12 @@ def memory_records() -> SQLiteRecords:
     return _kept(SQLiteRecords(store.queues.engine), store)
 
 
-def memory_store(clock: Clock = SYSTEM_CLOCK) -> SQLiteGround:
+def memory_store(clock: Clock = SYSTEM_CLOCK) -> SQLiteInstallation:
     """Return all parts of a store in memory."""
-    return SQLiteGround(None, clock=clock, trail_keep=1_000)
+    return SQLiteInstallation(None, clock=clock, trail_keep=1_000)
 
 
-def _kept(part: Part, store: SQLiteGround) -> Part:
+def _kept(part: Part, store: SQLiteInstallation) -> Part:
     """Let the part keep its store from being removed."""
     part.store_in_memory = store  # type: ignore[attr-defined]  # nobody reads it
     return part

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from postroad.topics import TopicTraits as TopicTraits
     from postroad.topology import Topology
     from postroad.wiring import Backend
-    from postroad.wiring.connect import connect
-    from postroad.wiring.running import run
+    from postroad.wiring.connect import connect, run
 
 __all__ = [
     "Agents",

@@ -16,7 +16,7 @@ from postroad.queues import Delivery, OutgoingMessage, Queue, QueueSpec, SendRes
 from postroad.queues.port import AckResult, PeekedMessage, QueueStats, QueueTraits
 from postroad.testing.clock import FakeClock
 from postroad.testing.queues.fifo import FifoRules
-from postroad.testing.queues.ground import QueueGround
+from postroad.testing.queues.fixture import QueueFixture
 from postroad.wiring import Backend, connect
 
 
@@ -105,7 +105,7 @@ class Lanes:
 
 class TestLane(FifoRules):
     @pytest.fixture
-    def ground(self, tmp_path: Path) -> Iterator[QueueGround]:
+    def ground(self, tmp_path: Path) -> Iterator[QueueFixture]:
         clock = FakeClock()
         url = f"sqlite:///{tmp_path}/postroad.db"
         backends = [connect(url, clock=clock)]
@@ -115,7 +115,7 @@ class TestLane(FifoRules):
             backends.append(connect(url, clock=clock))
             return Lanes(backends[-1])
 
-        yield QueueGround(queues=Lanes(backends[0]), clock=clock, reopen=reopen)
+        yield QueueFixture(queues=Lanes(backends[0]), clock=clock, reopen=reopen)
         backends[-1].close()
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from postroad.agents import AgentEvent, Agents, Runner
-from postroad.agents.aws import fanout, registry
+from postroad.agents.aws import fanout
 from postroad.agents.delivering import ATTEMPTS, MAX_ENTRIES
 from postroad.agents.runner import LEASE_SECONDS
-from postroad.settings.agents import agent_polls, agent_rate, dispatch_delay_text, events_stream
+from postroad.agents.tables import RETENTION_SECONDS
+from postroad.settings.environment import agent_polls, agent_rate, dispatch_delay_text, events_stream
 from postroad.wiring import Backend
 
 
@@ -54,4 +55,4 @@ def test_an_environment_that_says_nothing_leaves_the_documented_limits() -> None
 def test_the_limits_of_aws_are_kept() -> None:
     assert (fanout.BATCH, fanout.ATTEMPTS, fanout.GIVE_UP_SECONDS, fanout.EARLY_MS) == (25, 3, 5.0, 5_000)
     assert (MAX_ENTRIES, ATTEMPTS) == (10, 3)
-    assert (registry.RETENTION_SECONDS, LEASE_SECONDS) == (14 * 86_400, 5.0)
+    assert (RETENTION_SECONDS, LEASE_SECONDS) == (14 * 86_400, 5.0)

@@ -12,7 +12,7 @@ from tests.aws.endpoint import Endpoint, endpoint
 from tests.aws.limits import with_limits
 
 from postroad.connections.aws import AwsConnection
-from postroad.items.dynamodb import DynamoItems
+from postroad.journal.dynamodb import DynamoRecords
 from postroad.wiring import Backend, connect
 
 
@@ -110,7 +110,7 @@ def agents_region(aws: AwsConnection, agents_endpoint: str) -> Iterator[tuple[Ba
             patch.setenv(variable, f"{variable.lower()}-{ending}")
         patch.setenv("EVENTS_STREAM", f"agent-events-{ending}")
         patch.setenv("POSTROAD_URL", f"aws://us-east-1?endpoint_url={agents_endpoint}&table=items-{ending}")
-        DynamoItems(aws, f"items-{ending}").create_table()
+        DynamoRecords(aws, f"items-{ending}").init()
         with connect() as backend:
             backend.agents().provision()
             yield backend, f"agent-events-{ending}"

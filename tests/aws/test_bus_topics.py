@@ -62,7 +62,7 @@ def test_publishes_of_one_group_share_requests_on_a_fifo_topic(
     with backend.bus(unique("orders"), "workers", fifo=True, config=WAITING) as bus:
         bus.subscribe(Placed, lambda event: numbers.append(event.number))
         requests: list[str] = []
-        ground: Any = backend._ground
+        ground: Any = backend._installation
         client = ground._connection.once("sns")
         client.meta.events.register("before-call.sns", lambda model, **_: requests.append(model.name))
         results = bus.publish_many([Placed(number) for number in range(40)])
@@ -202,3 +202,23 @@ def test_an_orphan_on_aws_is_swept_by_another_bus_of_its_topic(
         after = [name for name in backend.queues() if name.startswith(f"{topic}--p-")]
         assert len(before) == len(after) == 1
         assert before != after
+
+
+def test_what_a_group_does_not_handle_is_told_with_the_remedy_once_a_minute(
+    backend: Backend, unique: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    name = unique("orders")
+    config = replace(WAITING, unhandled="dead_letter")
+    with backend.bus(name, "billing", config=config) as bus:
+        bus.subscribe(Shipped, lambda _: None)
+        bus.publish(Placed())
+        bus.publish(Placed())
+        bus.start_receiver()
+
+        eventually(lambda: bus.health().dead_lettered == 2)
+
+    messages: list[Any] = [record.msg for record in caplog.records if record.name == "postroad.bus"]
+    told = [line for line in messages if line["event"] == "bus_unhandled"]
+    [remedy] = [line["remedy"] for line in told if "remedy" in line]
+    assert len(told) == 2
+    assert f"postroad bus group set {name} billing --types" in remedy

@@ -12,20 +12,20 @@ from postroad.connections.aws import AwsConnection
 from postroad.errors import ConfigurationError, OutcomeUnknown
 from postroad.items import Item, ItemResult
 from postroad.items.dynamodb import DynamoItems
-from postroad.testing.items import ItemsConformance, ItemsGround
+from postroad.journal.dynamodb import DynamoRecords
+from postroad.testing.items import ItemsConformance, ItemsFixture
 
 pytestmark = pytest.mark.aws
 
 
-def fresh(connection: AwsConnection, table: str) -> ItemsGround:
-    items = DynamoItems(connection, table)
-    items.create_table()
-    return ItemsGround(items=items)
+def fresh(connection: AwsConnection, table: str) -> ItemsFixture:
+    DynamoRecords(connection, table).init()
+    return ItemsFixture(items=DynamoItems(connection, table))
 
 
 class TestItemsOnMinistack(ItemsConformance):
     @pytest.fixture
-    def ground(self, aws: AwsConnection, unique: Callable[[str], str]) -> ItemsGround:
+    def ground(self, aws: AwsConnection, unique: Callable[[str], str]) -> ItemsFixture:
         return fresh(aws, unique("items"))
 
 
@@ -35,7 +35,7 @@ class TestItemsOnMoto(ItemsConformance):
     }
 
     @pytest.fixture
-    def ground(self, moto_aws: AwsConnection, unique: Callable[[str], str]) -> ItemsGround:
+    def ground(self, moto_aws: AwsConnection, unique: Callable[[str], str]) -> ItemsFixture:
         return fresh(moto_aws, unique("items"))
 
 
@@ -49,11 +49,12 @@ def test_a_missing_table_is_told_with_its_remedy(aws: AwsConnection, unique: Cal
 
 
 def test_making_the_table_twice_changes_nothing(aws: AwsConnection, unique: Callable[[str], str]) -> None:
-    items = DynamoItems(aws, unique("items"))
-    items.create_table()
+    records = DynamoRecords(aws, table := unique("items"))
+    records.init()
+    items = DynamoItems(aws, table)
     items.put("acme/a", b"x")
 
-    items.create_table()
+    records.init()
 
     assert items.get("acme/a") is not None
 

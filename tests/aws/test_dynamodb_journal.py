@@ -10,31 +10,33 @@ from tests.aws.endpoint import Answer, Endpoint
 
 from postroad.blobs.s3 import S3Blobs
 from postroad.connections.aws import AwsConnection
+from postroad.connections.aws_resources import TableShape, make_table
 from postroad.errors import ConfigurationError, Unavailable
 from postroad.items.dynamodb import DynamoItems
-from postroad.journal.dynamodb import DynamoRecords, definition
+from postroad.journal.dynamodb import DynamoRecords
+from postroad.journal.keys import EVENTS
 from postroad.journal.maintenance import Expiry, Pruned, prune
 from postroad.journal.overflow import Overflow
 from postroad.journal.store import StoredJournal
-from postroad.testing.journal import JournalConformance, JournalGround
-from postroad.testing.journal.ground import T0, add, completed, pending, whole
+from postroad.testing.journal import JournalConformance, JournalFixture
+from postroad.testing.journal.fixture import T0, add, completed, pending, whole
 from postroad.wiring import connect
 
 pytestmark = pytest.mark.aws
 
 
-def fresh(connection: AwsConnection, unique: Callable[[str], str]) -> JournalGround:
+def fresh(connection: AwsConnection, unique: Callable[[str], str]) -> JournalFixture:
     bucket = unique("journal")
     connection.s3.create_bucket(Bucket=bucket)
     blobs = S3Blobs(connection, bucket)
     journal = StoredJournal(DynamoRecords(connection, unique("events")), Overflow(blobs))
     journal.init()
-    return JournalGround(journal=journal, blobs=blobs)
+    return JournalFixture(journal=journal, blobs=blobs)
 
 
 class TestJournalOnMinistack(JournalConformance):
     @pytest.fixture
-    def ground(self, aws: AwsConnection, unique: Callable[[str], str]) -> JournalGround:
+    def ground(self, aws: AwsConnection, unique: Callable[[str], str]) -> JournalFixture:
         return fresh(aws, unique)
 
 
@@ -44,7 +46,7 @@ class TestJournalOnMoto(JournalConformance):
     }
 
     @pytest.fixture
-    def ground(self, moto_aws: AwsConnection, unique: Callable[[str], str]) -> JournalGround:
+    def ground(self, moto_aws: AwsConnection, unique: Callable[[str], str]) -> JournalFixture:
         return fresh(moto_aws, unique)
 
 
@@ -71,16 +73,18 @@ def test_the_table_is_made_as_its_schema_says(aws: AwsConnection, table: str) ->
 
 
 def test_a_table_that_differs_is_refused_with_the_difference(aws: AwsConnection, table: str) -> None:
-    DynamoItems(aws, table).create_table()
+    make_table(aws.dynamodb, table, TableShape(keys=("PK", "SK")))
 
     with pytest.raises(ConfigurationError, match="there is no index GSI1-index") as refused:
         DynamoRecords(aws, table).init()
 
     assert refused.value.field == "table"
+    ttl = aws.dynamodb.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
+    assert ttl["TimeToLiveStatus"] == "DISABLED"
 
 
 def test_an_index_that_differs_is_refused_with_the_difference(aws: AwsConnection, table: str) -> None:
-    other = definition()
+    other = EVENTS.definition()
     other["GlobalSecondaryIndexes"][4]["Projection"] = {"ProjectionType": "KEYS_ONLY"}
     other["GlobalSecondaryIndexes"][6]["KeySchema"] = keys("GSI7PK", "GSI6SK")
     other["AttributeDefinitions"] = other["AttributeDefinitions"][:-1]
@@ -94,7 +98,7 @@ def test_an_index_that_differs_is_refused_with_the_difference(aws: AwsConnection
 
 
 def test_a_table_whose_making_broke_off_is_finished(aws: AwsConnection, table: str) -> None:
-    aws.dynamodb.create_table(TableName=table, **definition())
+    aws.dynamodb.create_table(TableName=table, **EVENTS.definition())
 
     DynamoRecords(aws, table).init()
 
@@ -103,7 +107,7 @@ def test_a_table_whose_making_broke_off_is_finished(aws: AwsConnection, table: s
 
 
 def test_a_table_whose_items_end_at_another_attribute_is_refused(aws: AwsConnection, table: str) -> None:
-    aws.dynamodb.create_table(TableName=table, **definition())
+    aws.dynamodb.create_table(TableName=table, **EVENTS.definition())
     aws.dynamodb.update_time_to_live(
         TableName=table, TimeToLiveSpecification={"Enabled": True, "AttributeName": "expires"}
     )

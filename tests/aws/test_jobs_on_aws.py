@@ -86,7 +86,7 @@ def test_the_example_job_is_run_by_workers_and_dispatchers(
 def counted(backend: Backend) -> Iterator[list[str]]:
     """The operations that the backend asks AWS for."""
     seen: list[str] = []
-    ground: Any = backend._ground
+    ground: Any = backend._installation
     clients = [ground._connection.sqs, ground._connection.dynamodb]
     for client in clients:
         client.meta.events.register("before-call", lambda model, **_: seen.append(model.name), unique_id="test-calls")

@@ -12,7 +12,7 @@ import postroad
 from postroad.bus import BusConfig, KinesisEventBus
 from postroad.connections.aws import AwsConnection
 from postroad.errors import ConfigurationError
-from postroad.items.dynamodb import DynamoItems
+from postroad.journal.dynamodb import DynamoRecords
 
 pytestmark = pytest.mark.aws
 CONFIG = BusConfig(wait_time_seconds=5, poll_interval_seconds=0.01)
@@ -31,7 +31,7 @@ def test_a_broadcast_and_a_consumer_both_hear_what_is_published(
     aws: AwsConnection, ministack_url: str, unique: Callable[[str], str]
 ) -> None:
     table = unique("items")
-    DynamoItems(aws, table).create_table()
+    DynamoRecords(aws, table).init()
     with postroad.connect(f"aws://us-east-1?endpoint_url={ministack_url}&table={table}") as backend:
         stream = backend.stream(unique("events"), shards=1)
         publisher, broadcast, worker = (
@@ -74,8 +74,8 @@ def test_a_consumer_without_its_table_fails_when_it_starts_and_names_the_remedy(
 def test_a_consumer_whose_table_goes_says_so_until_it_is_back(
     aws: AwsConnection, ministack_url: str, unique: Callable[[str], str]
 ) -> None:
-    items = DynamoItems(aws, table := unique("items"))
-    items.create_table()
+    events = DynamoRecords(aws, table := unique("items"))
+    events.init()
     with postroad.connect(f"aws://us-east-1?endpoint_url={ministack_url}&table={table}") as backend:
         numbers: list[int] = []
         config = BusConfig(wait_time_seconds=1, poll_interval_seconds=0.01, visibility_timeout_seconds=1)
@@ -86,6 +86,6 @@ def test_a_consumer_whose_table_goes_says_so_until_it_is_back(
 
             eventually(lambda: table in (bus.health().last_error or ""))
             bus.publish(Placed(1))
-            items.create_table()
+            events.init()
 
             eventually(lambda: numbers == [1] and bus.health().last_error is None)

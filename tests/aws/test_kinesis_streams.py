@@ -12,7 +12,7 @@ from postroad.clock import SYSTEM_CLOCK
 from postroad.connections.aws import AwsConnection
 from postroad.streams import Stream
 from postroad.streams.kinesis import KinesisStreams
-from postroad.testing.streams import StreamConformance, StreamGround
+from postroad.testing.streams import StreamConformance, StreamFixture
 
 pytestmark = pytest.mark.aws
 
@@ -24,7 +24,7 @@ class TestStreamsOnMinistack(StreamConformance):
     }
 
     @pytest.fixture
-    def ground(self, aws: AwsConnection, unique: Callable[[str], str]) -> StreamGround:
+    def ground(self, aws: AwsConnection, unique: Callable[[str], str]) -> StreamFixture:
         streams = KinesisStreams(aws, memory_items(), SYSTEM_CLOCK)
         suffix = unique("")
 
@@ -32,4 +32,4 @@ class TestStreamsOnMinistack(StreamConformance):
             renamed = name + suffix if 0 < len(name) <= 100 else name
             return streams.stream(renamed, shards=shards, retention=retention)
 
-        return StreamGround(open=open_stream, advance=time.sleep)
+        return StreamFixture(open=open_stream, advance=time.sleep)

@@ -96,7 +96,8 @@ def test_an_idle_worker_polls_for_twenty_seconds_and_gives_back_what_comes_durin
         polls.append(json.loads(params["body"]))
 
     queue, stop = backend.queue(f"{base}-offline-queue"), threading.Event()
-    worker = NotificationWorker(Watched(), store, push_queue=None, offline_queue=f"{base}-offline-queue")
+    watched: Any = Watched()
+    worker = NotificationWorker(watched, store, push_queue=None, offline_queue=f"{base}-offline-queue")
     running = threading.Thread(target=worker.run, args=(stop,), daemon=True)
     aws.sqs.meta.events.register("before-call.sqs.ReceiveMessage", note, unique_id="polls")
     try:

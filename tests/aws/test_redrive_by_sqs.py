@@ -47,9 +47,7 @@ class Account:
 
 
 @pytest.fixture
-def account(
-    scripted: Endpoint, scripted_aws: AwsConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Account:
+def account(scripted: Endpoint, scripted_aws: AwsConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("POSTROAD_AUDIT_LOG", str(tmp_path / "audit.jsonl"))
     scripted.on("GetQueueUrl", lambda call: Answer({"QueueUrl": f"{scripted.url}/123456789012/{call['QueueName']}"}))
     scripted.on(
@@ -91,7 +89,7 @@ def done(call: dict[str, Any]) -> Answer:
     return Answer({"Successful": [{"Id": entry["Id"]} for entry in call["Entries"]], "Failed": []})
 
 
-def test_a_whole_queue_is_moved_by_sqs_to_the_only_queue_that_names_it(scripted: Endpoint, account: Account) -> None:
+def test_a_whole_queue_is_moved_by_sqs_to_the_only_queue_that_names_it(scripted: Endpoint, account: Any) -> None:
     report = redrive(account, "jobs-dlq", reason="mended")
 
     assert (report.status, report.task_handle, report.moved) == ("native", "handle-1", 0)
@@ -103,7 +101,7 @@ def test_a_whole_queue_is_moved_by_sqs_to_the_only_queue_that_names_it(scripted:
 
 @pytest.mark.parametrize(("rate", "per_second"), [(0.5, 1), (1, 1), (20.9, 20), (9_000, 500)])
 def test_the_rate_is_rounded_down_and_within_what_sqs_takes(
-    scripted: Endpoint, account: Account, rate: float, per_second: int
+    scripted: Endpoint, account: Any, rate: float, per_second: int
 ) -> None:
     redrive(account, "jobs-dlq", to="other", rate=rate)
 
@@ -112,7 +110,7 @@ def test_the_rate_is_rounded_down_and_within_what_sqs_takes(
     assert call["MaxNumberOfMessagesPerSecond"] == per_second
 
 
-def test_a_task_that_runs_already_is_told(scripted: Endpoint, account: Account) -> None:
+def test_a_task_that_runs_already_is_told(scripted: Endpoint, account: Any) -> None:
     scripted.on("StartMessageMoveTask", error("UnsupportedOperation", message="There is already a task running."))
     scripted.on("ListMessageMoveTasks", Answer({"Results": [RUNNING]}))
 
@@ -122,7 +120,7 @@ def test_a_task_that_runs_already_is_told(scripted: Endpoint, account: Account) 
     assert "RedriveRunning" in list(AuditLog().read())[-1].detail["error"]
 
 
-def test_a_start_that_was_not_answered_is_looked_for(scripted: Endpoint, account: Account) -> None:
+def test_a_start_that_was_not_answered_is_looked_for(scripted: Endpoint, account: Any) -> None:
     scripted.on("StartMessageMoveTask", Answer(cut=True))
     scripted.on("ListMessageMoveTasks", Answer({"Results": [RUNNING]}))
 
@@ -134,7 +132,7 @@ def test_a_start_that_was_not_answered_is_looked_for(scripted: Endpoint, account
     [(error("InvalidAction"), error("InvalidAction")), (Answer(status=500), Answer(status=500)),
      (error("InvalidParameterValue", message="Source is not a dead-letter queue"), Answer({"Results": []}))],
 )  # fmt: skip
-def test_where_sqs_does_not_move_we_do(scripted: Endpoint, account: Account, start: Answer, listed: Answer) -> None:
+def test_where_sqs_does_not_move_we_do(scripted: Endpoint, account: Any, start: Answer, listed: Answer) -> None:
     scripted.on("StartMessageMoveTask", start)
     scripted.on("ListMessageMoveTasks", listed)
     scripted.on("ReceiveMessage", letters("a", "b"), Answer({"Messages": []}))
@@ -152,14 +150,14 @@ def test_where_sqs_does_not_move_we_do(scripted: Endpoint, account: Account, sta
     "options", [{"native": False}, {"limit": 1}, {"match": Match(key="k")}, {"canary": 1, "canary_wait": 0}]
 )
 def test_what_sqs_cannot_choose_it_is_not_asked_to_move(
-    scripted: Endpoint, account: Account, options: dict[str, Any]
+    scripted: Endpoint, account: Any, options: dict[str, Any]
 ) -> None:
     redrive(account, "jobs-dlq", **options)
 
     assert scripted.calls("StartMessageMoveTask") == []
 
 
-def test_native_is_refused_where_it_cannot_be(scripted: Endpoint, account: Account) -> None:
+def test_native_is_refused_where_it_cannot_be(scripted: Endpoint, account: Any) -> None:
     scripted.on("StartMessageMoveTask", error("InvalidAction"))
     scripted.on("ListMessageMoveTasks", error("InvalidAction"))
 
@@ -173,7 +171,7 @@ def test_native_is_refused_where_it_cannot_be(scripted: Endpoint, account: Accou
     assert scripted.calls("SendMessageBatch") == []
 
 
-def test_the_tasks_that_sqs_remembers_are_listed(scripted: Endpoint, account: Account) -> None:
+def test_the_tasks_that_sqs_remembers_are_listed(scripted: Endpoint, account: Any) -> None:
     over = {"Status": "COMPLETED", "ApproximateNumberOfMessagesMoved": 8}
     scripted.on("ListMessageMoveTasks", Answer({"Results": [RUNNING, over]}), error("InvalidAction"))
 
@@ -187,19 +185,19 @@ def test_the_tasks_that_sqs_remembers_are_listed(scripted: Endpoint, account: Ac
 
 
 def test_who_may_not_list_queues_finds_the_source_in_the_dead_letters_own_policy(
-    scripted: Endpoint, account: Account
+    scripted: Endpoint, account: Any
 ) -> None:
     scripted.on("ListDeadLetterSourceQueues", error("AccessDenied", 403))
 
     assert redrive(account, "jobs-dlq").destinations == {"jobs": 8}
 
 
-def test_a_queue_that_nobody_names_is_refused(scripted: Endpoint, account: Account) -> None:
+def test_a_queue_that_nobody_names_is_refused(scripted: Endpoint, account: Any) -> None:
     with pytest.raises(AmbiguousSource):
         redrive(account, "other")
 
 
-def test_the_source_that_sqs_itself_tells_goes_before_the_only_one(scripted: Endpoint, account: Account) -> None:
+def test_the_source_that_sqs_itself_tells_goes_before_the_only_one(scripted: Endpoint, account: Any) -> None:
     scripted.on(
         "ReceiveMessage", letters("a", DeadLetterQueueSourceArn=f"{ARN}other"), letters("b"), Answer({"Messages": []})
     )
@@ -212,7 +210,7 @@ def test_the_source_that_sqs_itself_tells_goes_before_the_only_one(scripted: End
 
 
 def test_a_message_without_a_destination_refuses_the_run_or_is_left_once_something_moved(
-    scripted: Endpoint, account: Account
+    scripted: Endpoint, account: Any
 ) -> None:
     scripted.on(
         "GetQueueUrl",
@@ -238,7 +236,7 @@ def test_a_message_without_a_destination_refuses_the_run_or_is_left_once_somethi
     assert (report.status, report.moved, report.skipped) == ("done", 1, {"no_destination": 1})
 
 
-def test_entries_that_the_destination_refused_stay_and_are_counted(scripted: Endpoint, account: Account) -> None:
+def test_entries_that_the_destination_refused_stay_and_are_counted(scripted: Endpoint, account: Any) -> None:
     scripted.on("ReceiveMessage", letters("a", "bad", "c"), Answer({"Messages": []}))
     refused = {"Code": "InvalidMessageContents", "SenderFault": True, "Message": "no"}
     scripted.on("SendMessageBatch", lambda call: sent_but(call, bad=refused))
@@ -255,7 +253,7 @@ def test_entries_that_the_destination_refused_stay_and_are_counted(scripted: End
     assert (deleted, given_back) == (["r-a", "r-c"], ["r-bad"])
 
 
-def test_a_message_as_large_as_can_be_goes_back_unmarked(scripted: Endpoint, account: Account) -> None:
+def test_a_message_as_large_as_can_be_goes_back_unmarked(scripted: Endpoint, account: Any) -> None:
     scripted.on("ReceiveMessage", letters("x" * 1_048_570), Answer({"Messages": []}))
     scripted.on("SendMessageBatch", all_sent)
     scripted.on("DeleteMessageBatch", done)
@@ -267,7 +265,7 @@ def test_a_message_as_large_as_can_be_goes_back_unmarked(scripted: Endpoint, acc
     assert "MessageAttributes" not in sent["Entries"][0]
 
 
-def test_a_run_that_reached_its_limit_gives_back_what_it_held(scripted: Endpoint, account: Account) -> None:
+def test_a_run_that_reached_its_limit_gives_back_what_it_held(scripted: Endpoint, account: Any) -> None:
     scripted.on("ReceiveMessage", letters("a"), letters("b"), Answer({"Messages": []}))
     scripted.on("SendMessageBatch", all_sent)
     scripted.on("DeleteMessageBatch", done)
@@ -280,7 +278,7 @@ def test_a_run_that_reached_its_limit_gives_back_what_it_held(scripted: Endpoint
     assert [entry["ReceiptHandle"] for entry in given_back["Entries"]] == ["r-b"]
 
 
-def test_a_canary_that_came_back_on_sqs_leaves_the_rest(scripted: Endpoint, account: Account) -> None:
+def test_a_canary_that_came_back_on_sqs_leaves_the_rest(scripted: Endpoint, account: Any) -> None:
     scripted.on("SendMessageBatch", all_sent)
     scripted.on("DeleteMessageBatch", done)
     scripted.on("ChangeMessageVisibilityBatch", done)
@@ -300,7 +298,7 @@ def _returned(scripted: Endpoint) -> Answer:
     return Answer({"Messages": [raw]})
 
 
-def test_a_limit_is_looked_for_in_handfuls_and_never_exceeded(scripted: Endpoint, account: Account) -> None:
+def test_a_limit_is_looked_for_in_handfuls_and_never_exceeded(scripted: Endpoint, account: Any) -> None:
     scripted.on("ReceiveMessage", letters(*"abcdefghij"), letters("k"), Answer({"Messages": []}))
     scripted.on("SendMessageBatch", all_sent)
     scripted.on("DeleteMessageBatch", done)
@@ -312,7 +310,7 @@ def test_a_limit_is_looked_for_in_handfuls_and_never_exceeded(scripted: Endpoint
     assert (report.status, report.moved, report.matched) == ("limit", 2, 10)
 
 
-def test_a_throttled_send_is_tried_again_and_what_is_left_is_told(scripted: Endpoint, account: Account) -> None:
+def test_a_throttled_send_is_tried_again_and_what_is_left_is_told(scripted: Endpoint, account: Any) -> None:
     throttled = {"Code": "ThrottlingException", "SenderFault": False, "Message": "slow down"}
     scripted.on("ReceiveMessage", letters("a", "b"), Answer({"Messages": []}))
     scripted.on("SendMessageBatch", lambda call: sent_but(call, b=throttled), all_sent)

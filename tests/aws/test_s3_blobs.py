@@ -10,25 +10,25 @@ import pytest
 from postroad.blobs.s3 import S3Blobs
 from postroad.connections.aws import AwsConnection
 from postroad.errors import ConfigurationError
-from postroad.testing.blobs import BlobsConformance, BlobsGround
+from postroad.testing.blobs import BlobsConformance, BlobsFixture
 
 pytestmark = pytest.mark.aws
 
 
-def fresh(connection: AwsConnection, bucket: str) -> BlobsGround:
+def fresh(connection: AwsConnection, bucket: str) -> BlobsFixture:
     connection.s3.create_bucket(Bucket=bucket)
-    return BlobsGround(blobs=S3Blobs(connection, bucket), advance=time.sleep)
+    return BlobsFixture(blobs=S3Blobs(connection, bucket), advance=time.sleep)
 
 
 class TestBlobsOnMinistack(BlobsConformance):
     @pytest.fixture
-    def ground(self, aws: AwsConnection, unique: Callable[[str], str]) -> BlobsGround:
+    def ground(self, aws: AwsConnection, unique: Callable[[str], str]) -> BlobsFixture:
         return fresh(aws, unique("blobs"))
 
 
 class TestBlobsOnMoto(BlobsConformance):
     @pytest.fixture
-    def ground(self, moto_aws: AwsConnection, unique: Callable[[str], str]) -> BlobsGround:
+    def ground(self, moto_aws: AwsConnection, unique: Callable[[str], str]) -> BlobsFixture:
         return fresh(moto_aws, unique("blobs"))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from postroad.connections.aws import AwsConnection
 from postroad.queues.sqs import SQSQueues
-from postroad.testing.queues import QueueConformance, QueueGround
+from postroad.testing.queues import QueueConformance, QueueFixture
 from postroad.testing.queues.delivery import DeliveryRules
 from postroad.testing.queues.leases import LeaseRules
 from postroad.testing.queues.limits import LimitRules
@@ -15,8 +15,8 @@ from postroad.testing.queues.settings import SettingRules
 pytestmark = pytest.mark.aws
 
 
-def ground_on(connection: AwsConnection) -> QueueGround:
-    return QueueGround(queues=SQSQueues(connection), reopen=lambda: SQSQueues(connection))
+def ground_on(connection: AwsConnection) -> QueueFixture:
+    return QueueFixture(queues=SQSQueues(connection), reopen=lambda: SQSQueues(connection))
 
 
 class TestQueuesOnMinistack(QueueConformance):
@@ -28,7 +28,7 @@ class TestQueuesOnMinistack(QueueConformance):
     }
 
     @pytest.fixture
-    def ground(self, aws: AwsConnection) -> QueueGround:
+    def ground(self, aws: AwsConnection) -> QueueFixture:
         return ground_on(aws)
 
 
@@ -36,7 +36,7 @@ class TestQueuesUnderTheLimitsOfAws(LimitRules):
     """What ministack takes and SQS does not is refused by Postroad, and never by SQS."""
 
     @pytest.fixture
-    def ground(self, limited_aws: AwsConnection) -> QueueGround:
+    def ground(self, limited_aws: AwsConnection) -> QueueFixture:
         return ground_on(limited_aws)
 
 
@@ -52,5 +52,5 @@ class TestQueuesOnMoto(DeliveryRules, LeaseRules, LimitRules, SettingRules):
     }
 
     @pytest.fixture
-    def ground(self, moto_aws: AwsConnection) -> QueueGround:
+    def ground(self, moto_aws: AwsConnection) -> QueueFixture:
         return ground_on(moto_aws)

@@ -8,15 +8,15 @@ from postroad.connections.aws import AwsConnection
 from postroad.errors import QueueNotFound
 from postroad.queues import Movable, Move, OutgoingMessage, PeekedMessage
 from postroad.queues.sqs import SQSQueues
-from postroad.testing.queues import QueueGround
-from postroad.testing.queues.ground import bodies, ordered, take, take_one, texts
+from postroad.testing.queues import QueueFixture
+from postroad.testing.queues.fixture import bodies, ordered, take, take_one, texts
 
 pytestmark = pytest.mark.aws
 
 
 @pytest.fixture
-def ground(aws: AwsConnection) -> QueueGround:
-    return QueueGround(queues=SQSQueues(aws))
+def ground(aws: AwsConnection) -> QueueFixture:
+    return QueueFixture(queues=SQSQueues(aws))
 
 
 def movable(queue: object) -> Movable:
@@ -24,7 +24,7 @@ def movable(queue: object) -> Movable:
     return queue
 
 
-def test_what_is_chosen_moves_and_the_rest_is_given_back(ground: QueueGround) -> None:
+def test_what_is_chosen_moves_and_the_rest_is_given_back(ground: QueueFixture) -> None:
     source, target = ground.create("source", visibility=60), ground.create("target", visibility=60)
     source.send(texts("go 1", "stay", "go 2"))
 
@@ -39,7 +39,7 @@ def test_what_is_chosen_moves_and_the_rest_is_given_back(ground: QueueGround) ->
     assert bodies([take_one(source)]) == ["stay"]
 
 
-def test_a_step_looks_at_its_limit_and_the_next_one_meets_nothing_twice(ground: QueueGround) -> None:
+def test_a_step_looks_at_its_limit_and_the_next_one_meets_nothing_twice(ground: QueueFixture) -> None:
     source = ground.create("source", visibility=60)
     source.send(texts(*"abcde"))
     seen: list[bytes] = []
@@ -54,7 +54,7 @@ def test_a_step_looks_at_its_limit_and_the_next_one_meets_nothing_twice(ground: 
     assert len(take(source, 5)) == 5
 
 
-def test_groups_move_in_their_order(ground: QueueGround) -> None:
+def test_groups_move_in_their_order(ground: QueueFixture) -> None:
     source, target = ground.create("source", fifo=True), ground.create("target", fifo=True, visibility=60)
     source.send([*ordered("g", *(f"g{n:02}" for n in range(12))), *ordered("h", "h0", "h1")])
 
@@ -69,7 +69,7 @@ def test_groups_move_in_their_order(ground: QueueGround) -> None:
     assert [body for body in received if body[0] == "h"] == ["h0", "h1"]
 
 
-def test_a_message_that_was_sent_before_a_crash_is_not_there_twice(ground: QueueGround) -> None:
+def test_a_message_that_was_sent_before_a_crash_is_not_there_twice(ground: QueueFixture) -> None:
     source, target = ground.create("source", fifo=True), ground.create("target", fifo=True, visibility=60)
     [sent] = source.send(ordered("g", "once"))
     target.send([OutgoingMessage("once", group="g", dedup_id=sent.message_id)])
@@ -79,7 +79,7 @@ def test_a_message_that_was_sent_before_a_crash_is_not_there_twice(ground: Queue
     assert bodies(target.receive(wait=1)) == ["once"]
 
 
-def test_messages_in_flight_are_left_alone_and_counted(ground: QueueGround) -> None:
+def test_messages_in_flight_are_left_alone_and_counted(ground: QueueFixture) -> None:
     source, target = ground.create("source", visibility=60), ground.create("target")
     source.send(texts("a", "b"))
     held = take_one(source)
@@ -90,7 +90,7 @@ def test_messages_in_flight_are_left_alone_and_counted(ground: QueueGround) -> N
     assert source.ack([held])[0].ok
 
 
-def test_a_decision_that_fails_gives_everything_back(ground: QueueGround) -> None:
+def test_a_decision_that_fails_gives_everything_back(ground: QueueFixture) -> None:
     source = ground.create("source", visibility=60)
     source.send(texts("a", "b"))
 
@@ -103,7 +103,7 @@ def test_a_decision_that_fails_gives_everything_back(ground: QueueGround) -> Non
     assert len(take(source, 2)) == 2
 
 
-def test_a_target_that_is_not_there_moves_nothing(ground: QueueGround) -> None:
+def test_a_target_that_is_not_there_moves_nothing(ground: QueueFixture) -> None:
     source = ground.create("source", visibility=60)
     source.send(texts("a"))
 
@@ -113,7 +113,7 @@ def test_a_target_that_is_not_there_moves_nothing(ground: QueueGround) -> None:
     assert bodies([take_one(source)]) == ["a"]
 
 
-def test_a_message_received_too_often_is_a_dead_letter_of_its_queue(ground: QueueGround) -> None:
+def test_a_message_received_too_often_is_a_dead_letter_of_its_queue(ground: QueueFixture) -> None:
     queue, dead = ground.create_with_dead_letters(max_receives=1, visibility=60)
     queue.send(texts("poison"))
 

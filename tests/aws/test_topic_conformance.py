@@ -6,8 +6,8 @@ import pytest
 
 from postroad.connections.aws import AwsConnection
 from postroad.queues.sqs import SQSQueues
-from postroad.testing.queues import QueueGround
-from postroad.testing.topics import TopicConformance, TopicGround
+from postroad.testing.queues import QueueFixture
+from postroad.testing.topics import TopicConformance, TopicFixture
 from postroad.topics.eventbridge import EventBridgeTopics
 from postroad.topics.sns import SNSTopics
 
@@ -16,13 +16,13 @@ pytestmark = pytest.mark.aws
 
 class TestTopicsOnSNS(TopicConformance):
     @pytest.fixture
-    def ground(self, aws: AwsConnection) -> TopicGround:
+    def ground(self, aws: AwsConnection) -> TopicFixture:
         queues = SQSQueues(aws)
-        return TopicGround(topics=SNSTopics(aws, queues), queues=QueueGround(queues=queues))
+        return TopicFixture(topics=SNSTopics(aws, queues), queues=QueueFixture(queues=queues))
 
 
 class TestTopicsOnEventBridge(TopicConformance):
     @pytest.fixture
-    def ground(self, aws: AwsConnection) -> TopicGround:
+    def ground(self, aws: AwsConnection) -> TopicFixture:
         queues = SQSQueues(aws)
-        return TopicGround(topics=EventBridgeTopics(aws, queues), queues=QueueGround(queues=queues), fifo=False)
+        return TopicFixture(topics=EventBridgeTopics(aws, queues), queues=QueueFixture(queues=queues), fifo=False)

@@ -16,7 +16,7 @@ from tests.service.up import POSTROAD, run, start
 from tests.waiting import eventually
 
 from postroad.connections.aws import AwsConnection
-from postroad.items.dynamodb import DynamoItems
+from postroad.journal.dynamodb import DynamoRecords
 from postroad.settings import default_url
 
 pytestmark = [pytest.mark.aws, pytest.mark.slow]
@@ -57,13 +57,13 @@ def test_without_its_table_it_ends_with_the_command_that_makes_it(
 def test_a_table_that_is_lost_while_it_runs_is_waited_for(
     start_up: StartUp, aws: AwsConnection, url: str, table: str
 ) -> None:
-    DynamoItems(aws, table).create_table()
+    DynamoRecords(aws, table).init()
     up = start_up("--url", url)
 
     aws.dynamodb.delete_table(TableName=table)
     eventually(lambda: up.get("/ready").status_code == 503)
     told = up.get("/ready").json()
-    DynamoItems(aws, table).create_table()
+    DynamoRecords(aws, table).init()
     eventually(lambda: up.get("/ready").status_code == 200)
 
     assert f"there is no DynamoDB table '{table}'" in json.dumps(told)

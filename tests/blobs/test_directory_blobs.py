@@ -10,15 +10,15 @@ import pytest
 from postroad.blobs.directory import DirectoryBlobs
 from postroad.blobs.port import BlobRef
 from postroad.errors import StorageDamaged, StorageFull, Unavailable
-from postroad.testing.blobs import BlobsConformance, BlobsGround
+from postroad.testing.blobs import BlobsConformance, BlobsFixture
 from postroad.testing.clock import FakeClock
 
 
 class TestDirectoryBlobs(BlobsConformance):
     @pytest.fixture
-    def ground(self, tmp_path: Path) -> BlobsGround:
+    def ground(self, tmp_path: Path) -> BlobsFixture:
         clock = FakeClock()
-        return BlobsGround(blobs=DirectoryBlobs(tmp_path / "blobs", clock), advance=clock.advance)
+        return BlobsFixture(blobs=DirectoryBlobs(tmp_path / "blobs", clock), advance=clock.advance)
 
 
 @pytest.fixture

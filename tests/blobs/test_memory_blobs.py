@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 from tests.memory import memory_blobs
 
-from postroad.testing.blobs import BlobsConformance, BlobsGround
+from postroad.testing.blobs import BlobsConformance, BlobsFixture
 from postroad.testing.clock import FakeClock
 
 
 class TestMemoryBlobs(BlobsConformance):
     @pytest.fixture
-    def ground(self) -> BlobsGround:
+    def ground(self) -> BlobsFixture:
         clock = FakeClock()
-        return BlobsGround(blobs=memory_blobs(clock), advance=clock.advance)
+        return BlobsFixture(blobs=memory_blobs(clock), advance=clock.advance)

@@ -9,7 +9,7 @@ from tests.cli.terminal import Postroad
 
 from postroad import OutgoingMessage, QueueSpec
 from postroad.connections.inspecting import FileState
-from postroad.operations.live_databases import judged
+from postroad.operations.doctor_files import judged
 from postroad.queues import purge
 from postroad.wiring import connect
 

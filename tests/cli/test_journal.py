@@ -104,7 +104,7 @@ def test_verify_is_quiet_about_what_agrees(postroad: Postroad, events: list[Jour
 def test_verify_is_exit_1_on_a_difference(postroad: Postroad, events: list[JournalEvent]) -> None:
     assert events
     with connect("sqlite:///postroad.db") as backend:
-        engine = vars(vars(backend)["_ground"])["_engine"]
+        engine = vars(vars(backend)["_installation"])["_engine"]
         engine.write(lambda tx: tx.connection.execute("DELETE FROM journal_task WHERE run = 1").fetchall())
 
     outcome = postroad("journal", "verify", "--json")

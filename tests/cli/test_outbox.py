@@ -130,7 +130,7 @@ def test_redrive_is_written_into_both_audits(postroad: Postroad, record: Callabl
     (entry,) = postroad("outbox", "audit", "--dsn", DSN, "--json").document["items"]
     assert (entry["actor"], entry["action"], entry["reason"]) == ("kim", "redrive", "the topic is back")
     chained = [(each.actor, each.action) for each in AuditLog(Path("postroad-audit.jsonl")).read()]
-    assert chained == [("kim", "outbox redrive"), ("kim", "outbox redrive ended")]
+    assert chained == [("kim", "outbox.redrive.start"), ("kim", "outbox.redrive.end")]
 
 
 def test_what_is_redriven_is_chosen_by_key_tenant_group_and_number(
@@ -184,7 +184,7 @@ def test_skip_gives_an_event_up(postroad: Postroad, record: Callable[..., str], 
     assert row is not None
     assert row.state == "SKIPPED"
     chained = [(each.actor, each.action) for each in AuditLog(Path("postroad-audit.jsonl")).read()]
-    assert chained == [("kim", "outbox skip"), ("kim", "outbox skip ended")]
+    assert chained == [("kim", "outbox.skip.start"), ("kim", "outbox.skip.end")]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_what_was_sent_to_the_wrong_topic_is_replayed_to_the_right_one_in_order(
     }
     assert sorted(each["event_id"] for each in entries) == sorted(ids)
     start, end = AuditLog(Path("postroad-audit.jsonl")).read()
-    assert (start.action, end.action, end.detail["replayed"]) == ("outbox replay", "outbox replay ended", 3)
+    assert (start.action, end.action, end.detail["replayed"]) == ("outbox.replay.start", "outbox.replay.end", 3)
 
 
 def test_a_replay_that_is_interrupted_says_in_the_audit_how_far_it_came(outbox: Outbox) -> None:
@@ -83,7 +83,7 @@ def test_a_replay_that_is_interrupted_says_in_the_audit_how_far_it_came(outbox: 
 
     assert process.returncode == 130
     _, end = AuditLog(Path("postroad-audit.jsonl")).read()
-    assert (end.action, end.detail["interrupted"]) == ("outbox replay ended", True)
+    assert (end.action, end.detail["interrupted"]) == ("outbox.replay.end", True)
     assert 1_000 <= end.detail["replayed"] <= len(outbox.audit(limit=20_000)) < 20_000
 
 

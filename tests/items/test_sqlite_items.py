@@ -13,7 +13,7 @@ from postroad.items.port import Item
 from postroad.items.sqlite import SQLiteItems
 from postroad.streams.port import TRIM_HORIZON, Record
 from postroad.streams.sqlite import SQLiteStreams
-from postroad.testing.items import ItemsConformance, ItemsGround
+from postroad.testing.items import ItemsConformance, ItemsFixture
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def items(engine: Engine) -> SQLiteItems:
 
 class TestSQLiteItems(ItemsConformance):
     @pytest.fixture
-    def ground(self, engine: Engine) -> ItemsGround:
-        return ItemsGround(items=SQLiteItems(engine), transaction=engine.transaction)
+    def ground(self, engine: Engine) -> ItemsFixture:
+        return ItemsFixture(items=SQLiteItems(engine), transaction=engine.transaction)
 
 
 def test_items_survive_a_reopening(engine: Engine, items: SQLiteItems) -> None:

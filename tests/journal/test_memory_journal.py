@@ -7,11 +7,11 @@ from tests.memory import memory_blobs, memory_records
 
 from postroad.journal.overflow import Overflow
 from postroad.journal.store import StoredJournal
-from postroad.testing.journal import JournalConformance, JournalGround
+from postroad.testing.journal import JournalConformance, JournalFixture
 
 
 class TestMemoryJournal(JournalConformance):
     @pytest.fixture
-    def ground(self) -> JournalGround:
+    def ground(self) -> JournalFixture:
         blobs = memory_blobs()
-        return JournalGround(journal=StoredJournal(memory_records(), Overflow(blobs)), blobs=blobs)
+        return JournalFixture(journal=StoredJournal(memory_records(), Overflow(blobs)), blobs=blobs)

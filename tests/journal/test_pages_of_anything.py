@@ -16,7 +16,7 @@ from postroad.journal import Journal, JournalEvent
 from postroad.journal.overflow import Overflow
 from postroad.journal.sqlite import SQLiteRecords
 from postroad.journal.store import StoredJournal
-from postroad.testing.journal.ground import T0, heartbeat, ids, in_order, pending, whole
+from postroad.testing.journal.fixture import T0, heartbeat, ids, in_order, pending, whole
 from postroad.testing.journal.querying import WAYS, matches
 
 events = st.lists(

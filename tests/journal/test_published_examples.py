@@ -11,7 +11,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # it has no types of its own
 
 from postroad.journal import EVENT_TO_STATE, EventBridgeSender, JournalEvent
-from postroad.journal.dynamodb import definition
+from postroad.journal.keys import EVENTS
 from postroad.topology import render_cloudformation, task_topology
 
 ITEM: dict[str, Any] = {
@@ -253,7 +253,7 @@ def test_the_table_is_declared_as_it_is_made() -> None:
     rendered = render_cloudformation(task_topology("prod"))
     (declared,) = [one for one in rendered["Resources"].values() if one["Type"] == "AWS::DynamoDB::Table"]
 
-    assert definition() == {
+    assert EVENTS.definition() == {
         name: value for name, value in published.items() if name not in ("TableName", "TimeToLiveSpecification")
     }
     for name, value in published.items():

@@ -21,8 +21,8 @@ from postroad.journal.overflow import Overflow
 from postroad.journal.sqlite import SQLiteRecords
 from postroad.journal.sqlite.tables import BACKWARD, COLUMNS, FORWARD
 from postroad.journal.store import StoredJournal
-from postroad.testing.journal import JournalConformance, JournalGround
-from postroad.testing.journal.ground import add, completed, heartbeat, pending, whole
+from postroad.testing.journal import JournalConformance, JournalFixture
+from postroad.testing.journal.fixture import add, completed, heartbeat, pending, whole
 from postroad.testing.journal.states import cancelled, failed, started, timed_out
 
 
@@ -35,9 +35,9 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 class TestSQLiteJournal(JournalConformance):
     @pytest.fixture
-    def ground(self, engine: Engine, tmp_path: Path) -> JournalGround:
+    def ground(self, engine: Engine, tmp_path: Path) -> JournalFixture:
         blobs = DirectoryBlobs(tmp_path / "blobs")
-        return JournalGround(journal=StoredJournal(SQLiteRecords(engine), Overflow(blobs)), blobs=blobs)
+        return JournalFixture(journal=StoredJournal(SQLiteRecords(engine), Overflow(blobs)), blobs=blobs)
 
 
 @pytest.fixture

@@ -347,7 +347,8 @@ def test_a_database_in_the_engines_own_file_is_refused(tmp_path: Path, store: No
             queue, queue_spec = backend.queue, backend.queue_spec
 
         with pytest.raises(ConfigurationError, match=r"chat.db is the backend's own file .*chat.db"):
-            NotificationWorker(Elsewhere(), store, push_queue=None, offline_queue=None)
+            elsewhere: Any = Elsewhere()
+            NotificationWorker(elsewhere, store, push_queue=None, offline_queue=None)
 
 
 def test_a_message_that_cannot_be_stored_does_not_fail_those_beside_it(

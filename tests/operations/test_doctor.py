@@ -18,7 +18,7 @@ from postroad import OutgoingMessage, QueueSpec
 from postroad.connections.inspecting import FileState
 from postroad.errors import ConfigurationError, InvalidInput, QueueNotFound, Unavailable
 from postroad.operations import Finding, doctor
-from postroad.operations.live_databases import judged
+from postroad.operations.doctor_files import judged
 from postroad.testing import FakeClock
 from postroad.wiring import Backend, connect
 
@@ -42,7 +42,7 @@ def _room_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 def _give_room(monkeypatch: pytest.MonkeyPatch, *, free: int, total: int) -> None:
     """A disk with so many megabytes."""
     usage = SimpleNamespace(free=free * 1_000_000, total=total * 1_000_000)
-    monkeypatch.setattr("postroad.operations.live_files.disk_usage", lambda _: usage)
+    monkeypatch.setattr("postroad.operations.doctor_files.disk_usage", lambda _: usage)
 
 
 @pytest.fixture(params=["sqlite", "memory"])
@@ -330,7 +330,7 @@ def test_a_disk_that_is_almost_full_is_found(
 def test_a_log_that_does_not_start_anew_is_found(
     file: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postroad.operations.live_files.MOST_LOG_BYTES", 0)
+    monkeypatch.setattr("postroad.operations.doctor_files.MOST_LOG_BYTES", 0)
 
     assert codes(doctor(file)) == [("wal-size", "warning", str(tmp_path / "postroad.db-wal"))]
 

@@ -8,14 +8,14 @@ from tests.memory import memory_queues
 
 from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.testing.clock import FakeClock
-from postroad.testing.queues import QueueConformance, QueueGround
+from postroad.testing.queues import QueueConformance, QueueFixture
 
 
 class TestMemoryQueue(QueueConformance):
     @pytest.fixture
-    def ground(self) -> QueueGround:
+    def ground(self) -> QueueFixture:
         clock = FakeClock()
-        return QueueGround(queues=memory_queues(clock), clock=clock)
+        return QueueFixture(queues=memory_queues(clock), clock=clock)
 
 
 def test_a_waiting_receiver_notices_that_the_clock_was_moved() -> None:

@@ -27,7 +27,7 @@ from postroad.queues.markers import read_dead
 from postroad.queues.overflow import OverflowingQueue
 from postroad.queues.references import KEEP_FOR, Pruning
 from postroad.testing.clock import FakeClock
-from postroad.testing.queues import QueueConformance, QueueGround
+from postroad.testing.queues import QueueConformance, QueueFixture
 
 LARGE = "é" * 2_000
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -66,9 +66,9 @@ class TestOverflowingQueue(QueueConformance):
     }
 
     @pytest.fixture
-    def ground(self) -> QueueGround:
+    def ground(self) -> QueueFixture:
         clock = FakeClock()
-        return QueueGround(queues=OverflowingQueues(clock), clock=clock)
+        return QueueFixture(queues=OverflowingQueues(clock), clock=clock)
 
 
 @dataclass

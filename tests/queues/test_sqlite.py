@@ -8,12 +8,12 @@ import pytest
 from postroad.engine.engine import Engine
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing.clock import FakeClock
-from postroad.testing.queues import QueueConformance, QueueGround
+from postroad.testing.queues import QueueConformance, QueueFixture
 
 
 class TestSQLiteQueue(QueueConformance):
     @pytest.fixture
-    def ground(self, tmp_path: Path) -> Iterator[QueueGround]:
+    def ground(self, tmp_path: Path) -> Iterator[QueueFixture]:
         clock = FakeClock()
         engines = [Engine(tmp_path / "postroad.db", clock=clock)]
 
@@ -22,5 +22,5 @@ class TestSQLiteQueue(QueueConformance):
             engines.append(Engine(tmp_path / "postroad.db", clock=clock))
             return SQLiteQueues(engines[-1])
 
-        yield QueueGround(queues=SQLiteQueues(engines[0]), clock=clock, reopen=reopen)
+        yield QueueFixture(queues=SQLiteQueues(engines[0]), clock=clock, reopen=reopen)
         engines[-1].close()

@@ -6,15 +6,15 @@ import pytest
 from tests.memory import memory_store
 
 from postroad.testing.clock import FakeClock
-from postroad.testing.streams import StreamConformance, StreamGround
+from postroad.testing.streams import StreamConformance, StreamFixture
 
 
 class TestMemoryStreams(StreamConformance):
     @pytest.fixture
-    def ground(self) -> StreamGround:
+    def ground(self) -> StreamFixture:
         clock = FakeClock()
         store = memory_store(clock)
-        return StreamGround(
+        return StreamFixture(
             open=functools.partial(store.streams.stream, shards=4, retention=86_400),
             advance=clock.advance,
             transaction=store.transaction,

@@ -15,7 +15,7 @@ from postroad.errors import InvalidInput, StorageDamaged
 from postroad.streams.port import TRIM_HORIZON, Record
 from postroad.streams.sqlite import SQLiteStream, SQLiteStreams
 from postroad.testing.clock import FakeClock
-from postroad.testing.streams import StreamConformance, StreamGround
+from postroad.testing.streams import StreamConformance, StreamFixture
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def stream(engine: Engine) -> SQLiteStream:
 
 class TestSQLiteStreams(StreamConformance):
     @pytest.fixture
-    def ground(self, engine: Engine, clock: FakeClock) -> StreamGround:
-        return StreamGround(
+    def ground(self, engine: Engine, clock: FakeClock) -> StreamFixture:
+        return StreamFixture(
             open=functools.partial(SQLiteStreams(engine).stream, shards=4, retention=86_400),
             advance=clock.advance,
             transaction=engine.transaction,

@@ -5,16 +5,16 @@ from tests.memory import memory_queues, memory_topics
 
 from postroad.errors import InvalidName
 from postroad.testing.clock import FakeClock
-from postroad.testing.queues import QueueGround
-from postroad.testing.topics import TopicConformance, TopicGround
+from postroad.testing.queues import QueueFixture
+from postroad.testing.topics import TopicConformance, TopicFixture
 
 
 class TestMemoryTopic(TopicConformance):
     @pytest.fixture
-    def ground(self) -> TopicGround:
+    def ground(self) -> TopicFixture:
         clock = FakeClock()
         queues = memory_queues(clock)
-        return TopicGround(topics=memory_topics(queues), queues=QueueGround(queues=queues, clock=clock))
+        return TopicFixture(topics=memory_topics(queues), queues=QueueFixture(queues=queues, clock=clock))
 
 
 @pytest.mark.parametrize(

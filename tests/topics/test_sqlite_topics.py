@@ -8,16 +8,16 @@ import pytest
 from postroad.engine.engine import Engine
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing.clock import FakeClock
-from postroad.testing.queues import QueueGround
-from postroad.testing.topics import TopicConformance, TopicGround
+from postroad.testing.queues import QueueFixture
+from postroad.testing.topics import TopicConformance, TopicFixture
 from postroad.topics.sqlite import SQLiteTopics
 
 
 class TestSQLiteTopic(TopicConformance):
     @pytest.fixture
-    def ground(self, tmp_path: Path) -> Iterator[TopicGround]:
+    def ground(self, tmp_path: Path) -> Iterator[TopicFixture]:
         clock = FakeClock()
         engine = Engine(tmp_path / "postroad.db", clock=clock)
         queues = SQLiteQueues(engine)
-        yield TopicGround(topics=SQLiteTopics(engine, queues), queues=QueueGround(queues=queues, clock=clock))
+        yield TopicFixture(topics=SQLiteTopics(engine, queues), queues=QueueFixture(queues=queues, clock=clock))
         engine.close()

@@ -16,6 +16,7 @@ from tests.topology.shop import shop
 
 from postroad.errors import PlanChanged, TopologyConflict
 from postroad.queues import OutgoingMessage, QueueSpec
+from postroad.tasks.queues import ensure_queues
 from postroad.topology import (
     Drift,
     IndexDecl,
@@ -32,6 +33,7 @@ from postroad.topology import (
     task_topology,
     transfers_topology,
 )
+from postroad.wiring import connect
 
 pytestmark = pytest.mark.aws
 Unique = Callable[[str], str]
@@ -397,3 +399,29 @@ def test_an_alarm_that_may_not_be_measured_has_no_data_and_the_others_are_judged
     states = {state.state for state in evaluate_alarms(topology, aws.backend)}
 
     assert states == {"ok", "no_data"}
+
+
+# What a topology adds to a resource of its own: who it belongs to, who may use it, and how it is encrypted.
+_OF_A_TOPOLOGY = {"tags", "policy", "encryption"}
+
+
+def test_what_the_commands_make_is_what_the_topologies_declare(
+    moto_url: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = unique("st")
+    monkeypatch.delenv("EVENTS_TABLE", raising=False)
+
+    with connect(f"aws://eu-north-1?endpoint_url={moto_url}&stage={stage}") as backend:
+        backend.agents().provision()
+        backend.journal().init()
+        ensure_queues(backend)
+        found = [*drift(agents_topology(), backend), *drift(task_topology(stage), backend)]
+
+    differing = {(each.kind, each.name, each.field) for each in found if each.field and each.have is not None}
+    missing = {(each.kind, each.name) for each in found if not each.field}
+    assert {field for _, _, field in differing} <= _OF_A_TOPOLOGY, differing
+    assert {kind for kind, _ in missing} <= {"bus", "bucket", "rule", "alarm", "queue"}
+    assert {name for kind, name in missing if kind == "queue"} == {
+        f"{stage}-eventbridge-target-dlq",
+        f"{stage}-eventbridge-archive",
+    }

@@ -235,8 +235,7 @@ def test_agents_have_the_tables_of_the_agents_package() -> None:
 
     assert declared.keys() == {"Agents", "Subscribers", "SubscriberEvents", "AgentGrants"}
     for table in tables.TABLES:
-        assert declared[table.name].hash_key == table.partition_key
-        assert declared[table.name].range_key == table.sort_key
+        assert declared[table.name] == TableDecl.of(table.name, table.shape)
     assert declared["Subscribers"].indexes[0].name == "bySubscriber"
     events = declared["SubscriberEvents"]
     assert (events.hash_key, events.range_key) == ("subscriberId", "timestamp")
@@ -246,7 +245,7 @@ def test_agents_have_the_tables_of_the_agents_package() -> None:
 def test_agents_have_a_stream_two_queues_and_three_functions() -> None:
     topology = agents_topology()
 
-    assert topology.of("stream") == (StreamDecl("agent-events", retention_hours=24),)
+    assert topology.of("stream") == (StreamDecl("agent-events", shards=4, retention_hours=24),)
     assert queue(topology, "agents-dead.fifo").spec.redrive_allow == "all"
     assert topology.find("queue", "agents-rejected") is not None
     for name, source in (("aggregator", "agent-events"), ("publisher", "SubscriberEvents")):

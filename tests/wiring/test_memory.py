@@ -12,7 +12,7 @@ import pytest
 
 import postroad
 from postroad import OutgoingMessage, QueueSpec
-from postroad.wiring import scratch
+from postroad.wiring import sqlite
 
 CHILD = """
 import os, sys, postroad
@@ -26,7 +26,7 @@ sys.stdin.read()
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where stores in memory are for the time of a test."""
-    monkeypatch.setattr(scratch, "_MEMORY", tmp_path)
+    monkeypatch.setattr(sqlite, "_MEMORY", tmp_path)
     return tmp_path
 
 
@@ -58,7 +58,7 @@ def test_it_says_that_it_is_not_durable_and_has_transactions() -> None:
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next_one(place: Path) -> None:
-    code = f"import pathlib, postroad.wiring.scratch as s\ns._MEMORY = pathlib.Path({str(place)!r})\n{CHILD}"
+    code = f"import pathlib, postroad.wiring.sqlite as s\ns._MEMORY = pathlib.Path({str(place)!r})\n{CHILD}"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None
     assert child.stdout.readline() == b"ready\n"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from postroad.agents.rules import MAX_DELAY, check_seconds, check_whole
 from postroad.errors import ConfigurationError
 from postroad.queues.spec import MAX_VISIBILITY
-from postroad.settings.agents import dispatch_delay_text
+from postroad.settings.environment import dispatch_delay_text
 from postroad.streams.rules import check_name
 
 

@@ -11,9 +11,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from postroad.blobs import folders
-from postroad.blobs.keys import check_prefix
 from postroad.blobs.port import BlobRef
-from postroad.blobs.rules import check_age, check_data, check_reference, check_size, missing, reference
+from postroad.blobs.rules import check_age, check_data, check_prefix, check_reference, check_size, missing, reference
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import BlobNotFound, ConfigurationError, PostroadError, StorageDamaged, StorageFull, Unavailable
 

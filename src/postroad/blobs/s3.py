@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from postroad.blobs.keys import check_prefix
 from postroad.blobs.port import BlobRef
-from postroad.blobs.rules import check_age, check_data, check_reference, check_size, missing, reference
+from postroad.blobs.rules import check_age, check_data, check_prefix, check_reference, check_size, missing, reference
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import Make, translated
@@ -109,7 +108,9 @@ class S3Blobs:
 
         def no_bucket(_: str) -> PostroadError:
             return ConfigurationError(
-                f"there is no S3 bucket {self.bucket!r}", field="bucket", remedy="Create it, or name another."
+                f"there is no S3 bucket {self.bucket!r}",
+                field="bucket",
+                remedy=f"Create it with `aws s3 mb s3://{self.bucket}` or a topology, or name another.",
             )
 
         return {"NoSuchKey": absent, "404": absent, "NoSuchBucket": no_bucket}

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from uuid import UUID
 
 from postroad.backoff import Backoff
@@ -15,13 +15,13 @@ from postroad.blobs import BlobRef, Blobs
 from postroad.bus.archived import PREFIX, ArchivedEvent, Reader, Unreadable, selection
 from postroad.bus.archiving import Archiver
 from postroad.bus.exporting import export
+from postroad.bus.groups import ensure
 from postroad.bus.naming import Names, names_of
 from postroad.bus.replaying import Deliver, ReplayReport, deliverer, replay
-from postroad.bus.stores import Store, ensure
 from postroad.errors import NotPermitted, PostroadError
 from postroad.events import Codec
+from postroad.ports import Store
 from postroad.queues import Queue, QueueSpec
-from postroad.streams import Stream
 from postroad.telemetry import get_logger
 from postroad.topics import Topic
 
@@ -37,16 +37,10 @@ _SLICE_SECONDS = 0.5
 _POLL_SECONDS = 20.0
 
 
-class ArchivingStore(Store, Protocol):
-    """What an archive asks of a backend."""
-
-    def stream(self, name: str, *, shards: int = 4, retention: float = 86_400) -> Stream: ...
-
-
 class Archive:
     """Made by `backend.archive(topic)`. Its group exists from then on: what is published waits for an archiver."""
 
-    def __init__(self, store: ArchivingStore, topic: str, *, fifo: bool = False, retention: float = 2_592_000) -> None:
+    def __init__(self, store: Store, topic: str, *, fifo: bool = False, retention: float = 2_592_000) -> None:
         names = names_of(topic, fifo=fifo)
         names.check(_GROUP)
         self.topic = names.topic
@@ -64,7 +58,7 @@ class Archive:
             stream=self._stream,
             blobs=self._blobs,
             codec=self._codec,
-            transaction=store.transaction,
+            transaction=store.transaction if store.joins_writes else None,
         )
         self._lifecycle = threading.Lock()
         self._stopping = threading.Event()

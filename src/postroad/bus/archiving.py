@@ -29,7 +29,8 @@ class Archiver:
     stream: Stream
     blobs: Blobs | None
     codec: Codec
-    transaction: Callable[[], AbstractContextManager[None]]
+    transaction: Callable[[], AbstractContextManager[None]] | None
+    """Lets an ack and a put commit together; None where the store cannot."""
 
     def archive(self, deliveries: Sequence[Delivery]) -> int:
         """How many of these are archived. What cannot be stored now comes again; what never can is a dead letter."""
@@ -41,16 +42,18 @@ class Archiver:
                 self._bury(delivery, error)
         if not packed:
             return 0
-        return self._together(packed) if self.stream.traits.joins_writes else self._put_then_ack(packed)
+        if self.transaction is None or not self.stream.traits.joins_writes:
+            return self._put_then_ack(packed)
+        return self._together(packed, self.transaction())
 
     def give_back(self, deliveries: Sequence[Delivery]) -> None:
         """Leave these to another archiver."""
         if deliveries:
             self.queue.release(list(reversed(deliveries)))
 
-    def _together(self, packed: Sequence[tuple[Delivery, Record]]) -> int:
+    def _together(self, packed: Sequence[tuple[Delivery, Record]], transaction: AbstractContextManager[None]) -> int:
         """Ack and put in one commit: each event whose lease is still ours is archived exactly once."""
-        with self.transaction():
+        with transaction:
             acks = self.queue.ack([delivery for delivery, _ in packed])
             records = [record for (_, record), ack in zip(packed, acks, strict=True) if ack.ok]
             for result in self.stream.put(records):

@@ -6,11 +6,24 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from postroad.bus.naming import Names, is_group
-from postroad.bus.stores import Store
-from postroad.queues import Queue
+from postroad.errors import QueueExists, QueueNotFound
+from postroad.ports import Store
+from postroad.queues import Queue, QueueSpec
 from postroad.topics import EVERYTHING, Filter, Topic
 
 EVENT_TYPE = "EventType"
+
+
+def ensure(store: Store, spec: QueueSpec) -> Queue:
+    """The queue of this name as it is, made only when it is missing."""
+    try:
+        return store.queue(spec.name)
+    except QueueNotFound:
+        pass
+    try:
+        return store.create_queue(spec)
+    except QueueExists:
+        return store.queue(spec.name)
 
 
 def filter_of(topic: Topic, queue: str) -> Mapping[str, tuple[str, ...]] | None:

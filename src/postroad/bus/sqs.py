@@ -12,6 +12,7 @@ from postroad.bus.inlets import GivenQueue
 from postroad.bus.local import EventBus
 from postroad.bus.remote import Outlet, RemoteEventBus
 from postroad.clock import SYSTEM_CLOCK, Clock
+from postroad.connections.aws_rights import CONSUME, FIND, OBSERVE, SEND, allowed, document
 from postroad.errors import InvalidInput
 from postroad.events import EventRegistry
 from postroad.queues import Queue
@@ -20,11 +21,8 @@ from postroad.queues.spec import MAX_MESSAGE_BYTES
 from postroad.receiving import CircuitBreakerConfig, DeadLetters, GivenDeadLetters
 
 _ARN = re.compile(r"arn:[\w-]+:sqs:[\w-]+:\d+:[\w-]+(\.fifo)?", re.ASCII)
-_PUBLISH = ("sqs:SendMessage", "sqs:GetQueueAttributes")
-_RECEIVE = (
-    *("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility", "sqs:GetQueueAttributes"),
-    "sqs:GetQueueUrl",
-)
+_PUBLISH = (*SEND, *OBSERVE)
+_RECEIVE = (*CONSUME, *FIND)
 
 
 class SQSEventBus(RemoteEventBus):
@@ -78,10 +76,10 @@ class SQSEventBus(RemoteEventBus):
         if dead_letter_arn is not None:
             _check_arn("dead_letter_arn", dead_letter_arn)
         actions = {"publish": _PUBLISH, "receive": _RECEIVE, "both": (*_PUBLISH, *_RECEIVE)}[role]
-        statements = [{"Effect": "Allow", "Action": sorted(set(actions)), "Resource": queue_arn}]
+        statements = [allowed(sorted(set(actions)), queue_arn)]
         if dead_letter_arn is not None and role != "publish":
-            statements.append({"Effect": "Allow", "Action": sorted(_PUBLISH), "Resource": dead_letter_arn})
-        return {"Version": "2012-10-17", "Statement": statements}
+            statements.append(allowed(sorted(_PUBLISH), dead_letter_arn))
+        return document(statements)
 
 
 class SQSEventBusWithCircuitBreaker(SQSEventBus):

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Protocol
 
 from postroad.bus.naming import names_of
-from postroad.bus.stores import QueueTags, Store
 from postroad.errors import PostroadError
+from postroad.ports import Store
 
 
-class SweptStore(Store, Protocol):
-    """What sweeping asks of a backend."""
-
-    def queues(self) -> list[str]: ...
-    def queue_tags(self) -> QueueTags | None: ...
-
-
-def sweep(store: SweptStore, topic: str, *, orphan_after: float = 60.0) -> list[str]:
+def sweep(store: Store, topic: str, *, orphan_after: float = 60.0) -> list[str]:
     """Remove the own queues of this topic whose owners are gone, and no others; their names."""
     names = names_of(topic)
     port = store.topic(topic if topic.startswith("arn:") else names.topic, fifo=names.fifo)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import Protocol
 
 from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.inlets import Inlet
 from postroad.bus.naming import Names, check_group, names_of
-from postroad.bus.stores import QueueTags, Store
 from postroad.bus.topic_queues import GroupQueue, OwnQueue
 from postroad.errors import InvalidInput, NotSupported, PostroadError, QueueNotFound
 from postroad.events import Codec, Envelope
+from postroad.ports import Store
 from postroad.queues import Delivery, Queue
 from postroad.topics import Topic
 
@@ -23,14 +22,8 @@ _ORPHAN_AFTER = 60.0
 _POLL_SECONDS = 20.0
 
 
-class TailedStore(Store, Protocol):
-    """What watching asks of a backend."""
-
-    def queue_tags(self) -> QueueTags | None: ...
-
-
 def tail(
-    store: TailedStore,
+    store: Store,
     topic: str,
     group: str | None = None,
     *,
@@ -62,7 +55,7 @@ def tail(
 
 @contextmanager
 def _inlet(
-    store: TailedStore, port: Topic, names: Names, group: str | None, filter: dict[str, tuple[str, ...]] | None
+    store: Store, port: Topic, names: Names, group: str | None, filter: dict[str, tuple[str, ...]] | None
 ) -> Iterator[Inlet]:
     config = SQSEventBusConfig()
     if group is None:

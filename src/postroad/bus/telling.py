@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _standard = logging.getLogger("postroad.bus")
 _making = threading.Lock()
 _MINUTE = 60.0
+_MOST_REMEMBERED = 1_000
 _WARNINGS = frozenset(
     {
         *("bus_publish_failed", "bus_retried", "bus_dead_lettered", "bus_gap", "bus_unhandled", "bus_lease_lost"),
@@ -63,6 +64,8 @@ class Teller:
         self._counter, self._logger = _counter(), _logger()
         self._counts: dict[str, Counter] = {}
         self._again_at: dict[tuple[str, str], float] = {}
+        self.unhandled_remedy: str | None = None
+        """What keeps types that nobody handles from coming, where the bus cannot see to it by itself."""
 
     def tell(self, event: str, envelope: Envelope | None = None, *, in_order: bool = False, **fields: Any) -> None:
         """Count the outcome and write its line, as a warning unless it is in order here."""
@@ -83,16 +86,29 @@ class Teller:
 
     def tell_at_times(self, event: str, about: str = "", **fields: Any) -> None:
         """Write a line at most once a minute for each thing that it is about."""
-        now = time.monotonic()
-        if now >= self._again_at.get((event, about), 0.0):
-            self._again_at[event, about] = now + _MINUTE
+        if self._is_due(event, about):
             self.tell(event, **fields)
+
+    def _is_due(self, event: str, about: str) -> bool:
+        """Whether it was not told for a minute; types come from elsewhere, so not all of them are remembered."""
+        now = time.monotonic()
+        if now < self._again_at.get((event, about), 0.0):
+            return False
+        if len(self._again_at) >= _MOST_REMEMBERED:
+            self._again_at.clear()
+        self._again_at[event, about] = now + _MINUTE
+        return True
 
     def traceback(self, error: Exception) -> None:
         """Write the traceback of a handler's failure, for those who look closely."""
         if _standard.isEnabledFor(logging.DEBUG):
             lines = redact("".join(traceback.format_exception(error)))
             self._logger.debug("bus_handler_traceback", bus=self._bus, traceback=lines)
+
+    def _unhandled(self, event_type: str) -> dict[str, str]:
+        """The remedy, once a minute for each type."""
+        remedy = self.unhandled_remedy
+        return {} if remedy is None or not self._is_due("bus_unhandled", event_type) else {"remedy": remedy}
 
     def observe(
         self,
@@ -112,6 +128,8 @@ class Teller:
             failure["retry_in_seconds"] = fields["after"]
         failure = {name: value for name, value in failure.items() if value is not None}
         if (line := _LINES.get((what, label))) is not None:
+            if line == "bus_unhandled" and what != "acked" and envelope is not None:
+                failure |= self._unhandled(envelope.event_type)
             self.tell(line, envelope, in_order=what == "acked", **failure)
         if what == "rejected":
             self.tell("bus_dead_lettered", envelope, reason=fields["reason"], **failure, **about)

@@ -13,12 +13,12 @@ from postroad.bus.dispatch import Wanted
 from postroad.bus.inbox import InboxHandlers
 from postroad.bus.naming import Names, check_group, names_of
 from postroad.bus.remote import Outlet, RemoteEventBus
-from postroad.bus.stores import QueueTags, Store
 from postroad.bus.topic_queues import GroupQueue, OwnQueue
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import Envelope, EventRegistry
 from postroad.inbox import Inbox, Windows
 from postroad.inbox.applying import Transaction
+from postroad.ports import QueueTags, Store
 from postroad.queues import Delivery
 from postroad.receiving import OwnDeadLetters
 from postroad.topics import Topic
@@ -164,6 +164,11 @@ class Bus(RemoteEventBus):
             wanted=_wanted(filter),
             chores=[inlet] if isinstance(inlet, OwnQueue) else [],
         )
+        if declared.group is not None and filter is None and not bare.traits.filters_at_once:
+            self._teller.unhandled_remedy = (
+                f"Name the types that the group handles: `postroad bus group set {declared.topic} {declared.group} "
+                "--types A,B`, or event_types= of the bus."
+            )
 
 
 TopicEventBus = Bus

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Literal
 
 from postroad.bus.config import SQSEventBusConfig
-from postroad.bus.groups import add_types
+from postroad.bus.groups import add_types, ensure
 from postroad.bus.naming import Names
-from postroad.bus.stores import QueueTags, Store, ensure
 from postroad.errors import ConfigurationError, NotPermitted, NotSupported, PostroadError
+from postroad.ports import QueueTags, Store
 from postroad.queues import Queue, QueueSpec
 from postroad.topics import Topic
 

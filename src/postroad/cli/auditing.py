@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from postroad.cli.call import Call
-from postroad.errors import PostroadError
+from postroad.telemetry import recorded
 
 if TYPE_CHECKING:
     from postroad.operations import AuditLog
@@ -21,20 +20,8 @@ def audit_log(call: Call) -> AuditLog:
     return AuditLog(audit_path(call.settings().url))
 
 
-@contextmanager
 def audited(
     call: Call, action: str, target: str, by: str, reason: str, detail: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
+) -> AbstractContextManager[dict[str, Any]]:
     """A record before the change and one with its outcome after it; without the first nothing is changed."""
-    log = audit_log(call)
-    log.append(action, target, {"reason": reason, **detail}, actor=by)
-    done: dict[str, Any] = {}
-    try:
-        yield done
-    except PostroadError as error:
-        log.append(f"{action} ended", target, {"refused": str(error), **done}, actor=by)
-        raise
-    except KeyboardInterrupt:
-        log.append(f"{action} ended", target, {"interrupted": True, **done}, actor=by)
-        raise
-    log.append(f"{action} ended", target, done, actor=by)
+    return recorded(audit_log(call), action, target, {"reason": reason, **detail}, actor=by)

@@ -24,8 +24,8 @@ def _missing_file(url: str) -> Path | None:
     """Return the embedded file that the address names, if it is not there."""
     from postroad.wiring.url import parse
 
-    address = parse(url)
-    return address.path if address.scheme == "sqlite" and not address.path.exists() else None
+    path = parse(url).file
+    return None if path is None or path.exists() else path
 
 
 def _refuse_missing_file(url: str) -> None:

@@ -89,7 +89,7 @@ def resolve(
     """Settle an effect whose outcome is unknown: done is never made again, not done is made when the event comes."""
     _require(done=done, by=by.strip() or None, reason=reason.strip() or None)
     effect = {"consumer": consumer, "event": event_id, "done": done}
-    with _opened(dsn, table, schema) as inbox, audited(call, "inbox resolve", table, by, reason, effect) as outcome:
+    with _opened(dsn, table, schema) as inbox, audited(call, "inbox.resolve", table, by, reason, effect) as outcome:
         resolved = inbox.resolve(consumer, event_id, done=bool(done), by=by, reason=reason)
         outcome["resolved"] = resolved
     told = f"{consumer}:{event_id} is {'done' if done else 'not done'}"

@@ -49,7 +49,7 @@ def peek(
     """Look at messages without touching them."""
     from postroad.cli.tables import message_blocks
     from postroad.documents import open_queue, peeked
-    from postroad.operations.recording import recorded
+    from postroad.telemetry import recorded
 
     with call.backend() as backend:
         queue = open_queue(backend, name)
@@ -80,8 +80,8 @@ def send(
 ) -> None:
     """Send one message and print its id."""
     from postroad.documents import open_queue
-    from postroad.operations.recording import recorded
     from postroad.queues import OutgoingMessage
+    from postroad.telemetry import recorded
 
     content = sys.stdin.buffer.read() if body == "-" else body
     message = OutgoingMessage(content, attributes(attr or []), group, dedup_id, delay or 0)

@@ -68,7 +68,7 @@ def redrive(
         if dry_run:
             found = outbox.redrive(event_ids or (), by=by, reason=reason, dry_run=True, **selection)  # type: ignore[arg-type]  # each is of the type of its option
         else:
-            with audited(call, "outbox redrive", table, by, reason, {"events": event_ids or [], **selection}) as done:
+            with audited(call, "outbox.redrive", table, by, reason, {"events": event_ids or [], **selection}) as done:
                 found = outbox.redrive(event_ids or (), by=by, reason=reason, canary=canary, **selection)  # type: ignore[arg-type]  # each is of the type of its option
                 done["redriven"] = len(found)
     ids = [str(event_id) for event_id in found]
@@ -112,7 +112,7 @@ def replay(
         if dry_run:
             report = outbox.replay(topic, dry_run=True, **chosen)
         else:
-            with stopped_by_signals() as stop, audited(call, "outbox replay", table, by, reason, detail) as done:
+            with stopped_by_signals() as stop, audited(call, "outbox.replay", table, by, reason, detail) as done:
                 report = outbox.replay(topic, progress=_progress(done, stop), **chosen)
                 done.update(asdict(report))
     summary = f"would replay {report.selected:,}" if dry_run else f"replayed {report.replayed:,} of {report.selected:,}"
@@ -152,6 +152,6 @@ def skip(
 ) -> None:
     """Give a failed or parked event up: its key goes on, and the next message of the key names the gap."""
     signed(by, reason)
-    with opened(dsn, table, schema) as outbox, audited(call, "outbox skip", table, by, reason, {"event": event_id}):
+    with opened(dsn, table, schema) as outbox, audited(call, "outbox.skip", table, by, reason, {"event": event_id}):
         outbox.skip(event_id, by=by, reason=reason)
     call.show({"skipped": event_id}, legible(f"skipped {event_id}"))

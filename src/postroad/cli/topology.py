@@ -221,7 +221,7 @@ def _read(file: Path) -> Topology:
 
 def _rendered(topology: Topology, format: str, region: str | None, account: str | None) -> Any:
     from postroad.topology import iam_policy, render_cloudformation
-    from postroad.topology.linting import check
+    from postroad.topology.lint import check
 
     if format == "json":
         check(topology)

@@ -86,48 +86,43 @@
 Each class carries the `slug`, `status` and `remedy` that the CLI, the HTTP API and the documentation share.
 """
 
-from postroad.errors.agents import (
-    AgentDeleted,
-    AgentExists,
-    AgentNotFound,
-    ConsentRequired,
-    IdentityMismatch,
-    SubscriptionNotFound,
-)
-from postroad.errors.alerts import AlertRefused
-from postroad.errors.jobs import InvalidJob
-from postroad.errors.journal import EventTooLarge, InvalidEvent, InvalidQuery, OverflowMismatch
-from postroad.errors.notifications import InvalidNotification, SendFailed
-from postroad.errors.operations import PurgeRunning, RedriveRunning
-from postroad.errors.outbox import DeadlockDetected, DuplicateEvent, NotInTransaction, NotRedrivable, Undecryptable
-from postroad.errors.refusals import (
+from postroad.errors.root import (
     AmbiguousSource,
     ConfigurationError,
+    Conflict,
     InvalidInput,
     InvalidMessage,
     InvalidName,
     InvalidSnapshot,
     MessageTooLarge,
+    NotFound,
+    PostroadError,
     RemoteError,
     SchemaMismatch,
     UnknownEventType,
 )
-from postroad.errors.requests import DeadlineExceeded, RequestFailed, RequestTimeout
-from postroad.errors.root import Conflict, NotFound, PostroadError
 from postroad.errors.stores import (
     BlobNotFound,
+    DeadlockDetected,
+    DuplicateEvent,
     HeldBack,
+    NotInTransaction,
+    NotRedrivable,
     NotSupported,
+    PlanChanged,
+    PurgeRunning,
     QueueExists,
     QueueNotFound,
+    RedriveRunning,
     StaleReceipt,
     StorageDamaged,
     StorageFull,
     StreamNotFound,
     TopicNotFound,
+    TopologyConflict,
+    TopologyError,
+    Undecryptable,
 )
-from postroad.errors.tasks import InvalidTask, UnknownTask
-from postroad.errors.topology import PlanChanged, TopologyConflict, TopologyError
 from postroad.errors.transport import (
     CircuitOpenError,
     DuplicateInProgress,
@@ -161,6 +156,27 @@ from postroad.errors.web import (
     TokenNotFound,
     TooManyPolls,
     Unauthorized,
+)
+from postroad.errors.work import (
+    AgentDeleted,
+    AgentExists,
+    AgentNotFound,
+    AlertRefused,
+    ConsentRequired,
+    DeadlineExceeded,
+    EventTooLarge,
+    IdentityMismatch,
+    InvalidEvent,
+    InvalidJob,
+    InvalidNotification,
+    InvalidQuery,
+    InvalidTask,
+    OverflowMismatch,
+    RequestFailed,
+    RequestTimeout,
+    SendFailed,
+    SubscriptionNotFound,
+    UnknownTask,
 )
 
 __all__ = [

@@ -1,11 +1,12 @@
-"""What queues, topics, streams and blobs cannot do."""
+"""What queues, topics, streams, blobs, the outbox and topologies cannot do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from postroad.errors.root import Conflict, NotFound, PostroadError
+from postroad.errors.root import ConfigurationError, Conflict, NotFound, PostroadError
+from postroad.errors.transport import RowRejected, Unavailable
 
 
 class QueueNotFound(NotFound):
@@ -90,3 +91,100 @@ class StorageDamaged(PostroadError):
     slug = "storage-damaged"
     status = 500
     remedy = "Restore the file from a backup, or remove the damaged message with a purge that archives."
+
+
+class RedriveRunning(PostroadError):
+    """The store is moving the messages of this queue already."""
+
+    slug = "redrive-running"
+    status = 409
+    remedy = "Wait until it is done; `postroad queue redrive DLQ --status` shows how far it is."
+
+
+class PurgeRunning(PostroadError):
+    """The queue was purged a moment ago, and the store is not done with it."""
+
+    slug = "purge-running"
+    status = 409
+    remedy = "Wait a minute and purge again; nothing was changed by this one."
+
+
+class NotInTransaction(PostroadError):
+    """The connection would commit by itself, so that the row and the caller's own change could part."""
+
+    slug = "not-in-transaction"
+    status = 409
+    remedy = "Begin a transaction first, on the connection that makes the change; nothing was written."
+
+
+class DuplicateEvent(PostroadError):
+    """An event of this id is in the outbox already."""
+
+    slug = "duplicate-event"
+    status = 409
+    remedy = "Nothing was added and the transaction goes on; leave it, or give the event an id of its own."
+
+
+class DeadlockDetected(Unavailable):
+    """Two transactions that record events of several keys in different orders waited for each other; this one lost."""
+
+    slug = "deadlock-detected"
+    status = 409
+    remedy = (
+        "Roll back and run the transaction again. To avoid it, record all of its events with one `add_many`, which "
+        "takes the keys in a fixed order, or call `add` in the sorted order of the keys."
+    )
+
+
+class NotRedrivable(PostroadError):
+    """Only what is FAILED or PARKED can be redriven or skipped."""
+
+    slug = "not-redrivable"
+    status = 409
+    remedy = "`postroad outbox why EVENT_ID` says what the event waits for; nothing was changed."
+
+
+class Undecryptable(RowRejected):
+    """A payload that was encrypted for another row, or with a key that is not at hand."""
+
+    slug = "undecryptable"
+    remedy = "Give the dispatcher the key file that holds this key id, then redrive the row."
+
+
+class TopologyError(ConfigurationError):
+    """A topology that cannot work."""
+
+    slug = "topology"
+    remedy = "Correct what the message names; nothing was changed."
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        findings: Sequence[object] = (),
+        codes: Sequence[str] = (),
+        field: str | None = None,
+        remedy: str | None = None,
+        nearest: str | None = None,
+    ) -> None:
+        super().__init__(message, field=field, remedy=remedy, nearest=nearest)
+        self.findings = tuple(findings)
+        """Everything that `lint` found, warnings included."""
+        self.codes = tuple(codes)
+        """The codes of what is wrong, such as 'dlq-cycle'."""
+
+
+class TopologyConflict(PostroadError):
+    """What exists cannot become what is declared without losing it."""
+
+    slug = "topology-conflict"
+    status = 409
+    remedy = "Choose another name, or move the data away and allow the replacement with allow_replace."
+
+
+class PlanChanged(PostroadError):
+    """The plan that was agreed to is no longer the one that would be carried out."""
+
+    slug = "plan-changed"
+    status = 409
+    remedy = "Make the plan again and apply it with its digest; nothing was changed."

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from postroad.errors.refusals import InvalidInput
-from postroad.errors.root import Conflict, NotFound, PostroadError
+from postroad.errors.root import Conflict, InvalidInput, NotFound, PostroadError
 
 
 class InvalidCursor(InvalidInput):

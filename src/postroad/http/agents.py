@@ -9,7 +9,7 @@ from postroad.agents import Agents
 from postroad.clock import Clock
 from postroad.errors import TooManyPolls
 from postroad.http.rates import RateLimits
-from postroad.settings.agents import agent_polls, agent_rate
+from postroad.settings.environment import agent_polls, agent_rate
 
 _BURST = 2
 

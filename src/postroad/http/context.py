@@ -95,7 +95,7 @@ def make_context(
         tokens=tokens,
         identities=identities,
         cursors=Cursors(kept_secret(beside(settings.url, "secret"))),
-        memory=Memory(backend.items(), tenant=settings.tenant, clock=clock),
+        memory=Memory(backend.items(), tenant=settings.tenant, clock=clock, joins_writes=backend.joins_writes),
         turns=Turns(),
         parts=parts,
         polls=polls,

@@ -45,12 +45,12 @@ class _Record(msgspec.Struct, frozen=True):
 class Memory:
     """The answers of the last 24 hours, kept where the data is, so that they outlive this process."""
 
-    def __init__(self, items: Items, *, tenant: str, clock: Clock) -> None:
+    def __init__(self, items: Items, *, tenant: str, clock: Clock, joins_writes: bool) -> None:
         self._items = items
         self._prefix = f"{tenant}/http-answers/"
         self._clock = clock
         self._owner = secrets.token_hex(8)
-        self.joins_writes = items.traits.joins_writes
+        self.joins_writes = joins_writes
 
     def asked(self, key: str, *, route: str, identity: str, body: bytes) -> Asked:
         """Where the answer to this request is kept."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from postroad.connections.aws import AwsConnection
@@ -39,23 +38,6 @@ class DynamoItems:
     @property
     def traits(self) -> ItemsTraits:
         return _TRAITS
-
-    def create_table(self) -> None:
-        """Make the table when it is missing, and wait until it can be used."""
-        with translated(f"DynamoDB table {self._table!r}"):
-            with suppress(self._client.exceptions.ResourceInUseException):
-                self._client.create_table(
-                    TableName=self._table,
-                    BillingMode="PAY_PER_REQUEST",
-                    KeySchema=[{"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}],
-                    AttributeDefinitions=[
-                        {"AttributeName": "PK", "AttributeType": "S"},
-                        {"AttributeName": "SK", "AttributeType": "S"},
-                    ],
-                )
-            self._client.get_waiter("table_exists").wait(
-                TableName=self._table, WaiterConfig={"Delay": 1, "MaxAttempts": 60}
-            )
 
     def get(self, key: str) -> Item | None:
         """The item as the last write left it."""

@@ -13,11 +13,12 @@ from postroad.jobs.mover import DispatchResult, Mover
 from postroad.journal import JournalEvent
 from postroad.journal.overflow import Overflow
 from postroad.journal.states import COMPLETED, EVENT_TO_STATE, TERMINAL
+from postroad.ports import Store
 from postroad.queues import Delivery, Queue
 from postroad.settings import load
 from postroad.tasks.dead_letters import DeadLetterHandler
 from postroad.tasks.log import tell
-from postroad.tasks.queues import TaskBackend, open_dispatch_queue, open_queue, tenant_and_app, wants_events
+from postroad.tasks.queues import open_dispatch_queue, open_queue, tenant_and_app, wants_events
 from postroad.tasks.reconciler import Reconciler, ReconcilerLease
 from postroad.tasks.records import WakeUp
 from postroad.tasks.roles import Role
@@ -44,7 +45,7 @@ class JobDispatcher:
 
     def __init__(
         self,
-        backend: TaskBackend,
+        backend: Store,
         *,
         queue: str = "tasks",
         tenant_id: str | None = None,
@@ -143,7 +144,7 @@ class JobDispatcher:
         return mover
 
 
-def _publisher(backend: TaskBackend, tenant: str) -> EventPublisher:
+def _publisher(backend: Store, tenant: str) -> EventPublisher:
     # A dispatcher that publishes nothing does not pay for the import of the bus.
     from postroad.tasks.event_publisher import EventPublisher
 
@@ -168,7 +169,7 @@ _FAR: Final = _Pace(dead_letters=60.0, reconcile=75.0, wake_up_wait=20.0)
 
 
 def worker_roles(
-    backend: TaskBackend,
+    backend: Store,
     *,
     queue: str = "tasks",
     tenant_id: str | None = None,

@@ -17,7 +17,8 @@ from postroad.jobs.status import JobPage, JobStatus, JobViews, not_found
 from postroad.journal import Appends, JournalEvent
 from postroad.journal.checks import ID_REMEDY, is_id
 from postroad.journal.states import JOB_CREATED, JOB_TASKS_ADDED
-from postroad.tasks.queues import TaskBackend, tenant_and_app
+from postroad.ports import Store
+from postroad.tasks.queues import tenant_and_app
 from postroad.tasks.registry import TaskRegistry
 
 JOB_CANCELLED = "Job Cancelled"
@@ -63,7 +64,7 @@ class Jobs:
 
     def __init__(
         self,
-        backend: TaskBackend,
+        backend: Store,
         *,
         queue: str = "tasks",
         tenant_id: str | None = None,

@@ -18,10 +18,10 @@ from postroad.jobs.records import HeldJob, Job, JobRecords, Status
 from postroad.journal import Appends, Journal, JournalEvent
 from postroad.journal.overflow import whole
 from postroad.journal.states import CANCELLED, COMPLETED, TERMINAL, task_state
+from postroad.ports import Store
 from postroad.tasks.leases import Held, Lease
 from postroad.tasks.log import tell
 from postroad.tasks.messages import TaskMessage
-from postroad.tasks.queues import TaskBackend
 from postroad.tasks.records import WITH_ITS_JOB, EventFactory, TaskId, TaskRecords
 from postroad.tasks.submissions import Submission, Submissions
 
@@ -41,9 +41,7 @@ class DispatchResult(msgspec.Struct, frozen=True):
 class Mover:
     """Brings the jobs of one tenant forward."""
 
-    def __init__(
-        self, backend: TaskBackend, *, queue: str, tenant: str, app: str, journal: Appends | None = None
-    ) -> None:
+    def __init__(self, backend: Store, *, queue: str, tenant: str, app: str, journal: Appends | None = None) -> None:
         self.tenant = tenant
         self.queue_name = queue
         self.journal: Journal = journal if isinstance(journal, Journal) else backend.journal()

@@ -1,30 +1,26 @@
 """The item of a job, and the events it owes the journal.
 
-The item says whether tasks may still be added and whether the job is over; every change of it is conditional. Where one
-commit can hold item and events, it does. Elsewhere the item is written first and carries the events until they are in
-the journal, so that a death in between is made good by whoever looks at the job next."""
+The item says whether tasks may still be added and whether the job is over; every change of it is conditional.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Any, Final, Literal
 
 import msgspec
 
 from postroad import failpoints
 from postroad.blobs import BlobRef
-from postroad.errors import BlobNotFound, PostroadError
 from postroad.items import ABSENT
-from postroad.items.port import Expect, Item
+from postroad.items.port import Expect
 from postroad.journal import Appends, JournalEvent
+from postroad.journal.owed import OwingItems, Versioned, owes, owing_nothing
+from postroad.ports import Store
 from postroad.tasks.leases import open_job_key
-from postroad.tasks.queues import TaskBackend
-from postroad.tasks.records import needed
 
 Status = Literal["processing", "completed", "partial_failure", "cancelled"]
 STATUSES: Final = ("processing", "completed", "partial_failure", "cancelled")
-_INLINE_BYTES: Final = 150_000
 _PAGE: Final = 200
 
 
@@ -63,19 +59,19 @@ class HeldJob(msgspec.Struct, frozen=True):
 class JobRecords:
     """Reads and writes the items of jobs together with their events."""
 
-    def __init__(self, backend: TaskBackend, tenant: str, journal: Appends | None = None) -> None:
+    def __init__(self, backend: Store, tenant: str, journal: Appends | None = None) -> None:
         self._backend = backend
         self._tenant = tenant
         self._items = backend.items()
-        self._blobs = backend.blobs()
-        self._journal: Appends = backend.journal() if journal is None else journal
+        recorded_in: Appends = backend.journal() if journal is None else journal
+        self._jobs = OwingItems(Job, self._items, backend.blobs(), recorded_in)
         # A journal that was brought along has commits of its own.
-        self._together = journal is None and self._items.traits.joins_writes
+        self._together = journal is None and backend.joins_writes
 
     def read(self, job_id: str) -> HeldJob | None:
         """The job as it stands, its events recorded."""
-        held = _held(self._items.get(self._key(job_id)))
-        if held is None or not (held.job.owed or held.job.owed_at):
+        held = _held(self._jobs.read(self._key(job_id)))
+        if held is None or not owes(held.job):
             return held
         return self._pay(job_id, held)
 
@@ -93,7 +89,9 @@ class JobRecords:
             return held
         if is_open:
             self._mark(job_id, is_open=True)
-        held = self._put(job_id, self._owing(job_id, job, events), version)
+        due = [*self._jobs.owed(job), *events]
+        path = f"jobs/{job_id}/{due[-1].event_id if due else 'none'}.json"
+        held = self._put(job_id, self._jobs.owing(job, due, path), version)
         if held is None:
             return None
         held = self._pay(job_id, held)
@@ -127,42 +125,20 @@ class JobRecords:
             self._items.delete(self._open_key(job_id))
 
     def _put(self, job_id: str, job: Job, version: int | Expect) -> HeldJob | None:
-        result = self._items.put(self._key(job_id), msgspec.json.encode(job), expect=version)
-        return _held(result.item) if result.ok else None
+        ok, found = self._jobs.put(self._key(job_id), job, version)
+        return _held(found) if ok else None
 
     def _append(self, events: Sequence[JournalEvent]) -> None:
         failpoints.hit("dispatcher.before_job_event")
-        for result in self._journal.append(events) if events else ():
-            if result.error is not None:
-                raise result.error
-
-    def _owing(self, job_id: str, job: Job, events: Sequence[JournalEvent]) -> Job:
-        owed = [*job.owed, *(event.to_item() for event in events)]
-        data = msgspec.json.encode(owed)
-        if len(data) <= _INLINE_BYTES or self._blobs is None:
-            return msgspec.structs.replace(job, owed=owed)
-        ref = self._blobs.put(f"jobs/{job_id}/{events[-1].event_id}.json", data)
-        return msgspec.structs.replace(job, owed=[], owed_at=ref)
+        self._jobs.append(events)
 
     def _pay(self, job_id: str, held: HeldJob) -> HeldJob:
         """Record what the item owes, then say so in the item; events that are there already stay as they are."""
-        self._append([JournalEvent.from_item(item) for item in self._owed(held.job)])
-        paid = self._put(job_id, msgspec.structs.replace(held.job, owed=[], owed_at=None), held.version)
-        if held.job.owed_at is not None and self._blobs is not None:
-            with suppress(PostroadError):
-                self._blobs.delete(held.job.owed_at)
+        self._append(self._jobs.owed(held.job))
+        paid = self._put(job_id, owing_nothing(held.job), held.version)
+        self._jobs.forget(held.job)
         return paid or self.read(job_id) or held
 
-    def _owed(self, job: Job) -> list[dict[str, Any]]:
-        if job.owed_at is None:
-            return job.owed
-        try:
-            found: list[dict[str, Any]] = msgspec.json.decode(needed(self._blobs).get(job.owed_at))
-        except BlobNotFound:
-            # It is deleted once its events are recorded.
-            return []
-        return found
 
-
-def _held(item: Item | None) -> HeldJob | None:
-    return None if item is None else HeldJob(msgspec.json.decode(item.value, type=Job), item.version)
+def _held(found: Versioned[Job] | None) -> HeldJob | None:
+    return None if found is None else HeldJob(found.record, found.version)

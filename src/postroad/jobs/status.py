@@ -14,9 +14,9 @@ from postroad.jobs.records import STATUSES, Job
 from postroad.journal import Journal
 from postroad.journal.states import EVENT_TO_STATE, JOB, JOB_CREATED, every_event, task_state
 from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
+from postroad.ports import Store
 from postroad.queues.rules import check_count
 from postroad.tasks.leases import Held
-from postroad.tasks.queues import TaskBackend
 
 PROGRESS: Final = ("waiting", "pending", "processing", "completed", "failed", "cancelled")
 
@@ -189,7 +189,7 @@ class JobViews:
         self._mover = mover
 
     @classmethod
-    def of(cls, backend: TaskBackend, *, tenant_id: str, app: str) -> Self:
+    def of(cls, backend: Store, *, tenant_id: str, app: str) -> Self:
         """The views of one who has nothing to submit."""
         return cls(Mover(backend, queue="tasks", tenant=tenant_id, app=app))
 

@@ -10,12 +10,15 @@ from uuid import UUID
 
 import msgspec
 
+from postroad.connections.aws_resources import TableIndex, TableShape
 from postroad.events.ids import uuid7_of
 
 KEYS: Final = ("PK", "SK")
 INDEX_KEYS: Final = {f"GSI{number}-index": (f"GSI{number}PK", f"GSI{number}SK") for number in range(1, 8)}
 """The partition and sort key of each index, by the index's name; every index holds all attributes."""
-TTL_ATTRIBUTE: Final = "ttl"
+EVENTS: Final = TableShape(
+    keys=KEYS, indexes={name: TableIndex(keys=keys) for name, keys in INDEX_KEYS.items()}, ttl_attribute="ttl"
+)
 
 
 def table_name(stage: str) -> str:

@@ -6,7 +6,7 @@ import functools
 
 from postroad.agents.aws.store import AwsAgentStore
 from postroad.errors import ConfigurationError
-from postroad.settings.agents import function_environment
+from postroad.settings.environment import function_environment
 from postroad.wiring import connect
 
 

@@ -13,7 +13,7 @@ from postroad.agents.records import Unreadable
 from postroad.agents.tables import EVENTS_STREAM
 from postroad.clock import SYSTEM_CLOCK
 from postroad.lambdas.agents import opened
-from postroad.settings.agents import events_stream
+from postroad.settings.environment import events_stream
 from postroad.streams import StreamRecord
 
 

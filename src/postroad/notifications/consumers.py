@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from postroad.backoff import CHANCE
 from postroad.clock import SYSTEM_CLOCK
@@ -15,28 +15,14 @@ from postroad.notifications.messages import OfflineMessage, PushNotification
 from postroad.notifications.offline import OfflineProcessor
 from postroad.notifications.push import PushProcessor
 from postroad.notifications.retries import RetryPolicy, decide_push, rejected
-from postroad.queues import Delivery, Queue, QueueSpec
+from postroad.ports import Store
+from postroad.queues import Delivery, Queue
 from postroad.receiving import Ack, Counts, Outcome, Reject, Retry
 
 _Received = tuple[Delivery, OfflineMessage]
 DATABASE: Final = "database"
 """What a retry is about when the database is at fault, which will fail the next message too."""
 _OF_THE_DATABASE: Final = (TransportError, ConfigurationError, StorageFull)
-
-
-class Queues(Protocol):
-    """The backend, as far as a worker needs it."""
-
-    @property
-    def url(self) -> str: ...
-
-    def queue(self, name: str) -> Queue:
-        """The queue of this name."""
-        ...
-
-    def queue_spec(self, name: str) -> QueueSpec:
-        """Its settings."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +96,7 @@ def _read(delivery: Delivery) -> _Received | Reject:
         return rejected("invalid", describe(error))
 
 
-def retries_for(backend: Queues, queue: Queue, delays: tuple[float, ...]) -> RetryPolicy:
+def retries_for(backend: Store, queue: Queue, delays: tuple[float, ...]) -> RetryPolicy:
     """Return how often a consumer of this queue tries, and how long it waits in between."""
     retention = backend.queue_spec(queue.name).retention
     return RetryPolicy(delays=delays, max_receives=queue.traits.max_receives, retention=retention)

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError
 from postroad.notifications.breaker import ProviderBreaker, ProviderBreakers
-from postroad.notifications.consumers import DATABASE, OfflineConsumer, PushConsumer, Queues, retries_for
+from postroad.notifications.consumers import DATABASE, OfflineConsumer, PushConsumer, retries_for
 from postroad.notifications.offline import OfflineProcessor
 from postroad.notifications.places import queue_name, refuse_engine_file
 from postroad.notifications.platforms import Platform
@@ -26,6 +26,7 @@ from postroad.notifications.store import (
     check_keep,
 )
 from postroad.notifications.telling import Teller, tell_disabled, tell_prune_failed, tell_pruned
+from postroad.ports import Store
 from postroad.queues import Delivery, Queue
 from postroad.receiving import (
     Breaker,
@@ -58,7 +59,7 @@ class NotificationWorker:
 
     def __init__(
         self,
-        backend: Queues,
+        backend: Store,
         store: NotificationStore,
         *,
         push_queue: str | None,

@@ -3,9 +3,9 @@
 from postroad.operations.audit import AuditCheck, AuditLog, AuditRecord
 from postroad.operations.cost import CostEstimate, estimate_cost
 from postroad.operations.doctor import doctor
-from postroad.operations.grouping import FailureGroup, FailureGroups, failure_groups
-from postroad.operations.purging import purge
-from postroad.operations.redriving import redrive, redrive_tasks
+from postroad.operations.failure_groups import FailureGroup, FailureGroups, failure_groups
+from postroad.operations.purge import purge
+from postroad.operations.redrive import redrive, redrive_tasks
 from postroad.queues import Match, RedriveReport, fingerprint
 from postroad.topology.findings import Finding
 

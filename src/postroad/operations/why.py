@@ -7,11 +7,11 @@ from contextlib import suppress
 from postroad.errors import InvalidInput, NotFound
 from postroad.jobs.status import JobViews, job_story
 from postroad.journal.stories import Story
-from postroad.tasks.queues import TaskBackend
+from postroad.ports import Store
 from postroad.tasks.stories import task_story
 
 
-def why(backend: TaskBackend, name: str, *, tenant: str, app: str) -> Story:
+def why(backend: Store, name: str, *, tenant: str, app: str) -> Story:
     """What happened to the task or job of this id and what would move it on, or `NotFound`."""
     # What cannot be an id is not found either.
     with suppress(InvalidInput):

@@ -123,10 +123,12 @@ def queue_missing(name: str) -> QueueNotFound:
 
 def dead_letter_missing(name: str) -> ConfigurationError:
     """The error for dead letters that have no queue to go to."""
+    command = f"postroad queue create {name}{' --fifo' if name.endswith('.fifo') else ''}"
     return ConfigurationError(
-        f'dead_letter: queue "{name}" does not exist', field="dead_letter",
-        remedy="Create the dead-letter queue first.",
-    )  # fmt: skip
+        f'dead_letter: queue "{name}" does not exist',
+        field="dead_letter",
+        remedy=f"Create the dead-letter queue first: `{command}`.",
+    )
 
 
 def settings_differ(name: str, differences: dict[str, tuple[Any, Any]]) -> QueueExists:

@@ -22,7 +22,7 @@ def keep_house(backend: Backend, settings: Settings, stop: threading.Event) -> N
 
 def sweep(backend: Backend, settings: Settings) -> int:
     """Forget answers kept for idempotency keys for longer than 24 hours; how many."""
-    forgotten = Memory(backend.items(), tenant=settings.tenant, clock=backend.clock).prune()
+    forgotten = Memory(backend.items(), tenant=settings.tenant, clock=backend.clock, joins_writes=False).prune()
     if forgotten:
         _log.info("housekeeping_swept", answers=forgotten)
     return forgotten

@@ -1,18 +1,21 @@
 """Settings: what this process was told by flags, environment and file; the only reader of the environment."""
 
-from postroad.settings.alerting import alerts_allow_loopback, archive_queue_url, slack_webhook_url
-from postroad.settings.auditing import actor, audit_is_named, audit_path
-from postroad.settings.buses import bus_variable
-from postroad.settings.databases import database_dsn, sns_arn
-from postroad.settings.journals import (
+from postroad.settings.environment import (
+    alerts_allow_loopback,
     allowed_tenants,
+    archive_queue_url,
     aws_place,
+    bus_variable,
+    database_dsn,
     event_bus_name,
     events_bucket,
     events_table,
     events_ttl_days,
     function_of_tasks,
+    slack_webhook_url,
+    sns_arn,
 )
+from postroad.settings.files import actor, audit_is_named, audit_path, beside, data_path
 from postroad.settings.loading import (
     FILE_NAME,
     debugging,
@@ -24,8 +27,7 @@ from postroad.settings.loading import (
 )
 from postroad.settings.names import nearest
 from postroad.settings.notifications import NotificationSettings, notification_settings
-from postroad.settings.paths import beside, data_path
-from postroad.settings.settings import Settings, Source
+from postroad.settings.settings import Settings, Source, adapter, adapter_schemes
 
 __all__ = [
     "FILE_NAME",
@@ -33,6 +35,8 @@ __all__ = [
     "Settings",
     "Source",
     "actor",
+    "adapter",
+    "adapter_schemes",
     "alerts_allow_loopback",
     "allowed_tenants",
     "archive_queue_url",

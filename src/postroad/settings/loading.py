@@ -9,10 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from postroad.errors import ConfigurationError
-from postroad.settings.keys import BY_ENV, BY_NAME, IN_FILE, KNOWN_BESIDES, KNOWN_PREFIXES, PREFIX, TABLES, Key
 from postroad.settings.names import nearest
-from postroad.settings.reading import Refused
-from postroad.settings.settings import Settings, Source
+from postroad.settings.settings import (
+    BY_ENV,
+    BY_NAME,
+    IN_FILE,
+    KNOWN_BESIDES,
+    KNOWN_PREFIXES,
+    PREFIX,
+    TABLES,
+    Key,
+    Refused,
+    Settings,
+    Source,
+)
 
 FILE_NAME = "postroad.toml"
 

@@ -7,19 +7,18 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import THROTTLED, Make, translated
+from postroad.connections.aws_resources import make_stream
 from postroad.connections.batches import Again, Entry, deliver
 from postroad.errors import InvalidInput, PostroadError, StreamNotFound, Unavailable
 from postroad.items import Items
 from postroad.streams import rules
-from postroad.streams.item_leases import ItemLeases
-from postroad.streams.leases import check_own
+from postroad.streams.leases import ItemLeases, check_own
 from postroad.streams.port import LATEST, TRIM_HORIZON, PutResult, Record, ShardLease, StreamRecord, StreamTraits
 
 if TYPE_CHECKING:
@@ -53,12 +52,7 @@ class KinesisStreams:
         rules.check_settings(name, shards, retention)
         client = self._connection.kinesis
         with translated(f"Kinesis stream {name!r}"):
-            with suppress(client.exceptions.ResourceInUseException):
-                client.create_stream(StreamName=name, ShardCount=shards)
-            summary = client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
-            if summary["StreamStatus"] == "CREATING":
-                client.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 120})
-                summary = client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
+            summary = make_stream(client, name, shards)
             if summary["OpenShardCount"] != shards:
                 raise rules.other_shards(name, summary["OpenShardCount"], shards)
             hours = max(_MIN_RETENTION_HOURS, -int(-retention // 3600))

@@ -1,10 +1,14 @@
-"""Which shards a worker may hold: a pure decision that every adapter shares."""
+"""Leases of shards and the positions in them: their rules, and how they are kept as items."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from postroad.errors import InvalidInput
+import msgspec
+
+from postroad.clock import Clock
+from postroad.errors import InvalidInput, Unavailable
+from postroad.items import ABSENT, ANY, Item, Items
 from postroad.streams.port import ShardLease
 
 
@@ -33,3 +37,141 @@ def check_own(lease: object, shard: str) -> None:
         )
     if lease.shard != shard:
         raise InvalidInput(f"lease: is for {lease.shard!r}, not for {shard!r}", field="lease")
+
+
+_TRIES = 20
+
+
+class Holding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of one shard for one consumer. `until` is in seconds of the wall clock."""
+
+    worker: str = ""
+    token: int = 0
+    until: float = 0.0
+    sequence: str | None = None
+    drained: bool = False
+
+
+Change = Callable[[Holding], Holding | None]
+
+
+class ItemLeases:
+    """Who reads which shard of a stream, and up to where."""
+
+    def __init__(self, items: Items, clock: Clock, stream: str) -> None:
+        self._items = items
+        self._clock = clock
+        self._prefix = f"postroad/streams/{stream}"
+
+    def position(self, consumer: str, shard: str) -> str | None:
+        """The last checkpoint, or None."""
+        return self._get(consumer, shard).sequence
+
+    def checkpoint(self, consumer: str, shard: str, sequence: str, lease: ShardLease | None) -> bool:
+        """Move the position forward, unless the lease is no longer held."""
+
+        def forward(holding: Holding) -> Holding | None:
+            if lease is not None and not self._is_held(holding, lease):
+                return None
+            if holding.sequence is not None and int(sequence) <= int(holding.sequence):
+                return holding
+            return msgspec.structs.replace(holding, sequence=sequence)
+
+        return self._change(consumer, shard, forward) is not None
+
+    def is_drained(self, consumer: str, shard: str) -> bool:
+        """Whether the consumer is known to have read the closed shard to its end."""
+        return self._get(consumer, shard).drained
+
+    def mark_drained(self, consumer: str, shard: str) -> None:
+        """Remember that the consumer has read the closed shard to its end."""
+        self._change(consumer, shard, lambda holding: msgspec.structs.replace(holding, drained=True))
+
+    def workers(self, consumer: str) -> list[str]:
+        """Who asked for shards lately; it changes nothing."""
+        now = self._now()
+        own = self._worker_key(consumer, "")
+        return [item.key.removeprefix(own) for item, until in self._workers(consumer) if until > now]
+
+    def lease(self, consumer: str, worker: str, shards: Sequence[str], seconds: float) -> list[ShardLease]:
+        """Take or renew this worker's share of the shards."""
+        now = self._now()
+        until = now + seconds
+        self._items.put(self._worker_key(consumer, worker), msgspec.json.encode(until), expect=ANY)
+        holdings = {shard: self._get(consumer, shard) for shard in shards}
+        held = {shard: holding.worker for shard, holding in holdings.items() if holding.until > now}
+        chosen = share(shards, held, worker=worker, workers=self._alive(consumer, now))
+        for shard in [shard for shard, holder in held.items() if holder == worker and shard not in chosen]:
+            self._change(consumer, shard, lambda holding: _given_back(holding, worker))
+        granted = [self._take(consumer, shard, worker, until) for shard in chosen]
+        return [lease for lease in granted if lease is not None]
+
+    def _take(self, consumer: str, shard: str, worker: str, until: float) -> ShardLease | None:
+        def take(holding: Holding) -> Holding | None:
+            free = holding.until <= self._now()
+            if not free and holding.worker != worker:
+                return None
+            token = holding.token + 1 if free else holding.token
+            return msgspec.structs.replace(holding, worker=worker, token=token, until=until)
+
+        taken = self._change(consumer, shard, take)
+        return None if taken is None else ShardLease(shard=shard, worker=worker, token=taken.token)
+
+    def _alive(self, consumer: str, now: float) -> list[str]:
+        """Who asked for shards lately; those whose time is over are forgotten."""
+        alive: list[str] = []
+        for item, until in self._workers(consumer):
+            if until > now:
+                alive.append(item.key.removeprefix(self._worker_key(consumer, "")))
+            else:
+                self._items.delete(item.key, expect=item.version)
+        return alive
+
+    def _workers(self, consumer: str) -> Iterator[tuple[Item, float]]:
+        cursor: str | None = None
+        while True:
+            page = self._items.scan(self._worker_key(consumer, ""), cursor=cursor)
+            yield from ((item, msgspec.json.decode(item.value, type=float)) for item in page.items)
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def _is_held(self, holding: Holding, lease: ShardLease) -> bool:
+        same = holding.worker == lease.worker and holding.token == lease.token
+        return same and holding.until > self._now()
+
+    def _now(self) -> float:
+        return self._clock.now().timestamp()
+
+    def _key(self, consumer: str, shard: str) -> str:
+        return f"{self._prefix}/{consumer}/shards/{shard}"
+
+    def _worker_key(self, consumer: str, worker: str) -> str:
+        return f"{self._prefix}/{consumer}/workers/{worker}"
+
+    def _get(self, consumer: str, shard: str) -> Holding:
+        return _read(self._items.get(self._key(consumer, shard)))
+
+    def _change(self, consumer: str, shard: str, change: Change) -> Holding | None:
+        """Write what `change` makes of the holding, again when somebody else was quicker; None changes nothing."""
+        key = self._key(consumer, shard)
+        item = self._items.get(key)
+        for _ in range(_TRIES):
+            before = _read(item)
+            after = change(before)
+            if after is None or after == before:
+                return after
+            expect = ABSENT if item is None else item.version
+            result = self._items.put(key, msgspec.json.encode(after), expect=expect)
+            if result.ok:
+                return after
+            item = result.item
+        raise Unavailable(f"{key}: others change it all the time", remedy="Try again.")
+
+
+def _read(item: Item | None) -> Holding:
+    return Holding() if item is None else msgspec.json.decode(item.value, type=Holding)
+
+
+def _given_back(holding: Holding, worker: str) -> Holding | None:
+    return msgspec.structs.replace(holding, until=0.0) if holding.worker == worker else None

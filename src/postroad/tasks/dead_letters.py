@@ -8,12 +8,13 @@ import msgspec
 
 from postroad.errors import InvalidMessage
 from postroad.journal.states import FAILED
+from postroad.ports import Store
 from postroad.queues import Delivery, Queue
 from postroad.queues.markers import legible, read_dead
 from postroad.tasks.leases import Drop, Failure, HandBack, Held, Lease, decide
 from postroad.tasks.log import tell
 from postroad.tasks.messages import TaskMessage, read, tenant_of
-from postroad.tasks.queues import TaskBackend, open_queue, tenant_and_app
+from postroad.tasks.queues import open_queue, tenant_and_app
 from postroad.tasks.records import EventFactory, TaskId, TaskRecords
 from postroad.tasks.verdicts import CRASH
 
@@ -27,7 +28,7 @@ class DeadLetterHandler:
     """Turns dead letters into failed tasks. What names no task stays where it is."""
 
     def __init__(
-        self, backend: TaskBackend, *, queue: str = "tasks", tenant_id: str | None = None, app: str | None = None
+        self, backend: Store, *, queue: str = "tasks", tenant_id: str | None = None, app: str | None = None
     ) -> None:
         who = tenant_and_app(tenant_id, app)
         self._tenant = who.tenant_id

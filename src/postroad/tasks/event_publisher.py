@@ -21,9 +21,9 @@ from postroad.journal import JournalEvent
 from postroad.journal.events import EVENT_CLASSES
 from postroad.journal.overflow import whole
 from postroad.journal.store import Followed, Follows
+from postroad.ports import Store
 from postroad.queues import OutgoingMessage
 from postroad.tasks.log import tell
-from postroad.tasks.queues import TaskBackend
 from postroad.tasks.roles import Role
 from postroad.topics import Topic
 
@@ -53,7 +53,7 @@ class EventPublisher:
     that a crash in between publishes again; the event id is that of the journal, by which receivers recognise it.
     """
 
-    def __init__(self, backend: TaskBackend, *, tenant: str) -> None:
+    def __init__(self, backend: Store, *, tenant: str) -> None:
         self._backend = backend
         self._tenant = tenant
         self._items = backend.items()

@@ -13,10 +13,11 @@ from postroad.errors import PostroadError
 from postroad.items import ABSENT
 from postroad.journal import Journal, JournalEvent
 from postroad.journal.states import HEARTBEAT, STARTED, TaskState, every_event, fold, task_history
+from postroad.ports import Store
 from postroad.tasks.alerts import AlertResult
 from postroad.tasks.config import check_seconds
 from postroad.tasks.log import tell
-from postroad.tasks.queues import TaskBackend, tenant_and_app
+from postroad.tasks.queues import tenant_and_app
 
 HEALTH_CHECK: Final = "Task Health Check"
 HEALTHY, WARNING, CRITICAL, OVERTIME = "healthy", "warning", "critical", "overtime"
@@ -59,7 +60,7 @@ class HealthCheck:
 
     def __init__(
         self,
-        backend: TaskBackend,
+        backend: Store,
         *,
         tenant_id: str | None = None,
         app: str | None = None,

@@ -10,9 +10,10 @@ from postroad.errors import Conflict, NotFound
 from postroad.events.ids import uuid7
 from postroad.journal import Appends, Journal, JournalEvent
 from postroad.journal.states import CANCELLED, TaskState, task_history, task_state, tasks_of_job
+from postroad.ports import Store
 from postroad.tasks.leases import Held, Lease
 from postroad.tasks.messages import TaskMessage, check_delay, check_input, check_name, check_request_id
-from postroad.tasks.queues import TaskBackend, tenant_and_app
+from postroad.tasks.queues import tenant_and_app
 from postroad.tasks.records import EventFactory, TaskId, TaskRecords
 from postroad.tasks.registry import TaskRegistry, check_timeout
 from postroad.tasks.submissions import Submission, Submissions, last_pending, message_of
@@ -31,7 +32,7 @@ class TaskProducer:
 
     def __init__(
         self,
-        backend: TaskBackend,
+        backend: Store,
         *,
         queue: str = "tasks",
         tenant_id: str | None = None,

@@ -2,38 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
-from postroad.blobs import Blobs
-from postroad.clock import Clock
 from postroad.errors import QueueNotFound
-from postroad.events import EventRegistry
-from postroad.items import Items
-from postroad.journal import Journal
+from postroad.ports import Store
 from postroad.queues import Queue, QueueSpec
 from postroad.settings import load
-from postroad.topics import Topic
-
-
-class TaskBackend(Protocol):
-    """The few methods of a backend that tasks use."""
-
-    clock: Clock
-    registry: EventRegistry
-
-    @property
-    def stage(self) -> str: ...
-    @property
-    def stage_prefix(self) -> str: ...
-    def queue(self, name: str) -> Queue: ...
-    def create_queue(self, spec: QueueSpec) -> Queue: ...
-    def topic(self, name: str) -> Topic: ...
-    def items(self) -> Items: ...
-    def journal(self) -> Journal: ...
-    def blobs(self) -> Blobs | None: ...
-    def transaction(self) -> AbstractContextManager[None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +37,6 @@ DEAD_LETTER_RETENTION = 1_209_600
 MAX_RECEIVES = 100
 
 
-class QueueMaker(Protocol):
-    """Where queues are made."""
-
-    @property
-    def stage_prefix(self) -> str: ...
-    def queue(self, name: str) -> Queue: ...
-    def create_queue(self, spec: QueueSpec) -> Queue: ...
-
-
 def queue_specs(queue: str = "tasks") -> tuple[QueueSpec, QueueSpec, QueueSpec]:
     """The dead letters, the work and the wake-ups of the tasks queue of this name, in the order of their making."""
     dead = f"{queue}-dlq"
@@ -89,23 +54,23 @@ def queue_specs(queue: str = "tasks") -> tuple[QueueSpec, QueueSpec, QueueSpec]:
     )
 
 
-def ensure_queues(backend: QueueMaker, queue: str = "tasks") -> None:
+def ensure_queues(backend: Store, queue: str = "tasks") -> None:
     """Make the queues of tasks where they are missing; `QueueExists` names what differs."""
     for spec in queue_specs(backend.stage_prefix + queue):
         backend.create_queue(spec)
 
 
-def open_queue(backend: QueueMaker, queue: str, *, dead_letters: bool = False) -> Queue:
+def open_queue(backend: Store, queue: str, *, dead_letters: bool = False) -> Queue:
     """A queue of tasks, made first on a ground of one's own; on AWS only what exists is used."""
     return _opened(backend, queue, "-dlq" if dead_letters else "")
 
 
-def open_dispatch_queue(backend: QueueMaker, queue: str) -> Queue:
+def open_dispatch_queue(backend: Store, queue: str) -> Queue:
     """The queue of wake-ups beside a queue of tasks."""
     return _opened(backend, queue, "-dispatch")
 
 
-def _opened(backend: QueueMaker, queue: str, ending: str) -> Queue:
+def _opened(backend: Store, queue: str, ending: str) -> Queue:
     if not backend.stage_prefix:
         ensure_queues(backend, queue)
     try:

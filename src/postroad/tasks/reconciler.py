@@ -17,11 +17,12 @@ from postroad.journal import Journal, JournalEvent
 from postroad.journal.maintenance import Expiry
 from postroad.journal.overflow import Overflow
 from postroad.journal.states import FAILED, PENDING, task_state
+from postroad.ports import Store
 from postroad.queues.markers import legible
 from postroad.tasks.config import check_seconds
 from postroad.tasks.leases import Held, Lease, leases_of
 from postroad.tasks.log import tell
-from postroad.tasks.queues import TaskBackend, tenant_and_app
+from postroad.tasks.queues import tenant_and_app
 from postroad.tasks.records import LEASES, EventFactory, TaskId, TaskRecords, decode_lease
 from postroad.tasks.submissions import Submission, Submissions, message_of
 
@@ -77,7 +78,7 @@ class ReconcilerLease:
     it for a moment do no harm.
     """
 
-    def __init__(self, backend: TaskBackend, *, tenant: str, queue: str, seconds: float) -> None:
+    def __init__(self, backend: Store, *, tenant: str, queue: str, seconds: float) -> None:
         self._items: Items = backend.items()
         self._clock = backend.clock
         self._key = f"{tenant}/RECONCILER#{queue}"
@@ -109,7 +110,7 @@ class Reconciler:
 
     def __init__(
         self,
-        backend: TaskBackend,
+        backend: Store,
         *,
         queue: str = "tasks",
         tenant_id: str | None = None,

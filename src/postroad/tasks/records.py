@@ -1,8 +1,4 @@
-"""The records of tasks: leases and journal, written so that neither can contradict the other.
-
-Where one commit can hold both (the embedded engine), it does. Elsewhere the lease is written first and carries the
-events it owes the journal, so that they are recorded later when the journal is down now.
-"""
+"""The records of tasks: leases and journal, written so that neither can contradict the other."""
 
 from __future__ import annotations
 
@@ -13,16 +9,16 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from postroad.blobs import Blobs
 from postroad.clock import Clock
-from postroad.errors import BlobNotFound, ConfigurationError, InvalidMessage, PostroadError
+from postroad.errors import InvalidMessage, PostroadError
 from postroad.items import ABSENT
-from postroad.items.port import Expect, Item
+from postroad.items.port import Expect
 from postroad.journal import Appends, JournalEvent
+from postroad.journal.owed import OwingItems, Versioned, owes, owing_nothing
+from postroad.ports import Store
 from postroad.queues import Delivery, OutgoingMessage, Queue
 from postroad.tasks.leases import Held, Lease, lease_key, open_job_key
 from postroad.tasks.log import tell
-from postroad.tasks.queues import TaskBackend
 
 
 class WakeUp(msgspec.Struct, frozen=True, rename="camel"):
@@ -45,7 +41,7 @@ class WakeUp(msgspec.Struct, frozen=True, rename="camel"):
 class WakeUps:
     """Rings for dispatchers, on the queue beside the one that a task was sent to."""
 
-    def __init__(self, backend: TaskBackend) -> None:
+    def __init__(self, backend: Store) -> None:
         self._backend = backend
         self._queues: dict[str, Queue] = {}
 
@@ -66,9 +62,7 @@ class WakeUps:
 
 
 Then = Callable[[bool], None]
-_INLINE_BYTES = 200_000
 _PAGE = 500
-_encode = msgspec.json.Encoder().encode
 LEASES = "leases/"
 decode_lease = msgspec.json.Decoder(Lease).decode
 
@@ -84,13 +78,13 @@ class Written(msgspec.Struct, frozen=True):
 class TaskRecords:
     """Reads and writes the leases of tasks together with their events."""
 
-    def __init__(self, backend: TaskBackend, journal: Appends | None = None) -> None:
+    def __init__(self, backend: Store, journal: Appends | None = None) -> None:
         self._backend = backend
         self._items = backend.items()
-        self._blobs = backend.blobs()
-        self._journal: Appends = backend.journal() if journal is None else journal
+        recorded_in: Appends = backend.journal() if journal is None else journal
+        self._leases = OwingItems(Lease, self._items, backend.blobs(), recorded_in)
         # A journal that was brought along has commits of its own.
-        self.together = journal is None and self._items.traits.joins_writes
+        self.together = journal is None and backend.joins_writes
         self._wake_ups = WakeUps(backend)
 
     def put(self, tenant: str, request_id: str, lease: Lease, *, expect: Held | None) -> Written:
@@ -111,7 +105,7 @@ class TaskRecords:
 
     def read(self, tenant: str, request_id: str) -> Held | None:
         """The lease as it stands."""
-        return _held(self._items.get(lease_key(tenant, request_id)))
+        return _held(self._leases.read(lease_key(tenant, request_id)))
 
     def read_many(self, tenant: str, prefix: str) -> dict[str, Held]:
         """The leases of all tasks whose request id begins like this, by what follows; one request for many."""
@@ -119,7 +113,9 @@ class TaskRecords:
         found: dict[str, Held] = {}
         while True:
             page = self._items.scan(start, limit=_PAGE, cursor=cursor)
-            found.update({item.key.removeprefix(start): held for item in page.items if (held := _held(item))})
+            for item in page.items:
+                if (held := _held(self._leases.decoded(item))) is not None:
+                    found[item.key.removeprefix(start)] = held
             if (cursor := page.cursor) is None:
                 return found
 
@@ -136,7 +132,7 @@ class TaskRecords:
         """Write the lease if it is still as expected, record what it owes and the events, and do what follows."""
         key = lease_key(tenant, request_id)
         version = _version(expect)
-        due = [*self._owed(lease), *events]
+        due = [*self._leases.owed(lease), *events]
         lease = lease.with_last_of(events)
         if self.together:
             with suppress(PostroadError):
@@ -144,7 +140,8 @@ class TaskRecords:
                 if written.ok:
                     self._wake(tenant, lease)
                 return written
-        written = self._put(key, self._owing(request_id, lease, due), version)
+        path = f"{LEASES}{request_id}/{lease.run}-{lease.token}.json"
+        written = self._put(key, self._leases.owing(lease, due, path), version)
         if not written.ok:
             return written
         recorded = self.record(due)
@@ -155,7 +152,7 @@ class TaskRecords:
     def record(self, events: Sequence[JournalEvent]) -> bool:
         """Append the events; False, and a line in the log, when the journal takes them not."""
         try:
-            self.append(events)
+            self._leases.append(events)
         except PostroadError as error:
             tell("task_record_failed", error=error, events=[event.event_type for event in events])
             return False
@@ -163,7 +160,7 @@ class TaskRecords:
 
     def record_owed(self, held: Held) -> bool:
         """Append what the lease owes the journal; whether nothing is owed now."""
-        recorded = self.record(self._owed(held.lease))
+        recorded = self.record(self._leases.owed(held.lease))
         if recorded:
             self._paid(held)
         return recorded
@@ -172,9 +169,9 @@ class TaskRecords:
         self, key: str, lease: Lease, due: Sequence[JournalEvent], version: int | Expect, then: Then
     ) -> Written:
         with self._backend.transaction():
-            written = self._put(key, msgspec.structs.replace(lease, owed=[], owed_at=None), version)
+            written = self._put(key, owing_nothing(lease), version)
             if written.ok:
-                self.append(due)
+                self._leases.append(due)
                 then(True)
         return msgspec.structs.replace(written, recorded=written.ok)
 
@@ -190,63 +187,27 @@ class TaskRecords:
             self._wake_ups.send(tenant, lease, state=lease.outcome.state)
 
     def _put(self, key: str, lease: Lease, version: int | Expect) -> Written:
-        result = self._items.put(key, _encode(lease), expect=version)
-        return Written(result.ok, _held(result.item))
+        ok, found = self._leases.put(key, lease, version)
+        return Written(ok, _held(found))
 
     def append(self, events: Sequence[JournalEvent]) -> None:
         """Append the events, or raise why one of them was refused."""
-        if not events:
-            return
-        for result in self._journal.append(events):
-            if result.error is not None:
-                raise result.error
-
-    def _owing(self, request_id: str, lease: Lease, due: Sequence[JournalEvent]) -> Lease:
-        """The lease with the events it owes, in a blob when they are large."""
-        owed = [event.to_item() for event in due]
-        data = _encode(owed)
-        if len(data) <= _INLINE_BYTES or self._blobs is None:
-            return msgspec.structs.replace(lease, owed=owed, owed_at=None)
-        ref = self._blobs.put(f"{LEASES}{request_id}/{lease.run}-{lease.token}.json", data)
-        return msgspec.structs.replace(lease, owed=[], owed_at=ref)
-
-    def _owed(self, lease: Lease) -> list[JournalEvent]:
-        items = lease.owed
-        if lease.owed_at is not None:
-            try:
-                items = msgspec.json.decode(needed(self._blobs).get(lease.owed_at))
-            except BlobNotFound:
-                # It is deleted once its events are recorded.
-                return []
-        return [JournalEvent.from_item(item) for item in items]
+        self._leases.append(events)
 
     def _paid(self, held: Held | None) -> Held | None:
         """The lease as known to owe nothing; the item says so at its next write."""
-        if held is None or not (held.lease.owed or held.lease.owed_at):
+        if held is None or not owes(held.lease):
             return held
-        if held.lease.owed_at is not None and self._blobs is not None:
-            with suppress(PostroadError):
-                self._blobs.delete(held.lease.owed_at)
-        return Held(msgspec.structs.replace(held.lease, owed=[], owed_at=None), held.version)
-
-
-def needed(blobs: Blobs | None) -> Blobs:
-    """The blobs; without them what lies there cannot be recorded, and must not be taken for recorded."""
-    if blobs is None:
-        raise ConfigurationError(
-            "bucket: events that are not in the journal yet lie in a blob, and no bucket is named",
-            field="bucket",
-            remedy="Name the bucket that the other processes use: aws://region?bucket=NAME, or EVENTS_BUCKET.",
-        )
-    return blobs
+        self._leases.forget(held.lease)
+        return Held(owing_nothing(held.lease), held.version)
 
 
 def _version(expect: Held | None) -> int | Expect:
     return ABSENT if expect is None else expect.version
 
 
-def _held(item: Item | None) -> Held | None:
-    return None if item is None else Held(decode_lease(item.value), item.version)
+def _held(found: Versioned[Lease] | None) -> Held | None:
+    return None if found is None else Held(found.record, found.version)
 
 
 WITH_ITS_JOB: Final = "the job was cancelled"

@@ -10,10 +10,10 @@ from postroad.errors import PostroadError
 from postroad.journal import JournalEvent
 from postroad.journal.states import ATTEMPT_FAILED, PENDING, TaskState, fold, task_history
 from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
+from postroad.ports import Store
 from postroad.queues import PeekedMessage
 from postroad.tasks.leases import Lease
 from postroad.tasks.messages import named_by
-from postroad.tasks.queues import TaskBackend
 from postroad.tasks.records import WITH_ITS_JOB, TaskRecords
 
 _LETTERS_LOOKED_AT = 1_000
@@ -25,7 +25,7 @@ class _Told(msgspec.Struct, frozen=True):
     next: str
 
 
-def task_story(backend: TaskBackend, tenant: str, request_id: str) -> Story | None:
+def task_story(backend: Store, tenant: str, request_id: str) -> Story | None:
     """What happened to a task and what would move it on; None when there is no such task."""
     events = task_history(backend.journal(), tenant, request_id, raw=True)
     state = fold(events)
@@ -96,7 +96,7 @@ def _related(events: list[JournalEvent], state: TaskState) -> list[Related]:
     return [Related(state.job_id, "caused_by", "job"), *before]
 
 
-def _letter(backend: TaskBackend, queue: str, request_id: str, run: int) -> PeekedMessage | None:
+def _letter(backend: Store, queue: str, request_id: str, run: int) -> PeekedMessage | None:
     """The dead letter of this run, where looking at dead letters touches nothing."""
     with suppress(PostroadError):
         letters = backend.queue(f"{backend.stage_prefix}{queue}-dlq")

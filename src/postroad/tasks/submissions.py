@@ -21,10 +21,11 @@ from postroad.events.refusals import refusal
 from postroad.journal import Journal, JournalEvent
 from postroad.journal.overflow import whole
 from postroad.journal.states import PENDING
+from postroad.ports import Store
 from postroad.queues import Queue
 from postroad.tasks.leases import Held, Lease
 from postroad.tasks.messages import TaskMessage, outgoing
-from postroad.tasks.queues import TaskBackend, open_queue
+from postroad.tasks.queues import open_queue
 from postroad.tasks.records import EventFactory, TaskId, TaskRecords
 
 # How long somebody else's submission of the same request may take before it counts as dead.
@@ -104,7 +105,7 @@ class Submission:
 class Submissions:
     """Submits runs to one queue."""
 
-    def __init__(self, backend: TaskBackend, records: TaskRecords, *, queue_name: str) -> None:
+    def __init__(self, backend: Store, records: TaskRecords, *, queue_name: str) -> None:
         self._backend = backend
         self._records = records
         self._queue_name = queue_name

@@ -9,11 +9,12 @@ import uuid
 from collections.abc import Sequence
 
 from postroad.journal import Appends
+from postroad.ports import Store
 from postroad.signals import heard_by
 from postroad.tasks.children.pool import ChildPool
 from postroad.tasks.config import WorkerConfig, check_worker_id, for_children
 from postroad.tasks.log import tell
-from postroad.tasks.queues import TaskBackend, open_queue, tenant_and_app, wants_events
+from postroad.tasks.queues import open_queue, tenant_and_app, wants_events
 from postroad.tasks.records import EventFactory, TaskRecords
 from postroad.tasks.registry import TaskRegistry, default_tasks
 from postroad.tasks.roles import Role, RoleThreads
@@ -61,7 +62,7 @@ class TaskWorker:
 
     def __init__(
         self,
-        backend: TaskBackend,
+        backend: Store,
         *,
         queue: str = "tasks",
         imports: Sequence[str] = (),
@@ -155,7 +156,7 @@ class TaskWorker:
             waker.wake()
 
 
-def _events_role(backend: TaskBackend, tenant: str) -> list[Role]:
+def _events_role(backend: Store, tenant: str) -> list[Role]:
     # A worker that publishes nothing does not pay for the import of the bus.
     from postroad.tasks.event_publisher import EventPublisher
 

@@ -8,26 +8,32 @@ from postroad.testing.clock import FakeClock
 from postroad.testing.idempotence import assert_idempotent
 
 if TYPE_CHECKING:
-    from postroad.testing.blobs import BlobsConformance, BlobsGround
-    from postroad.testing.items import ItemsConformance, ItemsGround
-    from postroad.testing.journal import JournalConformance, JournalGround
-    from postroad.testing.queues import QueueConformance, QueueGround
-    from postroad.testing.streams import StreamConformance, StreamGround
-    from postroad.testing.topics import TopicConformance, TopicGround
+    from postroad.testing.blobs import BlobsConformance, BlobsFixture, BlobsGround
+    from postroad.testing.items import ItemsConformance, ItemsFixture, ItemsGround
+    from postroad.testing.journal import JournalConformance, JournalFixture, JournalGround
+    from postroad.testing.queues import QueueConformance, QueueFixture, QueueGround
+    from postroad.testing.streams import StreamConformance, StreamFixture, StreamGround
+    from postroad.testing.topics import TopicConformance, TopicFixture, TopicGround
 
 __all__ = [
     "BlobsConformance",
+    "BlobsFixture",
     "BlobsGround",
     "FakeClock",
     "ItemsConformance",
+    "ItemsFixture",
     "ItemsGround",
     "JournalConformance",
+    "JournalFixture",
     "JournalGround",
     "QueueConformance",
+    "QueueFixture",
     "QueueGround",
     "StreamConformance",
+    "StreamFixture",
     "StreamGround",
     "TopicConformance",
+    "TopicFixture",
     "TopicGround",
     "assert_idempotent",
 ]
@@ -38,7 +44,7 @@ _SUITES = {
         "Blobs": "blobs", "Items": "items", "Journal": "journal", "Queue": "queues", "Stream": "streams",
         "Topic": "topics",
     }.items()
-    for part in ("Conformance", "Ground")
+    for part in ("Conformance", "Fixture", "Ground")
 }  # fmt: skip
 
 

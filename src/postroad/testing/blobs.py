@@ -21,23 +21,27 @@ BAD_KEYS = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlobsGround:
+class BlobsFixture:
     """What the suite stands on: a place for blobs that is empty, and time that passes on demand."""
 
     blobs: Blobs
     advance: Callable[[float], None]
 
 
+BlobsGround = BlobsFixture
+"""The name that this class had before."""
+
+
 class BlobsConformance(Differences):
     """Every promise of `Blobs`."""
 
     @pytest.fixture
-    def ground(self) -> BlobsGround:
+    def ground(self) -> BlobsFixture:
         """Override this with the adapter under test."""
         raise NotImplementedError
 
     @pytest.fixture
-    def blobs(self, ground: BlobsGround) -> Blobs:
+    def blobs(self, ground: BlobsFixture) -> Blobs:
         return ground.blobs
 
     @pytest.mark.parametrize("data", [b"", b"\x00\xff\n", b"text", bytes(range(256)) * 4096])
@@ -148,7 +152,7 @@ class BlobsConformance(Differences):
 
         assert refused.value.field == "data"
 
-    def test_pruning_removes_what_is_older_and_leaves_the_rest(self, ground: BlobsGround) -> None:
+    def test_pruning_removes_what_is_older_and_leaves_the_rest(self, ground: BlobsFixture) -> None:
         old, elsewhere = ground.blobs.put("overflow/1/a", b"a"), ground.blobs.put("jobs/1/a", b"j")
         ground.advance(5.0)
         young = ground.blobs.put("overflow/1/b", b"b")
@@ -168,7 +172,7 @@ class BlobsConformance(Differences):
         with pytest.raises(InvalidInput):
             blobs.prune(prefix, older_than=0.0)
 
-    def test_a_kept_blob_starts_its_time_anew(self, ground: BlobsGround) -> None:
+    def test_a_kept_blob_starts_its_time_anew(self, ground: BlobsFixture) -> None:
         ref = ground.blobs.put("overflow/1/a", b"a")
         ground.advance(2.0)
 

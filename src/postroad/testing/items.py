@@ -30,7 +30,7 @@ GOOD_KEYS = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ItemsGround:
+class ItemsFixture:
     """What the suite stands on: items of which there are none yet, and the writes they may join."""
 
     items: Items
@@ -38,16 +38,20 @@ class ItemsGround:
     """`backend.transaction()`, where the traits say that writes are joined."""
 
 
+ItemsGround = ItemsFixture
+"""The name that this class had before."""
+
+
 class ItemsConformance(Differences):
     """Every promise of `Items`."""
 
     @pytest.fixture
-    def ground(self) -> ItemsGround:
+    def ground(self) -> ItemsFixture:
         """Override this with the adapter under test."""
         raise NotImplementedError
 
     @pytest.fixture
-    def items(self, ground: ItemsGround) -> Items:
+    def items(self, ground: ItemsFixture) -> Items:
         return ground.items
 
     def test_a_missing_item_is_none(self, items: Items) -> None:
@@ -258,7 +262,7 @@ class ItemsConformance(Differences):
 
         assert items.get("acme/counter") == Item(key="acme/counter", value=str(total).encode(), version=total)
 
-    def test_writes_of_one_transaction_happen_together_or_not_at_all(self, ground: ItemsGround) -> None:
+    def test_writes_of_one_transaction_happen_together_or_not_at_all(self, ground: ItemsFixture) -> None:
         if ground.transaction is None:
             assert not ground.items.traits.joins_writes
             pytest.skip("the traits say that writes are not joined")

@@ -29,7 +29,7 @@ class OpenStream(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamGround:
+class StreamFixture:
     """What the suite stands on: a store without streams, and time that passes on demand."""
 
     open: OpenStream
@@ -38,33 +38,37 @@ class StreamGround:
     """`backend.transaction()`, where the traits say that writes are joined."""
 
 
+StreamGround = StreamFixture
+"""The name that this class had before."""
+
+
 class StreamConformance(ShardLeaseRules, Differences):
     """Every promise of `Stream`."""
 
     @pytest.fixture
-    def ground(self) -> StreamGround:
+    def ground(self) -> StreamFixture:
         """Override this with the adapter under test."""
         raise NotImplementedError
 
     @pytest.fixture
-    def advance(self, ground: StreamGround) -> Callable[[float], None]:
+    def advance(self, ground: StreamFixture) -> Callable[[float], None]:
         return ground.advance
 
     @pytest.fixture
-    def stream(self, ground: StreamGround) -> Stream:
+    def stream(self, ground: StreamFixture) -> Stream:
         return ground.open("orders")
 
     @pytest.fixture
-    def narrow(self, ground: StreamGround) -> Stream:
+    def narrow(self, ground: StreamFixture) -> Stream:
         return ground.open("narrow", shards=1)
 
-    def test_a_stream_has_as_many_shards_as_it_was_made_with(self, ground: StreamGround) -> None:
+    def test_a_stream_has_as_many_shards_as_it_was_made_with(self, ground: StreamFixture) -> None:
         shards = ground.open("orders", shards=3).shards()
 
         assert len(set(shards)) == 3
         assert ground.open("orders", shards=3).shards() == shards
 
-    def test_a_stream_opened_again_is_the_same_stream(self, ground: StreamGround) -> None:
+    def test_a_stream_opened_again_is_the_same_stream(self, ground: StreamFixture) -> None:
         ground.open("orders", shards=1).put([Record("k", b"kept")])
 
         again = ground.open("orders", shards=1)
@@ -79,7 +83,7 @@ class StreamConformance(ShardLeaseRules, Differences):
         assert all(result.ok for result in results)
         assert [record.data for record in _all(narrow)] == values
 
-    def test_another_number_of_shards_is_refused_naming_both(self, ground: StreamGround) -> None:
+    def test_another_number_of_shards_is_refused_naming_both(self, ground: StreamFixture) -> None:
         ground.open("orders", shards=2)
 
         with pytest.raises(ConfigurationError, match=r"2.*3") as refused:
@@ -88,12 +92,12 @@ class StreamConformance(ShardLeaseRules, Differences):
         assert refused.value.field == "shards"
 
     @pytest.mark.parametrize("name", ["", "a b", "a/b", "é", "a" * 129])
-    def test_a_name_that_kinesis_would_refuse_is_refused(self, ground: StreamGround, name: str) -> None:
+    def test_a_name_that_kinesis_would_refuse_is_refused(self, ground: StreamFixture, name: str) -> None:
         with pytest.raises(InvalidName):
             ground.open(name)
 
     @pytest.mark.parametrize(("shards", "retention"), [(0, 86_400), (-1, 86_400), (True, 86_400), (1, 0), (1, -5)])
-    def test_a_stream_that_cannot_be_is_refused(self, ground: StreamGround, shards: int, retention: float) -> None:
+    def test_a_stream_that_cannot_be_is_refused(self, ground: StreamFixture, shards: int, retention: float) -> None:
         with pytest.raises(ConfigurationError):
             ground.open("orders", shards=shards, retention=retention)
 
@@ -210,7 +214,7 @@ class StreamConformance(ShardLeaseRules, Differences):
         assert narrow.read(shard, after=TRIM_HORIZON, wait=0.3) == []
         assert time.monotonic() - began >= 0.29
 
-    def test_records_older_than_the_retention_vanish_and_the_rest_stays(self, ground: StreamGround) -> None:
+    def test_records_older_than_the_retention_vanish_and_the_rest_stays(self, ground: StreamFixture) -> None:
         stream = ground.open("short", shards=1, retention=2)
         (shard,) = stream.shards()
         (old,) = stream.put([Record("k", b"old")])
@@ -222,7 +226,7 @@ class StreamConformance(ShardLeaseRules, Differences):
         assert [record.data for record in _all(stream)] == [b"young"]
         assert [record.data for record in stream.read(shard, after=old.sequence or "")] == [b"young"]
 
-    def test_sequences_go_on_growing_when_all_records_have_vanished(self, ground: StreamGround) -> None:
+    def test_sequences_go_on_growing_when_all_records_have_vanished(self, ground: StreamFixture) -> None:
         stream = ground.open("short", shards=1, retention=1)
         (old,) = stream.put([Record("k", b"old")])
         ground.advance(1.5)
@@ -355,7 +359,7 @@ class StreamConformance(ShardLeaseRules, Differences):
         assert found == {f"key-{thread}": [b"%d" % n for n in range(10)] for thread in range(4)}
 
     def test_a_put_and_a_checkpoint_of_one_transaction_happen_together_or_not_at_all(
-        self, ground: StreamGround
+        self, ground: StreamFixture
     ) -> None:
         source, sink = ground.open("source", shards=1), ground.open("sink", shards=1)
         if ground.transaction is None:

@@ -20,7 +20,7 @@ from postroad.errors import (
 from postroad.queues import OutgoingMessage, Queue
 from postroad.testing.differences import Differences
 from postroad.testing.json_texts import accepted
-from postroad.testing.queues.ground import QueueGround, bodies, ordered, take, texts
+from postroad.testing.queues.fixture import QueueFixture, bodies, ordered, take, texts
 from postroad.topics import Subscription, Topic
 
 
@@ -31,11 +31,11 @@ class TopicStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicGround:
+class TopicFixture:
     """An adapter under test, with the queues it copies to."""
 
     topics: TopicStore
-    queues: QueueGround
+    queues: QueueFixture
     settle: Callable[[], None] = lambda: None
     """Wait until a changed subscription holds, where that takes time."""
     fifo: bool = True
@@ -55,15 +55,19 @@ class TopicGround:
         return queue
 
 
+TopicGround = TopicFixture
+"""The name that this class had before."""
+
+
 class TopicConformance(Differences):
     """Every promise of `Topic`, unless its traits say otherwise."""
 
     @pytest.fixture
-    def ground(self) -> TopicGround:
+    def ground(self) -> TopicFixture:
         """Override this with the adapter under test."""
         raise NotImplementedError
 
-    def test_every_subscribed_queue_gets_its_own_copy(self, ground: TopicGround) -> None:
+    def test_every_subscribed_queue_gets_its_own_copy(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         queues = [ground.subscriber(topic) for _ in range(3)]
 
@@ -76,7 +80,7 @@ class TopicConformance(Differences):
         assert {copy.attributes["EventType"] for copy in copies} == {"Placed"}
         assert queues[1].ack([copies[1]])[0].ok
 
-    def test_any_json_text_that_is_accepted_arrives_unchanged(self, ground: TopicGround) -> None:
+    def test_any_json_text_that_is_accepted_arrives_unchanged(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         queue = ground.subscriber(topic)
 
@@ -87,16 +91,16 @@ class TopicConformance(Differences):
         assert all(copy.attributes == {} for copy in copies)
         assert queue.receive() == []
 
-    def test_publishing_without_subscribers_is_ok(self, ground: TopicGround) -> None:
+    def test_publishing_without_subscribers_is_ok(self, ground: TopicFixture) -> None:
         [result] = ground.topic().publish(texts("to nobody"))
 
         assert result.ok
         assert result.message_id
 
-    def test_an_empty_batch_publishes_nothing(self, ground: TopicGround) -> None:
+    def test_an_empty_batch_publishes_nothing(self, ground: TopicFixture) -> None:
         assert ground.topic().publish([]) == []
 
-    def test_batches_above_ten_are_published_whole(self, ground: TopicGround) -> None:
+    def test_batches_above_ten_are_published_whole(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         queue = ground.subscriber(topic)
         sent = [f"body-{n}" for n in range(23)]
@@ -106,7 +110,7 @@ class TopicConformance(Differences):
         assert [result.ok for result in results] == [True] * 23
         assert sorted(bodies(take(queue, 23))) == sorted(sent)
 
-    def test_a_filter_lets_through_what_has_one_of_its_values(self, ground: TopicGround) -> None:
+    def test_a_filter_lets_through_what_has_one_of_its_values(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         queue = ground.subscriber(topic, filter={"EventType": ["Placed", "Paid"]})
 
@@ -118,7 +122,7 @@ class TopicConformance(Differences):
         assert sorted(bodies(take(queue, 2))) == ["Paid", "Placed"]
         assert queue.receive() == []
 
-    def test_all_attributes_that_a_filter_names_must_match(self, ground: TopicGround) -> None:
+    def test_all_attributes_that_a_filter_names_must_match(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         queue = ground.subscriber(topic, filter={"EventType": ["Placed"], "tenant": ["a", "b"]})
 
@@ -133,7 +137,7 @@ class TopicConformance(Differences):
         assert bodies(take(queue, 1)) == ["both"]
         assert queue.receive() == []
 
-    def test_subscribing_again_replaces_the_filter(self, ground: TopicGround) -> None:
+    def test_subscribing_again_replaces_the_filter(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         queue = ground.subscriber(topic, filter={"k": ["old"]})
         if not topic.traits.filters_at_once:
@@ -147,7 +151,7 @@ class TopicConformance(Differences):
         assert queue.receive() == []
         assert topic.subscriptions() == [Subscription(queue=queue.name, filter={"k": ("new",)})]
 
-    def test_subscribing_again_without_a_filter_lets_everything_through(self, ground: TopicGround) -> None:
+    def test_subscribing_again_without_a_filter_lets_everything_through(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         queue = ground.subscriber(topic, filter={"k": ["old"]})
         if not topic.traits.filters_at_once:
@@ -159,7 +163,7 @@ class TopicConformance(Differences):
 
         assert bodies(take(queue, 1)) == ["all"]
 
-    def test_subscribing_twice_gives_one_copy(self, ground: TopicGround) -> None:
+    def test_subscribing_twice_gives_one_copy(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         queue = ground.subscriber(topic)
 
@@ -170,7 +174,7 @@ class TopicConformance(Differences):
         assert bodies(take(queue, 1)) == ["once"]
         assert queue.receive() == []
 
-    def test_unsubscribing_stops_the_copies_and_leaves_what_is_there(self, ground: TopicGround) -> None:
+    def test_unsubscribing_stops_the_copies_and_leaves_what_is_there(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         queue = ground.subscriber(topic)
         topic.publish(texts("before"))
@@ -183,7 +187,7 @@ class TopicConformance(Differences):
         assert bodies(take(queue, 1)) == ["before"]
         assert queue.receive() == []
 
-    def test_unsubscribing_one_queue_leaves_the_others(self, ground: TopicGround) -> None:
+    def test_unsubscribing_one_queue_leaves_the_others(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         gone, stays = ground.subscriber(topic), ground.subscriber(topic)
 
@@ -193,7 +197,7 @@ class TopicConformance(Differences):
 
         assert bodies(take(stays, 1)) == ["news"]
 
-    def test_subscriptions_name_queues_and_filters(self, ground: TopicGround) -> None:
+    def test_subscriptions_name_queues_and_filters(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         plain, choosy = ground.subscriber(topic), ground.subscriber(topic, filter={"k": ["v", "w"]})
 
@@ -203,7 +207,7 @@ class TopicConformance(Differences):
         ]
         assert topic.subscriptions() == sorted(expected, key=lambda each: each.queue)
 
-    def test_a_topic_asked_for_twice_is_one_topic(self, ground: TopicGround) -> None:
+    def test_a_topic_asked_for_twice_is_one_topic(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         queue = ground.subscriber(topic)
 
@@ -211,7 +215,7 @@ class TopicConformance(Differences):
 
         assert bodies(take(queue, 1)) == ["news"]
 
-    def test_a_fifo_topic_keeps_the_order_of_each_group(self, ground: TopicGround) -> None:
+    def test_a_fifo_topic_keeps_the_order_of_each_group(self, ground: TopicFixture) -> None:
         topic = ground.topic(fifo=True)
         queues = [ground.subscriber(topic, fifo=True) for _ in range(2)]
 
@@ -223,7 +227,7 @@ class TopicConformance(Differences):
             assert [body for body in received if body[0] == "a"] == [f"a{n}" for n in range(5)]
             assert [body for body in received if body[0] == "b"] == [f"b{n}" for n in range(5)]
 
-    def test_a_fifo_topic_recognises_a_repeated_dedup_id(self, ground: TopicGround) -> None:
+    def test_a_fifo_topic_recognises_a_repeated_dedup_id(self, ground: TopicFixture) -> None:
         topic = ground.topic(fifo=True)
         queue = ground.subscriber(topic, fifo=True)
 
@@ -235,7 +239,7 @@ class TopicConformance(Differences):
         assert second.message_id == first.message_id
         assert queue.receive() == []
 
-    def test_after_five_minutes_a_dedup_id_is_new(self, ground: TopicGround) -> None:
+    def test_after_five_minutes_a_dedup_id_is_new(self, ground: TopicFixture) -> None:
         topic = ground.topic(fifo=True)
         queue = ground.subscriber(topic, fifo=True)
         topic.publish(ordered("g", "one"))
@@ -246,7 +250,7 @@ class TopicConformance(Differences):
 
         assert bodies(take(queue, 1)) == ["one"]
 
-    def test_a_standard_queue_may_subscribe_to_a_fifo_topic(self, ground: TopicGround) -> None:
+    def test_a_standard_queue_may_subscribe_to_a_fifo_topic(self, ground: TopicFixture) -> None:
         topic = ground.topic(fifo=True)
         queue = ground.subscriber(topic)
 
@@ -254,7 +258,7 @@ class TopicConformance(Differences):
 
         assert sorted(bodies(take(queue, 2))) == ["1", "2"]
 
-    def test_what_is_no_queue_can_neither_subscribe_nor_unsubscribe(self, ground: TopicGround) -> None:
+    def test_what_is_no_queue_can_neither_subscribe_nor_unsubscribe(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         queue = ground.subscriber(topic)
         mistakes: list[Any] = [queue.name, 5, None, []]
@@ -267,17 +271,17 @@ class TopicConformance(Differences):
 
         assert [each.queue for each in topic.subscriptions()] == [queue.name]
 
-    def test_a_fifo_queue_is_no_subscriber_of_a_standard_topic(self, ground: TopicGround) -> None:
+    def test_a_fifo_queue_is_no_subscriber_of_a_standard_topic(self, ground: TopicFixture) -> None:
         assert ground.topic().unsubscribe(ground.queues.create(fifo=True)) is False
 
     @pytest.mark.parametrize("name", [5, None, b"news", [], "no name"])
-    def test_what_is_no_name_makes_no_topic(self, ground: TopicGround, name: Any) -> None:
+    def test_what_is_no_name_makes_no_topic(self, ground: TopicFixture, name: Any) -> None:
         with pytest.raises(InvalidName) as refused:
             ground.topics.topic(name, fifo=False)
 
         assert refused.value.field == "name"
 
-    def test_a_fifo_queue_cannot_subscribe_to_a_standard_topic(self, ground: TopicGround) -> None:
+    def test_a_fifo_queue_cannot_subscribe_to_a_standard_topic(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         queue = ground.queues.create(fifo=True)
 
@@ -287,7 +291,7 @@ class TopicConformance(Differences):
         assert refused.value.field == "queue"
         assert topic.subscriptions() == []
 
-    def test_a_message_above_the_limit_is_refused(self, ground: TopicGround) -> None:
+    def test_a_message_above_the_limit_is_refused(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         queue = ground.subscriber(topic)
         limit = topic.traits.max_message_bytes
@@ -311,7 +315,7 @@ class TopicConformance(Differences):
         ],
     )
     def test_a_message_that_breaks_a_limit_is_refused(
-        self, ground: TopicGround, field: str, fields: dict[str, Any]
+        self, ground: TopicFixture, field: str, fields: dict[str, Any]
     ) -> None:
         topic = ground.topic()
         queue = ground.subscriber(topic)
@@ -327,7 +331,7 @@ class TopicConformance(Differences):
         [("group", {"group": None}), ("group", {"group": "a b"}), ("dedup_id", {"dedup_id": "d" * 129})],
     )
     def test_a_fifo_message_that_breaks_a_limit_is_refused(
-        self, ground: TopicGround, field: str, fields: dict[str, Any]
+        self, ground: TopicFixture, field: str, fields: dict[str, Any]
     ) -> None:
         topic = ground.topic(fifo=True)
 
@@ -337,7 +341,7 @@ class TopicConformance(Differences):
         assert refused.value.field == field
 
     @pytest.mark.parametrize("filter", [{}, {"k": []}, {"k": "text"}, {"k": [1]}, {"": ["v"]}, ["k"]])
-    def test_a_filter_that_makes_no_sense_is_refused(self, ground: TopicGround, filter: Any) -> None:
+    def test_a_filter_that_makes_no_sense_is_refused(self, ground: TopicFixture, filter: Any) -> None:
         topic = ground.topic()
         queue = ground.queues.create()
 
@@ -346,7 +350,7 @@ class TopicConformance(Differences):
 
         assert topic.subscriptions() == []
 
-    def test_one_bad_message_publishes_nothing_of_its_batch(self, ground: TopicGround) -> None:
+    def test_one_bad_message_publishes_nothing_of_its_batch(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         queue = ground.subscriber(topic)
 
@@ -355,7 +359,7 @@ class TopicConformance(Differences):
 
         assert queue.receive() == []
 
-    def test_a_batch_reaches_all_queues_or_none(self, ground: TopicGround) -> None:
+    def test_a_batch_reaches_all_queues_or_none(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         if not topic.traits.atomic_batch:
             pytest.skip("a batch is not published as one, says the trait")
@@ -368,7 +372,7 @@ class TopicConformance(Differences):
         assert wide.receive() == []
         assert narrow.receive() == []
 
-    def test_a_deleted_queue_does_not_break_publishing_to_the_others(self, ground: TopicGround) -> None:
+    def test_a_deleted_queue_does_not_break_publishing_to_the_others(self, ground: TopicFixture) -> None:
         topic = ground.topic()
         gone, stays = ground.subscriber(topic), ground.subscriber(topic)
 
@@ -378,7 +382,7 @@ class TopicConformance(Differences):
         assert result.ok
         assert bodies(take(stays, 1)) == ["news"]
 
-    def test_a_queue_that_is_not_there_cannot_subscribe(self, ground: TopicGround) -> None:
+    def test_a_queue_that_is_not_there_cannot_subscribe(self, ground: TopicFixture) -> None:
         topic, queue = ground.topic(), ground.queues.create()
         ground.queues.queues.delete_queue(queue.name)
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import THROTTLED, Make, refused, translated
+from postroad.connections.aws_resources import make_event_bus, put_rule, put_target
+from postroad.connections.aws_rights import allow_source, disallow_source
 from postroad.connections.batches import ATTEMPTS, Again, Entry, deliver
 from postroad.errors import NotSupported, PostroadError, TopicNotFound, Unavailable
 from postroad.queues import OutgoingMessage, Queue, SendResult
 from postroad.queues.sqs import SQSQueue, SQSQueues
 from postroad.queues.unwrapping import EVENT_SOURCE, wrap_detail
-from postroad.topics import queue_policies, rules
+from postroad.topics import rules
 from postroad.topics.port import Filter, Subscription, TopicTraits
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ class EventBridgeTopic:
         if self._given_arn is not None:
             return self._given_arn
         if self.name != "default":
-            with self._translated("creating"), suppress(self._client.exceptions.ResourceAlreadyExistsException):
-                self._client.create_event_bus(Name=self.name)
+            with self._translated("creating"):
+                make_event_bus(self._client, self.name)
         return self.name
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
@@ -132,15 +133,12 @@ class EventBridgeTopic:
         if keep_filter and self._has_rule(name):
             return
         with self._translated("subscribing to"):
-            rule = self._client.put_rule(
-                Name=name, EventBusName=bus, EventPattern=self._pattern(values), State="ENABLED"
-            )
-        self._queues.change_policy(subscriber, lambda policy: _allowed(policy, rule["RuleArn"], subscriber))
+            rule_arn = put_rule(self._client, name, bus, pattern=self._pattern(values))
+        self._queues.change_policy(subscriber, lambda policy: _allowed(policy, rule_arn, subscriber))
         with self._translated("subscribing to"):
-            answer = self._client.put_targets(Rule=name, EventBusName=bus, Targets=[{"Id": _TARGET, "Arn": target_arn}])
-        if answer["FailedEntryCount"]:
-            failed = answer["FailedEntries"][0]
-            raise Unavailable(f"subscribing to {self.name!r}: {failed.get('ErrorCode')}: {failed.get('ErrorMessage')}")
+            refusal = put_target(self._client, name, bus, {"Id": _TARGET, "Arn": target_arn})
+        if refusal is not None:
+            raise Unavailable(f"subscribing to {self.name!r}: {refusal}")
 
     def _has_rule(self, name: str) -> bool:
         with self._translated("subscribing to"):
@@ -161,7 +159,7 @@ class EventBridgeTopic:
             except self._client.exceptions.ResourceNotFoundException:
                 return False
             self._client.delete_rule(Name=name, EventBusName=bus)
-        self._queues.change_policy(subscriber, lambda policy: queue_policies.disallow(policy, source_arn=rule["Arn"]))
+        self._queues.change_policy(subscriber, lambda policy: disallow_source(policy, source_arn=rule["Arn"]))
         return True
 
     def subscriptions(self) -> list[Subscription]:
@@ -196,11 +194,11 @@ class EventBridgeTopic:
         content = {"Source": self._source, "DetailType": kind, "Detail": detail}
         return Entry(content, size=len(detail.encode()) + len(kind.encode()) + len(self._source))
 
-    def _pattern(self, values: rules.Values | None) -> str:
+    def _pattern(self, values: rules.Values | None) -> dict[str, Any]:
         pattern: dict[str, Any] = {"source": [self._source]}
         if values is not None:
             pattern["detail"] = {"attributes": {name: list(allowed) for name, allowed in values.items()}}
-        return json.dumps(pattern)
+        return pattern
 
     def _publish(self, contents: list[dict[str, Any]]) -> list[str | Again | PostroadError]:
         entries: list[Any] = [{"EventBusName": self.bus, **content} for content in contents]
@@ -236,4 +234,4 @@ def _filter(pattern: str) -> rules.Values | None:
 
 
 def _allowed(policy: str | None, rule_arn: str, queue: SQSQueue) -> str:
-    return queue_policies.allow(policy, service="events.amazonaws.com", source_arn=rule_arn, queue_arn=queue.arn)
+    return allow_source(policy, service="events.amazonaws.com", source_arn=rule_arn, queue_arn=queue.arn)

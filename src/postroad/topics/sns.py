@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import THROTTLED, Make, refused, short_code, translated
+from postroad.connections.aws_resources import make_subscription, make_topic
+from postroad.connections.aws_rights import allow_source, disallow_source
 from postroad.connections.batches import ATTEMPTS, Again, Entry, deliver
 from postroad.errors import (
     InvalidInput,
@@ -23,7 +25,7 @@ from postroad.queues import OutgoingMessage, Queue, SendResult
 from postroad.queues.sqs import SQSQueue, SQSQueues
 from postroad.queues.sqs.wire import attributes_of, size_of
 from postroad.queues.unwrapping import kept_verbatim
-from postroad.topics import queue_policies, rules
+from postroad.topics import rules
 from postroad.topics.port import Filter, Subscription, TopicTraits
 
 if TYPE_CHECKING:
@@ -127,9 +129,8 @@ class SNSTopic:
         """The topic's ARN; the topic of a name is made when missing."""
         if self._given_arn is not None:
             return self._given_arn
-        attributes = {"FifoTopic": "true"} if self._fifo else {}
         with self._translated("creating"):
-            return self._client.create_topic(Name=self.name, Attributes=attributes)["TopicArn"]
+            return make_topic(self._client, self.name, fifo=self._fifo)
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Copy each message to every queue whose filter matches; on FIFO a failed one holds back its group."""
@@ -163,7 +164,7 @@ class SNSTopic:
             return False
         with self._translated("unsubscribing from"):
             self._client.unsubscribe(SubscriptionArn=known)
-        self._queues.change_policy(subscriber, lambda policy: queue_policies.disallow(policy, source_arn=self.arn))
+        self._queues.change_policy(subscriber, lambda policy: disallow_source(policy, source_arn=self.arn))
         return True
 
     def subscriptions(self) -> list[Subscription]:
@@ -211,15 +212,12 @@ class SNSTopic:
         return refused(code, text) if entry.get("SenderFault") else Again(Unavailable(text))
 
     def _allowed(self, policy: str | None, queue: SQSQueue) -> str:
-        return queue_policies.allow(policy, service="sns.amazonaws.com", source_arn=self.arn, queue_arn=queue.arn)
+        return allow_source(policy, service="sns.amazonaws.com", source_arn=self.arn, queue_arn=queue.arn)
 
     def _subscribe(self, queue: SQSQueue, values: rules.Values | None) -> None:
-        attributes = {"RawMessageDelivery": "true"}
-        if values is not None:
-            attributes["FilterPolicy"] = json.dumps(values)
         arn, endpoint = self.arn, queue.arn
         with self._translated("subscribing to"):
-            self._client.subscribe(TopicArn=arn, Protocol="sqs", Endpoint=endpoint, Attributes=attributes)
+            make_subscription(self._client, arn, endpoint, filter=values)
 
     def _set(self, subscription: str, name: str, value: str) -> None:
         with self._translated("subscribing to"):

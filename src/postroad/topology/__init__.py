@@ -1,6 +1,6 @@
 """Topology: one description of everything a deployment needs, applied to the embedded engine or to AWS."""
 
-from postroad.topology.applying import ApplyResult, apply
+from postroad.topology.alarms import AlarmState, alarm_rules, evaluate_alarms
 from postroad.topology.cloudformation import render_cloudformation
 from postroad.topology.declarations import (
     AlarmDecl,
@@ -20,11 +20,9 @@ from postroad.topology.declarations import (
 )
 from postroad.topology.findings import Finding
 from postroad.topology.iam import consumer_policy, iam_policy, producer_policy
-from postroad.topology.linting import lint
-from postroad.topology.measuring import AlarmState, evaluate_alarms
+from postroad.topology.lint import lint
 from postroad.topology.names import aws_name
-from postroad.topology.planning import Action, Drift, Plan, drift, plan
-from postroad.topology.prometheus import alarm_rules
+from postroad.topology.plans import Action, ApplyResult, Drift, Plan, apply, drift, plan
 from postroad.topology.templates import (
     agents_topology,
     bus_topology,

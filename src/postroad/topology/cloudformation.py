@@ -7,17 +7,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from postroad.connections.aws_resources import PRIVATE, tag_pairs
+from postroad.connections.aws_rights import INVOKE
 from postroad.topology.aws.alarms import alarm_definition
-from postroad.topology.aws.buckets import EXPIRY, PRIVATE
-from postroad.topology.aws.buses import target_definition
-from postroad.topology.aws.calling import pairs
-from postroad.topology.aws.functions import POLICY, RUNTIME
-from postroad.topology.aws.tables import table_definition
-from postroad.topology.aws.triggers import trigger_definition
+from postroad.topology.aws.functions import POLICY, RUNTIME, trigger_definition
+from postroad.topology.aws.stores import EXPIRY, shape_of
+from postroad.topology.aws.topics import target_definition
 from postroad.topology.declarations import AlarmDecl
 from postroad.topology.forms import Form, forms
-from postroad.topology.linting import check
-from postroad.topology.place import SOMEWHERE, TOKENS
+from postroad.topology.lint import check
+from postroad.topology.names import SOMEWHERE, TOKENS
 from postroad.topology.references import URL, Key
 from postroad.topology.topology import Topology
 
@@ -97,7 +96,7 @@ class _Template:
         yield "Policy", _resource("AWS::SQS::QueuePolicy", policy)
 
     def _topic(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
-        properties: dict[str, Any] = {"TopicName": form.name, "Tags": pairs(form.settings["tags"])}
+        properties: dict[str, Any] = {"TopicName": form.name, "Tags": tag_pairs(form.settings["tags"])}
         if form.settings["fifo"]:
             properties |= {"FifoTopic": True, "ContentBasedDeduplication": form.settings["content_dedup"]}
         yield "", _resource("AWS::SNS::Topic", properties)
@@ -118,12 +117,13 @@ class _Template:
     def _stream(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
         properties = {
             "Name": form.name, "ShardCount": form.settings["shards"],
-            "RetentionPeriodHours": form.settings["retention_hours"], "Tags": pairs(form.settings["tags"]),
+            "RetentionPeriodHours": form.settings["retention_hours"], "Tags": tag_pairs(form.settings["tags"]),
         }  # fmt: skip
         yield "", _resource("AWS::Kinesis::Stream", properties)
 
     def _table(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
-        settings, properties = form.settings, table_definition(form)
+        settings = form.settings
+        properties = {"TableName": form.name, **shape_of(form).definition(), "Tags": tag_pairs(settings["tags"])}
         if settings["ttl_attribute"]:
             properties["TimeToLiveSpecification"] = {"AttributeName": settings["ttl_attribute"], "Enabled": True}
         if settings["stream"]:
@@ -137,19 +137,19 @@ class _Template:
             "BucketName": form.settings["bucket"],
             "PublicAccessBlockConfiguration": dict(PRIVATE),
             "LifecycleConfiguration": {"Rules": [rule]} if days else None,
-            "Tags": pairs(form.settings["tags"]),
+            "Tags": tag_pairs(form.settings["tags"]),
         }
         yield "", {**_resource("AWS::S3::Bucket", properties), **_KEPT}
 
     def _bus(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
-        yield "", _resource("AWS::Events::EventBus", {"Name": form.name, "Tags": pairs(form.settings["tags"])})
+        yield "", _resource("AWS::Events::EventBus", {"Name": form.name, "Tags": tag_pairs(form.settings["tags"])})
 
     def _rule(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
         settings = form.settings
         properties = {
             "Name": form.name, "EventBusName": settings["bus"], "State": "ENABLED",
             "EventPattern": settings["pattern"], "ScheduleExpression": settings["schedule"],
-            "Targets": [target_definition(settings["target"])], "Tags": pairs(settings["tags"]),
+            "Targets": [target_definition(settings["target"])], "Tags": tag_pairs(settings["tags"]),
         }  # fmt: skip
         yield "", _resource("AWS::Events::Rule", properties)
 
@@ -161,7 +161,8 @@ class _Template:
             "Role": {"Fn::GetAtt": [self._ids["role", settings["component"]], "Arn"]},
             "Timeout": settings["timeout"], "MemorySize": settings["memory"],
             "Environment": {"Variables": self._variables(settings["environment"])},
-            "Code": {"S3Bucket": {"Ref": "CodeBucket"}, "S3Key": {"Ref": "CodeKey"}}, "Tags": pairs(settings["tags"]),
+            "Code": {"S3Bucket": {"Ref": "CodeBucket"}, "S3Key": {"Ref": "CodeKey"}},
+            "Tags": tag_pairs(settings["tags"]),
         }  # fmt: skip
         yield "", _resource("AWS::Lambda::Function", properties)
         for rule, arn in settings["callers"].items():
@@ -184,7 +185,7 @@ class _Template:
 
     def _permission(self, form: Form, source_arn: str) -> dict[str, Any]:
         return {
-            "FunctionName": {"Ref": self._id(form)}, "Action": "lambda:InvokeFunction",
+            "FunctionName": {"Ref": self._id(form)}, "Action": INVOKE,
             "Principal": "events.amazonaws.com", "SourceArn": source_arn,
         }  # fmt: skip
 
@@ -199,7 +200,11 @@ class _Template:
         return _resource("AWS::Lambda::EventSourceMapping", properties)
 
     def _alarm(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
-        properties = {"AlarmName": form.name, **alarm_definition(form.settings), "Tags": pairs(form.settings["tags"])}
+        properties = {
+            "AlarmName": form.name,
+            **alarm_definition(form.settings),
+            "Tags": tag_pairs(form.settings["tags"]),
+        }
         yield "", _resource("AWS::CloudWatch::Alarm", properties)
 
     def _role(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -207,7 +212,7 @@ class _Template:
         inline = [{"PolicyName": POLICY, "PolicyDocument": policy}] if policy["Statement"] else None
         properties = {
             "RoleName": form.settings["role_name"], "AssumeRolePolicyDocument": form.settings["trust"],
-            "Policies": inline, "Tags": pairs(form.settings["tags"]),
+            "Policies": inline, "Tags": tag_pairs(form.settings["tags"]),
         }  # fmt: skip
         yield "", _resource("AWS::IAM::Role", properties)
 
@@ -221,7 +226,7 @@ def queue_properties(form: Form) -> dict[str, Any]:
         "DelaySeconds": settings["delay"],
         "ReceiveMessageWaitTimeSeconds": settings["receive_wait"],
         "MaximumMessageSize": settings["max_message_bytes"],
-        "Tags": pairs(settings["tags"]),
+        "Tags": tag_pairs(settings["tags"]),
     }
     if settings["fifo"]:
         by_group = settings["dedup_scope"] == "group"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from postroad.connections.aws_resources import StreamView, TableShape
 from postroad.queues import QueueSpec
 
 Kind = Literal["queue", "topic", "subscription", "stream", "table", "bucket", "bus", "rule", "function", "alarm"]
@@ -83,7 +84,14 @@ class TableDecl:
     range_key: str | None = None
     indexes: tuple[IndexDecl, ...] = ()
     ttl_attribute: str | None = None
-    stream: Literal["NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES", "KEYS_ONLY"] | None = None
+    stream: StreamView | None = None
+
+    @classmethod
+    def of(cls, name: str, shape: TableShape) -> TableDecl:
+        """The declaration of a table whose shape its package declares."""
+        indexes = (IndexDecl(name, *_two(index.keys)) for name, index in shape.indexes.items())
+        expiry = shape.ttl_attribute
+        return cls(name, *_two(shape.keys), indexes=tuple(indexes), ttl_attribute=expiry, stream=shape.stream_view)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +230,8 @@ DECLARATIONS: tuple[type[Resource], ...] = (
     AlarmDecl,
 )
 BY_KIND: Mapping[str, type[Resource]] = {declared.kind: declared for declared in DECLARATIONS}
+
+
+def _two(keys: tuple[str, ...]) -> tuple[str, str | None]:
+    """The partition key, and the sort key where there is one."""
+    return keys[0], keys[1] if len(keys) > 1 else None

@@ -15,11 +15,10 @@ from postroad.queues import QueueSpec, QueueStats
 from postroad.queues.stores import QueueStore
 from postroad.streams import Stream
 from postroad.topics import Topic
+from postroad.topology.alarms import dead_letter_queues, measured
 from postroad.topology.declarations import AlarmDecl, QueueDecl, Resource, StreamDecl, SubscriptionDecl, TopicDecl
-from postroad.topology.measuring import dead_letter_queues, measured
-from postroad.topology.pruning import keep_dead_letters
 from postroad.topology.references import Key
-from postroad.topology.site import Look, Stray
+from postroad.topology.site import Look, Stray, keep_dead_letters
 from postroad.topology.topology import Topology
 
 _OWNERS = "postroad/topology/"

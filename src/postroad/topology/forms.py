@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from postroad.connections.aws_rights import VERSION, allow_source
 from postroad.queues.sqs.settings import rounded
-from postroad.topics.queue_policies import allow
+from postroad.topology.alarms import runbook
 from postroad.topology.declarations import (
     AlarmDecl,
     BucketDecl,
@@ -24,10 +25,9 @@ from postroad.topology.declarations import (
     TopicDecl,
     TriggerDecl,
 )
-from postroad.topology.iam import VERSION, policy_of, trust_policy
-from postroad.topology.place import SOMEWHERE, Place
+from postroad.topology.iam import policy_of, trust_policy
+from postroad.topology.names import SOMEWHERE, Place
 from postroad.topology.references import Key, Mention, component_mentions, needs, ordered, resolve
-from postroad.topology.runbooks import runbook
 from postroad.topology.topology import Topology
 
 OWNER_TAG = "postroad:topology"
@@ -95,7 +95,7 @@ def queue_policy(topology: Topology, queue: str, place: Place) -> dict[str, Any]
     }  # fmt: skip
     policy = json.dumps({"Version": VERSION, "Statement": [secure]})
     for service, source in _senders(topology, queue, place):
-        policy = allow(policy, service=service, source_arn=source, queue_arn=arn)
+        policy = allow_source(policy, service=service, source_arn=source, queue_arn=arn)
     document: dict[str, Any] = json.loads(policy)
     return document
 

@@ -5,24 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from postroad.connections import aws_rights as rights
+from postroad.connections.aws_rights import Statement, document
 from postroad.errors import TopologyError
 from postroad.settings import nearest
 from postroad.topology.declarations import Component, FunctionDecl, QueueDecl, TableDecl
-from postroad.topology.linting import check
-from postroad.topology.place import SOMEWHERE, Place, is_account, is_partition, is_region
+from postroad.topology.lint import check
+from postroad.topology.names import SOMEWHERE, Place, is_account, is_partition, is_region
 from postroad.topology.references import Mention, resolve, sources_of
 from postroad.topology.topology import Topology
-
-Statement = dict[str, Any]
-VERSION = "2012-10-17"
-_CONSUME = ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes")
-_OPERATE = ("StartMessageMoveTask", "CancelMessageMoveTask", "ListMessageMoveTasks", *_CONSUME, "GetQueueUrl")
-_CREATE = ("CreateQueue", "DeleteQueue", "SetQueueAttributes", "GetQueueAttributes", "GetQueueUrl", "TagQueue")
-_READ_STREAM = ("DescribeStream", "DescribeStreamSummary", "GetRecords", "GetShardIterator", "ListShards")
-_READ_TABLE = ("GetItem", "BatchGetItem", "Query")
-_WRITE_TABLE = ("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "ConditionCheckItem")
-_READ_TABLE_STREAM = ("DescribeStream", "GetRecords", "GetShardIterator")
-_LOG = ("CreateLogGroup", "CreateLogStream", "PutLogEvents")
 
 
 def iam_policy(
@@ -43,22 +34,23 @@ def iam_policy(
 
 def producer_policy(topic_arn: str) -> dict[str, Any]:
     """The rights of a service that publishes to this topic, and nothing else."""
-    return _document([_publish([topic_arn])])
+    return document(list(_allow("Publish", rights.PUBLISH, [topic_arn])))
 
 
 def consumer_policy(queue_arn: str, *, kms_key: str | None = None) -> dict[str, Any]:
     """The rights of a service that consumes this queue by its URL, and nothing else."""
-    return _document([_consume([queue_arn]), *_decrypt([kms_key] if kms_key else [])])
+    keys = [kms_key] if kms_key else []
+    return document([*_allow("Consume", rights.CONSUME, [queue_arn]), *_allow("Decrypt", rights.DECRYPT, keys)])
 
 
 def policy_of(topology: Topology, component: Component, place: Place = SOMEWHERE) -> dict[str, Any]:
     """The policy of the component's role at a place."""
-    return _document(list(_Rights(topology, component, place).statements()))
+    return document(list(_Rights(topology, component, place).statements()))
 
 
 def trust_policy(service: str) -> dict[str, Any]:
     """The policy by which a service may take on a role."""
-    return _document([{"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}])
+    return document([{"Effect": "Allow", "Principal": {"Service": service}, "Action": rights.ASSUME}])
 
 
 def _component(topology: Topology, name: str) -> Component:
@@ -85,71 +77,65 @@ class _Rights:
     def statements(self) -> Iterator[Statement]:
         consumed = [*self._component.consumes, *self._triggers("queue")]
         sent = [*self._component.sends, *(each.on_failure for each in self._functions if each.on_failure)]
-        yield from _allow("Send", "sqs", ("SendMessage", "GetQueueUrl"), self._queues(sent))
+        yield from _allow("Send", (*rights.SEND, *rights.FIND), self._queues(sent))
         yield from self._consuming(consumed)
-        yield from _allow(
-            "Observe", "sqs", ("GetQueueAttributes", "GetQueueUrl"), self._queues(self._component.observes)
-        )
+        yield from _allow("Observe", (*rights.OBSERVE, *rights.FIND), self._queues(self._component.observes))
         yield from self._operating(self._component.operates)
-        yield from _allow("Create", "sqs", _CREATE, self._queues(self._component.creates))
+        yield from _allow("Create", rights.CREATE, self._queues(self._component.creates))
         yield from self._keys(consumed=[*consumed, *self._component.operates], sent=sent)
         yield from self._publishing()
-        yield from _allow("Put", "kinesis", ("PutRecord", "PutRecords"), self._arns("stream", self._component.puts))
+        yield from _allow("Put", rights.PUT_RECORDS, self._arns("stream", self._component.puts))
         yield from self._reading()
         yield from self._writing()
         yield from self._running()
 
     def _consuming(self, names: Sequence[str]) -> Iterator[Statement]:
         if names:
-            yield _consume(self._queues(names))
-            yield from _allow("FindConsumed", "sqs", ("GetQueueUrl",), self._queues(names))
-            yield from _allow("DeadLetter", "sqs", ("SendMessage",), self._queues(self._dead_letters(names)))
+            yield from _allow("Consume", rights.CONSUME, self._queues(names))
+            yield from _allow("FindConsumed", rights.FIND, self._queues(names))
+            yield from _allow("DeadLetter", rights.SEND, self._queues(self._dead_letters(names)))
 
     def _operating(self, names: Sequence[str]) -> Iterator[Statement]:
         sources = [source for name in names for source in sources_of(self._topology, name)]
-        yield from _allow("Operate", "sqs", _OPERATE, self._queues(names))
-        yield from _allow(
-            "Redrive", "sqs", ("SendMessage", "GetQueueUrl", "GetQueueAttributes"), self._queues(sources)
-        )  # fmt: skip
+        operated = (*rights.MOVE, *rights.CONSUME, *rights.FIND)
+        yield from _allow("Operate", operated, self._queues(names))
+        yield from _allow("Redrive", (*rights.SEND, *rights.FIND, *rights.OBSERVE), self._queues(sources))
 
     def _publishing(self) -> Iterator[Statement]:
         topics = self._arns("topic", self._named("topic", self._component.publishes))
         buses = self._arns("bus", self._named("bus", self._component.publishes))
-        if topics:
-            yield _publish(topics)
-        yield from _allow("PutEvents", "events", ("PutEvents",), buses)
+        yield from _allow("Publish", rights.PUBLISH, topics)
+        yield from _allow("PutEvents", rights.PUT_EVENTS, buses)
 
     def _reading(self) -> Iterator[Statement]:
         streams = [*self._named("stream", self._component.reads), *self._triggers("stream")]
-        yield from _allow("ReadStream", "kinesis", _READ_STREAM, self._arns("stream", streams))
-        yield from _allow("ReadTable", "dynamodb", _READ_TABLE, self._with_indexes(self._component.reads))
+        yield from _allow("ReadStream", rights.READ_STREAM, self._arns("stream", streams))
+        yield from _allow("ReadTable", rights.READ_TABLE, self._with_indexes(self._component.reads))
         changes = [f"{arn}/stream/*" for arn in self._arns("table", self._triggers("table"))]
-        yield from _allow("ReadTableStream", "dynamodb", _READ_TABLE_STREAM, changes)
+        yield from _allow("ReadTableStream", rights.READ_TABLE_STREAM, changes)
         if changes:
-            yield from _allow("ListTableStreams", "dynamodb", ("ListStreams",), ["*"])
+            yield from _allow("ListTableStreams", rights.LIST_TABLE_STREAMS, ["*"])
         if self._triggers("stream"):
-            yield from _allow("ListStreams", "kinesis", ("ListStreams",), ["*"])
-        yield from _allow("ReadObjects", "s3", ("GetObject",), self._objects(self._component.reads))
+            yield from _allow("ListStreams", rights.LIST_STREAMS, ["*"])
+        yield from _allow("ReadObjects", rights.READ_OBJECTS, self._objects(self._component.reads))
 
     def _writing(self) -> Iterator[Statement]:
         tables = self._arns("table", self._named("table", self._component.writes))
-        yield from _allow("WriteTable", "dynamodb", _WRITE_TABLE, tables)
-        yield from _allow("WriteObjects", "s3", ("PutObject",), self._objects(self._component.writes))
+        yield from _allow("WriteTable", rights.WRITE_TABLE, tables)
+        yield from _allow("WriteObjects", rights.WRITE_OBJECTS, self._objects(self._component.writes))
 
     def _running(self) -> Iterator[Statement]:
-        yield from _allow("Log", "logs", _LOG, self._arns("log", [each.name for each in self._functions]))
+        yield from _allow("Log", rights.LOG, self._arns("log", [each.name for each in self._functions]))
         if self._component.measures is not None:
             condition = {"StringEquals": {"cloudwatch:namespace": self._component.measures}}
-            [statement] = _allow("Measure", "cloudwatch", ("PutMetricData",), ["*"])
+            [statement] = _allow("Measure", rights.MEASURE, ["*"])
             yield {**statement, "Condition": condition}
 
     def _keys(self, *, consumed: Sequence[str], sent: Sequence[str]) -> Iterator[Statement]:
         dead = self._dead_letters(consumed)
         sources = [source for name in self._component.operates for source in sources_of(self._topology, name)]
-        yield from _decrypt(self._kms(consumed))
-        yield from _allow(
-            "Encrypt", "kms", ("GenerateDataKey", "Decrypt"), self._kms([*sent, *dead, *sources])
-        )  # fmt: skip
+        yield from _allow("Decrypt", rights.DECRYPT, self._kms(consumed))
+        yield from _allow("Encrypt", rights.ENCRYPT, self._kms([*sent, *dead, *sources]))
 
     def _kms(self, names: Sequence[str]) -> list[str]:
         found = (self._topology.find("queue", name) for name in names)
@@ -193,28 +179,9 @@ class _Rights:
         return _unique([self._place.arn(kind, name) for name in names])
 
 
-def _publish(topics: list[str]) -> Statement:
-    [statement] = _allow("Publish", "sns", ("Publish",), topics)
-    return statement
-
-
-def _consume(queues: list[str]) -> Statement:
-    [statement] = _allow("Consume", "sqs", _CONSUME, queues)
-    return statement
-
-
-def _decrypt(keys: list[str]) -> Iterator[Statement]:
-    return _allow("Decrypt", "kms", ("Decrypt",), keys)
-
-
-def _allow(sid: str, service: str, actions: Sequence[str], resources: list[str]) -> Iterator[Statement]:
+def _allow(sid: str, actions: Sequence[str], resources: list[str]) -> Iterator[Statement]:
     if resources:
-        named = [f"{service}:{action}" for action in actions]
-        yield {"Sid": sid, "Effect": "Allow", "Action": named, "Resource": resources}
-
-
-def _document(statements: list[Statement]) -> dict[str, Any]:
-    return {"Version": VERSION, "Statement": statements}
+        yield rights.allowed(actions, resources, sid=sid)
 
 
 def _unique(names: Sequence[str]) -> list[str]:

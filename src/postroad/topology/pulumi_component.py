@@ -10,14 +10,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from postroad.connections.aws_rights import INVOKE
 from postroad.errors import ConfigurationError
 from postroad.topology.aws.alarms import OPERATORS
-from postroad.topology.aws.buckets import EXPIRY
 from postroad.topology.aws.functions import POLICY, RUNTIME
+from postroad.topology.aws.stores import EXPIRY
 from postroad.topology.cloudformation import redrive_allow
 from postroad.topology.forms import Form, forms
-from postroad.topology.linting import check
-from postroad.topology.place import SOMEWHERE, TOKENS, Place
+from postroad.topology.lint import check
+from postroad.topology.names import SOMEWHERE, TOKENS, Place
 from postroad.topology.references import URL, Key, sources_of
 from postroad.topology.topology import Topology
 
@@ -259,7 +260,7 @@ class TopologyComponent(pulumi.ComponentResource):
             aws.lambda_.Permission(
                 self._named(form.name, rule),
                 function=function.name,
-                action="lambda:InvokeFunction",
+                action=INVOKE,
                 principal="events.amazonaws.com",
                 source_arn=self._filled(arn),
                 opts=self._beside(function),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from postroad.ports import Store
 from postroad.topology.declarations import AlarmDecl, Resource
 from postroad.topology.references import Key
 from postroad.topology.topology import Topology
@@ -80,15 +81,29 @@ class Site(Protocol):
         ...
 
 
-class Auditor(Protocol):
-    """Keeps a record of who changed what."""
-
-    def append(self, action: str, target: str, detail: Mapping[str, Any], *, actor: str | None = None) -> object: ...
-
-
-class Sited(Protocol):
-    """A backend, as far as a topology needs one."""
+class Sited(Store, Protocol):
+    """A backend on which a topology can stand."""
 
     def site(self) -> Site: ...
 
-    def audit_log(self) -> Auditor | None: ...
+
+def keep_dead_letters(strays: Sequence[Stray], sources: Callable[[str], Collection[str]]) -> list[Stray]:
+    """The strays, of which a queue stays while one that stays has its dead letters there; `sources` tells which do."""
+    asked = {stray.key[1]: sorted(sources(stray.key[1])) for stray in strays if _goes(stray)}
+    reasons: dict[str, str] = {}
+    while found := {name: why for name in asked if name not in reasons and (why := _needed(asked, name, reasons))}:
+        reasons |= found
+    return [replace(stray, keep=reasons[stray.key[1]]) if _kept(stray, reasons) else stray for stray in strays]
+
+
+def _goes(stray: Stray) -> bool:
+    return stray.key[0] == "queue" and not stray.keep
+
+
+def _kept(stray: Stray, reasons: dict[str, str]) -> bool:
+    return _goes(stray) and stray.key[1] in reasons
+
+
+def _needed(asked: dict[str, list[str]], name: str, reasons: dict[str, str]) -> str:
+    staying = [source for source in asked[name] if source not in asked or source in reasons]
+    return f"queue {staying[0]!r} has its dead letters there" if staying else ""

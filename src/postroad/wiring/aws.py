@@ -1,4 +1,4 @@
-"""AWS as a ground: SQS, SNS or EventBridge, Kinesis, DynamoDB and S3 in one region."""
+"""Everything on AWS: SQS, SNS or EventBridge, Kinesis, DynamoDB and S3 in one region."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from postroad.wiring.url import Address
 if TYPE_CHECKING:
     from postroad.agents.port import AgentStore, Mover
     from postroad.agents.settings import AgentSettings
-    from postroad.bus.stores import QueueTags
     from postroad.engine.upkeep import Compaction
+    from postroad.ports import QueueTags
     from postroad.topology.site import Site
 
 
@@ -59,7 +59,7 @@ class AwsTopics:
         return self.sns.topics_without_subscriptions()
 
 
-class AwsGround:
+class AwsInstallation:
     """Everything in one AWS account and region."""
 
     kind = "aws"
@@ -96,14 +96,15 @@ class AwsGround:
 
     def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]:
         from postroad.agents.aws.store import AwsAgentStore
-        from postroad.settings.agents import events_stream
+        from postroad.agents.tables import STREAM_RETENTION_HOURS, STREAM_SHARDS
+        from postroad.settings.environment import events_stream
 
         named = events_stream() or settings.stream
 
         def provision_stream() -> None:
             # One that exists with another number of shards serves as well.
             with suppress(ConfigurationError):
-                self.streams.stream(named, shards=4, retention=86_400)
+                self.streams.stream(named, shards=STREAM_SHARDS, retention=STREAM_RETENTION_HOURS * 3600)
 
         store = AwsAgentStore(
             self._connection, self.queues, rejected, settings, self.queues.clock, provision_stream=provision_stream
@@ -115,7 +116,7 @@ class AwsGround:
         from postroad.agents.aws.setup import AgentSetup
         from postroad.agents.runner import CONSUMER
         from postroad.agents.tables import EVENTS_STREAM
-        from postroad.settings.agents import events_stream
+        from postroad.settings.environment import events_stream
 
         name = events_stream() or EVENTS_STREAM
         return AgentSetup(self._connection, name, lambda: self.streams.open(name).workers(CONSUMER)).check(mover)

@@ -6,12 +6,10 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from postroad.blobs import Blobs
-from postroad.clock import Clock
 from postroad.errors import ConfigurationError, QueueNotFound
-from postroad.events import EventRegistry
 from postroad.items import Items
 from postroad.journal import Journal
 from postroad.queues import Queue, QueueOverview, QueueSpec
@@ -20,89 +18,116 @@ from postroad.queues.references import Pruning
 from postroad.streams import Stream
 from postroad.topics import Topic
 from postroad.topics.overflow import OverflowingTopic
-from postroad.wiring.ground import Ground
 
 if TYPE_CHECKING:
     # A program that only uses queues does not pay for the import of the bus.
     from postroad.agents import Agents
-    from postroad.agents.port import Mover
+    from postroad.agents.port import AgentStore, Mover
+    from postroad.agents.settings import AgentSettings
     from postroad.bus.archive import Archive
     from postroad.bus.config import BusConfig
-    from postroad.bus.stores import QueueTags
     from postroad.bus.topic import Bus
     from postroad.engine.upkeep import Compaction
     from postroad.inbox import Inbox, Windows
     from postroad.operations.audit import AuditLog
+    from postroad.ports import Ports, QueueTags, TopicStore
     from postroad.topology.site import Site
 
 Overflow = Literal["blobs", "fail"]
 
 
+class Installation(Protocol):
+    """One SQLite file or one account of AWS: what its ports do together."""
+
+    url: str
+    kind: str
+    stage: str
+    stage_prefix: str
+
+    @property
+    def bus_topics(self) -> TopicStore | None:
+        """The topics for a bus, which retries by itself, so that their publish makes each call once; None: the same."""
+        ...
+
+    def queue_tags(self) -> QueueTags | None: ...
+    def site(self) -> Site: ...
+    def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]: ...
+    def check_agents(self, mover: Mover) -> bool: ...
+    def transaction(self) -> AbstractContextManager[None]: ...
+    def check(self) -> None: ...
+    def compact(self, *, rebuild: bool, progress: Callable[[Compaction], None] | None) -> Compaction: ...
+    def close(self) -> None: ...
+
+
 class Backend:
     """One store, opened by `connect(url)`. Two threads may share it; a forked child opens its own."""
 
-    def __init__(self, ground: Ground, *, clock: Clock, registry: EventRegistry) -> None:
-        self._ground = ground
-        self.clock = clock
-        self.registry = registry
-        blobs = ground.blobs
-        self._pruning = None if blobs is None else Pruning(blobs, clock)
+    def __init__(
+        self, ports: Ports, installation: Installation, *, joins_writes: bool, replaced: Iterable[object] = ()
+    ) -> None:
+        self.ports = ports
+        self.clock = ports.clock
+        self.registry = ports.registry
+        self.joins_writes = joins_writes
+        self._installation = installation
+        self._replaced = tuple(replaced)
+        self._pruning = None if ports.blobs is None else Pruning(ports.blobs, ports.clock)
         self._buses: weakref.WeakSet[Bus] = weakref.WeakSet()
         self._archives: weakref.WeakSet[Archive] = weakref.WeakSet()
 
     @property
     def url(self) -> str:
         """The address it was opened with, without secrets."""
-        return self._ground.url
+        return self._installation.url
 
     @property
     def kind(self) -> str:
         """'memory', 'sqlite' or 'aws', to show to people; code asks the traits."""
-        return self._ground.kind
+        return self._installation.kind
 
     @property
     def stage(self) -> str:
         """The stage it belongs to: that of its address, else `$POSTROAD_STAGE`."""
-        return self._ground.stage
+        return self._installation.stage
 
     @property
     def stage_prefix(self) -> str:
-        """What the names of a stage's shared resources begin with: `dev-` on AWS, nothing on a ground of one's own."""
-        return self._ground.stage_prefix
+        """What the names of a stage's shared resources begin with: `dev-` on AWS, nothing elsewhere."""
+        return self._installation.stage_prefix
 
     def create_queue(self, spec: QueueSpec, *, overflow: Overflow | None = None) -> Queue:
         """Make the queue, or return it when it exists with the same settings; `QueueExists` names differences."""
         blobs = self._blobs_for(overflow)
-        return self._overflowing(self._ground.queues.create_queue(spec), blobs)
+        return self._overflowing(self.ports.queues.create_queue(spec), blobs)
 
     def update_queue(self, spec: QueueSpec) -> Queue:
         """Give an existing queue these settings; its kind (FIFO or standard) cannot change."""
-        return self._overflowing(self._ground.queues.update_queue(spec), self.blobs())
+        return self._overflowing(self.ports.queues.update_queue(spec), self.blobs())
 
     def delete_queue(self, name: str) -> None:
         """Remove the queue with what it holds."""
-        self._ground.queues.delete_queue(name)
+        self.ports.queues.delete_queue(name)
 
     def queue(self, name: str, *, overflow: Overflow | None = None) -> Queue:
         """The queue of this name, or `QueueNotFound`. Large bodies travel as blobs unless `overflow='fail'`."""
         blobs = self._blobs_for(overflow)
-        return self._overflowing(self._ground.queues.queue(name), blobs)
+        return self._overflowing(self.ports.queues.queue(name), blobs)
 
     def queue_spec(self, name: str) -> QueueSpec:
         """The settings of the queue."""
-        return self._ground.queues.queue_spec(name)
+        return self.ports.queues.queue_spec(name)
 
     def queues(self) -> list[str]:
         """The names of all queues, sorted."""
-        return self._ground.queues.queues()
+        return self.ports.queues.queues()
 
     def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
         """Settings and contents of these queues, by default of all; one that is gone is left out."""
-        return self._ground.queues.overviews(names)
+        return self.ports.queues.overviews(names)
 
     def sources(self, dead_letters: str) -> list[str]:
         """The names of the queues that have this one as their dead-letter queue, sorted."""
-        return self._ground.queues.sources(dead_letters)
+        return self.ports.queues.sources(dead_letters)
 
     def topic(self, name: str, fifo: bool = False, *, overflow: Overflow | None = None, create: bool = True) -> Topic:
         """The topic of this name, made when missing unless `create` is False. An ARN is taken as it is, without a call.
@@ -112,21 +137,21 @@ class Backend:
                 topic is returned unseen, and publishing to it fails when it does not exist.
         """
         blobs = self._blobs_for(overflow)
-        store = self._ground.topics
+        store = self.ports.topics
         topic = store.topic(name, fifo=fifo) if create else store.existing(name, fifo=fifo)
         return topic if blobs is None else OverflowingTopic(topic, blobs, clock=self.clock, pruning=self._pruning)
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        return self._ground.topics.topics()
+        return self.ports.topics.topics()
 
     def topics_without_subscriptions(self) -> list[str]:
         """The names of the topics whose messages reach nobody, sorted."""
-        return self._ground.topics.topics_without_subscriptions()
+        return self.ports.topics.topics_without_subscriptions()
 
     def stream(self, name: str, shards: int = 4, retention: float = 86_400) -> Stream:
         """The stream of this name, made when missing."""
-        return self._ground.streams.stream(name, shards=shards, retention=retention)
+        return self.ports.streams.stream(name, shards=shards, retention=retention)
 
     def bus(
         self,
@@ -167,7 +192,8 @@ class Backend:
 
     def bind(self, bus: Bus) -> None:
         """Connect a bus that was declared without a backend, and close it together with this one."""
-        bus.connect(self, tags=self._ground.queue_tags(), open_topic=self._ground.bus_topics.topic)
+        topics = self._installation.bus_topics or self.ports.topics
+        bus.connect(self, tags=self._installation.queue_tags(), open_topic=topics.topic)
         self._buses.add(bus)
 
     def archive(self, topic: str, *, fifo: bool = False, retention: float = 2_592_000) -> Archive:
@@ -191,7 +217,7 @@ class Backend:
         """The agents of this store: who listens to whom, and what waits for each."""
         from postroad.agents import Agents
         from postroad.agents.settings import checked
-        from postroad.agents.tables import REJECTED_QUEUE
+        from postroad.agents.tables import REJECTED_QUEUE, rejects
 
         settings = checked(
             dispatch_delay=dispatch_delay, retention=retention, max_receives=max_receives, visibility=visibility,
@@ -203,9 +229,9 @@ class Backend:
             try:
                 return self.queue(REJECTED_QUEUE)
             except QueueNotFound:
-                return self.create_queue(QueueSpec(REJECTED_QUEUE, retention=1_209_600))
+                return self.create_queue(rejects())
 
-        store, opened = self._ground.agent_store(settings, rejected)
+        store, opened = self._installation.agent_store(settings, rejected)
         return Agents(store, opened, settings, self.clock)
 
     def check_agents(self, mover: Mover = "any") -> bool:
@@ -215,27 +241,27 @@ class Backend:
             mover: Who is to move events from the stream into the lanes. `"functions"` asks whether functions of AWS do,
                 `"any"` whether those or a runner do; `"runner"` asks for neither, since the caller is about to run one.
         """
-        return self._ground.check_agents(mover)
+        return self._installation.check_agents(mover)
 
     def queue_tags(self) -> QueueTags | None:
         """Signs of life on queues, for a store that removes no abandoned ones by itself; None elsewhere."""
-        return self._ground.queue_tags()
+        return self._installation.queue_tags()
 
     def items(self) -> Items:
         """Small values under conditional writes."""
-        return self._ground.items
+        return self.ports.items
 
     def journal(self) -> Journal:
         """What happened to tasks and jobs, appended once and read in eight orders."""
-        return self._ground.journal
+        return self.ports.journal
 
     def blobs(self) -> Blobs | None:
         """The place for large bodies; None where none is configured."""
-        return self._ground.blobs
+        return self.ports.blobs
 
     def site(self) -> Site:
         """This store as a place for a topology to stand on, seen once."""
-        return self._ground.site()
+        return self._installation.site()
 
     def audit_log(self) -> AuditLog | None:
         """The record of who changed what here; None in memory, which nothing outlives, unless a file is named."""
@@ -247,11 +273,11 @@ class Backend:
 
     def transaction(self) -> AbstractContextManager[None]:
         """Let all writes of this thread inside the block commit together, or `NotSupported` (see the traits)."""
-        return self._ground.transaction()
+        return self._installation.transaction()
 
     def check(self) -> None:
         """Answer quietly when the store can be reached and written, else raise why not."""
-        self._ground.check()
+        self._installation.check()
 
     def compact(self, *, rebuild: bool = False, progress: Callable[[Compaction], None] | None = None) -> Compaction:
         """Give the disk what the embedded file no longer needs, in short steps while others use it.
@@ -265,7 +291,7 @@ class Backend:
             NotSupported: The backend has no file, or the file needs `rebuild`.
             StorageFull: The disk has no room even for a short step.
         """
-        return self._ground.compact(rebuild=rebuild, progress=progress)
+        return self._installation.compact(rebuild=rebuild, progress=progress)
 
     def close(self) -> None:
         """Give everything back, the buses first; closing twice changes nothing."""
@@ -273,7 +299,10 @@ class Backend:
             bus.close()
         for archive in list(self._archives):
             archive.stop()
-        self._ground.close()
+        for port in self._replaced:
+            if (close := getattr(port, "close", None)) is not None:
+                close()
+        self._installation.close()
 
     def _overflowing(self, queue: Queue, blobs: Blobs | None) -> Queue:
         return queue if blobs is None else OverflowingQueue(queue, blobs, clock=self.clock, pruning=self._pruning)

@@ -1,11 +1,17 @@
-"""One SQLite file as a ground, with a directory of blobs beside it."""
+"""Everything in one SQLite file, with a directory of blobs beside it."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
+import tempfile
+import uuid
+import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from postroad.blobs.directory import DirectoryBlobs
 from postroad.clock import Clock
@@ -22,20 +28,80 @@ from postroad.settings import default_stage, events_ttl_days
 from postroad.streams import Stream
 from postroad.streams.sqlite import SQLiteStreams
 from postroad.topics.sqlite import SQLiteTopics
-from postroad.wiring.scratch import Scratch
 from postroad.wiring.url import file_url
 
 if TYPE_CHECKING:
     from postroad.agents.port import AgentStore, Mover
     from postroad.agents.settings import AgentSettings
-    from postroad.bus.stores import QueueTags
+    from postroad.ports import QueueTags
     from postroad.topology.site import Site
 
 
-class SQLiteGround:
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a temporary file
+_PREFIX: Final = "postroad-memory"
+
+
+class Scratch:
+    """A directory that is removed when it is closed, at the end of the process, or by the next one after a crash.
+
+    A lock on a file beside it says that its owner lives.
+    """
+
+    def __init__(self) -> None:
+        place = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+        mine = f"{_PREFIX}-{os.getuid()}-"
+        _remove_abandoned(place, mine)
+        lock, path = _locked(place, mine)
+        self.path = path.with_suffix("")
+        self._remove = weakref.finalize(self, _remove, self.path, lock, os.getpid())
+        self.path.mkdir(mode=0o700)
+
+    def close(self) -> None:
+        """Remove the directory; closing twice changes nothing."""
+        self._remove()
+
+
+def _locked(place: Path, prefix: str) -> tuple[int, Path]:
+    """Make a lock file and lock it, before another process takes it for abandoned."""
+    while True:
+        path = place / f"{prefix}{uuid.uuid4().hex}.lock"
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file).st_nlink:
+            return file, path
+        os.close(file)
+
+
+def _remove_abandoned(place: Path, prefix: str) -> None:
+    """Remove what processes of this user left that were killed."""
+    for path in place.glob(f"{prefix}*.lock"):
+        with suppress(OSError):
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _clear(path.with_suffix(""))
+            finally:
+                os.close(file)
+
+
+def _remove(directory: Path, lock: int, owner: int) -> None:
+    # A forked child that ends, or drops its copy, must not take the directory from its parent.
+    if os.getpid() == owner:
+        _clear(directory)
+        os.close(lock)
+
+
+def _clear(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.with_suffix(".lock").unlink(missing_ok=True)
+
+
+class SQLiteInstallation:
     """Everything in one file; without a path in a file of this process alone, which is gone when it is closed."""
 
     stage_prefix = ""
+
+    bus_topics = None
 
     def __init__(self, path: Path | None, *, clock: Clock, trail_keep: int) -> None:
         self.stage = default_stage()
@@ -51,7 +117,7 @@ class SQLiteGround:
         self.url = file_url(path) if self._scratch is None else "memory://"
         try:
             self.queues = SQLiteQueues(self._engine, trail_keep=trail_keep)
-            self.topics = self.bus_topics = SQLiteTopics(self._engine, self.queues)
+            self.topics = SQLiteTopics(self._engine, self.queues)
             self.streams = SQLiteStreams(self._engine)
             self.items = SQLiteItems(self._engine)
             records = SQLiteRecords(self._engine)
@@ -68,8 +134,9 @@ class SQLiteGround:
 
     def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]:
         from postroad.agents.sqlite.store import SQLiteAgentStore
+        from postroad.agents.tables import STREAM_RETENTION_HOURS, STREAM_SHARDS
 
-        stream = self.streams.stream(settings.stream, shards=4, retention=86_400)
+        stream = self.streams.stream(settings.stream, shards=STREAM_SHARDS, retention=STREAM_RETENTION_HOURS * 3600)
         return SQLiteAgentStore(self._engine, stream, rejected, settings, durable=self._engine.durable), stream
 
     def check_agents(self, mover: Mover) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from postroad.errors import ConfigurationError
+from postroad.settings import adapter
 
 DEFAULT_URL = "sqlite:///postroad.db"
 _OPTIONS = {
@@ -22,7 +23,7 @@ _FORMS = "sqlite:///path, memory:// or aws://region[?endpoint_url=…&stage=…&
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A backend's address, taken apart."""
+    """A backend's address, taken apart; that of an adapter of a third party is its `place` as a whole."""
 
     scheme: str
     place: str
@@ -32,6 +33,13 @@ class Address:
     def path(self) -> Path:
         """The file of an embedded backend."""
         return Path(self.place)
+
+    @property
+    def file(self) -> Path | None:
+        """The embedded file that is opened for it, if one is; an adapter of a third party stands on the default one."""
+        if self.scheme in ("memory", "aws"):
+            return None
+        return self.path if self.scheme == "sqlite" else parse(DEFAULT_URL).path
 
 
 def file_url(path: Path) -> str:
@@ -47,7 +55,9 @@ def parse(url: str) -> Address:
         raise _refused(repr(url), "holds a character that cannot be printed")
     parts = _split(url)
     if parts.scheme not in _OPTIONS:
-        raise _refused(url, f"has an unknown scheme {parts.scheme!r}")
+        if adapter(parts.scheme) is None:
+            raise _refused(url, f"has an unknown scheme {parts.scheme!r}")
+        return Address(scheme=parts.scheme, place=url)
     if url.endswith("?"):
         raise _refused(url, "ends with '?' and names no option", "If it belongs to the name, write %3F. ")
     try:
@@ -70,7 +80,7 @@ def _split(url: str) -> SplitResult:
             return urlsplit(url.replace("#", "%23"))
     except ValueError as error:
         raise _refused(url, f"cannot be read: {error}") from None
-    if "#" in url:
+    if "#" in url and parts.scheme in _OPTIONS:
         raise _refused(url, "has a '#', which means nothing there")
     return parts
 

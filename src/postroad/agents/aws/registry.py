@@ -13,17 +13,21 @@ from postroad.agents.aws.values import number, text
 from postroad.agents.model import Deleted
 from postroad.agents.port import AgentRecord, NewAgent
 from postroad.agents.rules import not_found
-from postroad.agents.tables import AGENT_GRANTS, AGENTS, BY_SUBSCRIBER, DEAD_QUEUE, SUBSCRIBERS, lane_name
-from postroad.errors import AgentDeleted, AgentExists, QueueNotFound, Unavailable
+from postroad.agents.tables import (
+    AGENT_GRANTS,
+    AGENTS,
+    BY_SUBSCRIBER,
+    DEAD_QUEUE,
+    RETENTION_SECONDS,
+    SUBSCRIBERS,
+    lane_name,
+)
+from postroad.connections.aws_rights import CONSUME, FIND, allowed, document
+from postroad.errors import AgentDeleted, AgentExists, ConfigurationError, QueueNotFound, Unavailable
 from postroad.queues import QueueSpec
 from postroad.queues.sqs import SQSQueues
 
-RETENTION_SECONDS: Final = 1_209_600
 _STATE: Final = {"#state": "state"}
-_RIGHTS: Final = (
-    *("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility"),
-    *("sqs:GetQueueAttributes", "sqs:GetQueueUrl"),
-)
 
 
 class DynamoRegistry:
@@ -107,7 +111,12 @@ class DynamoRegistry:
             lane_name(agent.agent_id), fifo=True, visibility=self._visibility, retention=RETENTION_SECONDS,
             dead_letter=DEAD_QUEUE, max_receives=self._max_receives, dedup_scope="group",
         )  # fmt: skip
-        queue = self._queues.create_queue(spec)
+        try:
+            queue = self._queues.create_queue(spec)
+        except ConfigurationError as error:
+            if error.field == "dead_letter":
+                error.remedy = "Make what agents need with agents.provision() or `postroad agent provision`."
+            raise
         principal = agent.principal_arn
         if principal is not None:
             self._queues.change_policy(queue, lambda _: _policy(queue.arn, principal))
@@ -175,10 +184,8 @@ class DynamoRegistry:
 
 
 def _policy(arn: str, principal: str) -> str:
-    statement = {
-        "Sid": "agent", "Effect": "Allow", "Principal": {"AWS": principal}, "Action": list(_RIGHTS), "Resource": arn,
-    }  # fmt: skip
-    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    statement = {**allowed((*CONSUME, *FIND), arn, sid="agent"), "Principal": {"AWS": principal}}
+    return json.dumps(document([statement]))
 
 
 def _is_there(agent: NewAgent, item: Mapping[str, Any] | None) -> bool:

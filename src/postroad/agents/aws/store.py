@@ -9,7 +9,7 @@ from typing import Final
 
 from postroad.agents.aws.fanout import DynamoFan
 from postroad.agents.aws.lanes import SQSLanes
-from postroad.agents.aws.registry import RETENTION_SECONDS, DynamoRegistry
+from postroad.agents.aws.registry import DynamoRegistry
 from postroad.agents.aws.rejects import Rejects
 from postroad.agents.aws.release import DynamoRelease
 from postroad.agents.aws.subscriptions import DynamoSubscriptions
@@ -18,10 +18,10 @@ from postroad.agents.outgoing import Marker, ReleaseResult, Row
 from postroad.agents.port import Bell, FanOut, Rejected, StreamEvent
 from postroad.agents.releasing import release
 from postroad.agents.settings import AgentSettings
-from postroad.agents.tables import DEAD_QUEUE
+from postroad.agents.tables import dead_letters
 from postroad.clock import Clock
 from postroad.connections.aws import AwsConnection
-from postroad.queues import Queue, QueueSpec
+from postroad.queues import Queue
 from postroad.queues.sqs import SQSQueues
 
 SWEEP_EVERY: Final = 60.0
@@ -65,9 +65,7 @@ class AwsAgentStore:
         """Make tables, stream, dead letters and the queue of rejects when they are missing."""
         self._tables.provision()
         self._provision_stream()
-        self._queues.create_queue(
-            QueueSpec(DEAD_QUEUE, fifo=True, retention=RETENTION_SECONDS, dedup_scope="group", content_dedup=True)
-        )
+        self._queues.create_queue(dead_letters())
         self._rejected()
 
     @contextmanager

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from postroad.agents.tables import TABLES, Table
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import Make, translated
+from postroad.connections.aws_resources import make_table
 from postroad.errors import ConfigurationError, PostroadError, Throttled
-from postroad.settings.agents import table_name
+from postroad.settings.environment import table_name
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
@@ -108,48 +108,9 @@ class Tables:
     def provision(self) -> None:
         """Make what is missing, and wait until it can be used."""
         for table in TABLES:
-            self._create(table)
-
-    def _create(self, table: Table) -> None:
-        name = self.name(table)
-        with translated(f"DynamoDB table {name!r}"):
-            with suppress(self.client.exceptions.ResourceInUseException):
-                self.client.create_table(TableName=name, **_definition(table))
-            self.client.get_waiter("table_exists").wait(TableName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
-            if table.ttl is not None:
-                self._expire(name, table.ttl)
-
-    def _expire(self, name: str, attribute: str) -> None:
-        told = self.client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
-        if told.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
-            self.client.update_time_to_live(
-                TableName=name, TimeToLiveSpecification={"Enabled": True, "AttributeName": attribute}
-            )
-
-
-def _definition(table: Table) -> Any:
-    keys = [table.partition_key, *([table.sort_key] if table.sort_key else [])]
-    definition: dict[str, Any] = {
-        "BillingMode": "PAY_PER_REQUEST",
-        "KeySchema": _key_schema(table.partition_key, table.sort_key),
-        "AttributeDefinitions": [{"AttributeName": key, "AttributeType": "S"} for key in keys],
-    }
-    if table.index is not None:
-        definition["GlobalSecondaryIndexes"] = [
-            {
-                "IndexName": table.index.name,
-                "KeySchema": _key_schema(table.index.partition_key, table.index.sort_key),
-                "Projection": {"ProjectionType": "ALL"},
-            }
-        ]
-    if table.stream_view is not None:
-        definition["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": table.stream_view}
-    return definition
-
-
-def _key_schema(partition_key: str, sort_key: str | None) -> list[dict[str, str]]:
-    schema = [{"AttributeName": partition_key, "KeyType": "HASH"}]
-    return schema if sort_key is None else [*schema, {"AttributeName": sort_key, "KeyType": "RANGE"}]
+            name = self.name(table)
+            with translated(f"DynamoDB table {name!r}"):
+                make_table(self.client, name, table.shape)
 
 
 def _no_table(words: str) -> PostroadError:

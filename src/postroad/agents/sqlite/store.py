@@ -21,7 +21,7 @@ from postroad.engine.transaction import Transaction, every
 from postroad.queues import OutgoingMessage, Queue
 from postroad.streams import Stream
 from postroad.streams.rules import shard_of
-from postroad.streams.sqlite.tables import Shard
+from postroad.streams.sqlite.log import Shard
 
 SWEEP_EVERY: Final = 60.0
 _SHARDS: Final = """

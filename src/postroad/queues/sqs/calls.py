@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import THROTTLED, refused, short_code, translated, watch
+from postroad.connections.aws_resources import make_queue
 from postroad.connections.batches import Again
 from postroad.errors import (
     InvalidMessage,
@@ -67,13 +68,15 @@ class SQSCalls:
 
     def call(self, operation: str, queue: str, **parameters: Any) -> dict[str, Any]:
         """Make one call about `queue`; its errors are Postroad's."""
-        client = self.client
-        if not hasattr(client, operation):
-            raise NotSupported(
-                f"the SQS client has no {operation}", remedy="Give a boto3 client, or one that has this method too."
-            )
+        client = self._having(operation)
         with translated(f"SQS {operation} on {queue!r}", _known(queue)):
             return cast("dict[str, Any]", getattr(client, operation)(**parameters))
+
+    def make(self, queue: str, attributes: Mapping[str, str], *, fifo: bool) -> None:
+        """Make the queue."""
+        client = self._having("create_queue")
+        with translated(f"SQS create_queue on {queue!r}", _known(queue)):
+            make_queue(client, queue, attributes, fifo=fifo)
 
     def batch(self, operation: str, url: str, entries: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         """The outcome of each entry, by one batch call where the client has it."""
@@ -82,6 +85,14 @@ class SQSCalls:
         numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
         answer = self.call(f"{operation}_batch", name_in(url), QueueUrl=url, Entries=numbered)
         return _outcomes(operation, answer, len(entries))
+
+    def _having(self, operation: str) -> Any:
+        client = self.client
+        if not hasattr(client, operation):
+            raise NotSupported(
+                f"the SQS client has no {operation}", remedy="Give a boto3 client, or one that has this method too."
+            )
+        return client
 
     def _single(self, operation: str, url: str, entry: Mapping[str, Any]) -> Outcome:
         try:

@@ -63,10 +63,8 @@ class SQSQueues:
         except QueueNotFound:
             pass
         attributes = settings.attributes_of(spec, self._dead_letter_arn(spec))
-        if spec.fifo:
-            attributes["FifoQueue"] = "true"
         try:
-            self._calls.call("create_queue", spec.name, QueueName=spec.name, Attributes=attributes)
+            self._calls.make(spec.name, attributes, fifo=spec.fifo)
         except PostroadError as error:
             # Somebody else was quicker.
             if "QueueNameExists" not in error.message and "QueueAlreadyExists" not in error.message:

@@ -11,7 +11,7 @@ import apsw
 from postroad.engine.transaction import Transaction
 from postroad.streams.leases import share
 from postroad.streams.port import ShardLease
-from postroad.streams.sqlite.tables import Shard
+from postroad.streams.sqlite.log import Shard
 
 _POSITION = "SELECT number FROM stream_positions WHERE shard = ? AND consumer = ?"
 _CHECKPOINT = """

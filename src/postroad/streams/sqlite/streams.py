@@ -12,7 +12,7 @@ from postroad.streams import rules
 from postroad.streams.leases import check_own
 from postroad.streams.port import LATEST, TRIM_HORIZON, PutResult, Record, ShardLease, StreamRecord, StreamTraits
 from postroad.streams.sqlite import leases, log
-from postroad.streams.sqlite.tables import SCHEMA, Shard
+from postroad.streams.sqlite.log import SCHEMA, Shard
 
 _FIND = "SELECT id, retention_us FROM streams WHERE name = ?"
 _SHARDS = "SELECT id, place FROM stream_shards WHERE stream = ? ORDER BY place"

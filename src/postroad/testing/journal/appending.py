@@ -12,7 +12,7 @@ import msgspec
 
 from postroad.errors import InvalidEvent, InvalidInput
 from postroad.journal import AppendResult, Journal, JournalEvent
-from postroad.testing.journal.ground import T0, GroundedTests, add, heartbeat, ids, made, pending, whole
+from postroad.testing.journal.fixture import T0, GroundedTests, add, heartbeat, ids, made, pending, whole
 from postroad.testing.json_texts import accepted
 
 DEEP: dict[str, Any] = {"name": "bottom"}

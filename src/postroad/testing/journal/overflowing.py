@@ -10,18 +10,18 @@ import pytest
 from postroad.blobs import BlobRef
 from postroad.errors import EventTooLarge, OverflowMismatch
 from postroad.journal import JournalEvent, task_state
-from postroad.testing.journal.ground import GroundedTests, JournalGround, add, completed, made, pending
+from postroad.testing.journal.fixture import GroundedTests, JournalFixture, add, completed, made, pending
 
 LARGE = "x" * 210_000
 
 
-def raw_properties(ground: JournalGround, event: JournalEvent) -> dict[str, Any]:
+def raw_properties(ground: JournalFixture, event: JournalEvent) -> dict[str, Any]:
     """What the item itself holds."""
     entity = (event.entity_type, event.entity_id)
     return ground.journal.query("GSI1", tenant="acme", entity=entity, raw=True).events[0].properties
 
 
-def blob_of(ground: JournalGround, event: JournalEvent) -> BlobRef:
+def blob_of(ground: JournalFixture, event: JournalEvent) -> BlobRef:
     """The blob that the item points to."""
     pointer = raw_properties(ground, event)["_s3Overflow"]
     return BlobRef(key=pointer["key"], size=pointer["size"], sha256=pointer["sha256"])
@@ -30,7 +30,7 @@ def blob_of(ground: JournalGround, event: JournalEvent) -> BlobRef:
 class Overflowing(GroundedTests):
     """What happens above 204,800 bytes."""
 
-    def test_a_large_event_comes_back_whole(self, ground: JournalGround) -> None:
+    def test_a_large_event_comes_back_whole(self, ground: JournalFixture) -> None:
         event = completed("Req-1", output={"text": LARGE, "é": [1, None]})
 
         add(ground.journal, [event])
@@ -39,7 +39,7 @@ class Overflowing(GroundedTests):
         assert read is not None
         assert read.properties == event.properties
 
-    def test_the_item_points_to_a_blob_of_its_own(self, ground: JournalGround) -> None:
+    def test_the_item_points_to_a_blob_of_its_own(self, ground: JournalFixture) -> None:
         event = completed("Req-1", output=LARGE)
 
         add(ground.journal, [event])
@@ -51,7 +51,7 @@ class Overflowing(GroundedTests):
         assert pointer["bucket"] == ground.blobs.bucket
         assert msgspec.json.decode(ground.blobs.get(blob_of(ground, event))) == {"output": LARGE}
 
-    def test_only_what_must_leave_the_item_leaves_it(self, ground: JournalGround) -> None:
+    def test_only_what_must_leave_the_item_leaves_it(self, ground: JournalFixture) -> None:
         parts = {"output": "o" * 90_000, "input": "i" * 90_000, "tasks": "t" * 90_000, "other": "n" * 50_000}
         event = made("Store Opened", "s-1", entity_type="STORE", properties=parts)
 
@@ -59,7 +59,7 @@ class Overflowing(GroundedTests):
 
         assert sorted(raw_properties(ground, event)) == ["_s3Overflow", "other", "tasks"]
 
-    def test_behind_the_known_ones_the_largest_leave_first(self, ground: JournalGround) -> None:
+    def test_behind_the_known_ones_the_largest_leave_first(self, ground: JournalFixture) -> None:
         parts = {"small": "s" * 10_000, "large": "l" * 150_000, "middle": "m" * 100_000, "dependencyOutputs": {}}
         event = made("Store Opened", "s-1", entity_type="STORE", properties=parts)
 
@@ -67,7 +67,7 @@ class Overflowing(GroundedTests):
 
         assert sorted(raw_properties(ground, event)) == ["_s3Overflow", "middle", "small"]
 
-    def test_an_event_that_just_fits_needs_no_blob(self, ground: JournalGround) -> None:
+    def test_an_event_that_just_fits_needs_no_blob(self, ground: JournalFixture) -> None:
         frame = len(msgspec.json.encode(made("A", "s-1", entity_type="S", properties={"a": ""}).to_item()))
         fits, over = (
             made("A", name, entity_type="S", properties={"a": "x" * (204_800 - frame + extra)})
@@ -82,7 +82,7 @@ class Overflowing(GroundedTests):
 
     @pytest.mark.parametrize("damage", ["missing", "altered", "shorter"])
     def test_a_blob_that_is_not_what_was_stored_is_noticed_and_hides_nothing_else(
-        self, ground: JournalGround, damage: str
+        self, ground: JournalFixture, damage: str
     ) -> None:
         event, other = completed("req-1", output=LARGE), pending("req-2", 1)
         add(ground.journal, [event, other])
@@ -110,7 +110,7 @@ class Overflowing(GroundedTests):
         assert state is not None
         assert state.state == "completed"
 
-    def test_a_blob_of_the_input_that_is_altered_hides_no_output(self, ground: JournalGround) -> None:
+    def test_a_blob_of_the_input_that_is_altered_hides_no_output(self, ground: JournalFixture) -> None:
         event = pending("req-1", 1, properties={"input": {"large": LARGE}})
         add(ground.journal, [event, completed("req-1", 2, output="done")])
         ref = blob_of(ground, event)
@@ -121,7 +121,7 @@ class Overflowing(GroundedTests):
         assert state is not None
         assert (state.state, state.output) == ("completed", "done")
 
-    def test_appending_again_leaves_the_blob_as_it_was(self, ground: JournalGround) -> None:
+    def test_appending_again_leaves_the_blob_as_it_was(self, ground: JournalFixture) -> None:
         event = completed("req-1", output=LARGE)
         other = msgspec.structs.replace(event, properties={**event.properties, "output": "y" * 210_000})
         add(ground.journal, [event])
@@ -133,7 +133,7 @@ class Overflowing(GroundedTests):
         assert read is not None
         assert read.properties["output"] == LARGE
 
-    def test_what_cannot_fit_is_refused_alone_and_nothing_of_it_is_stored(self, ground: JournalGround) -> None:
+    def test_what_cannot_fit_is_refused_alone_and_nothing_of_it_is_stored(self, ground: JournalFixture) -> None:
         event = pending("req-1", context={"source": LARGE})
 
         results = ground.journal.append([event, pending("req-2")])

@@ -10,7 +10,7 @@ import pytest
 
 from postroad.errors import InvalidCursor
 from postroad.journal import Journal, Page
-from postroad.testing.journal.ground import T0, GroundedTests, add, heartbeat, ids, in_order, pending, whole
+from postroad.testing.journal.fixture import T0, GroundedTests, add, heartbeat, ids, in_order, pending, whole
 from postroad.testing.journal.querying import EVERY_WAY
 from postroad.wiring import connect
 

@@ -8,7 +8,17 @@ import pytest
 
 from postroad.errors import InvalidQuery
 from postroad.journal import Journal, JournalEvent
-from postroad.testing.journal.ground import T0, GroundedTests, add, completed, heartbeat, in_order, made, pending, whole
+from postroad.testing.journal.fixture import (
+    T0,
+    GroundedTests,
+    add,
+    completed,
+    heartbeat,
+    in_order,
+    made,
+    pending,
+    whole,
+)
 
 WAYS: list[tuple[str, dict[str, Any]]] = [
     ("PK", {}),

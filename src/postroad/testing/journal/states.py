@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from postroad.journal import Journal, JournalEvent, task_history, task_state, tasks_by_state
-from postroad.testing.journal.ground import T0, GroundedTests, add, completed, heartbeat, ids, made, pending
+from postroad.testing.journal.fixture import T0, GroundedTests, add, completed, heartbeat, ids, made, pending
 
 
 def started(request_id: str, ms: int = 0, **given: Any) -> JournalEvent:

@@ -11,13 +11,13 @@ import pytest
 
 from postroad.errors import InvalidInput, StaleReceipt
 from postroad.queues import Delivery, OutgoingMessage, Queue
-from postroad.testing.queues.ground import LEASE_OVER, QueueGround, QueueRules, bodies, take, take_one, texts
+from postroad.testing.queues.fixture import LEASE_OVER, QueueFixture, QueueRules, bodies, take, take_one, texts
 
 
 class DeliveryRules(QueueRules):
     """Sending, receiving, waiting, delaying, counting and looking."""
 
-    def test_a_sent_message_is_received_as_it_was_sent(self, ground: QueueGround) -> None:
+    def test_a_sent_message_is_received_as_it_was_sent(self, ground: QueueFixture) -> None:
         queue = ground.create()
 
         [sent] = queue.send([OutgoingMessage(body='{"é": "\U0001f4ef"}', attributes={"EventType": "Placed", "n": "1"})])
@@ -31,14 +31,14 @@ class DeliveryRules(QueueRules):
         assert received.sent_at.tzinfo is not None
         assert received.first_received_at >= received.sent_at - timedelta(seconds=1)
 
-    def test_bytes_and_text_are_the_same_body(self, ground: QueueGround) -> None:
+    def test_bytes_and_text_are_the_same_body(self, ground: QueueFixture) -> None:
         queue = ground.create()
 
         queue.send([OutgoingMessage(body=b"same"), OutgoingMessage(body="same")])
 
         assert bodies(take(queue, 2)) == ["same", "same"]
 
-    def test_an_acknowledged_send_survives_the_end_of_the_process(self, ground: QueueGround) -> None:
+    def test_an_acknowledged_send_survives_the_end_of_the_process(self, ground: QueueFixture) -> None:
         queue = ground.create()
         queue.send(texts("kept"))
 
@@ -46,7 +46,7 @@ class DeliveryRules(QueueRules):
 
         assert bodies([take_one(again)]) == ["kept"]
 
-    def test_an_acked_message_is_gone(self, ground: QueueGround) -> None:
+    def test_an_acked_message_is_gone(self, ground: QueueFixture) -> None:
         queue = ground.create()
         queue.send(texts("one"))
 
@@ -56,7 +56,7 @@ class DeliveryRules(QueueRules):
         assert result.ok
         assert queue.receive() == []
 
-    def test_batches_above_ten_are_sent_received_and_acked_whole(self, ground: QueueGround) -> None:
+    def test_batches_above_ten_are_sent_received_and_acked_whole(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=60)
         sent = [f"body-{n}" for n in range(23)]
 
@@ -68,7 +68,7 @@ class DeliveryRules(QueueRules):
         assert sorted(bodies(received)) == sorted(sent)
         assert [result.ok for result in acked] == [True] * 23
 
-    def test_a_batch_above_the_wire_limit_is_sent_whole(self, ground: QueueGround) -> None:
+    def test_a_batch_above_the_wire_limit_is_sent_whole(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=60)
 
         results = queue.send(texts(*(letter * 600_000 for letter in "abc")))
@@ -76,7 +76,7 @@ class DeliveryRules(QueueRules):
         assert [result.ok for result in results] == [True] * 3
         assert sorted(body[0] for body in bodies(take(queue, 3))) == ["a", "b", "c"]
 
-    def test_an_empty_batch_changes_nothing(self, ground: QueueGround) -> None:
+    def test_an_empty_batch_changes_nothing(self, ground: QueueFixture) -> None:
         queue = ground.create()
 
         assert queue.send([]) == []
@@ -85,7 +85,7 @@ class DeliveryRules(QueueRules):
         assert queue.release([]) == []
         assert queue.receive() == []
 
-    def test_each_entry_of_an_ack_has_its_own_outcome(self, ground: QueueGround) -> None:
+    def test_each_entry_of_an_ack_has_its_own_outcome(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, content_dedup=True)
         queue.send(texts("late", "in time", group="g"))
         late, early = take(queue, 2)
@@ -98,13 +98,13 @@ class DeliveryRules(QueueRules):
         assert results[1].ok
         assert queue.stats().visible + queue.stats().in_flight == 0
 
-    def test_receive_returns_at_most_what_was_asked_for(self, ground: QueueGround) -> None:
+    def test_receive_returns_at_most_what_was_asked_for(self, ground: QueueFixture) -> None:
         queue = ground.create()
         queue.send(texts("a", "b", "c"))
 
         assert len(queue.receive(max_messages=1, wait=1)) == 1
 
-    def test_concurrent_receivers_never_share_a_message(self, ground: QueueGround) -> None:
+    def test_concurrent_receivers_never_share_a_message(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=300)
         if not queue.traits.exclusive:
             pytest.skip("a message is nearly always with one receiver only, says the trait")
@@ -121,7 +121,7 @@ class DeliveryRules(QueueRules):
 
         assert len(received) == len(set(received)) == 60
 
-    def test_a_waiting_receive_returns_as_soon_as_there_is_a_message(self, ground: QueueGround) -> None:
+    def test_a_waiting_receive_returns_as_soon_as_there_is_a_message(self, ground: QueueFixture) -> None:
         queue = ground.create()
         sender = threading.Timer(0.2, queue.send, [texts("now")])
 
@@ -134,7 +134,7 @@ class DeliveryRules(QueueRules):
         assert bodies(received) == ["now"]
         assert took < 5
 
-    def test_a_waiting_receive_gives_up_after_its_wait(self, ground: QueueGround) -> None:
+    def test_a_waiting_receive_gives_up_after_its_wait(self, ground: QueueFixture) -> None:
         queue = ground.create()
         started = time.monotonic()
 
@@ -143,7 +143,7 @@ class DeliveryRules(QueueRules):
         assert received == []
         assert 0.9 <= time.monotonic() - started < 5
 
-    def test_a_waiting_receive_notices_a_released_message(self, ground: QueueGround) -> None:
+    def test_a_waiting_receive_notices_a_released_message(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=60)
         queue.send(texts("back"))
         held = take_one(queue)
@@ -169,7 +169,7 @@ class DeliveryRules(QueueRules):
         ],
     )
     def test_receive_refuses_arguments_out_of_range(
-        self, ground: QueueGround, field: str, arguments: dict[str, float]
+        self, ground: QueueFixture, field: str, arguments: dict[str, float]
     ) -> None:
         queue = ground.create()
         queue.send(texts("untouched"))
@@ -180,7 +180,7 @@ class DeliveryRules(QueueRules):
         assert refused.value.field == field
         assert take_one(queue).receive_count == 1
 
-    def test_a_delayed_message_comes_after_its_delay_and_not_before(self, ground: QueueGround) -> None:
+    def test_a_delayed_message_comes_after_its_delay_and_not_before(self, ground: QueueFixture) -> None:
         queue = ground.create()
 
         queue.send(texts("later", delay=1))
@@ -191,7 +191,7 @@ class DeliveryRules(QueueRules):
         assert bodies([take_one(queue)]) == ["later"]
 
     @pytest.mark.parametrize("fifo", [False, True])
-    def test_a_queue_delays_what_is_sent_to_it(self, ground: QueueGround, fifo: bool) -> None:
+    def test_a_queue_delays_what_is_sent_to_it(self, ground: QueueFixture, fifo: bool) -> None:
         queue = ground.create(fifo=fifo, delay=1, content_dedup=fifo)
 
         queue.send(texts("later", group="g"))
@@ -201,7 +201,7 @@ class DeliveryRules(QueueRules):
         assert early == []
         assert bodies([take_one(queue)]) == ["later"]
 
-    def test_messages_older_than_the_retention_vanish_and_are_counted(self, ground: QueueGround) -> None:
+    def test_messages_older_than_the_retention_vanish_and_are_counted(self, ground: QueueFixture) -> None:
         queue = ground.create(retention=60)
         queue.send(texts("old"))
         ground.jump(59)
@@ -213,7 +213,7 @@ class DeliveryRules(QueueRules):
         if queue.traits.counts_expired:
             assert queue.stats().expired == 1
 
-    def test_stats_count_messages_by_their_state(self, ground: QueueGround) -> None:
+    def test_stats_count_messages_by_their_state(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=60)
         queue.send([*texts("a", "b", "c"), *texts("d", delay=60)])
 
@@ -222,7 +222,7 @@ class DeliveryRules(QueueRules):
 
         assert (stats.visible, stats.in_flight, stats.delayed) == (2, 1, 1)
 
-    def test_stats_tell_the_age_of_the_oldest_message(self, ground: QueueGround) -> None:
+    def test_stats_tell_the_age_of_the_oldest_message(self, ground: QueueFixture) -> None:
         queue = ground.create()
         if not queue.traits.counts_expired:
             pytest.skip("the adapter cannot tell ages, says the trait")
@@ -234,7 +234,7 @@ class DeliveryRules(QueueRules):
 
         assert age == pytest.approx(7, abs=0.01)
 
-    def test_peeking_changes_nothing(self, ground: QueueGround) -> None:
+    def test_peeking_changes_nothing(self, ground: QueueFixture) -> None:
         queue = _clean_peeking(ground)
         queue.send(texts("seen"))
 
@@ -244,7 +244,7 @@ class DeliveryRules(QueueRules):
         assert all(look == looks[0] for look in looks)
         assert received.receive_count == 1
 
-    def test_peeking_shows_every_message_with_its_state(self, ground: QueueGround) -> None:
+    def test_peeking_shows_every_message_with_its_state(self, ground: QueueFixture) -> None:
         queue = _clean_peeking(ground)
         queue.send([*texts("held", attributes={"k": "v"}), *texts("waiting"), *texts("delayed", delay=60)])
         held = take_one(queue)
@@ -258,7 +258,7 @@ class DeliveryRules(QueueRules):
         }
         assert {message.message_id: message.receive_count for message in peeked}[held.message_id] == 1
 
-    def test_peeking_goes_on_behind_a_message(self, ground: QueueGround) -> None:
+    def test_peeking_goes_on_behind_a_message(self, ground: QueueFixture) -> None:
         queue = _clean_peeking(ground)
         queue.send(texts(*"abcde"))
 
@@ -267,7 +267,7 @@ class DeliveryRules(QueueRules):
 
         assert [message.body for message in [*first, *rest]] == [b"a", b"b", b"c", b"d", b"e"]
 
-    def test_peeking_refuses_a_limit_out_of_range(self, ground: QueueGround) -> None:
+    def test_peeking_refuses_a_limit_out_of_range(self, ground: QueueFixture) -> None:
         queue = ground.create()
 
         with pytest.raises(InvalidInput) as refused:
@@ -275,7 +275,7 @@ class DeliveryRules(QueueRules):
 
         assert refused.value.field == "limit"
 
-    def test_sequences_grow_and_never_repeat(self, ground: QueueGround) -> None:
+    def test_sequences_grow_and_never_repeat(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, content_dedup=True, visibility=60)
         first = queue.send(texts("a", "b", group="g"))
 
@@ -288,7 +288,7 @@ class DeliveryRules(QueueRules):
         assert len(numbers) == 4
         assert [delivery.sequence for delivery in received] == numbers[2:]
 
-    def test_sequences_go_on_after_a_restart_and_a_clock_that_jumped_back(self, ground: QueueGround) -> None:
+    def test_sequences_go_on_after_a_restart_and_a_clock_that_jumped_back(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, content_dedup=True, visibility=60)
         clock = ground.fake_clock()
         [first] = queue.send(texts("a", group="g"))
@@ -303,7 +303,7 @@ class DeliveryRules(QueueRules):
         assert second.sequence > first.sequence
 
 
-def _clean_peeking(ground: QueueGround) -> Queue:
+def _clean_peeking(ground: QueueFixture) -> Queue:
     queue = ground.create(visibility=60)
     if not queue.traits.peeks_clean:
         pytest.skip("peeking is receiving here, says the trait")

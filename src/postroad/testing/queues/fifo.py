@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from postroad.queues import Delivery
-from postroad.testing.queues.ground import (
+from postroad.testing.queues.fixture import (
     LEASE,
     LEASE_OVER,
-    QueueGround,
+    QueueFixture,
     QueueRules,
     bodies,
     ordered,
@@ -22,7 +22,7 @@ from postroad.testing.queues.ground import (
 class FifoRules(QueueRules):
     """Order, group locks and what sets a group free."""
 
-    def test_a_group_comes_in_the_order_it_was_sent(self, ground: QueueGround) -> None:
+    def test_a_group_comes_in_the_order_it_was_sent(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True)
         sent = [f"{n:02}" for n in range(25)]
         queue.send(ordered("g", *sent))
@@ -35,13 +35,13 @@ class FifoRules(QueueRules):
 
         assert received == sent
 
-    def test_one_receive_may_hold_several_messages_of_a_group_in_order(self, ground: QueueGround) -> None:
+    def test_one_receive_may_hold_several_messages_of_a_group_in_order(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True)
         queue.send(ordered("g", "1", "2", "3"))
 
         assert bodies(queue.receive(max_messages=3, wait=2)) == ["1", "2", "3"]
 
-    def test_nothing_of_a_group_is_given_out_while_some_of_it_is_in_flight(self, ground: QueueGround) -> None:
+    def test_nothing_of_a_group_is_given_out_while_some_of_it_is_in_flight(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, visibility=60)
         queue.send(ordered("g", "1", "2"))
 
@@ -49,7 +49,7 @@ class FifoRules(QueueRules):
 
         assert queue.receive() == []
 
-    def test_a_blocked_group_does_not_hold_another(self, ground: QueueGround) -> None:
+    def test_a_blocked_group_does_not_hold_another(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, visibility=60)
         queue.send(ordered("a", "a1", "a2"))
         take_one(queue)
@@ -58,7 +58,7 @@ class FifoRules(QueueRules):
 
         assert bodies(take(queue, 2)) == ["b1", "b2"]
 
-    def test_a_group_goes_on_when_all_its_messages_in_flight_are_acked(self, ground: QueueGround) -> None:
+    def test_a_group_goes_on_when_all_its_messages_in_flight_are_acked(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, visibility=60)
         queue.send(ordered("g", "1", "2", "3"))
         first, second = take(queue, 2)
@@ -70,7 +70,7 @@ class FifoRules(QueueRules):
         assert still_locked == []
         assert bodies([take_one(queue)]) == ["3"]
 
-    def test_a_released_message_comes_before_those_behind_it(self, ground: QueueGround) -> None:
+    def test_a_released_message_comes_before_those_behind_it(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, visibility=60)
         queue.send(ordered("g", "1", "2"))
 
@@ -78,7 +78,7 @@ class FifoRules(QueueRules):
 
         assert bodies(take(queue, 2)) == ["1", "2"]
 
-    def test_a_message_released_for_later_holds_its_group(self, ground: QueueGround) -> None:
+    def test_a_message_released_for_later_holds_its_group(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, visibility=60)
         queue.send(ordered("g", "1", "2"))
 
@@ -89,7 +89,7 @@ class FifoRules(QueueRules):
         assert early == []
         assert bodies(take(queue, 2)) == ["1", "2"]
 
-    def test_expired_leases_come_back_in_order(self, ground: QueueGround) -> None:
+    def test_expired_leases_come_back_in_order(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, visibility=LEASE)
         queue.send(ordered("g", "1", "2", "3"))
         take(queue, 2)
@@ -98,7 +98,7 @@ class FifoRules(QueueRules):
 
         assert bodies(take(queue, 3, visibility=60)) == ["1", "2", "3"]
 
-    def test_a_released_message_waits_for_those_of_its_group_still_in_flight(self, ground: QueueGround) -> None:
+    def test_a_released_message_waits_for_those_of_its_group_still_in_flight(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, visibility=60)
         queue.send(ordered("g", "1", "2", "3"))
         first, second = take(queue, 2)
@@ -110,7 +110,7 @@ class FifoRules(QueueRules):
         assert locked == []
         assert bodies(take(queue, 3)) == ["1", "2", "3"]
 
-    def test_two_groups_are_drained_in_parallel_each_in_order(self, ground: QueueGround) -> None:
+    def test_two_groups_are_drained_in_parallel_each_in_order(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, visibility=300)
         for n in range(10):
             queue.send([*ordered("a", f"{n}"), *ordered("b", f"{n}")])
@@ -129,7 +129,7 @@ class FifoRules(QueueRules):
         for group in "ab":
             assert [int(each.body) for each in seen if each.group == group] == list(range(10))
 
-    def test_receivers_in_parallel_never_hold_one_group_together(self, ground: QueueGround) -> None:
+    def test_receivers_in_parallel_never_hold_one_group_together(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, visibility=300)
         if not queue.traits.ordered:
             pytest.skip("the adapter promises no order, says the trait")
@@ -142,7 +142,7 @@ class FifoRules(QueueRules):
         assert sorted(group for group in groups if group is not None) == ["a", "b", "c", "d"]
         assert {bodies(deliveries)[0] for deliveries in held} == {"1"}
 
-    def test_a_dead_letter_lets_its_group_go_on(self, ground: QueueGround) -> None:
+    def test_a_dead_letter_lets_its_group_go_on(self, ground: QueueFixture) -> None:
         queue, dead = ground.create_with_dead_letters(fifo=True, max_receives=1)
         queue.send(ordered("g", "poison", "next"))
 

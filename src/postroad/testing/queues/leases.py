@@ -10,10 +10,10 @@ import pytest
 
 from postroad.errors import InvalidInput, InvalidMessage, StaleReceipt
 from postroad.queues import AckResult, Delivery, Queue
-from postroad.testing.queues.ground import (
+from postroad.testing.queues.fixture import (
     LEASE,
     LEASE_OVER,
-    QueueGround,
+    QueueFixture,
     QueueRules,
     bodies,
     ordered,
@@ -34,7 +34,7 @@ VERBS = [pytest.param(EXTEND, id="extend"), pytest.param(RELEASE, id="release")]
 class LeaseRules(QueueRules):
     """Visibility, extensions, releases and stale receipts."""
 
-    def test_a_received_message_is_hidden_for_its_visibility(self, ground: QueueGround) -> None:
+    def test_a_received_message_is_hidden_for_its_visibility(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=60)
         queue.send(texts("held"))
 
@@ -42,7 +42,7 @@ class LeaseRules(QueueRules):
 
         assert queue.receive() == []
 
-    def test_an_expired_lease_comes_back_with_a_higher_receive_count(self, ground: QueueGround) -> None:
+    def test_an_expired_lease_comes_back_with_a_higher_receive_count(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=LEASE)
         queue.send(texts("again"))
         first = take_one(queue)
@@ -55,7 +55,7 @@ class LeaseRules(QueueRules):
         assert second.receipt != first.receipt
         assert second.first_received_at == first.first_received_at
 
-    def test_a_receive_may_set_its_own_visibility(self, ground: QueueGround) -> None:
+    def test_a_receive_may_set_its_own_visibility(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=60)
         queue.send(texts("short"))
 
@@ -65,7 +65,7 @@ class LeaseRules(QueueRules):
         assert take_one(queue).receive_count == 2
 
     @pytest.mark.parametrize("step", [-86_400.0, 3_600.0])
-    def test_a_wall_clock_that_jumps_ends_no_lease_and_no_delay(self, ground: QueueGround, step: float) -> None:
+    def test_a_wall_clock_that_jumps_ends_no_lease_and_no_delay(self, ground: QueueFixture, step: float) -> None:
         queue = ground.create(visibility=60)
         clock = ground.fake_clock()
         queue.send([*texts("held"), *texts("delayed", delay=60)])
@@ -78,7 +78,7 @@ class LeaseRules(QueueRules):
         assert early == []
         assert sorted(bodies(take(queue, 2))) == ["delayed", "held"]
 
-    def test_an_extended_lease_lasts_from_now(self, ground: QueueGround) -> None:
+    def test_an_extended_lease_lasts_from_now(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=LEASE)
         queue.send(texts("long"))
         held = take_one(queue)
@@ -90,7 +90,7 @@ class LeaseRules(QueueRules):
         assert queue.receive() == []
         assert queue.ack([held])[0].ok
 
-    def test_an_extension_can_shorten_a_lease(self, ground: QueueGround) -> None:
+    def test_an_extension_can_shorten_a_lease(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=60)
         queue.send(texts("short"))
 
@@ -99,7 +99,7 @@ class LeaseRules(QueueRules):
 
         assert take_one(queue).receive_count == 2
 
-    def test_a_lease_lasts_twelve_hours_at_most_however_often_it_is_extended(self, ground: QueueGround) -> None:
+    def test_a_lease_lasts_twelve_hours_at_most_however_often_it_is_extended(self, ground: QueueFixture) -> None:
         queue = ground.create()
         queue.send(texts("held"))
         held = take_one(queue, visibility=43_200)
@@ -111,7 +111,7 @@ class LeaseRules(QueueRules):
         assert take_one(queue).receive_count == 2
 
     @pytest.mark.parametrize("seconds", [-1, 43_201, float("nan")])
-    def test_extensions_and_releases_out_of_range_are_refused(self, ground: QueueGround, seconds: float) -> None:
+    def test_extensions_and_releases_out_of_range_are_refused(self, ground: QueueFixture, seconds: float) -> None:
         queue = ground.create(visibility=60)
         queue.send(texts("held"))
         held = take_one(queue)
@@ -124,7 +124,7 @@ class LeaseRules(QueueRules):
         assert (extension.value.field, release.value.field) == ("seconds", "after")
         assert queue.receive() == []
 
-    def test_a_released_message_comes_back_at_once(self, ground: QueueGround) -> None:
+    def test_a_released_message_comes_back_at_once(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=60)
         queue.send(texts("back"))
 
@@ -133,7 +133,7 @@ class LeaseRules(QueueRules):
         assert result.ok
         assert take_one(queue).receive_count == 2
 
-    def test_a_message_released_for_later_comes_back_later(self, ground: QueueGround) -> None:
+    def test_a_message_released_for_later_comes_back_later(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=60)
         queue.send(texts("back"))
 
@@ -144,7 +144,9 @@ class LeaseRules(QueueRules):
         assert early == []
         assert take_one(queue).receive_count == 2
 
-    def test_a_late_ack_on_a_standard_queue_counts_while_nobody_else_has_the_message(self, ground: QueueGround) -> None:
+    def test_a_late_ack_on_a_standard_queue_counts_while_nobody_else_has_the_message(
+        self, ground: QueueFixture
+    ) -> None:
         queue = ground.create(visibility=LEASE)
         queue.send(texts("late"))
         held = take_one(queue)
@@ -155,7 +157,7 @@ class LeaseRules(QueueRules):
         assert result.ok
         assert queue.receive() == []
 
-    def test_a_late_ack_on_a_fifo_queue_is_stale(self, ground: QueueGround) -> None:
+    def test_a_late_ack_on_a_fifo_queue_is_stale(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, visibility=LEASE)
         queue.send(ordered("g", "late"))
         held = take_one(queue)
@@ -167,7 +169,7 @@ class LeaseRules(QueueRules):
         assert take_one(queue).receive_count == 2
 
     @pytest.mark.parametrize("fifo", [False, True])
-    def test_the_ack_of_a_former_receiver_is_stale(self, ground: QueueGround, fifo: bool) -> None:
+    def test_the_ack_of_a_former_receiver_is_stale(self, ground: QueueFixture, fifo: bool) -> None:
         queue = ground.create(fifo=fifo, visibility=LEASE)
         queue.send(ordered("g", "one") if fifo else texts("one"))
         former = take_one(queue)
@@ -182,7 +184,7 @@ class LeaseRules(QueueRules):
         assert queue.ack([holder])[0].ok
 
     @pytest.mark.parametrize("act", VERBS)
-    def test_extending_or_releasing_after_the_lease_is_stale(self, ground: QueueGround, act: Verb) -> None:
+    def test_extending_or_releasing_after_the_lease_is_stale(self, ground: QueueFixture, act: Verb) -> None:
         queue = ground.create(visibility=LEASE)
         queue.send(texts("one"))
         held = take_one(queue)
@@ -194,7 +196,7 @@ class LeaseRules(QueueRules):
         assert take_one(queue).receive_count == 2
 
     @pytest.mark.parametrize("act", [pytest.param(ACK, id="ack"), *VERBS])
-    def test_a_settled_receipt_is_stale(self, ground: QueueGround, act: Verb) -> None:
+    def test_a_settled_receipt_is_stale(self, ground: QueueFixture, act: Verb) -> None:
         queue = ground.create(visibility=60)
         if act is ACK and not queue.traits.tells_stale_acks:
             pytest.skip("a late ack on a standard queue answers success, says the trait")
@@ -208,7 +210,7 @@ class LeaseRules(QueueRules):
         assert queue.receive() == []
 
     @pytest.mark.parametrize("act", [pytest.param(ACK, id="ack"), *VERBS])
-    def test_a_released_receipt_is_stale(self, ground: QueueGround, act: Verb) -> None:
+    def test_a_released_receipt_is_stale(self, ground: QueueFixture, act: Verb) -> None:
         queue = ground.create(visibility=60)
         if not queue.traits.tells_stale_acks:
             pytest.skip("a late ack on a standard queue answers success, says the trait")
@@ -221,7 +223,7 @@ class LeaseRules(QueueRules):
         assert _is_stale(result)
         assert take_one(queue).receive_count == 2
 
-    def test_an_old_and_a_new_receipt_of_one_message_are_told_apart_in_one_ack(self, ground: QueueGround) -> None:
+    def test_an_old_and_a_new_receipt_of_one_message_are_told_apart_in_one_ack(self, ground: QueueFixture) -> None:
         queue = ground.create()
         if not queue.traits.tells_stale_acks:
             pytest.skip("a late ack on a standard queue answers success, says the trait")
@@ -238,7 +240,7 @@ class LeaseRules(QueueRules):
 
     @pytest.mark.parametrize("act", [pytest.param(ACK, id="ack"), *VERBS, pytest.param(REJECT, id="reject")])
     def test_what_is_no_delivery_is_refused_and_its_neighbours_stay_leased(
-        self, ground: QueueGround, act: Verb
+        self, ground: QueueFixture, act: Verb
     ) -> None:
         queue, dead = ground.create_with_dead_letters(visibility=60)
         queue.send(texts("held"))
@@ -258,7 +260,7 @@ class LeaseRules(QueueRules):
         assert (queue.receive(), dead.receive()) == ([], [])
         assert queue.ack([held])[0].ok
 
-    def test_errors_and_reasons_that_are_no_text_are_refused(self, ground: QueueGround) -> None:
+    def test_errors_and_reasons_that_are_no_text_are_refused(self, ground: QueueFixture) -> None:
         queue, dead = ground.create_with_dead_letters(visibility=60)
         queue.send(texts("held"))
         held, mistake = take_one(queue), cast("str", 5)

@@ -9,7 +9,7 @@ import pytest
 from postroad.errors import ConfigurationError, InvalidMessage, InvalidName, MessageTooLarge
 from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.testing.json_texts import accepted
-from postroad.testing.queues.ground import QueueGround, QueueRules, take_one, texts
+from postroad.testing.queues.fixture import QueueFixture, QueueRules, take_one, texts
 
 TOO_MANY = {f"attribute{n}": "v" for n in range(11)}
 MIB = 1_048_576
@@ -64,7 +64,7 @@ class LimitRules(QueueRules):
 
     @pytest.mark.parametrize(("field", "fields"), _cases(BAD_MESSAGES))
     def test_a_message_that_breaks_a_limit_is_refused(
-        self, ground: QueueGround, field: str, fields: dict[str, Any]
+        self, ground: QueueFixture, field: str, fields: dict[str, Any]
     ) -> None:
         queue = ground.create()
 
@@ -76,7 +76,7 @@ class LimitRules(QueueRules):
 
     @pytest.mark.parametrize(("field", "fields"), _cases(BAD_FIFO_MESSAGES))
     def test_a_fifo_message_that_breaks_a_limit_is_refused(
-        self, ground: QueueGround, field: str, fields: dict[str, Any]
+        self, ground: QueueFixture, field: str, fields: dict[str, Any]
     ) -> None:
         queue = ground.create(fifo=True)
 
@@ -86,7 +86,7 @@ class LimitRules(QueueRules):
         assert refused.value.field == field
         assert queue.receive() == []
 
-    def test_one_bad_message_refuses_the_whole_batch_and_is_named(self, ground: QueueGround) -> None:
+    def test_one_bad_message_refuses_the_whole_batch_and_is_named(self, ground: QueueFixture) -> None:
         queue = ground.create()
 
         with pytest.raises(InvalidMessage) as refused:
@@ -98,7 +98,7 @@ class LimitRules(QueueRules):
     @pytest.mark.parametrize(
         "messages", [[7], None, "text", iter(texts("one"))], ids=["a number", "nothing", "text", "an iterator"]
     )
-    def test_what_is_no_list_of_messages_is_refused(self, ground: QueueGround, messages: Any) -> None:
+    def test_what_is_no_list_of_messages_is_refused(self, ground: QueueFixture, messages: Any) -> None:
         queue = ground.create()
 
         with pytest.raises(InvalidMessage, match="is not an OutgoingMessage"):
@@ -106,7 +106,7 @@ class LimitRules(QueueRules):
 
         assert queue.receive() == []
 
-    def test_a_body_of_the_limit_fits_and_one_byte_more_does_not(self, ground: QueueGround) -> None:
+    def test_a_body_of_the_limit_fits_and_one_byte_more_does_not(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=60)
 
         with pytest.raises(MessageTooLarge):
@@ -116,7 +116,7 @@ class LimitRules(QueueRules):
         assert result.ok
         assert len(take_one(queue).body) == MIB
 
-    def test_attributes_count_towards_the_limit(self, ground: QueueGround) -> None:
+    def test_attributes_count_towards_the_limit(self, ground: QueueFixture) -> None:
         queue = ground.create()
 
         with pytest.raises(MessageTooLarge):
@@ -124,7 +124,7 @@ class LimitRules(QueueRules):
 
         assert queue.receive() == []
 
-    def test_a_queue_may_have_a_lower_limit(self, ground: QueueGround) -> None:
+    def test_a_queue_may_have_a_lower_limit(self, ground: QueueFixture) -> None:
         queue = ground.create(max_message_bytes=1_024)
 
         with pytest.raises(MessageTooLarge, match="1024"):
@@ -134,7 +134,7 @@ class LimitRules(QueueRules):
         assert result.ok
         assert queue.traits.max_message_bytes == 1_024
 
-    def test_every_character_of_sqs_is_allowed(self, ground: QueueGround) -> None:
+    def test_every_character_of_sqs_is_allowed(self, ground: QueueFixture) -> None:
         queue = ground.create()
         body = "\t\n\r \ud7ff\ue000\ufffd\U00010000\U0010ffff"
 
@@ -145,7 +145,7 @@ class LimitRules(QueueRules):
         assert received.attributes["k"] == body
 
     @pytest.mark.parametrize("fifo", [False, True])
-    def test_any_json_text_that_is_accepted_arrives_unchanged(self, ground: QueueGround, fifo: bool) -> None:
+    def test_any_json_text_that_is_accepted_arrives_unchanged(self, ground: QueueFixture, fifo: bool) -> None:
         queue = ground.create(fifo=fifo, visibility=60, content_dedup=fifo)
         group = "g" if fifo else None
 
@@ -160,7 +160,7 @@ class LimitRules(QueueRules):
         assert sorted(found) == sorted(sent)
         assert queue.receive() == []
 
-    def test_ten_attributes_and_the_longest_ids_fit(self, ground: QueueGround) -> None:
+    def test_ten_attributes_and_the_longest_ids_fit(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True)
         attributes = {f"k{n}-_.x": "v" for n in range(10)}
         message = OutgoingMessage(body="x", attributes=attributes, group="!" * 128, dedup_id="~" * 128)
@@ -172,14 +172,14 @@ class LimitRules(QueueRules):
         assert received.group == "!" * 128
 
     @pytest.mark.parametrize("name", BAD_NAMES)
-    def test_a_queue_name_that_sqs_refuses_is_refused(self, ground: QueueGround, name: str) -> None:
+    def test_a_queue_name_that_sqs_refuses_is_refused(self, ground: QueueFixture, name: str) -> None:
         with pytest.raises(InvalidName) as refused:
             ground.queues.create_queue(QueueSpec(name, fifo=name.endswith(".fifo")))
 
         assert refused.value.field == "name"
 
     @pytest.mark.parametrize(("name", "fifo"), [("plain", True), ("ordered.fifo", False)])
-    def test_a_name_ends_with_fifo_exactly_when_the_queue_is(self, ground: QueueGround, name: str, fifo: bool) -> None:
+    def test_a_name_ends_with_fifo_exactly_when_the_queue_is(self, ground: QueueFixture, name: str, fifo: bool) -> None:
         with pytest.raises(InvalidName):
             ground.queues.create_queue(QueueSpec(name, fifo=fifo))
 
@@ -195,7 +195,7 @@ class LimitRules(QueueRules):
             ("auto_delete_after", 0),
         ],
     )  # fmt: skip
-    def test_a_setting_out_of_range_is_refused(self, ground: QueueGround, field: str, value: Any) -> None:
+    def test_a_setting_out_of_range_is_refused(self, ground: QueueFixture, field: str, value: Any) -> None:
         with pytest.raises(ConfigurationError) as refused:
             ground.create(**{field: value})
 

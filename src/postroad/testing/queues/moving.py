@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from postroad.queues import Movable, Move, PeekedMessage, Queue
-from postroad.testing.queues.ground import QueueGround, QueueRules, bodies, ordered, take, take_one, texts
+from postroad.testing.queues.fixture import QueueFixture, QueueRules, bodies, ordered, take, take_one, texts
 
 
 class MovingRules(QueueRules):
     """Steps of moving, and purging."""
 
-    def test_moved_messages_keep_id_body_group_and_order_and_start_at_no_receives(self, ground: QueueGround) -> None:
+    def test_moved_messages_keep_id_body_group_and_order_and_start_at_no_receives(self, ground: QueueFixture) -> None:
         source, target = ground.create("source", fifo=True), ground.create("target", fifo=True)
         movable = _movable(source)
         sent = source.send(ordered("g", "1", "2", "3"))
@@ -31,7 +31,7 @@ class MovingRules(QueueRules):
         assert [delivery.message_id for delivery in received[1:]] == [result.message_id for result in sent]
         assert source.receive() == []
 
-    def test_a_step_looks_at_its_limit_and_the_cursor_goes_on(self, ground: QueueGround) -> None:
+    def test_a_step_looks_at_its_limit_and_the_cursor_goes_on(self, ground: QueueFixture) -> None:
         source = ground.create("source")
         movable = _movable(source)
         source.send(texts(*"abcde"))
@@ -45,7 +45,7 @@ class MovingRules(QueueRules):
         assert (first.moved, second.moved) == ((), ())
         assert second.cursor is None
 
-    def test_messages_in_flight_are_left_alone_and_counted(self, ground: QueueGround) -> None:
+    def test_messages_in_flight_are_left_alone_and_counted(self, ground: QueueFixture) -> None:
         source, target = ground.create("source", visibility=60), ground.create("target")
         movable = _movable(source)
         source.send(texts("a", "b"))
@@ -57,7 +57,7 @@ class MovingRules(QueueRules):
         assert len(step.moved) == 1
         assert source.ack([held])[0].ok
 
-    def test_a_step_that_fails_moves_nothing(self, ground: QueueGround) -> None:
+    def test_a_step_that_fails_moves_nothing(self, ground: QueueFixture) -> None:
         source, target = ground.create("source"), ground.create("target")
         movable = _movable(source)
         source.send(texts("a", "b"))
@@ -73,7 +73,7 @@ class MovingRules(QueueRules):
         assert target.receive() == []
         assert sorted(bodies(take(source, 2))) == ["a", "b"]
 
-    def test_peeking_goes_on_behind_a_message_that_went_and_came_back(self, ground: QueueGround) -> None:
+    def test_peeking_goes_on_behind_a_message_that_went_and_came_back(self, ground: QueueFixture) -> None:
         source, target = ground.create("source"), ground.create("target")
         there, back = _movable(source), _movable(target)
         source.send(texts("a"))
@@ -86,7 +86,7 @@ class MovingRules(QueueRules):
         assert [b.body, a.body] == [b"b", b"a"]
         assert source.peek(after=a.message_id) == []
 
-    def test_the_end_is_a_cursor_behind_what_is_there_now(self, ground: QueueGround) -> None:
+    def test_the_end_is_a_cursor_behind_what_is_there_now(self, ground: QueueFixture) -> None:
         source = ground.create("source")
         movable = _movable(source)
         source.send(texts("before"))
@@ -98,7 +98,7 @@ class MovingRules(QueueRules):
 
         assert seen == [b"after"]
 
-    def test_looking_shows_what_is_there_in_order_and_changes_nothing(self, ground: QueueGround) -> None:
+    def test_looking_shows_what_is_there_in_order_and_changes_nothing(self, ground: QueueFixture) -> None:
         source = ground.create("source", visibility=60)
         movable = _movable(source)
         source.send(texts("a", "b", "c", attributes={"EventType": "placed"}))
@@ -114,7 +114,7 @@ class MovingRules(QueueRules):
         assert second.cursor is None
         assert source.ack([held])[0].ok
 
-    def test_messages_are_moved_by_their_sequences_as_far_as_they_are_there(self, ground: QueueGround) -> None:
+    def test_messages_are_moved_by_their_sequences_as_far_as_they_are_there(self, ground: QueueFixture) -> None:
         source, target = ground.create("source", visibility=60), ground.create("target")
         movable = _movable(source)
         source.send(texts(*"abcd"))
@@ -130,7 +130,7 @@ class MovingRules(QueueRules):
         assert (len(step.moved), step.in_flight, step.cursor) == (2, 1, None)
         assert source.ack([held])[0].ok
 
-    def test_a_message_is_found_wherever_it_went_until_it_is_settled(self, ground: QueueGround) -> None:
+    def test_a_message_is_found_wherever_it_went_until_it_is_settled(self, ground: QueueFixture) -> None:
         source, target = ground.create("source", visibility=60), ground.create("target", visibility=60)
         movable = _movable(source)
         ids = [str(result.message_id) for result in source.send(texts("goes", "stays", "done"))]
@@ -141,7 +141,7 @@ class MovingRules(QueueRules):
 
         assert found == {ids[0]: target.name, ids[1]: source.name}
 
-    def test_what_is_taken_out_is_handed_over_before_it_is_removed(self, ground: QueueGround) -> None:
+    def test_what_is_taken_out_is_handed_over_before_it_is_removed(self, ground: QueueFixture) -> None:
         source = ground.create("source", visibility=60)
         movable = _movable(source)
         source.send([*texts(*(str(number) for number in range(150))), *texts("later", delay=60)])
@@ -159,7 +159,7 @@ class MovingRules(QueueRules):
         assert kept == [*(str(number) for number in range(150)), "later"]
         assert source.peek() == []
 
-    def test_what_could_not_be_handed_over_stays(self, ground: QueueGround) -> None:
+    def test_what_could_not_be_handed_over_stays(self, ground: QueueFixture) -> None:
         source = ground.create("source")
         movable = _movable(source)
         source.send(texts("a", "b"))
@@ -172,7 +172,7 @@ class MovingRules(QueueRules):
 
         assert sorted(bodies(take(source, 2))) == ["a", "b"]
 
-    def test_groups_go_on_after_their_first_messages_were_taken_out(self, ground: QueueGround) -> None:
+    def test_groups_go_on_after_their_first_messages_were_taken_out(self, ground: QueueFixture) -> None:
         source = ground.create("source", fifo=True, visibility=60)
         movable = _movable(source)
         source.send(ordered("g", "1", "2"))
@@ -183,7 +183,7 @@ class MovingRules(QueueRules):
 
         assert bodies([take_one(source)]) == ["3"]
 
-    def test_purging_removes_everything_and_says_how_much(self, ground: QueueGround) -> None:
+    def test_purging_removes_everything_and_says_how_much(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=60)
         if not isinstance(queue, Movable):
             pytest.skip("the adapter moves and purges nothing")

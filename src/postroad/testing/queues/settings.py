@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from postroad.errors import ConfigurationError, InvalidInput, InvalidName, NotSupported, QueueExists, QueueNotFound
-from postroad.testing.queues.ground import LEASE_OVER, QueueGround, QueueRules, bodies, take_one, texts
+from postroad.testing.queues.fixture import LEASE_OVER, QueueFixture, QueueRules, bodies, take_one, texts
 
 
 class SettingRules(QueueRules):
     """One name, one queue, one set of settings."""
 
-    def test_creating_a_queue_again_with_the_same_settings_gives_the_same_queue(self, ground: QueueGround) -> None:
+    def test_creating_a_queue_again_with_the_same_settings_gives_the_same_queue(self, ground: QueueFixture) -> None:
         spec = ground.spec()
         ground.queues.create_queue(spec).send(texts("kept"))
 
@@ -23,7 +23,7 @@ class SettingRules(QueueRules):
 
         assert bodies([take_one(again)]) == ["kept"]
 
-    def test_creating_a_queue_with_other_settings_names_the_differences(self, ground: QueueGround) -> None:
+    def test_creating_a_queue_with_other_settings_names_the_differences(self, ground: QueueFixture) -> None:
         spec = ground.spec(visibility=5, retention=600)
         ground.queues.create_queue(spec)
 
@@ -33,7 +33,7 @@ class SettingRules(QueueRules):
         assert refused.value.differences == {"visibility": (5, 6), "retention": (600, 700)}
         assert ground.queues.queue_spec(spec.name).visibility == 5
 
-    def test_a_queue_is_found_and_listed_by_its_name(self, ground: QueueGround) -> None:
+    def test_a_queue_is_found_and_listed_by_its_name(self, ground: QueueFixture) -> None:
         queue = ground.create()
 
         found = ground.queues.queue(queue.name)
@@ -43,7 +43,7 @@ class SettingRules(QueueRules):
         assert queue.name in ground.queues.queues()
         assert bodies([take_one(queue)]) == ["one"]
 
-    def test_the_settings_of_a_queue_are_those_it_was_made_with(self, ground: QueueGround) -> None:
+    def test_the_settings_of_a_queue_are_those_it_was_made_with(self, ground: QueueFixture) -> None:
         dead = ground.create("dead", fifo=True)
         spec = ground.spec(
             fifo=True, visibility=7, retention=600, delay=2, receive_wait=3, max_message_bytes=2_048,
@@ -54,7 +54,7 @@ class SettingRules(QueueRules):
 
         assert ground.queues.queue_spec(spec.name) == spec
 
-    def test_an_unknown_queue_is_not_found(self, ground: QueueGround) -> None:
+    def test_an_unknown_queue_is_not_found(self, ground: QueueFixture) -> None:
         unknown = ground.spec()
 
         with pytest.raises(QueueNotFound, match=unknown.name):
@@ -65,7 +65,7 @@ class SettingRules(QueueRules):
             ground.queues.delete_queue(unknown.name)
 
     @pytest.mark.parametrize("spec", [5, None, "jobs", {"name": "jobs"}, []])
-    def test_what_is_no_spec_makes_and_changes_no_queue(self, ground: QueueGround, spec: Any) -> None:
+    def test_what_is_no_spec_makes_and_changes_no_queue(self, ground: QueueFixture, spec: Any) -> None:
         before = ground.queues.queues()
 
         for verb in (ground.queues.create_queue, ground.queues.update_queue):
@@ -77,13 +77,13 @@ class SettingRules(QueueRules):
         assert ground.queues.queues() == before
 
     @pytest.mark.parametrize("name", [5, None, b"jobs", [], "no name"])
-    def test_what_is_no_name_finds_no_queue(self, ground: QueueGround, name: Any) -> None:
+    def test_what_is_no_name_finds_no_queue(self, ground: QueueFixture, name: Any) -> None:
         for verb in (ground.queues.queue, ground.queues.queue_spec, ground.queues.delete_queue):
             with pytest.raises(InvalidName) as refused:
                 verb(name)
             assert refused.value.field == "name"
 
-    def test_a_changed_visibility_holds_for_the_next_receive(self, ground: QueueGround) -> None:
+    def test_a_changed_visibility_holds_for_the_next_receive(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=60)
         queue.send(texts("one"))
 
@@ -93,7 +93,7 @@ class SettingRules(QueueRules):
 
         assert take_one(ground.queues.queue(queue.name)).receive_count == 2
 
-    def test_a_dead_letter_queue_can_be_given_later(self, ground: QueueGround) -> None:
+    def test_a_dead_letter_queue_can_be_given_later(self, ground: QueueFixture) -> None:
         queue, dead = ground.create(), ground.create("dead")
         queue.send(texts("poison"))
 
@@ -103,7 +103,7 @@ class SettingRules(QueueRules):
 
         assert bodies([take_one(dead)]) == ["poison"]
 
-    def test_a_dead_letter_queue_that_is_not_there_is_refused(self, ground: QueueGround) -> None:
+    def test_a_dead_letter_queue_that_is_not_there_is_refused(self, ground: QueueFixture) -> None:
         spec = ground.spec(dead_letter="nowhere")
 
         with pytest.raises(ConfigurationError) as refused:
@@ -112,7 +112,7 @@ class SettingRules(QueueRules):
         assert refused.value.field == "dead_letter"
         assert spec.name not in ground.queues.queues()
 
-    def test_a_deleted_queue_is_gone_with_what_it_held(self, ground: QueueGround) -> None:
+    def test_a_deleted_queue_is_gone_with_what_it_held(self, ground: QueueFixture) -> None:
         queue = ground.create()
         queue.send(texts("one"))
 
@@ -124,7 +124,7 @@ class SettingRules(QueueRules):
         with pytest.raises(QueueNotFound):
             queue.send(texts("two"))
 
-    def test_a_queue_made_again_after_its_deletion_is_empty(self, ground: QueueGround) -> None:
+    def test_a_queue_made_again_after_its_deletion_is_empty(self, ground: QueueFixture) -> None:
         spec = ground.spec()
         ground.queues.create_queue(spec).send(texts("old"))
 
@@ -133,7 +133,7 @@ class SettingRules(QueueRules):
 
         assert again.receive() == []
 
-    def test_a_queue_that_nobody_renews_is_removed_with_what_it_holds(self, ground: QueueGround) -> None:
+    def test_a_queue_that_nobody_renews_is_removed_with_what_it_holds(self, ground: QueueFixture) -> None:
         queue = self._short_lived(ground)
         ground.queues.queue(queue).send(texts("one"))
 
@@ -143,7 +143,7 @@ class SettingRules(QueueRules):
         with pytest.raises(QueueNotFound):
             ground.queues.queue(queue)
 
-    def test_receiving_renews_a_queue(self, ground: QueueGround) -> None:
+    def test_receiving_renews_a_queue(self, ground: QueueFixture) -> None:
         name = self._short_lived(ground)
 
         for _ in range(3):
@@ -152,14 +152,14 @@ class SettingRules(QueueRules):
 
         assert name in ground.queues.queues()
 
-    def test_a_queue_without_a_life_span_stays(self, ground: QueueGround) -> None:
+    def test_a_queue_without_a_life_span_stays(self, ground: QueueFixture) -> None:
         queue = ground.create()
 
         ground.jump(30 * 86_400)
 
         assert queue.name in ground.queues.queues()
 
-    def test_an_adapter_that_cannot_remove_idle_queues_says_so(self, ground: QueueGround) -> None:
+    def test_an_adapter_that_cannot_remove_idle_queues_says_so(self, ground: QueueFixture) -> None:
         if ground.create().traits.auto_deletes:
             pytest.skip("this adapter removes them, says the trait")
         spec = ground.spec(auto_delete_after=60)
@@ -169,7 +169,7 @@ class SettingRules(QueueRules):
 
         assert spec.name not in ground.queues.queues()
 
-    def test_making_one_queue_from_many_threads_makes_one_queue(self, ground: QueueGround) -> None:
+    def test_making_one_queue_from_many_threads_makes_one_queue(self, ground: QueueFixture) -> None:
         spec = ground.spec()
         failures: list[Exception] = []
 
@@ -188,7 +188,7 @@ class SettingRules(QueueRules):
         assert failures == []
         assert ground.queues.queue(spec.name).stats().visible == 4
 
-    def _short_lived(self, ground: QueueGround) -> str:
+    def _short_lived(self, ground: QueueFixture) -> str:
         if not ground.create().traits.auto_deletes:
             pytest.skip("the adapter removes no idle queues, says the trait")
         return ground.create(auto_delete_after=60).name

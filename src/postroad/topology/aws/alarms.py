@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.aws import AwsConnection
-from postroad.topology.aws.calling import ask, pairs, unpaired
+from postroad.connections.aws_resources import tag_pairs
+from postroad.topology.aws.calls import ask, unpaired
 from postroad.topology.forms import Form
-from postroad.topology.place import Place
+from postroad.topology.names import Place
 
 if TYPE_CHECKING:
     from mypy_boto3_cloudwatch.client import CloudWatchClient
@@ -49,7 +50,11 @@ class Alarms:
         return {**_settings(alarm), "tags": unpaired(tags)}
 
     def create(self, form: Form) -> None:
-        definition = {**alarm_definition(form.settings), "AlarmName": form.name, "Tags": pairs(form.settings["tags"])}
+        definition = {
+            **alarm_definition(form.settings),
+            "AlarmName": form.name,
+            "Tags": tag_pairs(form.settings["tags"]),
+        }
         ask(f"making alarm {form.name!r}", self._cloudwatch.put_metric_alarm, **definition)
 
     def update(self, form: Form, fields: Collection[str]) -> None:
@@ -57,7 +62,7 @@ class Alarms:
             definition = {**alarm_definition(form.settings), "AlarmName": form.name}
             ask(f"changing alarm {form.name!r}", self._cloudwatch.put_metric_alarm, **definition)
         if "tags" in fields:
-            arn, tags = self._place.arn("alarm", form.name), pairs(form.settings["tags"])
+            arn, tags = self._place.arn("alarm", form.name), tag_pairs(form.settings["tags"])
             ask(f"tagging alarm {form.name!r}", self._cloudwatch.tag_resource, ResourceARN=arn, Tags=tags)
 
     def delete(self, name: str) -> None:

@@ -7,12 +7,14 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from postroad.connections.aws import AwsConnection
+from postroad.connections.aws_errors import translated
+from postroad.connections.aws_resources import make_queue
 from postroad.errors import TopologyConflict
 from postroad.queues import QueueSpec
 from postroad.queues.sqs.settings import attributes_of, redrive_allow_policy, spec_of
-from postroad.topology.aws.calling import ask
+from postroad.topology.aws.calls import ask
 from postroad.topology.forms import Form
-from postroad.topology.place import Place
+from postroad.topology.names import Place
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs.client import SQSClient
@@ -69,14 +71,9 @@ class Queues:
         return {**_settings(form, attributes), "tags": tags.get("Tags") or {}}
 
     def create(self, form: Form) -> None:
-        attributes = self._attributes(form)
-        if form.settings["fifo"]:
-            attributes["FifoQueue"] = "true"
-        attributes = {name: value for name, value in attributes.items() if value}
-        ask(
-            f"making queue {form.name!r}", self._sqs.create_queue, QueueName=form.name, Attributes=attributes,
-            tags=form.settings["tags"],
-        )  # fmt: skip
+        settings = form.settings
+        with translated(f"making queue {form.name!r}"):
+            make_queue(self._sqs, form.name, self._attributes(form), fifo=settings["fifo"], tags=settings["tags"])
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         url = self.url(form.name)

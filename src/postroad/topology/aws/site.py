@@ -2,32 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from postroad.connections.aws import AwsConnection
+from postroad.topology.alarms import dead_letter_queues
 from postroad.topology.aws import queues, topics
 from postroad.topology.aws.alarms import Alarms
-from postroad.topology.aws.buckets import Buckets
-from postroad.topology.aws.buses import Buses, Rules
-from postroad.topology.aws.calling import ask
+from postroad.topology.aws.calls import ResourceKind, ask
 from postroad.topology.aws.functions import Functions
-from postroad.topology.aws.keeper import Keeper
 from postroad.topology.aws.queues import Queues
-from postroad.topology.aws.strays import owned
-from postroad.topology.aws.streams import Streams
-from postroad.topology.aws.tables import Tables, changed_keys, flat
-from postroad.topology.aws.topics import Subscriptions, Topics
-from postroad.topology.declarations import AlarmDecl, FunctionDecl, Resource, RuleDecl
+from postroad.topology.aws.stores import Buckets, Streams, Tables, changed_keys, flat
+from postroad.topology.aws.topics import Buses, Rules, Subscriptions, Topics
+from postroad.topology.declarations import DEFAULT_BUS, AlarmDecl, FunctionDecl, Resource, RuleDecl
 from postroad.topology.forms import OWNER_TAG, Form, form_of, role_form
-from postroad.topology.measuring import dead_letter_queues
-from postroad.topology.place import Place
-from postroad.topology.pruning import keep_dead_letters
+from postroad.topology.names import Place
 from postroad.topology.references import Key
-from postroad.topology.site import Look, Stray
+from postroad.topology.site import Look, Stray, keep_dead_letters
 from postroad.topology.topology import Topology
+
+_KINDS = {
+    ("sqs", ""): "queue",
+    ("sns", ""): "topic",
+    ("kinesis", "stream"): "stream",
+    ("dynamodb", "table"): "table",
+    ("s3", ""): "bucket",
+    ("events", "event-bus"): "bus",
+    ("events", "rule"): "rule",
+    ("lambda", "function"): "function",
+    ("cloudwatch", "alarm"): "alarm",
+}
+# What calls goes before what is called, and a rule before its bus.
+_ORDER = ("alarm", "rule", "function", "bus", "topic", "queue", "stream", "table", "bucket")
+
+
+def owned(connection: AwsConnection, topology: str) -> list[Key]:
+    """The resources with this topology's tag, in the order in which they can be removed."""
+    keys = [key for arn in _tagged(connection, topology) if (key := key_of(arn)) is not None]
+    return sorted(keys, key=lambda key: (_ORDER.index(key[0]), key[1]))
+
+
+def key_of(arn: str) -> Key | None:
+    """The kind and name behind an ARN; a rule's name begins with its bus and a slash."""
+    _, _, service, _, _, rest = arn.split(":", 5)
+    separator = ":" if service in ("lambda", "cloudwatch") else "/"
+    family, found, name = rest.partition(separator)
+    kind = _KINDS.get((service, family if found else ""))
+    if kind is None:
+        return None
+    if kind == "rule" and "/" not in name:
+        return kind, f"{DEFAULT_BUS}/{name}"
+    return kind, name if found else rest
+
+
+def _tagged(connection: AwsConnection, topology: str) -> Iterator[str]:
+    token: dict[str, str] = {}
+    while True:
+        page = ask(
+            f"what topology {topology!r} owns", connection.tagging.get_resources,
+            TagFilters=[{"Key": OWNER_TAG, "Values": [topology]}], **token,
+        )  # fmt: skip
+        yield from (each["ResourceARN"] for each in page["ResourceTagMappingList"])
+        if not page.get("PaginationToken"):
+            return
+        token = {"PaginationToken": page["PaginationToken"]}
+
 
 _DEFAULTS = {"queue": queues.DEFAULTS, "topic": topics.DEFAULTS}
 _NO_CODE = "no code given"
@@ -51,8 +92,8 @@ class AwsSite:
             return Look(resource, skip=_NO_CODE)
         self._alarms.names = [each.name for each in topology.of("alarm")]
         form = self._form(topology, resource, code)
-        keeper = self._keepers[resource.kind]
-        have = keeper.read(form)
+        kind = self._kinds[resource.kind]
+        have = kind.read(form)
         form = self._settled(form, have)
         self._forms[resource.kind, resource.name] = form
         return self._compared(resource, _comparable(form), have)
@@ -67,17 +108,17 @@ class AwsSite:
         return self._tables.holds_items(resource.name)
 
     def create(self, topology: Topology, look: Look) -> None:
-        self._keepers[look.resource.kind].create(self._forms[look.resource.kind, look.resource.name])
+        self._kinds[look.resource.kind].create(self._forms[look.resource.kind, look.resource.name])
 
     def update(self, topology: Topology, look: Look, fields: Collection[str]) -> None:
-        self._keepers[look.resource.kind].update(self._forms[look.resource.kind, look.resource.name], fields)
+        self._kinds[look.resource.kind].update(self._forms[look.resource.kind, look.resource.name], fields)
 
     def replace(self, topology: Topology, look: Look) -> None:
-        self._keepers[look.resource.kind].delete(look.resource.name)
+        self._kinds[look.resource.kind].delete(look.resource.name)
         self.create(topology, look)
 
     def delete(self, key: Key) -> None:
-        self._keepers[key[0]].delete(key[1])
+        self._kinds[key[0]].delete(key[1])
 
     def measure(self, topology: Topology, alarm: AlarmDecl) -> float | None:
         """Queues are counted; every other metric is asked of CloudWatch."""
@@ -112,7 +153,7 @@ class AwsSite:
         return Functions(self._connection, self._place, self._queues)
 
     @cached_property
-    def _keepers(self) -> Mapping[str, Keeper]:
+    def _kinds(self) -> Mapping[str, ResourceKind]:
         return {
             "queue": self._queues,
             "topic": Topics(self._connection, self._place),

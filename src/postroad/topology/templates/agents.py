@@ -12,7 +12,6 @@ from postroad.topology.declarations import (
     AlarmDecl,
     Component,
     FunctionDecl,
-    IndexDecl,
     Resource,
     RuleDecl,
     StreamDecl,
@@ -20,7 +19,7 @@ from postroad.topology.declarations import (
     TriggerDecl,
 )
 from postroad.topology.names import role_name
-from postroad.topology.templates.queues import dead_letters, queue
+from postroad.topology.templates.queues import declared
 from postroad.topology.topology import Topology
 
 LAMBDA = "lambda.amazonaws.com"
@@ -39,10 +38,10 @@ def agents_topology(prefix: str = "") -> Topology:
     return Topology(
         f"{prefix}agents",
         (
-            *(_table(table, names[table.name]) for table in tables.TABLES),
-            StreamDecl(stream, retention_hours=24),
-            dead_letters(dead),
-            queue(rejected, retention=1_209_600),
+            *(TableDecl.of(names[table.name], table.shape) for table in tables.TABLES),
+            StreamDecl(stream, tables.STREAM_SHARDS, tables.STREAM_RETENTION_HOURS),
+            declared(tables.dead_letters, dead),
+            declared(tables.rejects, rejected),
             *functions,
             RuleDecl(f"{prefix}agents-sweep", DEFAULT_BUS, f"{prefix}sweeper", "sweeper", schedule="rate(1 minute)"),
             *_alarms(prefix),
@@ -52,18 +51,6 @@ def agents_topology(prefix: str = "") -> Topology:
             for each in _components(names, stream=stream, dead=dead, rejected=rejected, lanes=lanes)
         ),
         tags={"ManagedBy": "postroad"},
-    )
-
-
-def _table(table: tables.Table, name: str) -> TableDecl:
-    indexes = () if table.index is None else (table.index,)
-    return TableDecl(
-        name,
-        table.partition_key,
-        table.sort_key,
-        indexes=tuple(IndexDecl(index.name, index.partition_key, index.sort_key) for index in indexes),
-        ttl_attribute=table.ttl,
-        stream=table.stream_view,
     )
 
 

@@ -1,15 +1,16 @@
-"""Queues with their dead letters, as every template declares them."""
+"""Queues with their dead letters, and the topologies of buses and transfers, which consist of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from postroad.errors import InvalidName
 from postroad.queues import QueueSpec
-from postroad.topology.declarations import QueueDecl
+from postroad.topology.declarations import AlarmDecl, Component, QueueDecl, Resource, SubscriptionDecl, TopicDecl
 from postroad.topology.findings import Finding, refuse
-from postroad.topology.names import name_finding
+from postroad.topology.names import aws_name, name_finding, role_name
+from postroad.topology.topology import Topology
 
 FOUR_DAYS = 345_600
 FOURTEEN_DAYS = 1_209_600
@@ -17,12 +18,16 @@ FOURTEEN_DAYS = 1_209_600
 
 def queue(name: str, *, tags: Mapping[str, str] | None = None, **settings: Any) -> QueueDecl:
     """A queue, or `TopologyError` naming it when AWS would refuse its name."""
+    return declared(lambda name: QueueSpec(name, fifo=name.endswith(".fifo"), **settings), name, tags=tags)
+
+
+def declared(spec: Callable[[str], QueueSpec], name: str, *, tags: Mapping[str, str] | None = None) -> QueueDecl:
+    """The queue that a package declares, or `TopologyError` naming it when AWS would refuse its name."""
     try:
-        spec = QueueSpec(name, fifo=name.endswith(".fifo"), **settings)
+        return QueueDecl(spec(name), tags=dict(tags or {}))
     except InvalidName as error:
         finding = name_finding("queue", name) or Finding("name-invalid", "error", name, str(error), error.remedy)
         raise refuse([finding]) from error
-    return QueueDecl(spec, tags=dict(tags or {}))
 
 
 def dead_letters(name: str, *sources: str, tags: Mapping[str, str] | None = None, **settings: Any) -> QueueDecl:
@@ -35,3 +40,69 @@ def dlq_name(name: str) -> str:
     """'orders.fifo' has its dead letters in 'orders-dlq.fifo'."""
     stem = name.removesuffix(".fifo")
     return f"{stem}-dlq{name[len(stem) :]}"
+
+
+_ORDERED = {"content_dedup": True, "dedup_scope": "group"}
+
+
+def bus_topology(prefix: str = "") -> Topology:
+    """The queues of agents' buses; `prefix` stands before each name."""
+    ordered = [aws_name(f"{prefix}{name}", fifo=True) for name in ("agent-control", "agent-state")]
+    names = (*ordered, aws_name(f"{prefix}agent-telemetry"))
+    resources = [each for name in names for each in _queues(name, _ORDERED if name.endswith(".fifo") else {})]
+    components = (
+        Component(aws_name(f"{prefix}agent"), sends=names, consumes=names),
+        Component(aws_name(f"{prefix}agent-operator"), operates=tuple(dlq_name(name) for name in names)),
+    )
+    return Topology(aws_name(f"{prefix}bus"), tuple(resources), components, tags={"ManagedBy": "postroad"})
+
+
+def _queues(name: str, settings: dict[str, Any]) -> tuple[QueueDecl, QueueDecl]:
+    dlq = dlq_name(name)
+    used = queue(name, visibility=60, retention=FOUR_DAYS, receive_wait=20, dead_letter=dlq, **settings)
+    return dead_letters(dlq, name), used
+
+
+_CONSUMERS = ("gateway.usdc", "ledger.postings", "projections.timeline")
+_FILTERS = {"gateway.usdc": {"EventType": ("events.transfers.submitted.usdc",)}}
+_FIVE_MINUTES = 5
+
+
+def transfers_topology(prefix: str = "") -> Topology:
+    """The topic and queues of transfers; `prefix` stands before each name."""
+    topic = aws_name(f"{prefix}events.transfers", fifo=True)
+    resources: list[Resource] = [TopicDecl(topic, fifo=True)]
+    role = role_name(aws_name(f"{prefix}producer")) if prefix else None
+    components = [Component("producer", publishes=(topic,), role=role)]
+    for consumer in _CONSUMERS:
+        name = aws_name(f"{prefix}{consumer}", fifo=True)
+        resources += [*_transfer_queues(name), SubscriptionDecl(topic, name, filter=_FILTERS.get(consumer, {}))]
+        components.append(Component(name.removesuffix(".fifo"), consumes=(name,)))
+    return Topology(
+        aws_name(f"{prefix}transfers"), (*resources, *transfer_alarms(prefix, topic)), tuple(components),
+        {"ManagedBy": "postroad"},
+    )  # fmt: skip
+
+
+def _transfer_queues(name: str) -> tuple[QueueDecl, QueueDecl]:
+    dlq = dlq_name(name)
+    used = queue(name, visibility=60, retention=FOUR_DAYS, max_receives=5, dead_letter=dlq)
+    return dead_letters(dlq, name), used
+
+
+def transfer_alarms(prefix: str, topic: str) -> tuple[AlarmDecl, ...]:
+    """The four alarms of a transactional outbox and its consumers, named after their metrics."""
+    return (
+        _alarm(prefix, "event_outbox_backlog", topic, 5_000),
+        _alarm(prefix, "event_publish_lag_seconds", topic, 60),
+        _alarm(prefix, "event_consumer_lag_seconds", topic, 300),
+        AlarmDecl(f"{prefix}dead_letter_count", "dead_letter_count", topic, 1, namespace="Postroad"),
+    )
+
+
+def _alarm(prefix: str, metric: str, topic: str, threshold: int) -> AlarmDecl:
+    # Who reports nothing is dead, hangs, or cannot reach its database.
+    return AlarmDecl(
+        f"{prefix}{metric}", metric, topic, threshold, namespace="Postroad", comparison=">", periods=_FIVE_MINUTES,
+        missing="breaching",
+    )  # fmt: skip

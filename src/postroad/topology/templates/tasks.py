@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroad.journal.keys import INDEX_KEYS, KEYS, TTL_ATTRIBUTE, table_name
+from postroad.journal.keys import EVENTS, table_name
 from postroad.tasks.queues import queue_specs
 from postroad.topology.declarations import (
     DEFAULT_BUS,
@@ -13,7 +13,6 @@ from postroad.topology.declarations import (
     BusDecl,
     Component,
     FunctionDecl,
-    IndexDecl,
     QueueDecl,
     Resource,
     RuleDecl,
@@ -65,12 +64,7 @@ class _Names:
         self.dead, self.tasks, self.wakeups = queue_specs(f"{stage}-tasks")
 
     def stores(self) -> tuple[Resource, ...]:
-        indexes = tuple(IndexDecl(name, *keys) for name, keys in INDEX_KEYS.items())
-        return (
-            TableDecl(self.table, *KEYS, indexes=indexes, ttl_attribute=TTL_ATTRIBUTE),
-            BusDecl(self.bus),
-            BucketDecl(self.bucket),
-        )
+        return TableDecl.of(self.table, EVENTS), BusDecl(self.bus), BucketDecl(self.bucket)
 
     def queues(self) -> tuple[Resource, ...]:
         return (

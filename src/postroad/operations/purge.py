@@ -1,0 +1,159 @@
+"""Purge for operators: confirmed, with a reason, recorded, and into an archive if wanted."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from postroad.errors import InvalidInput, StorageFull
+from postroad.ports import Store
+from postroad.queues import PeekedMessage, Queue
+from postroad.queues import purge as remove
+from postroad.telemetry import get_logger, recorded
+
+_BEGINNING: Final = b'{"message_id":'
+_BLOCK: Final = 65_536
+
+
+class Archive:
+    """One archive, which only its owner may read. It is appended to, never written over."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.written = 0
+        self._is_new = not path.exists()
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _refused(path, f"cannot be written: {error.strerror}") from error
+        try:
+            self._size = self._prepared()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def write(self, messages: Sequence[PeekedMessage]) -> None:
+        """Have the messages on the disk when this returns."""
+        text = b"".join(_line(message) for message in messages)
+        try:
+            self._append(text)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            # Half a line at the end would hide the next one.
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._size)
+            raise StorageFull(f"archive {self.path} cannot be written: {error.strerror or error}") from error
+        self._size += len(text)
+        self.written += len(messages)
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        os.close(self._descriptor)
+        if failure is not None and self._is_new and not self.written:
+            # It was made for a purge that did not come about.
+            self.path.unlink(missing_ok=True)
+
+    def _append(self, text: bytes) -> None:
+        written = 0
+        while written < len(text):
+            written += os.pwrite(self._descriptor, text[written:], self._size + written)
+
+    def _prepared(self) -> int:
+        """The length of the file up to its last whole line. A torn one is of a crash: its messages are still there."""
+        try:
+            size = os.fstat(self._descriptor).st_size
+            if size and not _BEGINNING.startswith(start := os.pread(self._descriptor, len(_BEGINNING), 0)):
+                raise _refused(self.path, f"holds something else: it begins with {start!r}")
+            os.fchmod(self._descriptor, 0o600)
+            end = _end_of_lines(self._descriptor, size)
+            os.ftruncate(self._descriptor, end)
+            if self._is_new:
+                _sync(self.path.absolute().parent)
+        except OSError as error:
+            raise _refused(self.path, f"cannot be written: {error.strerror}") from error
+        return end
+
+
+def _end_of_lines(descriptor: int, size: int) -> int:
+    end = size
+    while end:
+        begin = max(0, end - _BLOCK)
+        found = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
+
+
+def _line(message: PeekedMessage) -> bytes:
+    document: dict[str, Any] = {
+        "message_id": message.message_id,
+        "body": message.body.decode(errors="replace"),
+        "attributes": dict(message.attributes),
+        "group": message.group,
+        "receive_count": message.receive_count,
+        "sent_at": message.sent_at.isoformat().replace("+00:00", "Z"),
+        "sequence": message.sequence,
+        "state": message.state,
+    }
+    try:
+        message.body.decode()
+    except UnicodeDecodeError:
+        # Damaged on the disk: what is left of it, byte for byte.
+        document["body_base64"] = base64.b64encode(message.body).decode()
+    return msgspec.json.encode(document) + b"\n"
+
+
+def _refused(path: Path, why: str) -> InvalidInput:
+    return InvalidInput(
+        f"archive: {path} {why}", field="archive", remedy="Name a file that can be written; nothing was changed."
+    )
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def purge(
+    backend: Store, queue: str, *, confirm: str, reason: str, archive: Path | None = None, actor: str | None = None
+) -> int:
+    """Remove every message of the queue; how many there were. With an archive, only what is safe in it.
+
+    `confirm` repeats the queue's name. Running it again after a crash goes on, and appends to the archive.
+    """
+    if confirm != queue:
+        raise InvalidInput(
+            f'confirm: {confirm!r} is not "{queue}"', field="confirm",
+            remedy="Repeat the queue's name; nothing was changed.",
+        )  # fmt: skip
+    if not reason.strip():
+        raise InvalidInput("reason: is empty", field="reason", remedy="Say why; nothing was changed.")
+    source = backend.queue(queue)
+    kept = None if archive is None else Archive(Path(archive))
+    detail: dict[str, Any] = {"reason": reason} | ({} if kept is None else {"archive": str(kept.path)})
+    with nullcontext() if kept is None else kept:
+        with recorded(backend.audit_log(), "queue.purge", queue, detail, actor=actor) as done:
+            purged = _emptied(source, kept, done)
+    get_logger("queues").info("queue_purged", queue=queue, purged=purged, reason=reason)
+    return purged
+
+
+def _emptied(source: Queue, archive: Archive | None, done: dict[str, Any]) -> int:
+    try:
+        done["purged"] = remove(source, None if archive is None else archive.write)
+    finally:
+        if archive is not None:
+            done["archived"] = archive.written
+    return int(done["purged"])

@@ -1,0 +1,268 @@
+"""What is doubtful about a topology or a queue, found before anything is made."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from postroad.errors import InvalidInput
+from postroad.queues import QueueSpec
+from postroad.queues.spec import MAX_RETENTION
+from postroad.settings import nearest
+from postroad.topology.checks import check_values
+from postroad.topology.declarations import AlarmDecl, QueueDecl, RuleDecl, SubscriptionDecl, TopicDecl
+from postroad.topology.findings import Finding, refuse
+from postroad.topology.names import name_finding
+from postroad.topology.references import Mention, component_mentions, mentions, resolve, sources_of
+from postroad.topology.topology import Topology
+
+Specs = Mapping[str, QueueSpec]
+_MOST_SOURCES = 10
+_LEAST_RECEIVES = 2
+_MARGIN = 2
+
+
+def lint_queues(
+    specs: Specs, *, handler_p99: Mapping[str, float] | None = None, ends: Collection[str] = ()
+) -> Iterator[Finding]:
+    """Findings about each queue, and about queues and their dead letters; `ends` take those of something else."""
+    sources: defaultdict[str, list[str]] = defaultdict(list)
+    for spec in specs.values():
+        if spec.dead_letter is not None:
+            sources[spec.dead_letter].append(spec.name)
+    for spec in specs.values():
+        is_end = spec.name in sources or spec.name in ends or _needs_no_dead_letters(spec.name, specs)
+        yield from _alone(spec, handler_p99 or {}, is_dead_letter=is_end)
+        dead_letters = specs.get(spec.dead_letter or "")
+        if spec.dead_letter is not None and dead_letters is not None:
+            yield from _with_dead_letters(spec, dead_letters)
+    for name in sorted(sources):
+        if name in specs:
+            yield from _openness(specs[name], sources[name])
+    yield from _cycles(specs)
+
+
+def _alone(spec: QueueSpec, handler_p99: Mapping[str, float], *, is_dead_letter: bool) -> Iterator[Finding]:
+    p99 = _seconds(handler_p99, spec.name)
+    if p99 is not None and spec.visibility < _MARGIN * p99:
+        yield _warn(
+            "visibility-below-p99", spec, f"visibility {spec.visibility:g} s is below twice the p99 of {p99:g} s",
+            f"Raise it to {_MARGIN * p99:g} s or more, or extend leases while handling.",
+        )  # fmt: skip
+    if spec.receive_wait == 0:
+        yield _warn("short-poll", spec, "an empty receive returns at once and is paid for", "Set receive_wait to 20.")
+    if spec.dead_letter is not None and spec.max_receives < _LEAST_RECEIVES:
+        yield _warn("max-receives-low", spec, "one failed receive makes a dead letter", "Set max_receives to 3.")
+    if spec.dead_letter is None and not is_dead_letter:
+        yield _warn("no-dlq", spec, "what always fails is received until it expires", "Give it a dead-letter queue.")
+
+
+def _seconds(handler_p99: Mapping[str, object], queue: str) -> float | None:
+    seconds = handler_p99.get(queue)
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise InvalidInput(f"handler_p99: {seconds!r} of {queue!r} is not a number of seconds", field="handler_p99")
+    return seconds
+
+
+def _with_dead_letters(spec: QueueSpec, dead_letters: QueueSpec) -> Iterator[Finding]:
+    if spec.name.endswith(".fifo") is not dead_letters.name.endswith(".fifo"):
+        message = f"{spec.name}: dead_letter {dead_letters.name!r} is of another type"
+        yield Finding("fifo-mismatch", "error", spec.name, message, "Make both FIFO or both standard.")
+    if spec.fifo or dead_letters.retention > spec.retention:
+        return
+    equal = dead_letters.retention == spec.retention
+    if equal and dead_letters.retention == MAX_RETENTION:
+        # Both keep messages for as long as a queue can.
+        return
+    how = "no longer than" if equal else "for less time than"
+    message = f"{dead_letters.name}: keeps messages {how} {spec.name}; a dead letter's age counts from its first send"
+    severity = "warning" if equal else "error"
+    yield Finding("dlq-retention", severity, dead_letters.name, message, "Set its retention to 1209600 (14 days).")  # type: ignore[arg-type]  # one of the two words
+
+
+def _needs_no_dead_letters(name: str, specs: Specs) -> bool:
+    """Whether it holds wake-ups of tasks, which lose nothing, or what EventBridge puts aside."""
+    stem = name.removesuffix("-dispatch")
+    return name.endswith(("-eventbridge-archive", "-eventbridge-target-dlq")) or (
+        stem != name and f"{stem}-dlq" in specs
+    )
+
+
+def _openness(spec: QueueSpec, sources: Sequence[str]) -> Iterator[Finding]:
+    # Every process has a queue of its own on a topic, whose name nobody knows before.
+    named = [name for name in sources if "--p-" not in name]
+    if spec.redrive_allow == "all" and named and len(sources) <= _MOST_SOURCES:
+        yield _warn(
+            "redrive-allow-open", spec, "any queue of the account may put its dead letters here",
+            "Name the sources in redrive_allow, ten at most.",
+        )  # fmt: skip
+
+
+def _cycles(specs: Specs) -> Iterator[Finding]:
+    """One finding for each ring of dead-letter queues."""
+    done: set[str] = set()
+    for start in specs:
+        path: list[str] = []
+        name: str | None = start
+        while name is not None and name in specs and name not in done and name not in path:
+            path.append(name)
+            name = specs[name].dead_letter
+        if name in path:
+            ring = [*path[path.index(name) :], name]
+            message = f"{' -> '.join(ring)}: dead letters go round in a ring"
+            yield Finding("dlq-cycle", "error", name, message, "Let the last queue have no dead-letter queue.")
+        done.update(path)
+
+
+def unencrypted(name: str) -> Finding:
+    """The finding about a queue that stores its messages in the clear."""
+    message = f"{name}: messages are stored unencrypted"
+    return Finding("unencrypted", "warning", name, message, 'Set encryption="sqs", which costs nothing.')
+
+
+def _warn(code: str, spec: QueueSpec, message: str, remedy: str) -> Finding:
+    return Finding(code, "warning", spec.name, f"{spec.name}: {message}", remedy)
+
+
+_MOST_RESOURCES = 500
+_PERHAPS_TOO_MANY = 150
+_MOST_POLICY_BYTES = 10_240
+_FIFO_REMEDY = "Make both FIFO or both standard."
+
+
+def lint(topology: Topology, *, handler_p99: Mapping[str, float] | None = None) -> tuple[Finding, ...]:
+    """Everything doubtful about the topology; `handler_p99` are seconds by queue, as far as they are known."""
+    specs = {each.name: each.spec for each in topology.resources if isinstance(each, QueueDecl)}
+    findings = (
+        *_names(topology),
+        *_references(topology),
+        *lint_queues(specs, handler_p99=handler_p99 or {}, ends=_ends(topology)),
+        *_encryption(topology),
+        *_types(topology),
+        *_alarms(topology),
+    )
+    is_sound = all(finding.severity != "error" for finding in findings)
+    return (*findings, *(_sizes(topology) if is_sound else ()))
+
+
+def check(topology: Topology) -> None:
+    """Raise `TopologyError` with all findings if one of them is an error, or with a setting that no store accepts."""
+    findings = lint(topology)
+    if any(finding.severity == "error" for finding in findings):
+        raise refuse(findings)
+    check_values(topology)
+
+
+def _sizes(topology: Topology) -> Iterator[Finding]:
+    """What CloudFormation or IAM would refuse for its size."""
+    from postroad.topology.cloudformation import count_resources
+    from postroad.topology.iam import policy_of
+
+    count = len(topology.resources)
+    if _PERHAPS_TOO_MANY < count <= _MOST_RESOURCES:
+        count = count_resources(topology)
+    if count > _MOST_RESOURCES:
+        message = f"{topology.name}: {count:,} resources, and a template of CloudFormation holds {_MOST_RESOURCES}"
+        yield Finding("too-many-resources", "warning", topology.name, message, "Divide it into several topologies.")
+    for component in topology.components:
+        size = len(json.dumps(policy_of(topology, component), separators=(",", ":")))
+        if size > _MOST_POLICY_BYTES:
+            message = f"{component.name}: its policy has {size:,} bytes, and a role holds {_MOST_POLICY_BYTES:,}"
+            yield Finding("policy-too-large", "warning", component.name, message, "Divide it into several components.")
+
+
+def _names(topology: Topology) -> Iterator[Finding]:
+    named = [("topology", topology.name), *((each.kind, each.name) for each in topology.resources)]
+    named += [("component", component.name) for component in topology.components]
+    if any(component.role is not None for component in topology.components):
+        named += [("role", component.role_name) for component in topology.components]
+    same: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for kind, name in named:
+        if (finding := name_finding(kind, name)) is not None:
+            yield finding
+        same[kind, _as_on_aws(str(name))].append(str(name))
+    for (kind, shared), names in same.items():
+        if len(names) > 1:
+            told = " and ".join(repr(name) for name in names)
+            message = f"{told} are both the {kind} {shared!r}"
+            yield Finding("name-clash", "error", shared, message, "Rename one of them.")
+
+
+def _as_on_aws(name: str) -> str:
+    stem = name.removesuffix(".fifo")
+    return stem.replace(".", "-") + name[len(stem) :]
+
+
+def _references(topology: Topology) -> Iterator[Finding]:
+    patterns = {pattern for component in topology.components for pattern in component.creates}
+    named = [(each.name, mention) for each in topology.resources for mention in mentions(each)]
+    named += [(each.name, mention) for each in topology.components for mention in component_mentions(each)]
+    for owner, mention in named:
+        if mention.name not in patterns and resolve(topology, mention) is None:
+            yield _unknown(topology, owner, mention)
+    components = [component.name for component in topology.components]
+    for function in topology.of("function"):
+        wanted = getattr(function, "component", "")
+        if wanted not in components:
+            message = f"{function.name}: component {wanted!r} is not declared"
+            yield Finding("unknown-reference", "error", function.name, message, "Declare the component.")
+
+
+def _unknown(topology: Topology, owner: str, mention: Mention) -> Finding:
+    known = [resource.name for kind in mention.kinds for resource in topology.of(kind)]
+    meant = nearest(mention.name, known)
+    hint = f"Did you mean {meant!r}?" if meant else f"Declare it, or name another {' or '.join(mention.kinds)}."
+    message = f"{owner}: {mention.field} {mention.name!r} is not declared"
+    return Finding("unknown-reference", "error", owner, message, hint)
+
+
+def _ends(topology: Topology) -> set[str]:
+    """The queues in which failures of rules and functions end, or that somebody operates as dead letters."""
+    failed = {getattr(each, field, None) for each in topology.resources for field in ("dead_letter", "on_failure")}
+    operated = {name for component in topology.components for name in component.operates}
+    return {name for name in failed | operated if name is not None}
+
+
+def _encryption(topology: Topology) -> Iterator[Finding]:
+    for queue in topology.resources:
+        if not isinstance(queue, QueueDecl) or queue.encryption == "sqs":
+            continue
+        if queue.encryption == "none":
+            yield unencrypted(queue.name)
+        elif not queue.encryption.startswith("arn:"):
+            message = f"{queue.name}: encryption {queue.encryption!r} is neither 'sqs', 'none' nor the ARN of a key"
+            yield Finding("unknown-reference", "error", queue.name, message, "Give the ARN of a KMS key.")
+
+
+def _types(topology: Topology) -> Iterator[Finding]:
+    for each in topology.resources:
+        if isinstance(each, TopicDecl) and each.fifo is not each.name.endswith(".fifo"):
+            message = f"{each.name}: the name and fifo={each.fifo} disagree"
+            yield Finding("fifo-mismatch", "error", each.name, message, "End the name with '.fifo' exactly when FIFO.")
+        elif isinstance(each, SubscriptionDecl) and each.topic.endswith(".fifo") is not each.queue.endswith(".fifo"):
+            message = f"{each.name}: the topic and the queue are of different types"
+            yield Finding("fifo-mismatch", "error", each.name, message, _FIFO_REMEDY)
+        elif isinstance(each, RuleDecl):
+            yield from _rule_types(each)
+
+
+def _rule_types(rule: RuleDecl) -> Iterator[Finding]:
+    if rule.target.endswith(".fifo"):
+        message = f"{rule.name}: a bus keeps no order for the FIFO queue {rule.target!r}"
+        yield Finding("fifo-mismatch", "error", rule.name, message, "Send to a standard queue.")
+    if rule.dead_letter is not None and rule.dead_letter.endswith(".fifo"):
+        message = f"{rule.name}: a rule cannot have the FIFO queue {rule.dead_letter!r} for its dead letters"
+        yield Finding("rule-dlq-fifo", "error", rule.name, message, "Name a standard queue.")
+
+
+def _alarms(topology: Topology) -> Iterator[Finding]:
+    ends = _ends(topology)
+    for alarm in topology.resources:
+        if not isinstance(alarm, AlarmDecl) or (alarm.comparison, alarm.threshold) != (">", 1):
+            continue
+        if alarm.resource in ends or sources_of(topology, alarm.resource) or "dlq" in alarm.resource:
+            message = f"{alarm.name}: '> 1' sleeps through the first dead letter"
+            yield Finding("alarm-threshold", "warning", alarm.name, message, 'Use ">=" 1.')
