@@ -76,7 +76,7 @@ class SQSEventBusConfig:
             _check_types(name, getattr(self, name))
         for name in ("publisher_id", "dead_letter_queue_url"):
             _check_text(name, getattr(self, name))
-        _check_delays(self.retry_delays_seconds)
+        _check_delays("retry_delays_seconds", self.retry_delays_seconds)
         if self.message_group_id is not None:
             check_template(self.message_group_id)
 
@@ -96,13 +96,31 @@ class SQSEventBusConfig:
             return False
         return self.event_type_allowlist is None or event_type in self.event_type_allowlist
 
-    def retry_delay(self, attempt: int) -> float:
-        """The pause before the redelivery that follows this attempt; the last one repeats."""
-        delays = self.retry_delays_seconds
-        return delays[min(max(attempt, 1), len(delays)) - 1]
-
 
 BusConfig = SQSEventBusConfig
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerLimits:
+    """How often one handler is tried, and how long it is spared in between; None leaves it to the config."""
+
+    max_attempts: int | None = None
+    retry_delays: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_attempts is not None:
+            _check_count("max_attempts", self.max_attempts, *_COUNTS["max_receives"])
+        if self.retry_delays is not None:
+            _check_delays("retry_delays", self.retry_delays)
+
+    def most(self, config: SQSEventBusConfig) -> int:
+        """Return after how many failed attempts the handler gives up."""
+        return config.max_receives if self.max_attempts is None else self.max_attempts
+
+    def delay(self, config: SQSEventBusConfig, attempt: int) -> float:
+        """Return the pause before the attempt that follows this one; the last delay repeats."""
+        delays = config.retry_delays_seconds if self.retry_delays is None else self.retry_delays
+        return delays[min(max(attempt, 1), len(delays)) - 1]
 
 
 def checked_config(config: SQSEventBusConfig | None) -> SQSEventBusConfig:
@@ -161,11 +179,11 @@ def _check_text(name: str, value: object) -> None:
         raise _refused(name, value, "text of one or more printable characters")
 
 
-def _check_delays(delays: object) -> None:
+def _check_delays(name: str, delays: object) -> None:
     if not isinstance(delays, tuple | list) or not delays:
-        raise _refused("retry_delays_seconds", delays, "one or more numbers of seconds")
+        raise _refused(name, delays, "one or more numbers of seconds")
     for delay in delays:
-        _check_seconds("retry_delays_seconds", delay, _SECONDS["visibility_timeout_seconds"])
+        _check_seconds(name, delay, _SECONDS["visibility_timeout_seconds"])
 
 
 def _refused(name: str, value: object, wanted: str) -> ConfigurationError:

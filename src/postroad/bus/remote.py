@@ -8,16 +8,14 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from postroad.bus.config import SQSEventBusConfig, Unhandled, checked_config
+from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled, checked_config
 from postroad.bus.dispatch import Dispatch, Handled, Wanted
 from postroad.bus.health import BusHealth, Tally
 from postroad.bus.inbox import InboxHandlers
-from postroad.bus.inlets import Inlet
-from postroad.bus.lane import Lane, Send
+from postroad.bus.lane import Lane
 from postroad.bus.local import EventBus, InProcessEventBus
 from postroad.bus.memory import Memory
 from postroad.bus.packing import Packer
@@ -26,6 +24,7 @@ from postroad.bus.result import EventHandler, PublishResult
 from postroad.bus.sending import Sender
 from postroad.bus.subscribing import check_handler, check_type, register
 from postroad.bus.telling import Teller
+from postroad.bus.transport import Inlet, Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError, TransportError
 from postroad.events import Codec, EventRegistry, default_registry
@@ -46,21 +45,6 @@ _LONGEST_NAME = 100
 Handler = TypeVar("Handler", bound=EventHandler)
 _handled: ContextVar[list[Any] | None] = ContextVar("postroad_receive_once", default=None)
 """Where `receive_once` collects the events that were handled."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlet:
-    """Where a bus sends."""
-
-    name: str
-    send: Send
-    fifo: bool = False
-    limit: int | None = None
-    """The largest message; None where larger ones travel by reference."""
-    needs_dedup_id: bool = False
-    longest: float | None = None
-    """The seconds after which the transport surely answers; None when nobody knows, 0 when it sends at once."""
-    close: Callable[[], None] = lambda: None
 
 
 class RemoteEventBus:
@@ -101,6 +85,7 @@ class RemoteEventBus:
         self._local: EventBus = InProcessEventBus() if local_bus is None else local_bus
         self._registry = default_registry
         self._inbox = inbox
+        self._limits: dict[tuple[type, int], HandlerLimits] = {}
         self._inlet: Inlet | None = None
         self._receiver: Receiver | None = None
         self._admitted: frozenset[str] | None = frozenset()
@@ -164,6 +149,7 @@ class RemoteEventBus:
             max_receives=None if dead_letters is None else self.config.max_receives,
             attempt=lambda delivery: self._receiving().attempt(delivery),
             teller=self._teller,
+            limits=self._limits,
             inbox=self._inbox,
         )
         self._receiver = None if inlet is None else self._receiver_for(inlet, dispatch, dead_letters, chores)
@@ -185,18 +171,36 @@ class RemoteEventBus:
 
     def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
         """Call the handler for every event of exactly this type, published here or received."""
-        self._subscribe(event_type, handler, None)
+        self._subscribe(event_type, handler, None, HandlerLimits())
 
-    def on(self, event_type: type[object], *, name: str | None = None) -> Callable[[Handler], Handler]:
+    def on(
+        self,
+        event_type: type[object],
+        *,
+        name: str | None = None,
+        max_attempts: int | None = None,
+        retry_delays: Sequence[float] | None = None,
+    ) -> Callable[[Handler], Handler]:
         """Return a decorator that subscribes a handler.
+
+        An event with several handlers is one message: it comes again for as long as one of its failed handlers has
+        attempts left, after the longest of their delays. Handlers that succeeded or gave up are not called again. When
+        none needs it any more and one gave up, it becomes a dead letter.
 
         Args:
             event_type: The class of the events that it handles.
             name: Its name in the inbox of the bus; by default `module.qualname`. It must stay the same for as long as
                 an event may be delivered again.
+            max_attempts: After how many failed attempts it gives up; by default `max_receives` of the config.
+            retry_delays: Seconds before each next attempt, of which the last one repeats; by default
+                `retry_delays_seconds` of the config.
+
+        Raises:
+            ConfigurationError: An argument is out of its bounds, or the bus receives already from a queue that moves
+                messages to the dead letters after fewer than `max_attempts` receives.
 
         Example:
-            @orders.on(OrderPlaced)
+            @orders.on(OrderPlaced, max_attempts=5, retry_delays=(1, 5, 30))
             def bill(event: OrderPlaced) -> None: ...
         """
         if name is not None and not (0 < len(name) <= _LONGEST_NAME and name.isprintable()):
@@ -205,22 +209,36 @@ class RemoteEventBus:
                 field="name",
                 remedy="Give a short name, such as 'ledger'.",
             )
+        limits = HandlerLimits(max_attempts, tuple(retry_delays) if isinstance(retry_delays, list) else retry_delays)
 
         def subscribe(handler: Handler) -> Handler:
-            self._subscribe(event_type, handler, name)
+            self._subscribe(event_type, handler, name, limits)
             return handler
 
         return subscribe
 
-    def _subscribe(self, event_type: type[object], handler: EventHandler, name: str | None) -> None:
+    def _subscribe(
+        self, event_type: type[object], handler: EventHandler, name: str | None, limits: HandlerLimits
+    ) -> None:
         self._check_process()
         check_type(event_type)
         check_handler(handler)
+        running = self._receiver is not None and self._receiver.is_running
+        if running:
+            self._allow(limits)
         register(self._registry, event_type)
         if self._inbox is not None:
             self._inbox.add(event_type, handler, name)
+        self._limits[event_type, id(handler)] = limits
         self._local.subscribe(event_type, handler)
-        self._admit_if_running()
+        if running:
+            self._admit()
+
+    def _allow(self, limits: HandlerLimits) -> None:
+        """Let the queue deliver an event as often as the handler may try it."""
+        most = limits.max_attempts
+        if self._inlet is not None and most is not None and most > self.config.max_receives:
+            self._inlet.allow(most)
 
     def on_any(self, handler: Handler) -> Handler:
         """Call the handler for every event that can be read, after those of its type.
@@ -236,12 +254,9 @@ class RemoteEventBus:
                 remedy="Subscribe it to each type that it handles.",
             )
         self._local.on_any(handler)
-        self._admit_if_running()
-        return handler
-
-    def _admit_if_running(self) -> None:
         if self._receiver is not None and self._receiver.is_running:
             self._admit()
+        return handler
 
     def _admit(self) -> None:
         """Let the group receive what is handled here."""
@@ -444,6 +459,8 @@ class RemoteEventBus:
     def _open(self, receiver: Receiver) -> None:
         if self._inlet is not None:
             self._inlet.open()
+        for limits in tuple(self._limits.values()):
+            self._allow(limits)
         self._admit()
         receiver.keep_alive(self)
 

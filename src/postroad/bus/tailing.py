@@ -8,10 +8,10 @@ from contextlib import closing, contextmanager, suppress
 from typing import Protocol
 
 from postroad.bus.config import SQSEventBusConfig
-from postroad.bus.inlets import Inlet
 from postroad.bus.naming import Names, check_group, names_of
 from postroad.bus.stores import QueueTags, Store
 from postroad.bus.topic_queues import GroupQueue, OwnQueue
+from postroad.bus.transport import Inlet
 from postroad.errors import InvalidInput, NotSupported, PostroadError, QueueNotFound
 from postroad.events import Codec, Envelope
 from postroad.queues import Delivery, Queue

@@ -12,9 +12,10 @@ from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.dispatch import Wanted
 from postroad.bus.inbox import InboxHandlers
 from postroad.bus.naming import Names, check_group, names_of
-from postroad.bus.remote import Outlet, RemoteEventBus
+from postroad.bus.remote import RemoteEventBus
 from postroad.bus.stores import QueueTags, Store
 from postroad.bus.topic_queues import GroupQueue, OwnQueue
+from postroad.bus.transport import Outlet
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import Envelope, EventRegistry
 from postroad.inbox import Inbox, Windows

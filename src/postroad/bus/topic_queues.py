@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Literal
 
@@ -13,6 +13,7 @@ from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.groups import add_types
 from postroad.bus.naming import Names
 from postroad.bus.stores import QueueTags, Store, ensure
+from postroad.bus.transport import refuse_more_attempts
 from postroad.errors import ConfigurationError, NotPermitted, NotSupported, PostroadError
 from postroad.queues import Queue, QueueSpec
 from postroad.topics import Topic
@@ -33,7 +34,7 @@ class GroupQueue:
         name, dead = names.group(group), names.dead(group)
         ensure(store, _dead_spec(dead, names, name))
         self.source = ensure(store, _spec(name, dead, names, config))
-        self._store, self._topic = store, topic
+        self._store, self._topic, self._names = store, topic, names
         # Where a changed filter takes minutes to hold, what arrives meanwhile would be lost: there nobody changes it.
         self._grows = filter is None and topic.traits.filters_at_once
         # Whoever may not subscribe has had it subscribed by those who may.
@@ -48,6 +49,10 @@ class GroupQueue:
         if self._grows:
             with suppress(NotPermitted):
                 add_types(self._store, self._topic, self.source, types)
+
+    def allow(self, attempts: int) -> None:
+        """Raise the limit of the group's queue, which no member ever lowers."""
+        self.source = _allowing(self._store, self.source, self._names, attempts)
 
     def reopen(self, lost: Queue) -> bool:
         return False
@@ -94,6 +99,12 @@ class OwnQueue:
 
     def admit(self, types: Collection[str] | None) -> None:
         """A queue of this process alone has the filter that it was made with."""
+
+    def allow(self, attempts: int) -> None:
+        with self._lock:
+            if self._queue is not None and self._spec is not None:
+                self._queue = _allowing(self._store, self._queue, self._names, attempts)
+                self._spec = replace(self._spec, max_receives=self._store.queue_spec(self._spec.name).max_receives)
 
     def reopen(self, lost: Queue) -> bool:
         with self._lock:
@@ -166,9 +177,35 @@ class OwnQueue:
 
 
 def _spec(name: str, dead: str, names: Names, config: SQSEventBusConfig) -> QueueSpec:
-    receives = min(1_000, config.max_receives * (_FIFO_LENIENCE if names.fifo else 1))
+    receives = _receives(names, config.max_receives)
     visibility = config.visibility_timeout_seconds
     return QueueSpec(name, fifo=names.fifo, visibility=visibility, dead_letter=dead, max_receives=receives)
+
+
+def _receives(names: Names, attempts: int) -> int:
+    return min(1_000, attempts * (_FIFO_LENIENCE if names.fifo else 1))
+
+
+def _allowing(store: Store, queue: Queue, names: Names, attempts: int) -> Queue:
+    """Return the queue, which from now on allows so many attempts at a message."""
+    receives = _receives(names, attempts)
+    if (queue.traits.max_receives or receives) >= receives:
+        return queue
+    try:
+        _raise_limit(store, queue.name, receives)
+    except NotPermitted:
+        refuse_more_attempts(store.queue(queue.name), attempts)
+    return store.queue(queue.name)
+
+
+def _raise_limit(store: Store, name: str, receives: int) -> None:
+    """Read and write in one transaction, where there are any, so that members who start together lower nothing."""
+    with ExitStack() as stack:
+        with suppress(NotSupported):
+            stack.enter_context(store.transaction())
+        spec = store.queue_spec(name)
+        if spec.max_receives < receives:
+            store.update_queue(replace(spec, max_receives=receives))
 
 
 def _dead_spec(name: str, names: Names, source: str | None = None) -> QueueSpec:

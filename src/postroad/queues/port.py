@@ -108,6 +108,9 @@ class QueueTraits:
     """After how many receives a message becomes a dead letter; None where there are no dead letters."""
     short_waits: bool = False
     """Waiting in `receive` costs nothing, so that one long wait may be made of short ones."""
+    defers_by: Literal["undo", "copy", "retry"] = "retry"
+    """How a message is put off without counting a failure: its receive is taken back (the queue is `Undoable`), a
+    delayed copy takes its place, or not at all: it is released, and the receive counts."""
 
     @property
     def ordered(self) -> bool:
@@ -167,9 +170,11 @@ class Queue(Protocol):
 
 @runtime_checkable
 class Undoable(Protocol):
-    """A queue that takes back what its receiver never saw, without counting the receive."""
+    """A queue that takes messages back without counting the receive."""
 
-    def undo(self, deliveries: Sequence[Delivery]) -> list[AckResult]: ...
+    def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
+        """Give the messages back as if they had not been received, to be received after `after` seconds."""
+        ...
 
 
 @runtime_checkable

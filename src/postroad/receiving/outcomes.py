@@ -31,6 +31,7 @@ class Retry:
         error: Why it failed, for the log and the dead letter.
         label: What counters and log lines call it. A retry with a label is not a failure, and is never rejected.
         about: Passed on to whoever observes the receiver.
+        max_attempts: After how many attempts it is rejected; by default the receiver's `max_receives`.
     """
 
     after: float | None = None
@@ -38,6 +39,7 @@ class Retry:
     _: KW_ONLY
     label: str | None = None
     about: object = None
+    max_attempts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,10 @@ class Reject:
 @dataclass(frozen=True, slots=True)
 class Defer:
     """Let the message come again after so many seconds without counting this receive as an attempt.
+
+    The queue's trait `defers_by` says how. The embedded engine takes the receive back. On a standard SQS queue a
+    delayed copy takes the place of the message, which also forgets its earlier receives; after at most 900 seconds it
+    comes again. An SQS FIFO queue allows neither: there it is a `Retry`.
 
     Args:
         after: Seconds until it comes again.

@@ -194,7 +194,7 @@ class Work:
         """Release what is still being handled, for others; what becomes of it here is ignored from now on."""
         with self._changed:
             helds, self._begun = list(self._begun.values()), {}
-        self._settlement.give_back(helds)
+        self._settlement.give_back(helds, begun=True)
         return len(helds)
 
     def finish(self, deadline: float) -> bool:

@@ -119,9 +119,10 @@ class SQLiteQueue:
         check_note(error, "error")
         return self._write(self._store.settler.reject, deliveries, reason, error, relieves=True)
 
-    def undo(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
-        """Give back what its receiver never saw, without spending a receive."""
-        return self._write(self._store.settler.undo, deliveries, durable=False)
+    def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
+        """Give the messages back without spending a receive, to be received again after `after` seconds."""
+        check_seconds(after, "after", MAX_VISIBILITY)
+        return self._write(self._store.settler.undo, deliveries, int(after * 1_000_000), durable=False)
 
     def watch(self, rung: Callable[[bool], None]) -> AbstractContextManager[object]:
         """Call `rung` whenever the queue changed (True) or may have (False)."""
@@ -317,4 +318,5 @@ def _traits(spec: QueueSpec, *, durable: bool) -> QueueTraits:
         visibility=spec.visibility,
         max_receives=None if spec.dead_letter is None else spec.max_receives,
         short_waits=True,
+        defers_by="undo",
     )

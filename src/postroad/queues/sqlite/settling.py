@@ -35,7 +35,7 @@ WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4
 RETURNING id, receives, sent_us, first_us, origin, grp
 """
 _UNDO: Final = """
-UPDATE lease SET visible_us = ?5, held = 0, receives = receives - 1
+UPDATE lease SET visible_us = ?5, held = 0, receives = receives - 1, due_wall_us = ?6
 WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4 RETURNING grp
 """
 _HELD: Final = f"""
@@ -90,10 +90,15 @@ class Settler:
         """Move the end of the leases, at most twelve hours from the receive."""
         return self._change(tx, state, deliveries, lambda key: one(tx.connection, _EXTEND, (*key, until_us, _MAX_US)))
 
-    def undo(self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery]) -> list[AckResult]:
-        """Take back deliveries that their receiver never saw; they cost no receive."""
-        now = self._engine.monotonic_us()
-        results = self._change(tx, state, deliveries, lambda key: one(tx.connection, _UNDO, (*key, now)))
+    def undo(
+        self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery], after_us: int
+    ) -> list[AckResult]:
+        """Take deliveries back; they cost no receive."""
+        due_us = self._engine.monotonic_us() + after_us
+        due_wall_us = self._engine.now_us() + after_us if after_us else None
+        results = self._change(
+            tx, state, deliveries, lambda key: one(tx.connection, _UNDO, (*key, due_us, due_wall_us))
+        )
         state.received -= sum(result.ok for result in results)
         tx.touch(channel(state.id))
         return results

@@ -71,6 +71,7 @@ class SQSQueue:
             max_message_bytes=self.spec.max_message_bytes,
             visibility=self.spec.visibility,
             max_receives=None if self.spec.dead_letter is None else self.spec.max_receives,
+            defers_by="retry" if self._fifo else "copy",
         )
 
     @property
