@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -105,7 +106,7 @@ class HandlerLimits:
     """How often one handler is tried, and how long it is spared in between; None leaves it to the config."""
 
     max_attempts: int | None = None
-    retry_delays: tuple[float, ...] | None = None
+    retry_delays: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled
 from postroad.bus.inbox import DatabaseFailed, InboxHandlers
-from postroad.bus.local import EventBus, InProcessEventBus, name_of
+from postroad.bus.local import EventBus, InProcessEventBus
 from postroad.bus.memory import Failure, Memory
 from postroad.bus.result import EventHandler, PublishResult
 from postroad.bus.telling import Teller
@@ -18,7 +18,7 @@ from postroad.errors.root import describe
 from postroad.events import Codec, Envelope
 from postroad.queues import Delivery
 from postroad.receiving import Ack, HandlingContext, Outcome, Reject, Retry, current_work, handling
-from postroad.receiving.asynchrony import in_thread, is_async
+from postroad.receiving.asynchrony import in_thread, is_async, name_of
 from postroad.receiving.envelopes import read_envelope
 from postroad.receiving.settlement import HANDLER_FAILED
 from postroad.telemetry import tracing
@@ -244,7 +244,10 @@ class Dispatch:
             return await in_thread(self._call, handler, ready)
         try:
             with tracing.handling_by(handler, ready.envelope.traceparent):
-                await handler(ready.event)
+                if self.inbox is None:
+                    await handler(ready.event)
+                else:
+                    await self.inbox.acall(handler, ready.event, ready.envelope)
         except Exception as error:
             return error
         return None

@@ -48,16 +48,12 @@ def local_part(bus: EventBus) -> EventBus:
     return bus.local_bus if isinstance(bus, HasLocalPart) else bus
 
 
-def name_of(handler: EventHandler) -> str:
-    """Return the handler's name for logs and inboxes: `module.qualname`."""
-    module = getattr(handler, "__module__", None) or type(handler).__module__
-    return f"{module}.{getattr(handler, '__qualname__', None) or type(handler).__qualname__}"
-
-
 def log_failure(event: object, handler: EventHandler, error: Exception) -> None:
     """Write down that a handler failed during `publish`."""
     text = legible(describe(error))
-    get_logger("bus").warning("bus_handler_failed", type=type(event).__qualname__, handler=name_of(handler), error=text)
+    get_logger("bus").warning(
+        "bus_handler_failed", type=type(event).__qualname__, handler=asynchrony.name_of(handler), error=text
+    )
 
 
 ControlBus = EventBus

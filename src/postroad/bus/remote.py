@@ -209,7 +209,7 @@ class RemoteEventBus:
                 field="name",
                 remedy="Give a short name, such as 'ledger'.",
             )
-        limits = HandlerLimits(max_attempts, tuple(retry_delays) if isinstance(retry_delays, list) else retry_delays)
+        limits = HandlerLimits(max_attempts, retry_delays)
 
         def subscribe(handler: Handler) -> Handler:
             self._subscribe(event_type, handler, name, limits)
@@ -310,7 +310,12 @@ class RemoteEventBus:
             if receiver.is_running:
                 raise RuntimeError("the receiver is already started; stop it first")
             self._open(receiver)
-            receiver.start()
+            # What its handlers handle is not part of a `receive_once` that started it.
+            token = _handled.set(None)
+            try:
+                receiver.start()
+            finally:
+                _handled.reset(token)
 
     def stop_receiver(self, *, timeout: float = 5.0) -> None:
         """Start no further handler, give back what none began on, and return within `timeout`. Stopping twice is ok."""
@@ -421,7 +426,7 @@ class RemoteEventBus:
     def _check_inbox(self) -> None:
         """Raise while the database of the inbox cannot be used: receiving would only wear out the messages."""
         if self._inbox is not None:
-            self._inbox.check()
+            self._inbox.check(self._receiving().complete)
 
     def _reopen(self, lost: Queue) -> bool:
         """Make an own queue again that somebody removed; a gap is never silent."""

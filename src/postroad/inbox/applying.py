@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from types import TracebackType
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from postroad import failpoints
-from postroad.connections.callers import in_transaction
+from postroad.connections.callers import in_async_transaction, in_transaction
 from postroad.errors import ConfigurationError, NotInTransaction, PostroadError, Unavailable
 from postroad.errors.root import describe
 from postroad.events import DomainEvent
@@ -17,26 +18,29 @@ from postroad.inbox.effects import Effect, EffectNotDone
 from postroad.inbox.inbox import Inbox, refuse_ended
 from postroad.inbox.renewing import Renewals
 from postroad.receiving import Ack, Outcome, Reject, Retry
+from postroad.receiving.asynchrony import is_async, name_of, to_its_end
 
 DUPLICATES, IGNORED, RELEASED, DEAD = "duplicates", "ignored", "released", "dead"
 """Labels of outcomes, which a `ConsumeReport` counts."""
+T = TypeVar("T")
 OnUnknown = Literal["dead_letter", "retry"]
 Handler = Callable[[Any, Any], Any]
 """Gets the event, as a DomainEvent or an instance of its class, and the connection or effect."""
-Transaction = Callable[[], AbstractContextManager[Any]]
+Transaction = Callable[[], AbstractContextManager[Any]] | Callable[[], AbstractAsyncContextManager[Any]]
+"""Opens a transaction of the application: an asynchronous one where the handler is async."""
 
 
 class Application(Protocol):
-    """How the effect of an event is made."""
+    """How the effect of an event is made. Where its handler is a plain function, nothing here is ever waited for."""
 
-    def apply(self, event: DomainEvent, passed: object, fingerprint: str) -> Outcome:
+    async def apply(self, event: DomainEvent, passed: object, fingerprint: str) -> Outcome:
         """Make the effect unless it was made before, and return what follows for the message.
 
         `passed` is the event as the handler gets it.
         """
         ...
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Answer quietly when effects can be written down now, else raise why not."""
         ...
 
@@ -49,18 +53,25 @@ class InDatabase:
     inbox: Inbox
     handler: Handler
     transaction: Transaction
+    is_async: bool = False
+    """Whether the handler is async, and so are the transactions."""
     proven: threading.Event = field(default_factory=threading.Event)
     """Set once a transaction was seen to keep what was done in it."""
 
-    def apply(self, event: DomainEvent, passed: object, fingerprint: str, *, handler: Handler | None = None) -> Outcome:
+    async def apply(
+        self, event: DomainEvent, passed: object, fingerprint: str, *, handler: Handler | None = None
+    ) -> Outcome:
         """Make the effect by the handler, or by the one that is given in its place."""
         begun = ended = False
         try:
-            with self.transaction() as connection:
-                if not self.inbox.first_time(connection, self.name, event.event_id, fingerprint=fingerprint):
+            async with self._opened() as connection:
+                if not await self._is_first(connection, event, fingerprint):
                     return Ack(label=DUPLICATES)
-                caller, begun = in_transaction(connection), True
-                (handler or self.handler)(passed, connection)
+                caller = await in_async_transaction(connection) if self.is_async else in_transaction(connection)
+                begun = True
+                returned = (handler or self.handler)(passed, connection)
+                if self.is_async:
+                    await returned
                 failpoints.hit("consumer.after_effect")
                 refuse_ended(caller)
                 ended = True
@@ -69,28 +80,67 @@ class InDatabase:
                 raise
             # Before the handler began, only the database can be at fault, whatever its driver raises.
             raise Unavailable(f"the inbox cannot be written: {describe(error)}") from error
-        self._prove(event, ended=ended)
+        await self._prove(event, ended=ended)
         failpoints.hit("consumer.after_commit")
         return Ack()
 
-    def check(self) -> None:
-        with self.transaction() as connection:
-            self.inbox.try_to_write(connection)
+    async def check(self) -> None:
+        async with self._opened() as connection:
+            if self.is_async:
+                await self.inbox.try_to_write_async(connection)
+            else:
+                self.inbox.try_to_write(connection)
 
-    def _prove(self, event: DomainEvent, *, ended: bool) -> None:
+    def _opened(self) -> AbstractAsyncContextManager[Any]:
+        """Open a transaction of the kind that the handler needs.
+
+        Raises:
+            ConfigurationError: It is of the other kind.
+        """
+        opened: Any = self.transaction()
+        needed, other = ("an asynchronous", "a plain") if self.is_async else ("a plain", "an asynchronous")
+        if not hasattr(opened, "__aenter__" if self.is_async else "__enter__"):
+            raise ConfigurationError(
+                f"transaction: opens {other} connection, and the handler of {self.name!r} needs {needed} one",
+                field="transaction",
+                remedy="Give async handlers an asynchronous transaction, and plain functions a plain one.",
+            )
+        return cast(AbstractAsyncContextManager[Any], opened) if self.is_async else _Entered(opened)
+
+    async def _is_first(self, connection: Any, event: DomainEvent, fingerprint: str | None = None) -> bool:
+        if self.is_async:
+            return await self.inbox.first_time_async(connection, self.name, event.event_id, fingerprint=fingerprint)
+        return self.inbox.first_time(connection, self.name, event.event_id, fingerprint=fingerprint)
+
+    async def _prove(self, event: DomainEvent, *, ended: bool) -> None:
         """Raise when the application's transaction swallows errors or does not commit: an ack would lose the event."""
         if not ended:
             raise NotInTransaction(
                 "transaction: swallowed an error", remedy="Let `transaction` roll back and raise the error again."
             )
         if not self.proven.is_set():
-            with self.transaction() as connection:
-                if self.inbox.first_time(connection, self.name, event.event_id):
+            async with self._opened() as connection:
+                if await self._is_first(connection, event):
                     raise NotInTransaction(
                         "transaction: what was done in it is not kept",
                         remedy="Let it commit at its end, as SQLAlchemy's begin() does and connect() does not.",
                     )
             self.proven.set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """A plain context manager where an asynchronous one is written."""
+
+    inner: AbstractContextManager[Any]
+
+    async def __aenter__(self) -> Any:
+        return self.inner.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        return self.inner.__exit__(kind, error, tb)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +152,36 @@ class Outside:
     handler: Handler
     on_unknown: OnUnknown
     renewals: Renewals
+    is_async: bool = False
+    """Whether the handler is async; the inbox, which is not, is then used in threads."""
 
-    def apply(self, event: DomainEvent, passed: object, fingerprint: str) -> Outcome:
+    async def apply(self, event: DomainEvent, passed: object, fingerprint: str) -> Outcome:
+        effect = await self._run(self._begin, event)
+        if not isinstance(effect, Effect):
+            return effect
+        try:
+            with self.renewals.kept(effect):
+                returned = self.handler(passed, effect)
+                if self.is_async:
+                    await returned
+        except EffectNotDone as error:
+            await self._run(self.inbox.forget, effect)
+            return Retry(error=describe(error))
+        except BaseException:
+            # Nobody knows how far it came; the next attempt must not have to wait to say so.
+            with suppress(PostroadError):
+                await self._run(self.inbox.abandon, effect)
+            raise
+        failpoints.hit("consumer.after_effect")
+        if not await self._run(self.inbox.finish, effect):
+            return Retry(error="a later attempt has taken the effect over")
+        failpoints.hit("consumer.after_commit")
+        return Ack()
+
+    async def check(self) -> None:
+        await self._run(self.inbox.check)
+
+    def _begin(self, event: DomainEvent) -> Effect | Outcome:
         effect = self.inbox.begin(self.name, event.event_id, lease=self.renewals.lease)
         if effect.status == "done":
             return Ack(label=DUPLICATES)
@@ -112,33 +190,29 @@ class Outside:
         if effect.status == "unknown" and self.on_unknown == "dead_letter":
             self.inbox.abandon(effect)
             return Reject("unknown-outcome", f"attempt {effect.attempt - 1} began and never ended", label=DEAD)
-        return self._make(passed, effect)
+        return effect
 
-    def check(self) -> None:
-        self.inbox.check()
-
-    def _make(self, passed: object, effect: Effect) -> Outcome:
-        try:
-            with self.renewals.kept(effect):
-                self.handler(passed, effect)
-        except EffectNotDone as error:
-            self.inbox.forget(effect)
-            return Retry(error=describe(error))
-        except BaseException:
-            # Nobody knows how far it came; the next attempt must not have to wait to say so.
-            with suppress(PostroadError):
-                self.inbox.abandon(effect)
-            raise
-        failpoints.hit("consumer.after_effect")
-        if not self.inbox.finish(effect):
-            return Retry(error="a later attempt has taken the effect over")
-        failpoints.hit("consumer.after_commit")
-        return Ack()
+    async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await to_its_end(function, *arguments) if self.is_async else function(*arguments)
 
 
 def in_database(name: str, inbox: Inbox, handler: Handler, transaction: Transaction | None) -> InDatabase:
-    """Return effects in the application's transactions, or in the inbox's own where it gives none."""
-    made = InDatabase(name=name, inbox=inbox, handler=handler, transaction=transaction or inbox.transaction)
+    """Return effects in the application's transactions, or in the inbox's own where it gives none.
+
+    Raises:
+        ConfigurationError: The handler is async, and the inbox's own transactions are not.
+    """
+    asynchronous = is_async(handler)
+    if asynchronous and transaction is None:
+        raise ConfigurationError(
+            f"transaction: is missing, and {name_of(handler)} is async",
+            field="transaction",
+            remedy="Give a function that opens an asynchronous transaction, such as pool.connection of psycopg's"
+            " AsyncConnectionPool or begin of SQLAlchemy's AsyncEngine; or write the handler as a plain function.",
+        )
+    made = InDatabase(
+        name=name, inbox=inbox, handler=handler, transaction=transaction or inbox.transaction, is_async=asynchronous
+    )
     if transaction is None:
         made.proven.set()
     return made

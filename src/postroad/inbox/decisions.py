@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
@@ -19,33 +21,43 @@ from postroad.inbox.telling import Teller
 from postroad.inbox.timing import TOO_SHORT, Timing
 from postroad.queues import Delivery
 from postroad.receiving import Ack, Defer, HandlingContext, Outcome, Reject, Retry, current_context, handling
+from postroad.receiving.asynchrony import completed
 from postroad.receiving.envelopes import read_envelope
 from postroad.telemetry import tracing
 
 _THE_DATABASE = (TransportError, ConfigurationError, StorageFull)
 
 
-@dataclass(frozen=True, slots=True)
 class Timed:
     """A handler whose time is taken, in a span of its own."""
 
-    handler: Handler
-    timing: Timing
-    teller: Teller
+    def __init__(self, handler: Handler, timing: Timing, teller: Teller) -> None:
+        self._handler, self._timing, self._teller = handler, timing, teller
 
-    def __call__(self, event: object, given: object) -> None:
+    def __call__(self, event: object, given: object) -> Any:
+        with self._measured():
+            _refuse_unstarted(self._handler(event, given))
+
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
         started = time.perf_counter()
         context = current_context()
         try:
-            with tracing.handling_by(self.handler, None if context is None else context.envelope.traceparent):
-                _refuse_unstarted(self.handler(event, given))
+            with tracing.handling_by(self._handler, None if context is None else context.envelope.traceparent):
+                yield
         finally:
-            self._took(time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            self._teller.took(seconds)
+            if self._timing.add(seconds):
+                self._teller.visibility_too_short(self._timing.advice[TOO_SHORT])
 
-    def _took(self, seconds: float) -> None:
-        self.teller.took(seconds)
-        if self.timing.add(seconds):
-            self.teller.visibility_too_short(self.timing.advice[TOO_SHORT])
+
+class AsyncTimed(Timed):
+    """An async handler whose time is taken."""
+
+    async def __call__(self, event: object, given: object) -> None:
+        with self._measured():
+            await self._handler(event, given)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +72,10 @@ class Decisions:
 
     def decide(self, delivery: Delivery) -> Outcome:
         """Make the event's effect where it has to be made, and return what follows."""
+        return completed(self.adecide(delivery))
+
+    async def adecide(self, delivery: Delivery) -> Outcome:
+        """Do what `decide` does where the handler is async."""
         try:
             envelope = read_envelope(codec, delivery)
             event = DomainEvent.from_envelope(envelope)
@@ -71,7 +87,7 @@ class Decisions:
         context = HandlingContext(envelope=envelope, receive_count=delivery.receive_count, remote=True, event=passed)
         try:
             with self.teller.handling(event), handling(context):
-                outcome = self.application.apply(event, passed, fingerprint_of(event))
+                outcome = await self.application.apply(event, passed, fingerprint_of(event))
         except Exception as error:
             self.database_failed |= isinstance(error, _THE_DATABASE)
             outcome = Retry(error=describe(error))

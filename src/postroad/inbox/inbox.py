@@ -12,7 +12,16 @@ from typing import Any, Self
 from uuid import UUID
 
 from postroad import failpoints
-from postroad.connections.callers import Caller, Dialect, in_transaction, is_deadlock, lacks_tables, marked
+from postroad.connections.callers import (
+    AsyncCaller,
+    Caller,
+    Dialect,
+    in_async_transaction,
+    in_transaction,
+    is_deadlock,
+    lacks_tables,
+    marked,
+)
 from postroad.connections.database import Database
 from postroad.connections.identifiers import check_identifier
 from postroad.connections.opening import dialect_of, file_database, path_of, postgres_database
@@ -30,6 +39,7 @@ from postroad.inbox.records import REMEDY, Key, Records
 from postroad.inbox.statements import statements
 from postroad.inbox.telling import tell_conflict
 from postroad.inbox.windows import RETENTION
+from postroad.receiving.asynchrony import completed, settled
 
 _LONGEST_TABLE = 40
 _LONGEST_CONSUMER = 200
@@ -135,13 +145,32 @@ class Inbox:
         A copy that is being handled elsewhere is waited for. A rollback makes it the first time again.
         """
         key = _key(consumer, event_id)
-        caller = in_transaction(connection)
+        return completed(self._first_time(in_transaction(connection), key, fingerprint))
+
+    async def first_time_async(
+        self, connection: Any, consumer: str, event_id: UUID | str, *, fingerprint: str | None = None
+    ) -> bool:
+        """Do what `first_time` does on a connection that is awaited.
+
+        Args:
+            connection: A psycopg AsyncConnection, an asyncpg or aiosqlite Connection, or SQLAlchemy's AsyncConnection
+                or AsyncSession, in a transaction.
+            consumer: Whose effects they are, in up to 200 printable characters.
+            event_id: The event.
+            fingerprint: Of the event's content: a copy with another one is reported in the log.
+        """
+        key = _key(consumer, event_id)
+        return await self._first_time(await in_async_transaction(connection), key, fingerprint)
+
+    async def _first_time(self, caller: Caller | AsyncCaller, key: Key, fingerprint: str | None) -> bool:
         self._check_dialect(caller)
         try:
-            first = bool(caller.rows(marked(self._sql.first, caller), (*key, fingerprint)))
+            first = bool(await settled(caller.rows(marked(self._sql.first, caller), (*key, fingerprint))))
             failpoints.hit("inbox.after_insert")
             if not first and fingerprint is not None:
-                self._compare(caller, key, fingerprint)
+                stored = await settled(caller.rows(marked(self._sql.fingerprint, caller), key))
+                if stored and stored[0][0] not in (None, fingerprint):
+                    tell_conflict(*key)
         except Exception as error:
             if lacks_tables(error):
                 raise SchemaMismatch("the tables of the inbox are missing", remedy=REMEDY) from error
@@ -149,6 +178,11 @@ class Inbox:
                 raise DeadlockDetected("another transaction waits for what this one handles") from error
             raise
         return first
+
+    async def try_to_write_async(self, connection: Any) -> None:
+        """Raise what keeps the caller's awaited transaction from remembering events; nothing is written."""
+        caller = await in_async_transaction(connection)
+        await caller.rows(marked(self._sql.try_to_write, caller), ())
 
     def try_to_write(self, connection: Any) -> None:
         """Raise what keeps the caller's transaction from remembering events; nothing is written."""
@@ -223,14 +257,9 @@ class Inbox:
     def _records(self) -> Records:
         return Records(self._own(), self._sql)
 
-    def _check_dialect(self, caller: Caller) -> None:
+    def _check_dialect(self, caller: Caller | AsyncCaller) -> None:
         if caller.dialect != self._dialect:
             raise TypeError(f"connection: is one to {caller.dialect}, but the inbox is on {self._dialect}")
-
-    def _compare(self, caller: Caller, key: Key, fingerprint: str) -> None:
-        stored = caller.rows(marked(self._sql.fingerprint, caller), key)
-        if stored and stored[0][0] not in (None, fingerprint):
-            tell_conflict(*key)
 
     def __enter__(self) -> Self:
         return self
@@ -239,7 +268,7 @@ class Inbox:
         self.close()
 
 
-def refuse_ended(caller: Caller) -> None:
+def refuse_ended(caller: Caller | AsyncCaller) -> None:
     """Raise when the transaction was ended, or when an error in it was swallowed: a commit would keep nothing of it."""
     if not caller.is_open():
         raise NotInTransaction(

@@ -117,6 +117,8 @@ class Work:
         self._loop = loop
         """Gives the loop on which the next messages are decided; None where threads decide."""
         self._running: set[Future[None]] = set()
+        self._slots = asyncio.Semaphore(concurrency)
+        """Free places for groups that are decided on the loop."""
         self._concurrency, self._together = concurrency, together
         self._raises = raises and concurrency == 1
         self._workers = Workers(concurrency, "postroad-handler") if concurrency > 1 else None
@@ -230,10 +232,11 @@ class Work:
         steps = self._steps(group)
         with self._users.inside():
             try:
-                deliveries = await to_its_end(_advance, steps, None)
-                while deliveries is not None:
-                    outcomes = await self._adecided(deliveries)
-                    deliveries = await to_its_end(_advance, steps, outcomes)
+                async with self._slots:
+                    deliveries = await to_its_end(_advance, steps, None)
+                    while deliveries is not None:
+                        outcomes = await self._adecided(deliveries)
+                        deliveries = await to_its_end(_advance, steps, outcomes)
             except Exception as error:
                 # Unsettled, a message comes back by itself when its visibility ends.
                 self._settlement.observe("receive_failed", None, error=error)
