@@ -35,8 +35,8 @@ async def opened(dsn: str, driver: str) -> AsyncIterator[Any]:
             yield connection
             await connection.commit()
     elif driver == "psycopg":
-        async with await psycopg.AsyncConnection.connect(dsn) as connection:
-            yield connection
+        async with await psycopg.AsyncConnection.connect(dsn) as plain:
+            yield plain
     elif driver == "asyncpg":
         connection = await asyncpg.connect(dsn)
         try:
@@ -48,8 +48,8 @@ async def opened(dsn: str, driver: str) -> AsyncIterator[Any]:
         url = dsn.replace("sqlite:///", "sqlite+aiosqlite:///").replace("postgresql://", "postgresql+psycopg://")
         engine = create_async_engine(url, poolclass=sqlalchemy.NullPool)
         try:
-            async with engine.begin() as connection, AsyncSession(connection) as session:
-                yield session if driver == "session" else connection
+            async with engine.begin() as begun, AsyncSession(begun) as session:
+                yield session if driver == "session" else begun
                 await session.flush()
         finally:
             await engine.dispose()

@@ -174,17 +174,20 @@ class Loop:
     def _turn(self, backoff: Backoff) -> None:
         self._poller.turned_at = time.monotonic()
         room = self._work.room(SLICE_SECONDS)
-        if not room:
-            return
-        if (pause := self._poller.breaker.pause()) > 0:
-            self._work.stopping.wait(min(pause, SLICE_SECONDS))
-            return
         try:
+            self._work.check_loop()
+            if not room:
+                return
+            if (pause := self._poller.breaker.pause()) > 0:
+                self._work.stopping.wait(min(pause, SLICE_SECONDS))
+                return
             self._serve(room)
             backoff.reset()
         except LoopClosed:
+            # What runs on it will never end: it is for others, like all that was not begun.
             self._work.halt()
             self._work.give_back()
+            self._work.give_back_begun()
         except Exception as error:
             self._work.give_back()
             if not self._work.stopping.is_set():

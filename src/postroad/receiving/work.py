@@ -169,6 +169,10 @@ class Work:
             else:
                 self._workers.submit(partial(self._run_in, copy_context(), group))
 
+    def check_loop(self) -> None:
+        """Raise `LoopClosed` when the event loop on which messages are decided was closed."""
+        self._loop()
+
     def room(self, timeout: float) -> int:
         """Return how many groups would find a free thread, waiting up to `timeout` seconds for one; 0 at a stop."""
         with self._changed:
@@ -228,7 +232,8 @@ class Work:
 
     async def _adrive(self, group: Group) -> None:
         """Do what `_drive` does, where `decide` is awaited and everything that may block runs in a thread."""
-        token = _inside.set(self)
+        # A task has a context of its own, which ends with it.
+        _inside.set(self)
         steps = self._steps(group)
         with self._users.inside():
             try:
@@ -243,17 +248,22 @@ class Work:
                 await to_its_end(self._settlement.give_back, self._withdraw(group))
             finally:
                 steps.close()
-                _inside.reset(token)
                 self._close_group(flushes=False)
 
     async def _adecided(self, deliveries: Sequence[Delivery]) -> Sequence[Outcome]:
         assert self._adecide is not None
         try:
             return await self._adecide(deliveries)
-        except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is not None:
-                task.uncancel()
-            # The time for stopping has ended: the messages are for others.
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                # Something that the handler waited for was cancelled, not the handler.
+                return [Retry(error=describe(error))] * len(deliveries)
+            task.uncancel()
+            if not self._over:
+                # No stop did this, so the loop is about to end.
+                self.halt()
+                await to_its_end(self.give_back)
             return [Retry(0.0, "the handler was cancelled by a stop", label="interrupted")] * len(deliveries)
         except BaseException as error:
             return [Retry(error=describe(error))] * len(deliveries)

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from postroad.blobs import Blobs
 from postroad.clock import Clock
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from postroad.bus.topic import Bus
     from postroad.connections.compaction import Compaction
     from postroad.inbox import Inbox, Windows
+    from postroad.inbox.applying import Transaction
     from postroad.operations.audit import AuditLog
     from postroad.topology.site import Site
 
@@ -140,7 +141,7 @@ class Backend:
         orphan_after: float = 60.0,
         config: BusConfig | None = None,
         inbox: Inbox | None = None,
-        transaction: Callable[[], AbstractContextManager[Any]] | None = None,
+        transaction: Transaction | None = None,
         windows: Windows | None = None,
     ) -> Bus:
         """Return the bus of the topic, ready to publish and to receive; `Bus` tells what each argument means.
