@@ -14,11 +14,10 @@ from postroad.receiving.acks import Acks
 from postroad.receiving.asynchrony import LoopClosed, LoopThread, Result, in_thread, is_async
 from postroad.receiving.attempts import Attempts
 from postroad.receiving.breaker import Breaker, CircuitBreaker, CircuitBreakerConfig
-from postroad.receiving.dead_letters import DeadLetters, GivenDeadLetters, OwnDeadLetters
 from postroad.receiving.housekeeping import Housekeeper
 from postroad.receiving.leases import Leases
 from postroad.receiving.log import log_to
-from postroad.receiving.outcomes import Decide, DecideTogether, Outcome
+from postroad.receiving.outcomes import DeadLetters, Decide, DecideTogether, GivenDeadLetters, Outcome, OwnDeadLetters
 from postroad.receiving.polling import SLICE_SECONDS, YEAR_SECONDS, Hooks, Loop, Poller
 from postroad.receiving.settlement import Counts, Settlement
 from postroad.receiving.work import Users, Work, current_work

@@ -15,9 +15,8 @@ from postroad.queues.spec import MAX_DELAY
 from postroad.receiving.acks import Acks
 from postroad.receiving.attempts import Attempts
 from postroad.receiving.breaker import Breaker
-from postroad.receiving.dead_letters import DeadLetters
 from postroad.receiving.leases import Held, Leases
-from postroad.receiving.outcomes import Ack, Defer, Outcome, Reject, Retry
+from postroad.receiving.outcomes import Ack, DeadLetters, Defer, Outcome, Reject, Retry
 
 HANDLER_FAILED = "handler_failed"
 Withdraw = Callable[[Sequence[Held]], list[Held]]
