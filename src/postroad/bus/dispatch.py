@@ -19,7 +19,7 @@ from postroad.events import Codec, Envelope
 from postroad.queues import Delivery
 from postroad.receiving import Ack, HandlingContext, Outcome, Reject, Retry, current_work, handling
 from postroad.receiving.asynchrony import in_thread, is_async, name_of
-from postroad.receiving.envelopes import read_envelope
+from postroad.receiving.context import read_envelope
 from postroad.receiving.settlement import HANDLER_FAILED
 from postroad.telemetry import tracing
 

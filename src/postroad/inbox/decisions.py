@@ -22,7 +22,7 @@ from postroad.inbox.timing import TOO_SHORT, Timing
 from postroad.queues import Delivery
 from postroad.receiving import Ack, Defer, HandlingContext, Outcome, Reject, Retry, current_context, handling
 from postroad.receiving.asynchrony import completed
-from postroad.receiving.envelopes import read_envelope
+from postroad.receiving.context import read_envelope
 from postroad.telemetry import tracing
 
 _THE_DATABASE = (TransportError, ConfigurationError, StorageFull)
