@@ -14,9 +14,9 @@ from postroad.backoff import CHANCE, Backoff
 from postroad.errors import QueueNotFound
 from postroad.queues import Delivery, Queue
 from postroad.receiving.asynchrony import LoopClosed, LoopThread
-from postroad.receiving.attempts import Attempts
 from postroad.receiving.breaker import Breaker
 from postroad.receiving.housekeeping import Chore
+from postroad.receiving.leases import Attempts
 from postroad.receiving.outcomes import ADecide
 from postroad.receiving.settlement import Observe, Settlement
 from postroad.receiving.work import Users, Work

@@ -10,12 +10,10 @@ from typing import Any, cast
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.queues import Delivery, Queue
-from postroad.receiving.acks import Acks
 from postroad.receiving.asynchrony import LoopClosed, LoopThread, Result, in_thread, is_async
-from postroad.receiving.attempts import Attempts
 from postroad.receiving.breaker import Breaker, CircuitBreaker, CircuitBreakerConfig
 from postroad.receiving.housekeeping import Housekeeper
-from postroad.receiving.leases import Leases
+from postroad.receiving.leases import Acks, Attempts, Leases
 from postroad.receiving.log import log_to
 from postroad.receiving.outcomes import DeadLetters, Decide, DecideTogether, GivenDeadLetters, Outcome, OwnDeadLetters
 from postroad.receiving.polling import SLICE_SECONDS, YEAR_SECONDS, Hooks, Loop, Poller

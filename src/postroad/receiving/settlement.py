@@ -12,10 +12,8 @@ from postroad.errors import PostroadError, StaleReceipt
 from postroad.queues import AckResult, Delivery, OutgoingMessage, Queue, Undoable
 from postroad.queues.markers import legible
 from postroad.queues.spec import MAX_DELAY
-from postroad.receiving.acks import Acks
-from postroad.receiving.attempts import Attempts
 from postroad.receiving.breaker import Breaker
-from postroad.receiving.leases import Held, Leases
+from postroad.receiving.leases import Acks, Attempts, Held, Leases
 from postroad.receiving.outcomes import Ack, DeadLetters, Defer, Outcome, Reject, Retry
 
 HANDLER_FAILED = "handler_failed"
