@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
@@ -14,11 +15,50 @@ from postroad.receiving.asynchrony import LoopClosed, LoopThread, Result, in_thr
 from postroad.receiving.breaker import Breaker, CircuitBreaker, CircuitBreakerConfig
 from postroad.receiving.housekeeping import Housekeeper
 from postroad.receiving.leases import Acks, Attempts, Leases
-from postroad.receiving.log import log_to
 from postroad.receiving.outcomes import DeadLetters, Decide, DecideTogether, GivenDeadLetters, Outcome, OwnDeadLetters
 from postroad.receiving.polling import SLICE_SECONDS, YEAR_SECONDS, Hooks, Loop, Poller
-from postroad.receiving.settlement import Counts, Settlement
+from postroad.receiving.settlement import Counts, Observe, Settlement
 from postroad.receiving.work import Users, Work, current_work
+from postroad.telemetry import get_logger
+
+_standard = logging.getLogger("postroad.receiving")
+_LINES = {
+    "received": "receiver_received",
+    "acked": "receiver_acked",
+    "deferred": "receiver_deferred",
+    "released": "receiver_released",
+    "retried": "receiver_retried",
+    "rejected": "receiver_rejected",
+    "lease_lost": "receiver_lease_lost",
+    "ack_failed": "receiver_ack_failed",
+    "heartbeat_failed": "receiver_heartbeat_failed",
+    "settle_failed": "receiver_settle_failed",
+    "receive_failed": "receiver_receive_failed",
+    "chore_failed": "receiver_chore_failed",
+    "stop_timed_out": "receiver_stop_timed_out",
+}
+_QUIET = frozenset({"acked", "deferred", "received", "released"})
+
+
+def log_to(name: str) -> Observe:
+    """Return what writes one line for each thing that happens to a message of this receiver."""
+
+    def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
+        level = logging.INFO if what in _QUIET else logging.WARNING
+        if what not in _LINES or not _standard.isEnabledFor(level):
+            return
+        fields.pop("about", None)
+        deliveries = fields.pop("deliveries", None)
+        if deliveries is not None:
+            fields["messages"] = len(deliveries)
+        if delivery is not None:
+            fields |= {"message_id": delivery.message_id, "receives": delivery.receive_count}
+        told = {key: str(value) if isinstance(value, Exception) else value for key, value in fields.items()}
+        shown = {key: value for key, value in told.items() if value is not None}
+        get_logger("receiving").log(level, _LINES[what], receiver=name, **shown)
+
+    return observe
+
 
 _MOST = 1_000
 _LONGEST_WAIT, _LONGEST_DELAY = 20.0, 43_200.0
