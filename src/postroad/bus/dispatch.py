@@ -8,9 +8,9 @@ from itertools import compress
 from typing import Any, cast
 
 from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled
+from postroad.bus.deduplication import Failure, Memory
 from postroad.bus.inbox import DatabaseFailed, InboxHandlers
 from postroad.bus.local import EventBus, InProcessEventBus
-from postroad.bus.memory import Failure, Memory
 from postroad.bus.result import EventHandler, PublishResult
 from postroad.bus.telling import Teller
 from postroad.errors import InvalidMessage

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.deduplication import Memory
 from postroad.bus.local import EventBus, InProcessEventBus
-from postroad.bus.memory import Memory
 from postroad.bus.packing import Packer
 from postroad.bus.result import HandlerFailure, PublishResult
 from postroad.bus.sending import Sender, Sent

@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled, checked_config
+from postroad.bus.deduplication import Memory
 from postroad.bus.dispatch import Dispatch, Handled, Wanted
 from postroad.bus.health import BusHealth, Tally
 from postroad.bus.inbox import InboxHandlers
 from postroad.bus.lane import Lane
 from postroad.bus.local import EventBus, InProcessEventBus
-from postroad.bus.memory import Memory
 from postroad.bus.packing import Packer
 from postroad.bus.publisher import Publisher
 from postroad.bus.result import EventHandler, PublishResult
