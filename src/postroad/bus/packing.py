@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from postroad.bus.attributes import attributes_of
-from postroad.bus.config import SQSEventBusConfig
-from postroad.bus.grouping import group_of
+from postroad.bus.config import SQSEventBusConfig, group_of
 from postroad.bus.subscribing import register
 from postroad.events import Codec, Envelope
 from postroad.queues import OutgoingMessage
