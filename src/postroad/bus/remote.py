@@ -18,7 +18,7 @@ from postroad.bus.health import BusHealth, Tally
 from postroad.bus.inbox import InboxHandlers
 from postroad.bus.lane import Lane
 from postroad.bus.local import EventBus, InProcessEventBus
-from postroad.bus.packing import Packer
+from postroad.bus.messages import Packer
 from postroad.bus.publisher import Publisher
 from postroad.bus.result import EventHandler, PublishResult
 from postroad.bus.sending import Sender

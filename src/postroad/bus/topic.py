@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
-from postroad.bus.attributes import attributes_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.dispatch import Wanted
 from postroad.bus.inbox import InboxHandlers
+from postroad.bus.messages import attributes_of
 from postroad.bus.naming import Names, check_group, names_of
 from postroad.bus.remote import RemoteEventBus
 from postroad.bus.stores import QueueTags, Store

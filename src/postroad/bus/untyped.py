@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from postroad.bus.attributes import attributes_of
 from postroad.bus.config import group_of
+from postroad.bus.messages import attributes_of
 from postroad.errors import InvalidMessage
 from postroad.events import Envelope, uuid7
 from postroad.events.identity import checked_name
