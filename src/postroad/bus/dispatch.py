@@ -12,7 +12,7 @@ from postroad.bus.deduplication import Failure, Memory
 from postroad.bus.inbox import DatabaseFailed, InboxHandlers
 from postroad.bus.local import EventBus, InProcessEventBus
 from postroad.bus.result import EventHandler, PublishResult
-from postroad.bus.telling import Teller
+from postroad.bus.telemetry import Teller
 from postroad.errors import InvalidMessage
 from postroad.errors.root import describe
 from postroad.events import Codec, Envelope

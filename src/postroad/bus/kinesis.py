@@ -15,12 +15,12 @@ import msgspec
 from postroad.blobs import Blobs
 from postroad.bus.archived import Reader, selection
 from postroad.bus.config import SQSEventBusConfig, checked_config
-from postroad.bus.health import BusHealth
 from postroad.bus.local import EventBus
 from postroad.bus.messages import attributes_of
 from postroad.bus.remote import RemoteEventBus
 from postroad.bus.replaying import ReplayReport, deliverer, replay
 from postroad.bus.stream_queue import StreamQueue
+from postroad.bus.telemetry import BusHealth
 from postroad.bus.transport import Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidMessage, PostroadError, TransportError

@@ -11,7 +11,7 @@ from postroad.bus.local import EventBus, InProcessEventBus
 from postroad.bus.messages import Packer
 from postroad.bus.result import HandlerFailure, PublishResult
 from postroad.bus.sending import Sender, Sent
-from postroad.bus.telling import Teller
+from postroad.bus.telemetry import Teller
 from postroad.errors import PostroadError
 from postroad.events import Envelope
 from postroad.queues import OutgoingMessage

@@ -14,7 +14,6 @@ from typing import Any, Self, TypeVar
 from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled, checked_config
 from postroad.bus.deduplication import Memory
 from postroad.bus.dispatch import Dispatch, Handled, Wanted
-from postroad.bus.health import BusHealth, Tally
 from postroad.bus.inbox import InboxHandlers
 from postroad.bus.lane import Lane
 from postroad.bus.local import EventBus, InProcessEventBus
@@ -23,7 +22,7 @@ from postroad.bus.publisher import Publisher
 from postroad.bus.result import EventHandler, PublishResult
 from postroad.bus.sending import Sender
 from postroad.bus.subscribing import check_handler, check_type, register
-from postroad.bus.telling import Teller
+from postroad.bus.telemetry import BusHealth, Tally, Teller
 from postroad.bus.transport import Inlet, Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError, TransportError
