@@ -6,10 +6,17 @@ from postroad.bus.config import BusConfig, SQSEventBusConfig
 from postroad.bus.deduplication import DeduplicatingEventBus, DeduplicationCache
 from postroad.bus.eventbridge import EventBridgeEventBus
 from postroad.bus.kinesis import KinesisEventBus
-from postroad.bus.local import ControlBus, EventBus, InProcessEventBus, TelemetryBus
+from postroad.bus.local import (
+    ControlBus,
+    EventBus,
+    EventHandler,
+    HandlerFailure,
+    InProcessEventBus,
+    PublishResult,
+    TelemetryBus,
+)
 from postroad.bus.remote import RemoteEventBus
 from postroad.bus.replaying import ReplayReport
-from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
 from postroad.bus.sns import SNSEventBus
 from postroad.bus.sqs import SQSEventBus, SQSEventBusWithCircuitBreaker
 from postroad.bus.telemetry import BusHealth

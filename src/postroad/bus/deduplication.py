@@ -11,9 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from postroad.bus.config import SQSEventBusConfig
-from postroad.bus.local import EventBus, local_part
-from postroad.bus.result import EventHandler, PublishResult
-from postroad.bus.subscribing import check_handler
+from postroad.bus.local import EventBus, EventHandler, PublishResult, check_handler, local_part
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, DuplicateInProgress
 from postroad.events import EventRegistry

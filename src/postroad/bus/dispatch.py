@@ -10,8 +10,7 @@ from typing import Any, cast
 from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled
 from postroad.bus.deduplication import Failure, Memory
 from postroad.bus.inbox import DatabaseFailed, InboxHandlers
-from postroad.bus.local import EventBus, InProcessEventBus
-from postroad.bus.result import EventHandler, PublishResult
+from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult
 from postroad.bus.telemetry import Teller
 from postroad.errors import InvalidMessage
 from postroad.errors.root import describe

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from postroad.bus.result import EventHandler
+from postroad.bus.local import EventHandler
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.events import DomainEvent, Envelope
 from postroad.inbox import Inbox, Windows

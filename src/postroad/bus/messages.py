@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from postroad.bus.config import SQSEventBusConfig, group_of
-from postroad.bus.subscribing import register
+from postroad.bus.local import register
 from postroad.events import Codec, Envelope
 from postroad.queues import OutgoingMessage
 from postroad.queues.rules import check_content

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.deduplication import Memory
-from postroad.bus.local import EventBus, InProcessEventBus
+from postroad.bus.local import EventBus, HandlerFailure, InProcessEventBus, PublishResult
 from postroad.bus.messages import Packer
-from postroad.bus.result import HandlerFailure, PublishResult
 from postroad.bus.sending import Sender, Sent
 from postroad.bus.telemetry import Teller
 from postroad.errors import PostroadError

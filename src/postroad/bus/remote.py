@@ -16,12 +16,18 @@ from postroad.bus.deduplication import Memory
 from postroad.bus.dispatch import Dispatch, Handled, Wanted
 from postroad.bus.inbox import InboxHandlers
 from postroad.bus.lane import Lane
-from postroad.bus.local import EventBus, InProcessEventBus
+from postroad.bus.local import (
+    EventBus,
+    EventHandler,
+    InProcessEventBus,
+    PublishResult,
+    check_handler,
+    check_type,
+    register,
+)
 from postroad.bus.messages import Packer
 from postroad.bus.publisher import Publisher
-from postroad.bus.result import EventHandler, PublishResult
 from postroad.bus.sending import Sender
-from postroad.bus.subscribing import check_handler, check_type, register
 from postroad.bus.telemetry import BusHealth, Tally, Teller
 from postroad.bus.transport import Inlet, Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock

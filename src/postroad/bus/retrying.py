@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from postroad.bus.config import SQSEventBusConfig
-from postroad.bus.result import Remote
+from postroad.bus.local import Remote
 from postroad.errors import CircuitOpenError, NotPermitted, OutcomeUnknown, TransportError
 
 

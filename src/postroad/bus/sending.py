@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from postroad.backoff import CHANCE
 from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.lane import Lane
-from postroad.bus.result import Remote
+from postroad.bus.local import Remote
 from postroad.bus.retrying import RetryAfter, decide
 from postroad.errors import CircuitOpenError, HeldBack, InvalidInput, NotSent, OutOfOrder, PublishFailed
 from postroad.queues import OutgoingMessage
