@@ -10,7 +10,7 @@ import msgspec
 
 from postroad.blobs import Blobs
 from postroad.bus.archived import PREFIX, Reference
-from postroad.bus.untyped import order_key
+from postroad.bus.tail import order_key
 from postroad.errors import InvalidMessage, MessageTooLarge, NotSupported, PostroadError
 from postroad.errors.root import describe
 from postroad.events import Codec, Envelope
