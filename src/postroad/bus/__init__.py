@@ -16,7 +16,7 @@ from postroad.bus.local import (
     TelemetryBus,
 )
 from postroad.bus.remote import RemoteEventBus
-from postroad.bus.replaying import ReplayReport
+from postroad.bus.replay import ReplayReport
 from postroad.bus.sns import SNSEventBus
 from postroad.bus.sqs import SQSEventBus, SQSEventBusWithCircuitBreaker
 from postroad.bus.telemetry import BusHealth

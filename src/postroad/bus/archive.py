@@ -14,9 +14,8 @@ from postroad.backoff import Backoff
 from postroad.blobs import BlobRef, Blobs
 from postroad.bus.archived import PREFIX, ArchivedEvent, Reader, Unreadable, selection
 from postroad.bus.archiving import Archiver
-from postroad.bus.exporting import export
 from postroad.bus.naming import Names, names_of
-from postroad.bus.replaying import Deliver, ReplayReport, deliverer, replay
+from postroad.bus.replay import Deliver, ReplayReport, deliverer, export, replay
 from postroad.bus.stores import Store, ensure
 from postroad.errors import NotPermitted, PostroadError
 from postroad.events import Codec

@@ -18,7 +18,7 @@ from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.local import EventBus
 from postroad.bus.messages import attributes_of
 from postroad.bus.remote import RemoteEventBus
-from postroad.bus.replaying import ReplayReport, deliverer, replay
+from postroad.bus.replay import ReplayReport, deliverer, replay
 from postroad.bus.stream_queue import StreamQueue
 from postroad.bus.telemetry import BusHealth
 from postroad.bus.transport import Outlet
