@@ -2,8 +2,8 @@
 
 from postroad.events import DomainEvent
 from postroad.inbox.consumer import Consumer
-from postroad.inbox.effects import Effect, EffectNotDone
 from postroad.inbox.inbox import Inbox
+from postroad.inbox.records import Effect, EffectNotDone
 from postroad.inbox.report import ConsumeReport
 from postroad.inbox.windows import Windows
 from postroad.inbox.writing import insert_once

@@ -14,8 +14,8 @@ from postroad.connections.callers import in_async_transaction, in_transaction
 from postroad.errors import ConfigurationError, NotInTransaction, PostroadError, Unavailable
 from postroad.errors.root import describe
 from postroad.events import DomainEvent
-from postroad.inbox.effects import Effect, EffectNotDone
 from postroad.inbox.inbox import Inbox, refuse_ended
+from postroad.inbox.records import Effect, EffectNotDone
 from postroad.inbox.renewing import Renewals
 from postroad.receiving import Ack, Outcome, Reject, Retry
 from postroad.receiving.asynchrony import is_async, name_of, to_its_end

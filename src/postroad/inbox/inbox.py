@@ -34,8 +34,7 @@ from postroad.errors import (
     SchemaMismatch,
 )
 from postroad.events.wrapping import as_uuid
-from postroad.inbox.effects import Effect
-from postroad.inbox.records import REMEDY, Key, Records
+from postroad.inbox.records import REMEDY, Effect, Key, Records
 from postroad.inbox.statements import statements
 from postroad.inbox.telling import tell_conflict
 from postroad.inbox.windows import RETENTION

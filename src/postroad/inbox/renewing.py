@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from postroad.clock import Clock
-from postroad.inbox.effects import Effect
 from postroad.inbox.inbox import Inbox
+from postroad.inbox.records import Effect
 
 _SHORTEST = 1.0
 
