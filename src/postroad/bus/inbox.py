@@ -10,7 +10,7 @@ from postroad.bus.local import EventHandler
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.events import DomainEvent, Envelope
 from postroad.inbox import Inbox, Windows
-from postroad.inbox.applying import InDatabase, Transaction, check_connections, in_database
+from postroad.inbox.applications import InDatabase, Transaction, check_connections, in_database
 from postroad.inbox.decisions import fingerprint_of
 from postroad.inbox.windows import check_windows
 from postroad.receiving.asynchrony import completed, name_of

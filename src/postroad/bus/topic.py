@@ -19,7 +19,7 @@ from postroad.bus.transport import Outlet
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import Envelope, EventRegistry
 from postroad.inbox import Inbox, Windows
-from postroad.inbox.applying import Transaction
+from postroad.inbox.applications import Transaction
 from postroad.queues import Delivery
 from postroad.receiving import OwnDeadLetters
 from postroad.topics import Topic

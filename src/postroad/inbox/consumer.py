@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, PostroadError, TransportError
-from postroad.inbox.applying import (
+from postroad.inbox.applications import (
     DEAD,
     RELEASED,
     Application,
     OnUnknown,
     Outside,
+    Renewals,
     Transaction,
     check_connections,
     in_database,
@@ -26,7 +27,6 @@ from postroad.inbox.applying import (
 from postroad.inbox.choosing import choose
 from postroad.inbox.decisions import AsyncTimed, Decisions, Timed
 from postroad.inbox.inbox import Inbox
-from postroad.inbox.renewing import Renewals
 from postroad.inbox.report import ConsumeReport
 from postroad.inbox.telling import Teller
 from postroad.inbox.timing import Timing

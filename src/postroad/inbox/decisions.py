@@ -15,7 +15,7 @@ import msgspec
 from postroad.errors import ConfigurationError, InvalidMessage, StorageFull, TransportError, UnknownEventType
 from postroad.errors.root import describe
 from postroad.events import DomainEvent, codec
-from postroad.inbox.applying import DEAD, IGNORED, Application, Handler
+from postroad.inbox.applications import DEAD, IGNORED, Application, Handler
 from postroad.inbox.choosing import Choice
 from postroad.inbox.telling import Teller
 from postroad.inbox.timing import TOO_SHORT, Timing

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from postroad.bus.topic import Bus
     from postroad.connections.compaction import Compaction
     from postroad.inbox import Inbox, Windows
-    from postroad.inbox.applying import Transaction
+    from postroad.inbox.applications import Transaction
     from postroad.operations.audit import AuditLog
     from postroad.topology.site import Site
 

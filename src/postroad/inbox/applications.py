@@ -3,22 +3,72 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar, cast
 
 from postroad import failpoints
+from postroad.clock import Clock
 from postroad.connections.callers import in_async_transaction, in_transaction
 from postroad.errors import ConfigurationError, NotInTransaction, PostroadError, Unavailable
 from postroad.errors.root import describe
 from postroad.events import DomainEvent
 from postroad.inbox.inbox import Inbox, refuse_ended
 from postroad.inbox.records import Effect, EffectNotDone
-from postroad.inbox.renewing import Renewals
 from postroad.receiving import Ack, Outcome, Reject, Retry
 from postroad.receiving.asynchrony import is_async, name_of, to_its_end
+
+_SHORTEST = 1.0
+
+
+class Renewals:
+    """Renews every running effect when half of its lease is over.
+
+    A lease takes half of the queue's visibility: after a crash it is over before the message comes again.
+    """
+
+    def __init__(self, inbox: Inbox, visibility: float, clock: Clock) -> None:
+        self.lease = max(_SHORTEST, visibility / 2)
+        self._inbox = inbox
+        self._monotonic = clock.monotonic
+        self._lock = threading.Lock()
+        self._running: dict[str, tuple[float, Effect]] = {}
+        self.wake: Callable[[], None] = lambda: None
+
+    @contextmanager
+    def kept(self, effect: Effect) -> Iterator[None]:
+        """Keep the effect's lease alive inside the block."""
+        with self._lock:
+            self._running[effect.idempotency_key] = (self._monotonic() + self.lease / 2, effect)
+        self.wake()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.pop(effect.idempotency_key, None)
+
+    def due(self) -> float | None:
+        """When the next lease needs a renewal."""
+        with self._lock:
+            return min((due for due, _ in self._running.values()), default=None)
+
+    def run(self) -> None:
+        """Renew what is due. One that another attempt has taken over is let go; its handler's finish will tell."""
+        now = self._monotonic()
+        with self._lock:
+            due = [effect for at, effect in self._running.values() if at <= now]
+        for effect in due:
+            kept = self._inbox.renew(effect, lease=self.lease)
+            with self._lock:
+                if effect.idempotency_key not in self._running:
+                    continue
+                if kept:
+                    self._running[effect.idempotency_key] = (now + self.lease / 2, effect)
+                else:
+                    del self._running[effect.idempotency_key]
+
 
 DUPLICATES, IGNORED, RELEASED, DEAD = "duplicates", "ignored", "released", "dead"
 """Labels of outcomes, which a `ConsumeReport` counts."""
