@@ -24,8 +24,7 @@ from postroad.inbox.applications import (
     check_connections,
     in_database,
 )
-from postroad.inbox.choosing import choose
-from postroad.inbox.decisions import AsyncTimed, Decisions, Timed
+from postroad.inbox.decisions import AsyncTimed, Decisions, Timed, choose
 from postroad.inbox.inbox import Inbox
 from postroad.inbox.report import ConsumeReport
 from postroad.inbox.telling import Teller
