@@ -4,7 +4,7 @@ from postroad.events import DomainEvent
 from postroad.inbox.consumer import Consumer
 from postroad.inbox.inbox import Inbox
 from postroad.inbox.records import Effect, EffectNotDone
-from postroad.inbox.report import ConsumeReport
+from postroad.inbox.telemetry import ConsumeReport
 from postroad.inbox.windows import Windows
 from postroad.inbox.writing import insert_once
 

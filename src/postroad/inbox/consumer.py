@@ -26,9 +26,7 @@ from postroad.inbox.applications import (
 )
 from postroad.inbox.decisions import AsyncTimed, Decisions, Timed, choose
 from postroad.inbox.inbox import Inbox
-from postroad.inbox.report import ConsumeReport
-from postroad.inbox.telling import Teller
-from postroad.inbox.timing import Timing
+from postroad.inbox.telemetry import ConsumeReport, Teller, Timing
 from postroad.inbox.windows import Windows, check_windows
 from postroad.queues import Delivery, Queue
 from postroad.receiving import NO_DEAD_LETTERS, Counts, Hooks, Receiver

@@ -17,8 +17,7 @@ from postroad.errors import ConfigurationError, InvalidMessage, StorageFull, Tra
 from postroad.errors.root import describe
 from postroad.events import DomainEvent, codec, default_registry
 from postroad.inbox.applications import DEAD, IGNORED, Application, Handler
-from postroad.inbox.telling import Teller
-from postroad.inbox.timing import TOO_SHORT, Timing
+from postroad.inbox.telemetry import TOO_SHORT, Teller, Timing
 from postroad.queues import Delivery
 from postroad.receiving import Ack, Defer, HandlingContext, Outcome, Reject, Retry, current_context, handling
 from postroad.receiving.asynchrony import completed

@@ -36,7 +36,7 @@ from postroad.errors import (
 from postroad.events.wrapping import as_uuid
 from postroad.inbox.records import REMEDY, Effect, Key, Records
 from postroad.inbox.statements import statements
-from postroad.inbox.telling import tell_conflict
+from postroad.inbox.telemetry import tell_conflict
 from postroad.inbox.windows import RETENTION
 from postroad.receiving.asynchrony import completed, settled
 
