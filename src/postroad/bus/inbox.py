@@ -12,7 +12,7 @@ from postroad.events import DomainEvent, Envelope
 from postroad.inbox import Inbox, Windows
 from postroad.inbox.applications import InDatabase, Transaction, check_connections, in_database
 from postroad.inbox.decisions import fingerprint_of
-from postroad.inbox.windows import check_windows
+from postroad.inbox.inbox import check_windows
 from postroad.receiving.asynchrony import completed, name_of
 
 

@@ -25,9 +25,8 @@ from postroad.inbox.applications import (
     in_database,
 )
 from postroad.inbox.decisions import AsyncTimed, Decisions, Timed, choose
-from postroad.inbox.inbox import Inbox
+from postroad.inbox.inbox import Inbox, Windows, check_windows
 from postroad.inbox.telemetry import ConsumeReport, Teller, Timing
-from postroad.inbox.windows import Windows, check_windows
 from postroad.queues import Delivery, Queue
 from postroad.receiving import NO_DEAD_LETTERS, Counts, Hooks, Receiver
 from postroad.receiving.asynchrony import completed, in_thread, is_async

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 from postroad import failpoints
@@ -37,8 +38,47 @@ from postroad.events.wrapping import as_uuid
 from postroad.inbox.records import REMEDY, Effect, Key, Records
 from postroad.inbox.statements import statements
 from postroad.inbox.telemetry import tell_conflict
-from postroad.inbox.windows import RETENTION
 from postroad.receiving.asynchrony import completed, settled
+
+RETENTION: Final = timedelta(days=30)
+"""How long an inbox remembers when nobody says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The longest times, in seconds, that an event may lie on its way to a consumer."""
+
+    queue_retention: float = 345_600
+    dead_letter_retention: float = 1_209_600
+    outbox_horizon: float = 16_672
+    redrive_delay: float = 0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ConfigurationError(
+                    f"{field.name}: {value!r} is not a number of seconds of 0 or more", field=field.name
+                )
+
+    @property
+    def required(self) -> float:
+        """How long after its first handling a copy of an event may arrive."""
+        return self.queue_retention + self.dead_letter_retention + self.outbox_horizon + self.redrive_delay
+
+
+def check_windows(retention: timedelta | None, windows: Windows) -> None:
+    """Refuse a retention under which the inbox forgets events that may still come again; None forgets nothing."""
+    if retention is None:
+        return
+    kept = retention.total_seconds()
+    if kept < windows.required:
+        raise ConfigurationError(
+            f"retention: the inbox remembers for {kept:.0f} s, but copies may arrive for {windows.required:.0f} s",
+            field="retention",
+            remedy="Give the inbox a longer retention, or Windows the true figures of this queue.",
+        )
+
 
 _LONGEST_TABLE = 40
 _LONGEST_CONSUMER = 200
@@ -302,3 +342,29 @@ def _checked_count(value: object, field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidInput(f"{field}: {value!r} is not a whole number of 1 or more", field=field)
     return value
+
+
+_INSERT = "INSERT INTO {table} ({columns}) VALUES ({marks}) ON CONFLICT ({key}) DO NOTHING RETURNING 1"
+
+
+def insert_once(connection: Any, table: str, *, key: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Insert a row unless one with this key is there, in the caller's transaction; says whether it was inserted.
+
+    The table has a primary key or unique index on exactly the columns of `key`.
+    """
+    check_identifier(table, "table")
+    if not key:
+        raise ConfigurationError("key: is empty; name at least one column", field="key")
+    row = {**values, **key}
+    for field, names in (("key", key), ("values", values)):
+        for name in names:
+            check_identifier(name, field)
+    caller = in_transaction(connection)
+    statement = _INSERT.format(
+        table=f'"{table}"', columns=_listed(row), marks=", ".join("?" * len(row)), key=_listed(key)
+    )
+    return bool(caller.rows(marked(statement, caller), tuple(row.values())))
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(f'"{name}"' for name in names)

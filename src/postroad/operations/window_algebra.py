@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
 from postroad.errors import InvalidInput
-from postroad.inbox.windows import RETENTION, Windows
+from postroad.inbox.inbox import RETENTION, Windows
 from postroad.queues import QueueSpec
 from postroad.topology.findings import Finding
 
