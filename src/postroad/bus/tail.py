@@ -18,7 +18,7 @@ from postroad.bus.topic_queues import GroupQueue, OwnQueue
 from postroad.bus.transport import Inlet
 from postroad.errors import InvalidInput, InvalidMessage, NotSupported, PostroadError, QueueNotFound
 from postroad.events import Codec, Envelope, uuid7
-from postroad.events.identity import checked_name
+from postroad.events.ids import checked_name
 from postroad.queues import Delivery, OutgoingMessage, Queue
 from postroad.topics import Topic
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from postroad.errors import InvalidInput, InvalidName, UnknownEventType
-from postroad.events.identity import checked_name, default_name, identity_of
+from postroad.events.ids import checked_name, default_name, identity_of
 from postroad.events.shapes import json_schema
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from postroad.events import exceptions
 from postroad.events.exceptions import EXCEPTION_KEY
-from postroad.events.identity import default_name
+from postroad.events.ids import default_name
 from postroad.events.registry import EventRegistry
 from postroad.events.shapes import OpenField, Shape, Slot, shape_of
 
