@@ -12,7 +12,17 @@ import msgspec
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidMessage, PostroadError
 from postroad.events.domain import DomainEvent
-from postroad.events.envelope import Envelope, WireFields, envelope_of, without_defaults
+from postroad.events.envelope import (
+    Envelope,
+    WireFields,
+    as_text,
+    as_uuid,
+    envelope_of,
+    in_utc,
+    not_an_event,
+    session_of,
+    without_defaults,
+)
 from postroad.events.ids import uuid7
 from postroad.events.refusals import refusal
 from postroad.events.registry import EventRegistry, default_registry
@@ -28,7 +38,6 @@ from postroad.events.strict import (
 )
 from postroad.events.tagging import Tagging
 from postroad.events.upcast import lifted
-from postroad.events.wrapping import as_text, as_uuid, in_utc, not_an_event, session_of
 
 _REQUIRED_KEYS = 5
 _ROUTING = ("tenant_id", "key", "traceparent", "correlation_id", "causation_id")

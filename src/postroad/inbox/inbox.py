@@ -34,7 +34,7 @@ from postroad.errors import (
     PostroadError,
     SchemaMismatch,
 )
-from postroad.events.wrapping import as_uuid
+from postroad.events.envelope import as_uuid
 from postroad.inbox.records import REMEDY, Effect, Key, Records
 from postroad.inbox.statements import statements
 from postroad.inbox.telemetry import tell_conflict
