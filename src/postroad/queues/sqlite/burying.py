@@ -10,8 +10,7 @@ from postroad.connections.fetching import one, text_of
 from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.queues.markers import mark_dead
-from postroad.queues.sqlite.ids import channel
-from postroad.queues.sqlite.rows import Row, is_damaged, moment, salvaged_attributes, write_attributes
+from postroad.queues.sqlite.rows import Row, channel, is_damaged, moment, salvaged_attributes, write_attributes
 from postroad.queues.sqlite.sending import Sender
 from postroad.queues.sqlite.state import ENTRY, QueueState, States
 

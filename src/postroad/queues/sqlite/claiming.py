@@ -12,9 +12,18 @@ from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.queues.port import Delivery
 from postroad.queues.sqlite.burying import Undertaker
-from postroad.queues.sqlite.groups import regroup
-from postroad.queues.sqlite.ids import MessageIds, receipt
-from postroad.queues.sqlite.rows import COLUMNS, DAMAGED, ERROR, Row, is_damaged, moment, read_attributes
+from postroad.queues.sqlite.rows import (
+    COLUMNS,
+    DAMAGED,
+    ERROR,
+    MessageIds,
+    Row,
+    is_damaged,
+    moment,
+    read_attributes,
+    receipt,
+    regroup,
+)
 from postroad.queues.sqlite.state import QueueState
 from postroad.queues.sqlite.tables import ID_BITS
 from postroad.telemetry import get_logger

@@ -27,8 +27,8 @@ from postroad.queues.rules import check_count, check_messages, check_note, check
 from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
 from postroad.queues.sqlite import looking
 from postroad.queues.sqlite.claiming import Leased
-from postroad.queues.sqlite.ids import channel
 from postroad.queues.sqlite.parking import Waiter
+from postroad.queues.sqlite.rows import channel
 from postroad.queues.sqlite.state import QueueState
 
 if TYPE_CHECKING:

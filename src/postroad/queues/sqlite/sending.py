@@ -10,8 +10,7 @@ from postroad.connections.fetching import one
 from postroad.connections.transaction import Transaction
 from postroad.queues.port import OutgoingMessage, SendResult
 from postroad.queues.rules import DEDUP_SECONDS, dedup_id
-from postroad.queues.sqlite.ids import MessageIds, channel
-from postroad.queues.sqlite.rows import checksum, write_attributes
+from postroad.queues.sqlite.rows import MessageIds, channel, checksum, write_attributes
 from postroad.queues.sqlite.state import QueueState
 
 _DELAY: Final = """

@@ -15,9 +15,7 @@ from postroad.queues.port import AckResult, Delivery
 from postroad.queues.rules import check_deliveries
 from postroad.queues.spec import MAX_VISIBILITY
 from postroad.queues.sqlite.burying import Undertaker
-from postroad.queues.sqlite.groups import regroup
-from postroad.queues.sqlite.ids import channel, read_receipt
-from postroad.queues.sqlite.rows import COLUMNS, ERROR, Row
+from postroad.queues.sqlite.rows import COLUMNS, ERROR, Row, channel, read_receipt, regroup
 from postroad.queues.sqlite.state import ENTRY, QueueState, States
 
 _ACK: Final = """

@@ -23,10 +23,10 @@ from postroad.queues.spec import (
 )
 from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.claiming import Claimer, Leased
-from postroad.queues.sqlite.ids import MessageIds, channel
 from postroad.queues.sqlite.moving import Mover
 from postroad.queues.sqlite.parking import Parking, Waiter
 from postroad.queues.sqlite.queue import SQLiteQueue
+from postroad.queues.sqlite.rows import MessageIds, channel
 from postroad.queues.sqlite.sending import Sender
 from postroad.queues.sqlite.settling import Settler
 from postroad.queues.sqlite.state import QueueState, States, read_spec, write_spec

@@ -9,9 +9,7 @@ from postroad.connections.fetching import every, one
 from postroad.connections.transaction import Transaction
 from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.claiming import id_range
-from postroad.queues.sqlite.groups import regroup
-from postroad.queues.sqlite.ids import channel
-from postroad.queues.sqlite.rows import COLUMNS, ERROR, Row
+from postroad.queues.sqlite.rows import COLUMNS, ERROR, Row, channel, regroup
 from postroad.queues.sqlite.state import QueueState, States
 
 STEP: Final = 500
