@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.sessions.reducing import Values
+from postroad.sessions.slices import Values
 from postroad.telemetry import get_logger
 
 Observer = Callable[[tuple[Any, ...], tuple[Any, ...]], object]

@@ -16,8 +16,14 @@ from postroad.bus import EventBus, InProcessEventBus, PublishResult
 from postroad.events import Codec
 from postroad.sessions.identity import event_id_of, session_id_of
 from postroad.sessions.observing import Subscription
-from postroad.sessions.reducing import Reducer, Values, checked_slice_class, is_dataclass_type, slice_of_step
-from postroad.sessions.slices import SliceAccessor
+from postroad.sessions.slices import (
+    Reducer,
+    SliceAccessor,
+    Values,
+    checked_slice_class,
+    is_dataclass_type,
+    slice_of_step,
+)
 from postroad.sessions.snapshots import Snapshot
 from postroad.sessions.state import Ledger, Slices, State
 from postroad.sessions.telemetry import TELEMETRY, utc_now
