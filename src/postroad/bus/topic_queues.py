@@ -18,7 +18,7 @@ from postroad.errors import ConfigurationError, NotPermitted, NotSupported, Post
 from postroad.queues import Queue, QueueSpec
 from postroad.topics import Topic
 
-Filter = Mapping[str, tuple[str, ...]] | None
+QueueFilter = Mapping[str, tuple[str, ...]] | None
 
 _DEAD_RETENTION = 1_209_600.0
 # In a FIFO queue the messages behind a failing one are received along with it: their counts say little about them.
@@ -29,7 +29,7 @@ class GroupQueue:
     """The lasting queue of a group, made with the bus."""
 
     def __init__(
-        self, store: Store, topic: Topic, names: Names, config: SQSEventBusConfig, filter: Filter, group: str
+        self, store: Store, topic: Topic, names: Names, config: SQSEventBusConfig, filter: QueueFilter, group: str
     ) -> None:
         name, dead = names.group(group), names.dead(group)
         ensure(store, _dead_spec(dead, names, name))
@@ -70,7 +70,7 @@ class OwnQueue:
         topic: Topic,
         names: Names,
         config: SQSEventBusConfig,
-        filter: Filter,
+        filter: QueueFilter,
         orphan_after: float,
         tags: QueueTags | None,
     ) -> None:
