@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 from postroad import Backend, Delivery, OutgoingMessage, Queue, SendResult
 from postroad.backoff import Backoff
-from postroad.bus import RemoteEventBus, current_context, lane
+from postroad.bus import RemoteEventBus, current_context, sending
 from postroad.bus.transport import Outlet
 from postroad.errors import Unavailable
 from postroad.queues import QueueTraits
