@@ -12,7 +12,7 @@ from tests.memory import memory_queues
 import postroad
 from postroad import Backend, Clock, Queue, QueueSpec, SendResult
 from postroad.bus import BusConfig, CircuitBreakerConfig, RemoteEventBus
-from postroad.bus.lane import Send
+from postroad.bus.sending import Send
 from postroad.bus.transport import GivenQueue, Outlet
 from postroad.clock import SYSTEM_CLOCK
 from postroad.queues.sqlite import SQLiteQueues

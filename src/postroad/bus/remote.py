@@ -15,7 +15,6 @@ from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled, che
 from postroad.bus.deduplication import Memory
 from postroad.bus.dispatch import Dispatch, Handled, Wanted
 from postroad.bus.inbox import InboxHandlers
-from postroad.bus.lane import Lane
 from postroad.bus.local import (
     EventBus,
     EventHandler,
@@ -27,7 +26,7 @@ from postroad.bus.local import (
 )
 from postroad.bus.messages import Packer
 from postroad.bus.publisher import Publisher
-from postroad.bus.sending import Sender
+from postroad.bus.sending import Lane, Sender
 from postroad.bus.telemetry import BusHealth, Tally, Teller
 from postroad.bus.transport import Inlet, Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock

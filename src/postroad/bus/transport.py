@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from postroad.bus.lane import Send
+from postroad.bus.sending import Send
 from postroad.errors import ConfigurationError, NotPermitted
 from postroad.queues import Queue
 from postroad.topics import Topic
