@@ -16,9 +16,9 @@ import msgspec
 from postroad.backoff import Backoff
 from postroad.blobs import BlobRef, Blobs
 from postroad.bus.archived import PREFIX, ArchivedEvent, Reader, Reference, Unreadable, selection
+from postroad.bus.groups import Store, ensure
 from postroad.bus.naming import Names, names_of
 from postroad.bus.replay import Deliver, ReplayReport, deliverer, export, replay
-from postroad.bus.stores import Store, ensure
 from postroad.bus.tail import order_key
 from postroad.errors import InvalidMessage, MessageTooLarge, NotPermitted, NotSupported, PostroadError
 from postroad.errors.root import describe

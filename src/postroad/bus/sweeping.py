@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Protocol
 
+from postroad.bus.groups import QueueTags, Store
 from postroad.bus.naming import names_of
-from postroad.bus.stores import QueueTags, Store
 from postroad.errors import PostroadError
 
 

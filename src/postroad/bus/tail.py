@@ -11,10 +11,9 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from postroad.bus.config import SQSEventBusConfig, group_of
+from postroad.bus.groups import GroupQueue, OwnQueue, QueueTags, Store
 from postroad.bus.messages import attributes_of
 from postroad.bus.naming import Names, check_group, names_of
-from postroad.bus.stores import QueueTags, Store
-from postroad.bus.topic_queues import GroupQueue, OwnQueue
 from postroad.bus.transport import Inlet
 from postroad.errors import InvalidInput, InvalidMessage, NotSupported, PostroadError, QueueNotFound
 from postroad.events import Codec, Envelope, uuid7

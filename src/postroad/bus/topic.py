@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.dispatch import Wanted
+from postroad.bus.groups import GroupQueue, OwnQueue, QueueTags, Store
 from postroad.bus.inbox import InboxHandlers
 from postroad.bus.messages import attributes_of
 from postroad.bus.naming import Names, check_group, names_of
 from postroad.bus.remote import RemoteEventBus
-from postroad.bus.stores import QueueTags, Store
-from postroad.bus.topic_queues import GroupQueue, OwnQueue
 from postroad.bus.transport import Outlet
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import Envelope, EventRegistry

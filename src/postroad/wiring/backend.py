@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from postroad.agents.port import Mover
     from postroad.bus.archive import Archive
     from postroad.bus.config import BusConfig
-    from postroad.bus.stores import QueueTags
+    from postroad.bus.groups import QueueTags
     from postroad.bus.topic import Bus
     from postroad.connections.compaction import Compaction
     from postroad.inbox import Inbox, Windows

@@ -17,7 +17,7 @@ from postroad.topics import Topic
 if TYPE_CHECKING:
     from postroad.agents.port import AgentStore, Mover
     from postroad.agents.settings import AgentSettings
-    from postroad.bus.stores import QueueTags
+    from postroad.bus.groups import QueueTags
     from postroad.connections.compaction import Compaction
     from postroad.topology.site import Site
 

@@ -28,7 +28,7 @@ from postroad.wiring.url import file_url
 if TYPE_CHECKING:
     from postroad.agents.port import AgentStore, Mover
     from postroad.agents.settings import AgentSettings
-    from postroad.bus.stores import QueueTags
+    from postroad.bus.groups import QueueTags
     from postroad.topology.site import Site
 
 
