@@ -24,13 +24,13 @@ from postroad.events.envelope import (
     without_defaults,
 )
 from postroad.events.ids import uuid7
-from postroad.events.refusals import refusal
 from postroad.events.registry import EventRegistry, default_registry
 from postroad.events.shapes import Shape
 from postroad.events.strict import (
     MAX_BYTES,
     checked_bytes,
     is_safe,
+    refusal,
     refuse_what_json_cannot_hold,
     sendable,
     too_large,

@@ -11,8 +11,7 @@ from uuid import UUID
 import msgspec
 
 from postroad.errors import InvalidMessage, PostroadError, UnknownEventType
-from postroad.events.refusals import refusal
-from postroad.events.strict import refuse_what_json_cannot_hold
+from postroad.events.strict import refusal, refuse_what_json_cannot_hold
 
 _new = object.__new__
 _set = object.__setattr__

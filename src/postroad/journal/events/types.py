@@ -8,7 +8,7 @@ from typing import Any, Final, Union
 import msgspec
 
 from postroad.errors import InvalidEvent
-from postroad.events.refusals import refusal
+from postroad.events.strict import refusal
 from postroad.journal.checks import check_id
 from postroad.journal.events import health, jobs, tasks
 from postroad.journal.events.fields import ID_NAMES, Properties
