@@ -16,8 +16,8 @@ from postroad.bus.transport import Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidInput
 from postroad.events import EventRegistry, default_registry
+from postroad.queues.markers import EVENT_SOURCE, wrap_detail
 from postroad.queues.references import ATTRIBUTE
-from postroad.queues.unwrapping import EVENT_SOURCE, wrap_detail
 from postroad.receiving import CircuitBreakerConfig
 from postroad.topics.eventbridge import MAX_MESSAGE_BYTES, EventBridgeTopic
 
