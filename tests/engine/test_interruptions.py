@@ -14,7 +14,7 @@ from postroad.connections.transaction import Transaction
 from postroad.connections.turns import Request, Turns
 from postroad.connections.waiting import Ear, Ears
 from postroad.queues import OutgoingMessage, QueueSpec
-from postroad.queues.sqlite.parking import Parking, Waiter
+from postroad.queues.sqlite.claims import Parking, Waiter
 
 QUEUE = 1
 

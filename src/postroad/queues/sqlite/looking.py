@@ -12,7 +12,7 @@ from postroad.errors import InvalidInput, QueueNotFound
 from postroad.queues.moving import Looked
 from postroad.queues.port import MessageState, PeekedMessage, QueueStats
 from postroad.queues.spec import QueueSpec
-from postroad.queues.sqlite.claiming import id_range
+from postroad.queues.sqlite.claims import id_range
 from postroad.queues.sqlite.rows import (
     COLUMNS,
     DAMAGED,

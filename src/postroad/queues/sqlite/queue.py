@@ -26,8 +26,7 @@ from postroad.queues.port import (
 from postroad.queues.rules import check_count, check_messages, check_note, check_receive, check_seconds
 from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
 from postroad.queues.sqlite import looking
-from postroad.queues.sqlite.claiming import Leased
-from postroad.queues.sqlite.parking import Waiter
+from postroad.queues.sqlite.claims import Leased, Waiter
 from postroad.queues.sqlite.rows import channel
 from postroad.queues.sqlite.state import QueueState
 

@@ -22,9 +22,8 @@ from postroad.queues.spec import (
     settings_differ,
 )
 from postroad.queues.sqlite.burying import Undertaker
-from postroad.queues.sqlite.claiming import Claimer, Leased, id_range
+from postroad.queues.sqlite.claims import Claimer, Leased, Parking, Waiter, id_range
 from postroad.queues.sqlite.moving import Mover
-from postroad.queues.sqlite.parking import Parking, Waiter
 from postroad.queues.sqlite.queue import SQLiteQueue
 from postroad.queues.sqlite.rows import COLUMNS, ERROR, MessageIds, Row, channel, regroup
 from postroad.queues.sqlite.sending import Sender
