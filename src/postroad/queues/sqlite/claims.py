@@ -14,7 +14,6 @@ from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.connections.waiting import Ear
 from postroad.queues.port import Delivery
-from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.rows import (
     COLUMNS,
     DAMAGED,
@@ -27,6 +26,7 @@ from postroad.queues.sqlite.rows import (
     receipt,
     regroup,
 )
+from postroad.queues.sqlite.settlement import Undertaker
 from postroad.queues.sqlite.state import QueueState
 from postroad.queues.sqlite.tables import ID_BITS
 from postroad.telemetry import get_logger

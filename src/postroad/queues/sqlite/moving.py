@@ -11,11 +11,11 @@ from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
 from postroad.queues.moving import Decide, Move, MoveStep
 from postroad.queues.spec import queue_missing
-from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.claims import id_range
 from postroad.queues.sqlite.looking import PEEK, PEEK_THESE, find_position, peeked
 from postroad.queues.sqlite.rows import MessageIds, Row, channel, is_damaged, regroup, write_attributes
 from postroad.queues.sqlite.sending import Sender
+from postroad.queues.sqlite.settlement import Undertaker
 from postroad.queues.sqlite.state import QueueState, States
 
 _QUEUE_ID: Final = "SELECT id FROM queue WHERE name = ?"

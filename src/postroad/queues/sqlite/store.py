@@ -21,13 +21,12 @@ from postroad.queues.spec import (
     queue_missing,
     settings_differ,
 )
-from postroad.queues.sqlite.burying import Undertaker
 from postroad.queues.sqlite.claims import Claimer, Leased, Parking, Waiter, id_range
 from postroad.queues.sqlite.moving import Mover
 from postroad.queues.sqlite.queue import SQLiteQueue
 from postroad.queues.sqlite.rows import COLUMNS, ERROR, MessageIds, Row, channel, regroup
 from postroad.queues.sqlite.sending import Sender
-from postroad.queues.sqlite.settling import Settler
+from postroad.queues.sqlite.settlement import Settler, Undertaker
 from postroad.queues.sqlite.state import QueueState, States, read_spec, write_spec
 from postroad.queues.sqlite.tables import ID_BITS, SCHEMA, after_reboot
 from postroad.queues.sqlite.trail import Settled, find_settled
