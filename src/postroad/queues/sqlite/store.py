@@ -24,12 +24,11 @@ from postroad.queues.spec import (
 from postroad.queues.sqlite.claims import Claimer, Leased, Parking, Waiter, id_range
 from postroad.queues.sqlite.moving import Mover
 from postroad.queues.sqlite.queue import SQLiteQueue
-from postroad.queues.sqlite.rows import COLUMNS, ERROR, MessageIds, Row, channel, regroup
+from postroad.queues.sqlite.rows import COLUMNS, ERROR, MessageIds, Row, Settled, channel, find_settled, regroup
 from postroad.queues.sqlite.sending import Sender
 from postroad.queues.sqlite.settlement import Settler, Undertaker
 from postroad.queues.sqlite.state import QueueState, States, read_spec, write_spec
 from postroad.queues.sqlite.tables import ID_BITS, SCHEMA, after_reboot
-from postroad.queues.sqlite.trail import Settled, find_settled
 from postroad.queues.stores import QueueOverview, overviews_one_by_one, sources_one_by_one
 
 STEP: Final = 500
