@@ -14,7 +14,7 @@ from postroad.queues.spec import queue_missing
 from postroad.queues.sqlite.claims import id_range
 from postroad.queues.sqlite.looking import PEEK, PEEK_THESE, find_position, peeked
 from postroad.queues.sqlite.rows import MessageIds, Row, channel, is_damaged, regroup, write_attributes
-from postroad.queues.sqlite.sending import Sender
+from postroad.queues.sqlite.sends import Sender
 from postroad.queues.sqlite.settlement import Undertaker
 from postroad.queues.sqlite.state import QueueState, States
 

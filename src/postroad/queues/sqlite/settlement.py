@@ -27,7 +27,7 @@ from postroad.queues.sqlite.rows import (
     salvaged_attributes,
     write_attributes,
 )
-from postroad.queues.sqlite.sending import Sender
+from postroad.queues.sqlite.sends import Sender
 from postroad.queues.sqlite.state import ENTRY, QueueState, States
 
 _QUEUE_ID: Final = "SELECT id FROM queue WHERE name = ?"

@@ -25,7 +25,7 @@ from postroad.queues.sqlite.claims import Claimer, Leased, Parking, Waiter, id_r
 from postroad.queues.sqlite.moving import Mover
 from postroad.queues.sqlite.queue import SQLiteQueue
 from postroad.queues.sqlite.rows import COLUMNS, ERROR, MessageIds, Row, Settled, channel, find_settled, regroup
-from postroad.queues.sqlite.sending import Sender
+from postroad.queues.sqlite.sends import Sender
 from postroad.queues.sqlite.settlement import Settler, Undertaker
 from postroad.queues.sqlite.state import QueueState, States, read_spec, write_spec
 from postroad.queues.sqlite.tables import ID_BITS, SCHEMA, after_reboot
