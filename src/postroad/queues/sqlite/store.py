@@ -22,7 +22,7 @@ from postroad.queues.spec import (
     settings_differ,
 )
 from postroad.queues.sqlite.claims import Claimer, Leased, Parking, Waiter, id_range
-from postroad.queues.sqlite.moving import Mover
+from postroad.queues.sqlite.moves import Mover
 from postroad.queues.sqlite.queue import SQLiteQueue
 from postroad.queues.sqlite.rows import COLUMNS, ERROR, MessageIds, Row, Settled, channel, find_settled, regroup
 from postroad.queues.sqlite.sends import Sender
