@@ -27,8 +27,7 @@ from postroad.queues.port import (
 from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
 from postroad.queues.sqs import rejecting, settings
 from postroad.queues.sqs.calls import SQSCalls, name_in, sibling
-from postroad.queues.sqs.moving import Mover
-from postroad.queues.sqs.tasks import MoveTasks
+from postroad.queues.sqs.moves import Mover, MoveTasks
 from postroad.queues.sqs.wire import MAX_BATCH, MAX_BATCH_BYTES, delivery_of, entry_of, peeked_of, size_of, whole
 from postroad.queues.stores import QueueOverview
 
