@@ -4,7 +4,7 @@ from postroad.queues.destinations import QueueDirectory
 from postroad.queues.fingerprint import fingerprint
 from postroad.queues.markers import DeadLetter
 from postroad.queues.match import Match
-from postroad.queues.moving import Looked, Movable, Move, MoveStep, MoveTask, purge
+from postroad.queues.moves import Looked, Movable, Move, MoveStep, MoveTask, purge
 from postroad.queues.port import (
     AckResult,
     Delivery,

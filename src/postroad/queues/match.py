@@ -11,7 +11,7 @@ import msgspec
 from postroad.errors import InvalidInput
 from postroad.queues.fingerprint import fingerprint
 from postroad.queues.markers import DeadLetter, read_dead, redriven_by, redrives
-from postroad.queues.moving import MoveStep
+from postroad.queues.moves import MoveStep
 from postroad.queues.port import PeekedMessage
 from postroad.queues.report import RedriveReport, Status
 

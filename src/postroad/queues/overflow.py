@@ -11,7 +11,7 @@ import msgspec
 from postroad.blobs import MAX_BLOB_BYTES, Blobs
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import NotSupported, PostroadError, TransportError
-from postroad.queues.moving import Decide, Keep, Looked, Move, MoveStep, as_movable
+from postroad.queues.moves import Decide, Keep, Looked, Move, MoveStep, as_movable
 from postroad.queues.port import (
     AckResult,
     Delivery,

@@ -9,7 +9,7 @@ import apsw
 
 from postroad.connections.fetching import every, one, text_of
 from postroad.errors import InvalidInput, QueueNotFound
-from postroad.queues.moving import Looked
+from postroad.queues.moves import Looked
 from postroad.queues.port import MessageState, PeekedMessage, QueueStats
 from postroad.queues.spec import QueueSpec
 from postroad.queues.sqlite.claims import id_range

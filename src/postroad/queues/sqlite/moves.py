@@ -9,7 +9,7 @@ from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one, text_of
 from postroad.connections.many import run_many
 from postroad.connections.transaction import Transaction
-from postroad.queues.moving import Decide, Move, MoveStep
+from postroad.queues.moves import Decide, Move, MoveStep
 from postroad.queues.spec import queue_missing
 from postroad.queues.sqlite.claims import id_range
 from postroad.queues.sqlite.looking import PEEK, PEEK_THESE, find_position, peeked

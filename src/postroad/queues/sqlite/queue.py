@@ -13,7 +13,7 @@ from postroad.clock import SystemClock
 from postroad.connections.transaction import Transaction
 from postroad.errors import QueueNotFound, StorageFull
 from postroad.queues.markers import legible
-from postroad.queues.moving import Decide, Keep, Looked, MoveStep
+from postroad.queues.moves import Decide, Keep, Looked, MoveStep
 from postroad.queues.port import (
     AckResult,
     Delivery,

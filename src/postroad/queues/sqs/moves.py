@@ -12,7 +12,7 @@ from postroad import failpoints
 from postroad.errors import InvalidInput, NotSupported, OutcomeUnknown, PostroadError, RedriveRunning, Unavailable
 from postroad.queues import rules
 from postroad.queues.markers import REDRIVE
-from postroad.queues.moving import Decide, Keep, Looked, Move, MoveStep, MoveTask
+from postroad.queues.moves import Decide, Keep, Looked, Move, MoveStep, MoveTask
 from postroad.queues.port import Delivery, OutgoingMessage, PeekedMessage
 from postroad.queues.sqs.calls import SQSCalls
 from postroad.queues.sqs.wire import MAX_BATCH, peeked_of, size_of

@@ -14,7 +14,7 @@ from postroad.clock import Clock
 from postroad.connections.batches import ATTEMPTS, Entry, deliver
 from postroad.errors import NotSupported, PostroadError, TransportError, Unavailable
 from postroad.queues import rules
-from postroad.queues.moving import Decide, Keep, Looked, MoveStep
+from postroad.queues.moves import Decide, Keep, Looked, MoveStep
 from postroad.queues.port import (
     AckResult,
     Delivery,
