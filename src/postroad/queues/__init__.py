@@ -11,6 +11,7 @@ from postroad.queues.port import (
     OutgoingMessage,
     PeekedMessage,
     Queue,
+    QueueOverview,
     QueueStats,
     QueueTraits,
     SendResult,
@@ -19,7 +20,6 @@ from postroad.queues.port import (
 )
 from postroad.queues.redrive import RedriveReport, redrive
 from postroad.queues.spec import QueueSpec
-from postroad.queues.stores import QueueOverview
 
 __all__ = [
     "AckResult",

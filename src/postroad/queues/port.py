@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
+
+from postroad.errors import QueueNotFound
+from postroad.queues.spec import QueueSpec
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True):
@@ -188,3 +191,49 @@ class Watchable(Protocol):
     def due_seconds(self) -> float | None:
         """How long until a receive may find something: 0 for now, None for not before `rung` is called."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOverview:
+    """A queue as it is in its store. `in_clear` says that the store keeps its messages unencrypted, where it tells."""
+
+    spec: QueueSpec
+    stats: QueueStats
+    in_clear: bool = False
+
+
+class QueueStore(Protocol):
+    """Makes, finds and removes queues."""
+
+    def create_queue(self, spec: QueueSpec) -> Queue: ...
+    def update_queue(self, spec: QueueSpec) -> Queue: ...
+    def delete_queue(self, name: str) -> None: ...
+    def queue(self, name: str) -> Queue: ...
+    def queue_spec(self, name: str) -> QueueSpec: ...
+    def queues(self) -> list[str]: ...
+
+
+class ListedQueues(QueueStore, Protocol):
+    """A store that tells of many queues at once."""
+
+    def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
+        """Look at these queues, by default at all, in the order of their names; one that is gone is left out."""
+        ...
+
+    def sources(self, dead_letters: str) -> list[str]:
+        """Return the names of the queues that have this one as their dead-letter queue, sorted."""
+        ...
+
+
+def overviews_one_by_one(store: QueueStore, names: Iterable[str] | None) -> list[QueueOverview]:
+    """The overviews of a store where asking costs nothing."""
+    found = []
+    for name in store.queues() if names is None else names:
+        with suppress(QueueNotFound):
+            found.append(QueueOverview(spec=store.queue_spec(name), stats=store.queue(name).stats()))
+    return found
+
+
+def sources_one_by_one(store: QueueStore, dead_letters: str) -> list[str]:
+    """The sources of a dead-letter queue in a store where asking costs nothing."""
+    return [name for name in store.queues() if store.queue_spec(name).dead_letter == dead_letters]

@@ -10,7 +10,7 @@ from postroad.blobs import Blobs
 from postroad.items import Items
 from postroad.journal import Journal
 from postroad.queues import Queue
-from postroad.queues.stores import ListedQueues
+from postroad.queues.port import ListedQueues
 from postroad.streams import Stream
 from postroad.topics import Topic
 

@@ -12,6 +12,7 @@ from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one, text_of
 from postroad.connections.transaction import Transaction
 from postroad.errors import PostroadError, QueueNotFound
+from postroad.queues.port import QueueOverview, overviews_one_by_one, sources_one_by_one
 from postroad.queues.spec import (
     QueueSpec,
     check_name,
@@ -29,7 +30,6 @@ from postroad.queues.sqlite.sends import Sender
 from postroad.queues.sqlite.settlement import Settler, Undertaker
 from postroad.queues.sqlite.state import QueueState, States, read_spec, write_spec
 from postroad.queues.sqlite.tables import ID_BITS, SCHEMA, after_reboot
-from postroad.queues.stores import QueueOverview, overviews_one_by_one, sources_one_by_one
 
 STEP: Final = 500
 _FIRST: Final = f"""

@@ -20,6 +20,7 @@ from postroad.queues.port import (
     Delivery,
     OutgoingMessage,
     PeekedMessage,
+    QueueOverview,
     QueueStats,
     QueueTraits,
     SendResult,
@@ -29,7 +30,6 @@ from postroad.queues.sqs import rejecting, settings
 from postroad.queues.sqs.calls import SQSCalls, name_in, sibling
 from postroad.queues.sqs.moves import Mover, MoveTasks
 from postroad.queues.sqs.wire import MAX_BATCH, MAX_BATCH_BYTES, delivery_of, entry_of, peeked_of, size_of, whole
-from postroad.queues.stores import QueueOverview
 
 _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 _ENCRYPTION = frozenset({"KmsMasterKeyId", "SqsManagedSseEnabled"})
