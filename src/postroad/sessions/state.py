@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from postroad.events import EventRegistry
-from postroad.sessions.results import values_in
+from postroad.sessions.requests import values_in
 from postroad.sessions.slices import Reducer, Reduction, Values, appending, function_step, reductions_of, step_name
 from postroad.sessions.vocabulary import known
 from postroad.telemetry import get_logger
