@@ -3,7 +3,6 @@
 from postroad.errors import DeadlineExceeded, InvalidSnapshot, RequestFailed, RequestTimeout
 from postroad.sessions.client import MainLoopClient, PendingRequest, SQSMainLoopClient
 from postroad.sessions.loop import Adapter, MainLoop
-from postroad.sessions.observing import Subscription
 from postroad.sessions.requests import Budget, MainLoopCompleted, MainLoopConfig, MainLoopFailed, MainLoopRequest
 from postroad.sessions.session import Session
 from postroad.sessions.slices import SliceAccessor, reducer
@@ -12,6 +11,7 @@ from postroad.sessions.telemetry import (
     PromptExecuted,
     PromptRendered,
     PromptResponse,
+    Subscription,
     TokenUsage,
     ToolInvoked,
     ToolResult,
