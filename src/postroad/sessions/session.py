@@ -14,7 +14,6 @@ from uuid import UUID, uuid4
 
 from postroad.bus import EventBus, InProcessEventBus, PublishResult
 from postroad.events import Codec
-from postroad.sessions.identity import event_id_of, session_id_of
 from postroad.sessions.slices import (
     Reducer,
     SliceAccessor,
@@ -26,7 +25,7 @@ from postroad.sessions.slices import (
 from postroad.sessions.snapshots import Snapshot
 from postroad.sessions.state import Ledger, Slices, State
 from postroad.sessions.telemetry import TELEMETRY, Subscription, utc_now
-from postroad.sessions.vocabulary import known, registry_of
+from postroad.sessions.vocabulary import event_id_of, known, registry_of, session_id_of
 
 T = TypeVar("T")
 Change = tuple[Subscription, Values, Values]
