@@ -14,7 +14,6 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import DeadlineExceeded, InvalidMessage
 from postroad.receiving import context_of
 from postroad.receiving.asynchrony import LoopThread, Result, completed, is_async, to_its_end
-from postroad.sessions.grounds import BusBackend, closed_on_failure
 from postroad.sessions.requests import (
     Budget,
     MainLoopCompleted,
@@ -24,6 +23,7 @@ from postroad.sessions.requests import (
     checked_deadline,
 )
 from postroad.sessions.session import Session
+from postroad.sessions.snapshots import BusBackend, closed_on_failure
 from postroad.sessions.telemetry import PromptResponse
 from postroad.sessions.vocabulary import registry_of
 
