@@ -97,7 +97,7 @@ def _same_step(db: apsw.Connection, batch: list[str]) -> list[str]:
     db.execute("COMMIT")
     db.execute("BEGIN IMMEDIATE")
     settled = run_many(db, settlement._ACK, [(row[0],) for row in rows], (1, -1, 1))
-    run_many(db, settlement._DELETE, [(row[0],) for row in settled])
+    run_many(db, settlement._DELETE_ACKED, [(row[0],) for row in settled])
     db.execute(state._ADD_TRAIL, (1, now, "acked", state.ENTRY.pack(first, 1, now, now) * size, None))
     db.execute(state._STORE, (1, first + size, first + size, now, 0, -size, 0, 0, size, 0, 0, 0, 0))
     db.execute("COMMIT")

@@ -11,7 +11,7 @@ from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled
 from postroad.bus.deduplication import Failure, Memory
 from postroad.bus.inbox import DatabaseFailed, InboxHandlers
 from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult
-from postroad.bus.telemetry import Teller
+from postroad.bus.telemetry import BusTelemetry
 from postroad.errors import InvalidMessage
 from postroad.errors.root import describe
 from postroad.events import Codec, Envelope
@@ -69,7 +69,7 @@ class Dispatch:
     max_receives: int | None
     """After how many attempts an event that nobody handles is rejected; None where there are no dead letters."""
     attempt: Callable[[Delivery], int]
-    teller: Teller
+    teller: BusTelemetry
     limits: Limits
     inbox: InboxHandlers | None = None
     """Runs handlers whose effects happen once; None where they are called as they are."""

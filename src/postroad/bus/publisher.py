@@ -10,7 +10,7 @@ from postroad.bus.deduplication import Memory
 from postroad.bus.local import EventBus, HandlerFailure, InProcessEventBus, PublishResult
 from postroad.bus.messages import Packer
 from postroad.bus.sending import Sender, Sent
-from postroad.bus.telemetry import Teller
+from postroad.bus.telemetry import BusTelemetry
 from postroad.errors import PostroadError
 from postroad.events import Envelope
 from postroad.queues import OutgoingMessage
@@ -40,7 +40,7 @@ class Publisher:
     config: SQSEventBusConfig
     local: EventBus
     memory: Memory
-    teller: Teller
+    teller: BusTelemetry
     packer: Packer
     sender: Sender
 

@@ -26,8 +26,8 @@ from postroad.bus.local import (
 )
 from postroad.bus.messages import Packer
 from postroad.bus.publisher import Publisher
-from postroad.bus.sending import Lane, Sender
-from postroad.bus.telemetry import BusHealth, Tally, Teller
+from postroad.bus.sending import GroupCommit, Sender
+from postroad.bus.telemetry import BusHealth, BusTelemetry, HealthCounts
 from postroad.bus.transport import Inlet, Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError, TransportError
@@ -120,12 +120,12 @@ class RemoteEventBus:
         told = bus_variable("PUBLISHER_ID")
         self.publisher_id = self.config.publisher_id or (told[1] if told else str(uuid.uuid4()))
         self._outlet, self._inlet = outlet, inlet
-        self._teller, self._tally = Teller(outlet.name), Tally()
+        self._teller, self._tally = BusTelemetry(outlet.name), HealthCounts()
         self._memory = Memory(self.config, clock)
         self._publish_breaker = CircuitBreaker(breaker, clock.monotonic)
         self._breaker_config, self._clock = breaker, clock
         codec = Codec(self._registry, clock=clock)
-        self._lane = Lane(outlet.send, longest=outlet.longest)
+        self._lane = GroupCommit(outlet.send, longest=outlet.longest)
         self._publisher = Publisher(
             name=outlet.name,
             config=self.config,

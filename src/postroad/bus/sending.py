@@ -56,7 +56,7 @@ class _Call:
         self.done = threading.Event()
 
 
-class Lane:
+class GroupCommit:
     """One send at a time, without a timer, and no caller waits longer than it wants to.
 
     A caller who finds the lane free sends on its own thread where the transport answers within `longest` seconds and it
@@ -221,7 +221,7 @@ class Sender:
     """Sends the messages of one bus through its lane."""
 
     def __init__(
-        self, lane: Lane, config: SQSEventBusConfig, breaker: CircuitBreaker, *, name: str, fifo: bool
+        self, lane: GroupCommit, config: SQSEventBusConfig, breaker: CircuitBreaker, *, name: str, fifo: bool
     ) -> None:
         self._lane = lane
         self._config = config

@@ -58,7 +58,7 @@ _FAILURES = {
 }
 
 
-class Teller:
+class BusTelemetry:
     """Speaks for one bus."""
 
     def __init__(self, bus: str) -> None:
@@ -174,7 +174,7 @@ _COUNTED = {
 }
 
 
-class Tally:
+class HealthCounts:
     """What the health of a bus counts."""
 
     def __init__(self) -> None:

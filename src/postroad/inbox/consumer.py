@@ -26,7 +26,7 @@ from postroad.inbox.applications import (
 )
 from postroad.inbox.decisions import AsyncTimed, Decisions, Timed, choose
 from postroad.inbox.inbox import Inbox, Windows, check_windows
-from postroad.inbox.telemetry import ConsumeReport, Teller, Timing
+from postroad.inbox.telemetry import ConsumeReport, ConsumerTelemetry, Timing
 from postroad.queues import Delivery, Queue
 from postroad.receiving import NO_DEAD_LETTERS, Counts, Hooks, Receiver
 from postroad.receiving.asynchrony import completed, in_thread, is_async
@@ -72,7 +72,7 @@ class Consumer:
         self._dead_letters, self._count_dead_at = dead_letters, 0.0
         self._prune_at = 0.0
         self._tally = Counts()
-        self._teller = Teller(name, queue.name, service)
+        self._teller = ConsumerTelemetry(name, queue.name, service)
         self._timing = Timing(queue.name, queue.traits.visibility)
         renewals = Renewals(inbox, queue.traits.visibility, SYSTEM_CLOCK)
         self._is_async = is_async(handler)

@@ -17,7 +17,7 @@ from postroad.errors import ConfigurationError, InvalidMessage, StorageFull, Tra
 from postroad.errors.root import describe
 from postroad.events import DomainEvent, codec, default_registry
 from postroad.inbox.applications import DEAD, IGNORED, Application, Handler
-from postroad.inbox.telemetry import TOO_SHORT, Teller, Timing
+from postroad.inbox.telemetry import TOO_SHORT, ConsumerTelemetry, Timing
 from postroad.queues import Delivery
 from postroad.receiving import Ack, Defer, HandlingContext, Outcome, Reject, Retry, current_context, handling
 from postroad.receiving.asynchrony import completed
@@ -75,7 +75,7 @@ _THE_DATABASE = (TransportError, ConfigurationError, StorageFull)
 class Timed:
     """A handler whose time is taken, in a span of its own."""
 
-    def __init__(self, handler: Handler, timing: Timing, teller: Teller) -> None:
+    def __init__(self, handler: Handler, timing: Timing, teller: ConsumerTelemetry) -> None:
         self._handler, self._timing, self._teller = handler, timing, teller
 
     def __call__(self, event: object, given: object) -> Any:
@@ -110,7 +110,7 @@ class Decisions:
 
     choice: Choice
     application: Application
-    teller: Teller
+    teller: ConsumerTelemetry
     database_failed: bool = False
     """Whether the database was at fault since this was last set to False."""
 

@@ -72,7 +72,7 @@ def _in_handling(service: str, queue: str) -> _InHandling:
     return made
 
 
-class Teller:
+class ConsumerTelemetry:
     """Speaks for one consumer."""
 
     def __init__(self, consumer: str, queue: str, service: str) -> None:

@@ -118,7 +118,7 @@ _ACK: Final = """
 DELETE FROM lease WHERE id IN (VALUES (?)) AND receives = ? AND held = 1 AND visible_us > ? AND +queue = ?
 RETURNING id, receives, sent_us, first_us, origin, grp
 """
-_DELETE_OF_SETTLING: Final = "DELETE FROM message WHERE id IN (VALUES (?))"
+_DELETE_ACKED: Final = "DELETE FROM message WHERE id IN (VALUES (?))"
 _EXTEND: Final = """
 UPDATE lease SET visible_us = min(?5, leased_us + ?6)
 WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4 RETURNING grp
@@ -166,7 +166,7 @@ class Settler:
                 state.remember(origin or row_id, receives, sent_us, first_us)
                 groups.add(group)
                 gone[row_id, receives] = None
-        run_many(tx.connection, _DELETE_OF_SETTLING, [(row_id,) for row_id, _ in gone])
+        run_many(tx.connection, _DELETE_ACKED, [(row_id,) for row_id, _ in gone])
         state.acked += len(gone)
         state.size -= len(gone)
         results = [

@@ -121,7 +121,7 @@ SELECT CAST(name AS BLOB), sent, received, acked, retried, dead, redriven, expir
 FROM tally JOIN queue ON queue.id = tally.queue
 """
 _SWEEP_SECONDS: Final = 60.0
-_ABANDONED_OF_STORE: Final = "SELECT queues, messages FROM abandoned"
+_OUTLIVED: Final = "SELECT queues, messages FROM abandoned"
 _COUNTED: Final = ("sent", "received", "acked", "retried", "dead", "redriven", "expired")
 
 
@@ -225,7 +225,7 @@ class SQLiteQueues:
     @property
     def auto_deleted(self) -> int:
         """How many queues were removed because their owner was gone."""
-        return int(self.engine.read(lambda connection: one(connection, _ABANDONED_OF_STORE))[0])
+        return int(self.engine.read(lambda connection: one(connection, _OUTLIVED))[0])
 
     def deliver(self, tx: Transaction, state: QueueState) -> None:
         """Before the commit, lease what was sent to receivers that wait in this process, and ring for others."""
