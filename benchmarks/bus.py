@@ -1,4 +1,4 @@
-"""Rows of the bus: inside one process beside blinker, pyee and a bare loop, and beside itself at two sizes or from a loop."""
+"""Rows of the bus: inside one process beside blinker, pyee and a bare loop; beside itself at two sizes or on a loop."""
 
 from __future__ import annotations
 
