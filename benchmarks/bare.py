@@ -20,7 +20,7 @@ from benchmarks.workload import bodies, check_once
 from postroad.engine.file import WRITER_CACHE_KIB, make_file, open_file
 from postroad.engine.transaction import run_many
 from postroad.engine.upkeep import CHECKPOINT_PAGES
-from postroad.queues.sqlite import claiming, settling, state, tables
+from postroad.queues.sqlite import claims, settlement, state, tables
 
 Step = Callable[[apsw.Connection, list[str]], list[str]]
 
@@ -91,13 +91,13 @@ def _same_step(db: apsw.Connection, batch: list[str]) -> list[str]:
     db.execute("COMMIT")
     db.pragma("synchronous", "normal")
     db.execute("BEGIN IMMEDIATE")
-    rows = db.execute(claiming._FRESH, (first, first + size, size)).fetchall()
-    run_many(db, claiming._LEASE, [(row[0], 1, None, now + 600_000_000, 1, 1, now, now, now, None) for row in rows])
+    rows = db.execute(claims._FRESH, (first, first + size, size)).fetchall()
+    run_many(db, claims._LEASE, [(row[0], 1, None, now + 600_000_000, 1, 1, now, now, now, None) for row in rows])
     db.execute(state._STORE, (1, first + size, first + size, now, 0, 0, 0, size, 0, 0, 0, 0, 0))
     db.execute("COMMIT")
     db.execute("BEGIN IMMEDIATE")
-    settled = run_many(db, settling._ACK, [(row[0],) for row in rows], (1, -1, 1))
-    run_many(db, settling._DELETE, [(row[0],) for row in settled])
+    settled = run_many(db, settlement._ACK, [(row[0],) for row in rows], (1, -1, 1))
+    run_many(db, settlement._DELETE_ACKED, [(row[0],) for row in settled])
     db.execute(state._ADD_TRAIL, (1, now, "acked", state.ENTRY.pack(first, 1, now, now) * size, None))
     db.execute(state._STORE, (1, first + size, first + size, now, 0, -size, 0, 0, size, 0, 0, 0, 0))
     db.execute("COMMIT")

@@ -1,16 +1,20 @@
-"""Rows of the bus inside one process: beside blinker, pyee and a bare loop, and beside itself at two sizes."""
+"""Rows of the bus: inside one process beside blinker, pyee and a bare loop; beside itself at two sizes or on a loop."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
+import postroad
 from benchmarks.frame import Load, Loads, Open, Opened, Row, Side, WrongResult
-from postroad.bus import InProcessEventBus, PublishResult
+from postroad.bus import Bus, InProcessEventBus, PublishResult
 
 Handler = Callable[[object], None]
 Publish = Callable[[object], object]
@@ -18,8 +22,18 @@ Build = Callable[[list[Handler]], Publish]
 _LOADS = Loads(full=Load(messages=200_000), quick=Load(messages=50_000), smallest=Load(messages=100))
 
 
+_COROUTINES, _THREADS = 100, 32
+
+
 class Placed:
     """An event; what it holds does not matter here."""
+
+
+@postroad.event(name="benchmarks.placed")
+class OrderPlaced:
+    """An event that leaves the process."""
+
+    number: int = 1
 
 
 def _handlers(count: int, heard: list[int]) -> list[Handler]:
@@ -124,7 +138,54 @@ def _row(peer: str, build: Build, package: str | None, handlers: int, target: fl
     )
 
 
+def _shop(publish: Callable[[Bus, int], None]) -> Open:
+    """A bus on a file of its own, to which each round publishes its events one by one."""
+
+    @contextmanager
+    def opened(directory: Path, load: Load) -> Iterator[Opened]:
+        url = f"sqlite:///{directory / f'shop-{uuid.uuid4().hex}.db'}"
+        with postroad.connect(url) as backend, backend.bus("orders", "billing") as bus:
+            queue = backend.queue("orders--billing")
+
+            def round_of_publishes() -> float:
+                before = queue.stats().visible
+                started = time.perf_counter()
+                publish(bus, load.messages)
+                seconds = time.perf_counter() - started
+                if (sent := queue.stats().visible - before) != load.messages:
+                    raise WrongResult(f"{load.messages} events published, {sent} queued")
+                return load.messages / seconds
+
+            yield Opened(round_of_publishes)
+
+    return opened
+
+
+def _by_coroutines(bus: Bus, count: int) -> None:
+    async def some(number: int) -> None:
+        for _ in range(number):
+            (await bus.apublish(OrderPlaced())).raise_if_errors()
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(some(count // _COROUTINES) for _ in range(_COROUTINES)))
+
+    asyncio.run(all_of_them())
+
+
+def _by_threads(bus: Bus, count: int) -> None:
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for result in pool.map(lambda _: bus.publish(OrderPlaced()), range(count)):
+            result.raise_if_errors()
+
+
 ROWS = [
+    Row(
+        name="async-publish", unit="per_second", target=0.7,
+        what="publish 1,000 events to a file, from 100 coroutines against 32 threads",
+        ours=Side(label="100 coroutines", package="postroad", open=_shop(_by_coroutines)),
+        peer=Side(label="32 threads", package="postroad", open=_shop(_by_threads)),
+        loads=Loads(full=Load(messages=1_000), quick=Load(messages=1_000), smallest=Load(messages=100)),
+    ),
     _row("blinker", _blinker, "blinker", 1, 1.0),
     _row("blinker", _blinker, "blinker", 10, 1.0),
     _row("pyee", _pyee, "pyee", 1, 1.0),

@@ -25,7 +25,7 @@ from postroad.documents import queue_detail, queue_row
 from postroad.operations import Match, RedriveReport, fingerprint, redrive
 from postroad.queues import Move
 from postroad.queues.markers import mark_dead
-from postroad.queues.moving import as_movable
+from postroad.queues.moves import as_movable
 
 DEAD, HOME = "dead", "orders"
 BATCH = 10

@@ -13,7 +13,7 @@ from postroad.events import EventRegistry
 from postroad.items import Items
 from postroad.journal import Journal
 from postroad.queues import Queue, QueueOverview, QueueSpec
-from postroad.queues.stores import ListedQueues
+from postroad.queues.port import ListedQueues
 from postroad.streams import Stream
 from postroad.telemetry import Auditor
 from postroad.topics import Topic

@@ -10,7 +10,7 @@ import pytest
 import postroad
 from postroad import OutgoingMessage, QueueSpec
 from postroad.bus.sweeping import sweep
-from postroad.bus.tailing import tail
+from postroad.bus.tail import tail
 from postroad.testing.clock import FakeClock
 
 pytestmark = pytest.mark.aws

@@ -12,9 +12,8 @@ from tests.memory import memory_queues
 import postroad
 from postroad import Backend, Clock, Queue, QueueSpec, SendResult
 from postroad.bus import BusConfig, CircuitBreakerConfig, RemoteEventBus
-from postroad.bus.inlets import GivenQueue
-from postroad.bus.lane import Send
-from postroad.bus.remote import Outlet
+from postroad.bus.sending import Send
+from postroad.bus.transport import GivenQueue, Outlet
 from postroad.clock import SYSTEM_CLOCK
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.receiving import OwnDeadLetters

@@ -473,7 +473,7 @@ def test_an_export_is_json_lines_with_each_event_once(
 def test_a_large_export_takes_several_blobs(
     backend: Backend, publish: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postroad.bus.exporting._MOST_BYTES", 500)
+    monkeypatch.setattr("postroad.bus.replay._MOST_BYTES", 500)
     archive = backend.archive("orders")
     for number in range(10):
         publish(Placed(number))

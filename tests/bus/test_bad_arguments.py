@@ -12,7 +12,7 @@ from tests.waiting import eventually
 
 from postroad import Backend, Queue
 from postroad.bus import EventBridgeEventBus, SQSEventBus
-from postroad.bus.tailing import tail
+from postroad.bus.tail import tail
 from postroad.errors import InvalidInput, InvalidName
 
 ARN = "arn:aws:sqs:eu-central-1:123456789012:orders"

@@ -17,8 +17,7 @@ from tests.waiting import eventually
 
 from postroad import Backend, Queue
 from postroad.bus import PublishFailed, RemoteEventBus
-from postroad.bus.inlets import GivenQueue
-from postroad.bus.remote import Outlet
+from postroad.bus.transport import GivenQueue, Outlet
 from postroad.errors import ConfigurationError
 from postroad.queues import QueueTraits
 

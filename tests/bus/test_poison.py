@@ -16,8 +16,7 @@ from tests.bus.vocabulary import QUICK, Placed
 
 from postroad import Delivery, OutgoingMessage, Queue, QueueSpec, SendResult
 from postroad.bus import RemoteEventBus
-from postroad.bus.inlets import GivenQueue
-from postroad.bus.remote import Outlet
+from postroad.bus.transport import GivenQueue, Outlet
 from postroad.errors import Unavailable
 from postroad.queues.markers import read_dead
 from postroad.queues.sqlite import SQLiteQueues

@@ -13,8 +13,7 @@ from tests.waiting import eventually
 
 from postroad import EventRegistry, OutgoingMessage, Queue, codec
 from postroad.bus import HandlingContext, PublishResult, RemoteEventBus, current_context
-from postroad.bus.inlets import GivenQueue
-from postroad.bus.remote import Outlet
+from postroad.bus.transport import GivenQueue, Outlet
 from postroad.errors import TransportError
 from postroad.queues.markers import read_dead
 from postroad.queues.sqlite import SQLiteQueues

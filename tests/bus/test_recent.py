@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.bus.recent import RecentKeys
+from postroad.bus.deduplication import RecentKeys
 
 MOST = 3
 WINDOW = 5

@@ -14,7 +14,7 @@ from postroad.engine.listeners import Listener, Listeners
 from postroad.engine.transaction import Transaction
 from postroad.engine.turns import Request, Turns
 from postroad.queues import OutgoingMessage, QueueSpec
-from postroad.queues.sqlite.parking import Parking, Waiter
+from postroad.queues.sqlite.claims import Parking, Waiter
 
 QUEUE = 1
 

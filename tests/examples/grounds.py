@@ -17,7 +17,7 @@ from postroad.bus import (
     SQSEventBus,
     SQSEventBusWithCircuitBreaker,
 )
-from postroad.bus.remote import Outlet
+from postroad.bus.transport import Outlet
 
 _COUNTS = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
 

@@ -6,7 +6,9 @@ import asyncio
 import contextvars
 import threading
 
+import pytest
 from tests.platform.events import QUICK, OrderPlaced
+from tests.waiting import eventually
 
 import postroad
 from postroad import Backend, Receiver
@@ -120,6 +122,125 @@ def test_what_runs_too_long_is_cancelled_by_a_stop_and_released() -> None:
 
     assert asyncio.run(main()) == 1
     assert cancelled == ["A-1"]
+
+
+def test_concurrency_limits_async_handlers_too() -> None:
+    most = running = 0
+
+    async def decide(delivery: Delivery) -> Outcome:
+        nonlocal most, running
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return Ack()
+
+    with postroad.connect("memory://") as backend:
+        queue = backend.create_queue(QueueSpec("jobs"))
+        queue.send([OutgoingMessage(str(number)) for number in range(10)])
+
+        counted = Receiver(queue, decide, concurrency=3).run_once()
+
+    assert (counted["acked"], most) == (10, 3)
+
+
+def test_context_variables_of_whoever_starts_a_receiver_reach_its_handlers() -> None:
+    variable = contextvars.ContextVar("variable", default="")
+    seen: list[str] = []
+
+    async def main() -> None:
+        async with postroad.connect("memory://") as backend, backend.bus("orders", "billing", config=QUICK) as bus:
+            variable.set("theirs")
+
+            @bus.on(OrderPlaced)
+            async def one(event: OrderPlaced) -> None:
+                seen.append(variable.get())
+
+            @bus.on(OrderPlaced)
+            def two(event: OrderPlaced) -> None:
+                seen.append(variable.get())
+
+            bus.start_receiver()
+            await bus.apublish(OrderPlaced("A-1"))
+            await until(lambda: len(seen) == 2)
+
+    asyncio.run(main())
+    assert seen == ["theirs", "theirs"]
+
+
+def test_a_sync_stop_on_the_loop_of_the_handlers_waits_for_none_of_them_and_lets_them_end() -> None:
+    ended: list[str] = []
+
+    async def main() -> tuple[float, int]:
+        async with postroad.connect("memory://") as backend:
+            bus = backend.bus("orders", "billing", config=QUICK)
+            began, go_on = asyncio.Event(), asyncio.Event()
+
+            @bus.on(OrderPlaced)
+            async def slow(event: OrderPlaced) -> None:
+                began.set()
+                await go_on.wait()
+                ended.append(event.order_id)
+
+            bus.start_receiver()
+            await bus.apublish_many([OrderPlaced("A-1"), OrderPlaced("A-2")])
+            await began.wait()
+            started = asyncio.get_running_loop().time()
+            bus.stop_receiver(timeout=60)
+            took = asyncio.get_running_loop().time() - started
+            go_on.set()
+            queue = backend.queue("orders--billing")
+            await until(lambda: ended and queue.stats().in_flight == 0)
+            return took, queue.stats().visible
+
+    took, visible = asyncio.run(main())
+    assert took < 10
+    assert (ended, visible) == (["A-1"], 1)
+
+
+def test_a_loop_that_ends_first_stops_the_receiver_and_loses_nothing() -> None:
+    with postroad.connect("memory://") as backend:
+        bus = backend.bus("orders", "billing", config=QUICK)
+        began = threading.Event()
+
+        @bus.on(OrderPlaced)
+        async def slow(event: OrderPlaced) -> None:
+            began.set()
+            await asyncio.sleep(60)
+
+        async def main() -> None:
+            bus.start_receiver()
+            await bus.apublish(OrderPlaced("A-1"))
+            await until(began.is_set)
+
+        asyncio.run(main())
+        backend.bus("orders").publish(OrderPlaced("A-2"))
+
+        eventually(lambda: not bus.health().running)
+        eventually(lambda: backend.queue("orders--billing").stats().visible == 2)
+
+
+def test_a_bus_that_is_run_by_a_task_stops_with_it() -> None:
+    seen: list[str] = []
+
+    async def main() -> None:
+        async with postroad.connect("memory://") as backend, backend.bus("orders", "billing", config=QUICK) as bus:
+
+            @bus.on(OrderPlaced)
+            async def one(event: OrderPlaced) -> None:
+                seen.append(event.order_id)
+
+            running = asyncio.create_task(bus.arun())
+            results = await bus.apublish_many([OrderPlaced("A-1"), OrderPlaced("A-2")])
+            assert all(result.ok for result in results)
+            await until(lambda: len(seen) == 2)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert not bus.health().running
+
+    asyncio.run(main())
+    assert seen == ["A-1", "A-2"]
 
 
 def test_an_async_decide_of_a_raw_receiver_needs_no_loop_of_the_program() -> None:

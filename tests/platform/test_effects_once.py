@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
+import aiosqlite
 import pytest
 from tests.platform.events import QUICK, OrderPlaced, Shop, note, received
 from tests.waiting import eventually
@@ -82,3 +84,41 @@ def test_two_handlers_of_one_name_are_refused(open_bus: Callable[[], TopicEventB
 
     with pytest.raises(ConfigurationError, match="name"):
         bus.on(OrderPlaced, name="bill")(lambda event, connection: None)
+
+
+def test_async_handlers_share_an_awaited_transaction_with_their_inbox_rows(
+    backend: Backend, topic: str, inbox: Inbox, shop: Shop
+) -> None:
+    failures = [RuntimeError("not now")]
+
+    @asynccontextmanager
+    async def transaction() -> AsyncIterator[aiosqlite.Connection]:
+        async with aiosqlite.connect(shop.path, timeout=30) as connection:
+            yield connection
+            await connection.commit()
+
+    bus = backend.bus(topic, "billing", inbox=inbox, transaction=transaction, config=QUICK)
+
+    @bus.on(OrderPlaced, name="bill")
+    async def bill(event: OrderPlaced, connection: aiosqlite.Connection) -> None:
+        await connection.execute("INSERT INTO ledger VALUES (?, ?, ?)", ("bill", event.order_id, event.number))
+
+    @bus.on(OrderPlaced, name="mail")
+    async def mail(event: OrderPlaced, connection: aiosqlite.Connection) -> None:
+        await connection.execute("INSERT INTO ledger VALUES (?, ?, ?)", ("mail", event.order_id, event.number))
+        if failures:
+            raise failures.pop()
+
+    bus.publish(OrderPlaced("A-1"))
+    eventually(lambda: bus.receive_once())
+
+    assert (shop.ledger("bill"), shop.ledger("mail")) == ([("A-1", 0)], [("A-1", 0)])
+
+
+def test_an_async_handler_without_a_transaction_is_refused(open_bus: Callable[[], TopicEventBus]) -> None:
+    async def bill(event: OrderPlaced, connection: object) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="transaction") as caught:
+        open_bus().on(OrderPlaced)(bill)
+
+    assert caught.value.field == "transaction"

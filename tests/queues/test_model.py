@@ -10,8 +10,8 @@ from hypothesis import settings
 from tests.memory import memory_queues
 
 from postroad.engine.engine import Engine
+from postroad.queues.port import QueueStore
 from postroad.queues.sqlite import SQLiteQueues
-from postroad.queues.stores import QueueStore
 from postroad.testing.clock import FakeClock
 from postroad.testing.queue_machine import queue_machine
 

@@ -28,8 +28,8 @@ from postroad.errors import (
 )
 from postroad.queues import Match, OutgoingMessage, Queue, QueueSpec, RedriveReport, fingerprint, purge, redrive
 from postroad.queues.markers import read_dead, redriven_by, redrives
+from postroad.queues.port import QueueStore
 from postroad.queues.sqlite import SQLiteQueues
-from postroad.queues.stores import QueueStore
 from postroad.testing.clock import FakeClock
 
 KILLED_REDRIVE = """

@@ -117,6 +117,36 @@ def test_a_deferred_message_comes_again_without_counting_as_an_attempt(queue: Qu
     assert attempts == [1, 1, 1]
 
 
+def test_a_deferred_message_of_a_group_holds_back_the_others_and_costs_none_of_them_a_receive(fifo: Queue) -> None:
+    send(fifo, "a1", "a2", group="a")
+    outcomes: list[Outcome] = [Defer(0.05)]
+    seen: list[tuple[bytes, int]] = []
+
+    def decide(delivery: Delivery) -> Outcome:
+        seen.append((delivery.body, delivery.receive_count))
+        return outcomes.pop() if outcomes else Ack()
+
+    receiver = Receiver(fifo, decide, max_receives=1)
+    eventually(lambda: receiver.run_once() and receiver.counts.get("acked") == 2)
+
+    assert seen == [(b"a1", 1), (b"a1", 1), (b"a2", 1)]
+
+
+def test_a_message_that_a_stop_hands_back_costs_no_attempt_in_another_process_either(queue: Queue) -> None:
+    send(queue, *"ab")
+    receiver = Receiver(queue, lambda delivery: Ack(), wait=0.1)
+
+    def stops(delivery: Delivery) -> Outcome:
+        receiver.stop()
+        return Ack()
+
+    receiver = Receiver(queue, stops, wait=0.1)
+    receiver.start()
+    eventually(lambda: receiver.counts.get("acked") and queue.stats().visible == 1)
+
+    assert [delivery.receive_count for delivery in queue.receive()] == [1]
+
+
 def test_several_messages_are_decided_together(queue: Queue) -> None:
     send(queue, *"abcd")
     calls: list[list[bytes]] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from tests.sessions.reviews import DeadBus, Reviewer, ReviewLoop, ReviewRequest, ReviewResult, failing, heard
@@ -36,6 +38,30 @@ def test_a_request_on_the_bus_is_answered_on_it(bus: InProcessEventBus) -> None:
     assert [answer.request_id for answer in answers] == [request.request_id]
     assert answers[0].response == PromptResponse("review", output=ReviewResult(["main.py is fine"]))
     assert answers[0].session_id == reviewer.calls[0]["session"].session_id
+
+
+class AsyncReviewer:
+    """Answers on an event loop."""
+
+    async def evaluate(self, prompt: Any, *, session: Any, **limits: Any) -> Any:
+        await asyncio.sleep(0)
+        return Reviewer().evaluate(prompt, session=session, **limits)
+
+
+def test_an_async_adapter_answers_requests_on_the_bus_and_directly(bus: InProcessEventBus) -> None:
+    answers = heard(bus, MainLoopCompleted, MainLoopFailed)
+    loop = ReviewLoop(adapter=AsyncReviewer(), bus=bus)
+
+    published = bus.publish(MainLoopRequest(ReviewRequest("main.py")))
+    awaited = asyncio.run(bus.apublish(MainLoopRequest(ReviewRequest("main.py"))))
+    response, session = loop.execute(ReviewRequest("main.py"))
+    session.close()
+    loop.close()
+
+    assert published.ok
+    assert awaited.ok
+    assert [answer.response.output for answer in answers] == [response.output] * 2
+    assert bus.publish(MainLoopRequest(ReviewRequest("main.py"))).handled_count == 0
 
 
 def test_answers_go_to_the_response_bus_where_there_is_one(bus: InProcessEventBus) -> None:

@@ -5,14 +5,21 @@ from postroad.bus.archived import ArchivedEvent
 from postroad.bus.config import BusConfig, SQSEventBusConfig
 from postroad.bus.deduplication import DeduplicatingEventBus, DeduplicationCache
 from postroad.bus.eventbridge import EventBridgeEventBus
-from postroad.bus.health import BusHealth
 from postroad.bus.kinesis import KinesisEventBus
-from postroad.bus.local import ControlBus, EventBus, InProcessEventBus, TelemetryBus
+from postroad.bus.local import (
+    ControlBus,
+    EventBus,
+    EventHandler,
+    HandlerFailure,
+    InProcessEventBus,
+    PublishResult,
+    TelemetryBus,
+)
 from postroad.bus.remote import RemoteEventBus
-from postroad.bus.replaying import ReplayReport
-from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
+from postroad.bus.replay import ReplayReport
 from postroad.bus.sns import SNSEventBus
 from postroad.bus.sqs import SQSEventBus, SQSEventBusWithCircuitBreaker
+from postroad.bus.telemetry import BusHealth
 from postroad.bus.topic import Bus, TopicEventBus
 from postroad.errors import (
     CircuitOpenError,

@@ -2,13 +2,61 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from string import Template
 from typing import Any, Literal, Self
 
-from postroad.bus.grouping import check_template
 from postroad.errors import ConfigurationError
+from postroad.events import Envelope
 from postroad.settings import bus_variable
+
+FIELDS = ("session_id", "key", "tenant_id", "event_type", "publisher_id", "request_id")
+_LEGAL = re.compile(r"[!-~]{1,128}")
+
+
+def check_template(text: object) -> None:
+    """Refuse a `message_group_id` that names something no event has."""
+    names = ", ".join(f"${{{name}}}" for name in FIELDS)
+    template = Template(text) if isinstance(text, str) and text else None
+    if template is None or not template.is_valid() or not set(template.get_identifiers()) <= set(FIELDS):
+        raise ConfigurationError(
+            f"message_group_id: {text!r} is not a template over {names}", field="message_group_id",
+            remedy=f"Use some of {names}, or a fixed text.",
+        )  # fmt: skip
+
+
+def group_of(template: str | None, envelope: Envelope, event: object, *, fifo: bool) -> str | None:
+    """The group id to send: from the template, on FIFO else by key; None where a standard queue needs none."""
+    if template is None and not fifo:
+        return None
+    values = _values(envelope, event)
+    instead = values["request_id"] or envelope.publisher_id
+    filled = {name: value or instead for name, value in values.items()}
+    return legal(Template("${key}" if template is None else template).substitute(filled))
+
+
+def _values(envelope: Envelope, event: object) -> Mapping[str, str | None]:
+    request_id = getattr(event, "request_id", None)
+    return {
+        "session_id": envelope.session_id,
+        "key": envelope.key,
+        "tenant_id": envelope.tenant_id,
+        "event_type": envelope.event_type,
+        "publisher_id": envelope.publisher_id,
+        "request_id": None if request_id is None else str(request_id),
+    }
+
+
+def legal(group: str) -> str:
+    """The group id, or its hash where SQS would refuse it."""
+    if _LEGAL.fullmatch(group):
+        return group
+    return hashlib.sha256(group.encode("utf-8", "surrogatepass")).hexdigest()
+
 
 Echo = Literal["settle", "dispatch", "release"]
 Unhandled = Literal["release", "ack", "dead_letter"]
@@ -76,7 +124,7 @@ class SQSEventBusConfig:
             _check_types(name, getattr(self, name))
         for name in ("publisher_id", "dead_letter_queue_url"):
             _check_text(name, getattr(self, name))
-        _check_delays(self.retry_delays_seconds)
+        _check_delays("retry_delays_seconds", self.retry_delays_seconds)
         if self.message_group_id is not None:
             check_template(self.message_group_id)
 
@@ -96,13 +144,31 @@ class SQSEventBusConfig:
             return False
         return self.event_type_allowlist is None or event_type in self.event_type_allowlist
 
-    def retry_delay(self, attempt: int) -> float:
-        """The pause before the redelivery that follows this attempt; the last one repeats."""
-        delays = self.retry_delays_seconds
-        return delays[min(max(attempt, 1), len(delays)) - 1]
-
 
 BusConfig = SQSEventBusConfig
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerLimits:
+    """How often one handler is tried, and how long it is spared in between; None leaves it to the config."""
+
+    max_attempts: int | None = None
+    retry_delays: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_attempts is not None:
+            _check_count("max_attempts", self.max_attempts, *_COUNTS["max_receives"])
+        if self.retry_delays is not None:
+            _check_delays("retry_delays", self.retry_delays)
+
+    def most(self, config: SQSEventBusConfig) -> int:
+        """Return after how many failed attempts the handler gives up."""
+        return config.max_receives if self.max_attempts is None else self.max_attempts
+
+    def delay(self, config: SQSEventBusConfig, attempt: int) -> float:
+        """Return the pause before the attempt that follows this one; the last delay repeats."""
+        delays = config.retry_delays_seconds if self.retry_delays is None else self.retry_delays
+        return delays[min(max(attempt, 1), len(delays)) - 1]
 
 
 def checked_config(config: SQSEventBusConfig | None) -> SQSEventBusConfig:
@@ -161,11 +227,11 @@ def _check_text(name: str, value: object) -> None:
         raise _refused(name, value, "text of one or more printable characters")
 
 
-def _check_delays(delays: object) -> None:
+def _check_delays(name: str, delays: object) -> None:
     if not isinstance(delays, tuple | list) or not delays:
-        raise _refused("retry_delays_seconds", delays, "one or more numbers of seconds")
+        raise _refused(name, delays, "one or more numbers of seconds")
     for delay in delays:
-        _check_seconds("retry_delays_seconds", delay, _SECONDS["visibility_timeout_seconds"])
+        _check_seconds(name, delay, _SECONDS["visibility_timeout_seconds"])
 
 
 def _refused(name: str, value: object, wanted: str) -> ConfigurationError:

@@ -1,22 +1,87 @@
-"""Recognising an event that comes again."""
+"""What a bus remembers of events that passed through it, within bounds, so that none is handled twice."""
 
 from __future__ import annotations
 
 import inspect
 import math
 import threading
-from collections.abc import Awaitable, Hashable
+from collections import Counter, deque
+from collections.abc import Awaitable, Hashable, Sequence
 from typing import Any
 from uuid import UUID
 
-from postroad.bus.local import EventBus, local_part
-from postroad.bus.recent import RecentKeys
-from postroad.bus.result import EventHandler, PublishResult
-from postroad.bus.subscribing import check_handler
+from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.local import EventBus, EventHandler, PublishResult, check_handler, local_part
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, DuplicateInProgress
 from postroad.events import EventRegistry
 from postroad.receiving import context_of
+
+
+class RecentKeys:
+    """At most so many keys, each until its time; the oldest go first.
+
+    A set and a line of marks instead of an ordered dict: a dict keeps the places of what it lost and grows by them.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._keys: set[Hashable] = set()
+        self._line: deque[Hashable] = deque()
+        self._times: deque[float] = deque()
+        self._void: Counter[Hashable] = Counter()
+        """How many marks of a key, its oldest ones, count no more: it was forgotten or marked again."""
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def add(self, key: Hashable, until: float) -> None:
+        """Keep the key until then; times never decrease from one call to the next."""
+        self.discard(key)
+        self._keys.add(key)
+        self._line.append(key)
+        self._times.append(until)
+        while len(self._keys) > self._most:
+            self._drop_first()
+        if len(self._line) > 2 * self._most:
+            self._tidy()
+
+    def discard(self, key: Hashable) -> None:
+        """Forget the key if it is there."""
+        if key in self._keys:
+            self._keys.remove(key)
+            self._void[key] += 1
+
+    def expire(self, now: float) -> None:
+        """Forget the keys whose time has come."""
+        while self._times and self._times[0] <= now:
+            self._drop_first()
+
+    def _drop_first(self) -> None:
+        key = self._line.popleft()
+        self._times.popleft()
+        if not self._is_void(key):
+            self._keys.remove(key)
+
+    def _is_void(self, key: Hashable) -> bool:
+        """Whether this next mark of the key counts no more."""
+        left = self._void.get(key)
+        if left is None:
+            return False
+        if left == 1:
+            del self._void[key]
+        else:
+            self._void[key] = left - 1
+        return True
+
+    def _tidy(self) -> None:
+        """Drop the marks that count no more."""
+        alive = [(key, until) for key, until in zip(self._line, self._times, strict=True) if not self._is_void(key)]
+        self._line = deque(key for key, _ in alive)
+        self._times = deque(until for _, until in alive)
 
 
 class DeduplicationCache:
@@ -180,3 +245,64 @@ def _id_of(event: object) -> UUID | str | None:
         return None if context.replayed else context.envelope.event_id
     own = getattr(event, "event_id", None)
     return own if isinstance(own, UUID | str) else None
+
+
+# An own event may come back as late as the longest retention of a queue.
+_ECHO_SECONDS = 1_209_600.0
+_MOST = 10_000
+
+
+Failure = tuple[EventHandler, str]
+"""A handler, and the error with which it failed."""
+_Done = tuple[EventHandler, str | None]
+
+
+class Memory:
+    """Event ids that are done, and for those that come again the handlers that need not run any more."""
+
+    def __init__(self, config: SQSEventBusConfig, clock: Clock) -> None:
+        self.published = DeduplicationCache(_ECHO_SECONDS, clock=clock)
+        self.handled = DeduplicationCache(config.deduplication_window_seconds, clock=clock)
+        self._window = config.deduplication_window_seconds
+        self._monotonic = clock.monotonic
+        self._lock = threading.Lock()
+        self._done: dict[UUID, tuple[float, tuple[_Done, ...]]] = {}
+
+    def note_succeeded(self, event_id: UUID, handlers: Sequence[EventHandler]) -> None:
+        """Remember which handlers need not run again when the event comes back."""
+        self._note(event_id, [(handler, None) for handler in handlers])
+
+    def note_given_up(self, event_id: UUID, failures: Sequence[Failure]) -> None:
+        """Remember which handlers have used up their attempts while others still need the event."""
+        self._note(event_id, failures)
+
+    def forget(self, event_id: UUID) -> None:
+        """The event is done as a whole."""
+        with self._lock:
+            self._done.pop(event_id, None)
+
+    def forget_given_up(self, event_id: UUID) -> None:
+        """The event becomes a dead letter: if it is redriven, those who gave up on it have new attempts."""
+        with self._lock:
+            if event_id in self._done:
+                until, done = self._done[event_id]
+                self._done[event_id] = until, tuple(each for each in done if each[1] is None)
+
+    def remaining(self, event_id: UUID, handlers: Sequence[EventHandler]) -> tuple[list[EventHandler], list[Failure]]:
+        """Return the handlers that still have to run, and those that gave up; one subscribed twice counts twice."""
+        left, failures = list(handlers), []
+        with self._lock:
+            until, done = self._done.get(event_id, (0.0, ()))
+        for handler, error in done if until > self._monotonic() else ():
+            if handler in left:
+                left.remove(handler)
+                if error is not None:
+                    failures.append((handler, error))
+        return left, failures
+
+    def _note(self, event_id: UUID, done: Sequence[_Done]) -> None:
+        with self._lock:
+            _, before = self._done.pop(event_id, (0.0, ()))
+            self._done[event_id] = (self._monotonic() + self._window, (*before, *done))
+            while len(self._done) > _MOST:
+                del self._done[next(iter(self._done))]

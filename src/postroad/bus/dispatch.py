@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any, cast
 
-from postroad.bus.config import SQSEventBusConfig, Unhandled
+from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled
+from postroad.bus.deduplication import Failure, Memory
 from postroad.bus.inbox import DatabaseFailed, InboxHandlers
-from postroad.bus.local import EventBus, InProcessEventBus, name_of
-from postroad.bus.memory import Memory
-from postroad.bus.result import EventHandler, PublishResult
-from postroad.bus.telling import Teller
+from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult
+from postroad.bus.telemetry import BusTelemetry
 from postroad.errors import InvalidMessage
 from postroad.errors.root import describe
 from postroad.events import Codec, Envelope
 from postroad.queues import Delivery
 from postroad.receiving import Ack, HandlingContext, Outcome, Reject, Retry, current_work, handling
-from postroad.receiving.asynchrony import in_thread, is_async
-from postroad.receiving.envelopes import read_envelope
+from postroad.receiving.asynchrony import in_thread, is_async, name_of
+from postroad.receiving.context import read_envelope
+from postroad.receiving.settlement import HANDLER_FAILED
 from postroad.telemetry import tracing
 
 Wanted = Callable[[Delivery, Envelope], bool]
+Limits = Mapping[tuple[type, int], HandlerLimits]
+"""The limits of handlers that have their own, by the type of the event and the id of the handler."""
+_NO_LIMITS = HandlerLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,8 @@ class Dispatch:
     max_receives: int | None
     """After how many attempts an event that nobody handles is rejected; None where there are no dead letters."""
     attempt: Callable[[Delivery], int]
-    teller: Teller
+    teller: BusTelemetry
+    limits: Limits
     inbox: InboxHandlers | None = None
     """Runs handlers whose effects happen once; None where they are called as they are."""
 
@@ -153,7 +158,7 @@ class Dispatch:
             return outcome
         finally:
             if done:
-                self.memory.forget_succeeded(event_id)
+                self.memory.forget(event_id)
                 self.memory.handled.mark_seen(event_id)
             else:
                 self.memory.handled.forget(event_id)
@@ -166,10 +171,12 @@ class Dispatch:
             assert result is not None
             if not result.handlers_invoked and result.ok:
                 return self._unhandled(ready.delivery, envelope)
-            return _decided(ready, [(failure.handler, failure.error) for failure in result.errors])
+            failures = [(failure.handler, describe(failure.error)) for failure in result.errors]
+            return _failed(ready, failures[0]) if failures else _succeeded(ready)
         succeeded: list[EventHandler] = []
-        errors: list[tuple[EventHandler, Exception]] = []
-        for handler in self.memory.remaining(envelope.event_id, self.local.handlers(type(ready.event))):
+        failed: list[Failure] = []
+        handlers, given_up = self._remaining(ready)
+        for handler in handlers:
             if (work := current_work()) is not None and work.is_over:
                 self.memory.note_succeeded(envelope.event_id, succeeded)
                 return Retry(0.0, label="interrupted", about=Handled(envelope))
@@ -182,10 +189,40 @@ class Dispatch:
                 succeeded.append(handler)
             else:
                 self.teller.traceback(error)
-                errors.append((handler, error))
-        if errors:
-            self.memory.note_succeeded(envelope.event_id, succeeded)
-        return _decided(ready, errors)
+                failed.append((handler, describe(error)))
+        if not failed and not given_up:
+            return _succeeded(ready)
+        self.memory.note_succeeded(envelope.event_id, succeeded)
+        return self._retry(ready, failed, given_up)
+
+    def _remaining(self, ready: _Ready) -> tuple[list[EventHandler], list[Failure]]:
+        """Return the handlers that have to run now, and the failures of those that have used up their attempts."""
+        assert isinstance(self.local, InProcessEventBus)
+        handlers = self.local.handlers(type(ready.event))
+        left, given_up = self.memory.remaining(ready.envelope.event_id, handlers)
+        if given_up and self.attempt(ready.delivery) == 1:
+            # The event was redriven meanwhile.
+            self.memory.forget_given_up(ready.envelope.event_id)
+            left, given_up = self.memory.remaining(ready.envelope.event_id, handlers)
+        return left, given_up
+
+    def _retry(self, ready: _Ready, failed: Sequence[Failure], given_up: Sequence[Failure]) -> Outcome:
+        """Let the event come again while a handler that failed has attempts left; after those it is a dead letter."""
+        attempt, event_id = self.attempt(ready.delivery), ready.envelope.event_id
+        limits = [self.limits.get((type(ready.event), id(handler)), _NO_LIMITS) for handler, _ in failed]
+        # Without dead letters there is no other end than success.
+        needs = [self.max_receives is None or attempt < each.most(self.config) for each in limits]
+        needing = list(compress(failed, needs))
+        if not needing:
+            self.memory.forget_given_up(event_id)
+            handler, error = (*given_up, *failed)[0]
+            return Reject(HANDLER_FAILED, error, about=Handled(ready.envelope, handler=name_of(handler)))
+        self.memory.note_given_up(event_id, [each for each, needed in zip(failed, needs, strict=True) if not needed])
+        return replace(
+            _failed(ready, needing[0]),
+            after=max(each.delay(self.config, attempt) for each in compress(limits, needs)),
+            max_attempts=max(each.most(self.config) for each in compress(limits, needs)),
+        )
 
     def _call(self, handler: EventHandler | None, ready: _Ready) -> Exception | None:
         if handler is None:
@@ -206,7 +243,10 @@ class Dispatch:
             return await in_thread(self._call, handler, ready)
         try:
             with tracing.handling_by(handler, ready.envelope.traceparent):
-                await handler(ready.event)
+                if self.inbox is None:
+                    await handler(ready.event)
+                else:
+                    await self.inbox.acall(handler, ready.event, ready.envelope)
         except Exception as error:
             return error
         return None
@@ -222,8 +262,10 @@ class Dispatch:
         return Retry(error=why, label="unhandled", about=about)
 
 
-def _decided(ready: _Ready, errors: list[tuple[EventHandler, Exception]]) -> Outcome:
-    if errors:
-        handler, error = errors[0]
-        return Retry(error=describe(error), about=Handled(ready.envelope, handler=name_of(handler)))
+def _succeeded(ready: _Ready) -> Outcome:
     return Ack(about=Handled(ready.envelope, ready.event))
+
+
+def _failed(ready: _Ready, failure: Failure) -> Retry:
+    handler, error = failure
+    return Retry(error=error, about=Handled(ready.envelope, handler=name_of(handler)))

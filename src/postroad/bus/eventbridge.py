@@ -9,14 +9,15 @@ from postroad.blobs import Blobs
 from postroad.bus.clients import Clients, as_connection, checked_url, queues_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.local import EventBus
-from postroad.bus.remote import Outlet, RemoteEventBus
+from postroad.bus.remote import RemoteEventBus
 from postroad.bus.sns import inlet_of, topic_of
 from postroad.bus.sqs import dead_letters_of, limit_of
+from postroad.bus.transport import Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidInput
 from postroad.events import EventRegistry, default_registry
+from postroad.queues.markers import EVENT_SOURCE, wrap_detail
 from postroad.queues.references import ATTRIBUTE
-from postroad.queues.unwrapping import EVENT_SOURCE, wrap_detail
 from postroad.receiving import CircuitBreakerConfig
 from postroad.topics.eventbridge import MAX_MESSAGE_BYTES, EventBridgeTopic
 

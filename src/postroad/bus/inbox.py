@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from postroad.bus.local import name_of
-from postroad.bus.result import EventHandler
+from postroad.bus.local import EventHandler
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.events import DomainEvent, Envelope
 from postroad.inbox import Inbox, Windows
-from postroad.inbox.applying import InDatabase, Transaction, check_connections, in_database
+from postroad.inbox.applications import InDatabase, Transaction, check_connections, in_database
 from postroad.inbox.decisions import fingerprint_of
-from postroad.inbox.windows import check_windows
+from postroad.inbox.inbox import check_windows
+from postroad.receiving.asynchrony import completed, name_of
 
 
 class DatabaseFailed(Exception):
@@ -29,20 +29,15 @@ class InboxHandlers:
         self._inbox, self._prefix, self._transaction = inbox, prefix, transaction
         self._lock = threading.Lock()
         self._applications: dict[tuple[type, int], InDatabase] = {}
-        self._failed = False
+        self._failed: InDatabase | None = None
+        """The handler before which the database failed."""
 
     def add(self, event_type: type, handler: EventHandler, name: str | None) -> None:
         """Make the handler known.
 
         Raises:
-            ConfigurationError: It is async, or another handler of this type has the same name.
+            ConfigurationError: It is async and there is no `transaction`, or another handler of this type has its name.
         """
-        if inspect.iscoroutinefunction(handler):
-            raise ConfigurationError(
-                f"handler: {handler!r} is async, and the inbox needs a plain function of the event and a connection",
-                field="handler",
-                remedy="Write it as a plain function.",
-            )
         known = f"{self._prefix}/{name or name_of(handler)}"
         with self._lock:
             others = [
@@ -63,29 +58,32 @@ class InboxHandlers:
             DatabaseFailed: Before the handler began.
             Exception: Whatever the handler or the end of its transaction raised.
         """
+        completed(self.acall(handler, event, envelope))
+
+    async def acall(self, handler: EventHandler, event: object, envelope: Envelope) -> None:
+        """Do what `call` does for an async handler."""
         application = self._applications[type(event), id(handler)]
         domain = DomainEvent.from_envelope(envelope)
         began = False
 
-        def run(passed: object, connection: Any) -> None:
+        def run(passed: object, connection: Any) -> Any:
             nonlocal began
             began = True
-            handler(passed, connection)
+            return handler(passed, connection)
 
         try:
-            application.apply(domain, event, fingerprint_of(domain), handler=run)
+            await application.apply(domain, event, fingerprint_of(domain), handler=run)
         except Exception as error:
             if began or not isinstance(error, PostroadError):
                 raise
-            self._failed = True
+            self._failed = application
             raise DatabaseFailed(str(error)) from error
 
-    def check(self) -> None:
-        """Raise while the database cannot be used, if it failed since the last look."""
-        if self._failed:
-            in_database(self._prefix, self._inbox, _nothing, self._transaction).check()
-            self._failed = False
+    def check(self, on_loop: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        """Raise while the database cannot be used, if it failed since the last look.
 
-
-def _nothing(event: object, connection: object) -> None:
-    """Stands for a handler where only the database is looked at."""
+        `on_loop` completes a coroutine on the loop of the async handlers.
+        """
+        if self._failed is not None:
+            (on_loop if self._failed.is_async else completed)(self._failed.check())
+            self._failed = None

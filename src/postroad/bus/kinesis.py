@@ -14,13 +14,14 @@ import msgspec
 
 from postroad.blobs import Blobs
 from postroad.bus.archived import Reader, selection
-from postroad.bus.attributes import attributes_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
-from postroad.bus.health import BusHealth
 from postroad.bus.local import EventBus
-from postroad.bus.remote import Outlet, RemoteEventBus
-from postroad.bus.replaying import ReplayReport, deliverer, replay
+from postroad.bus.messages import attributes_of
+from postroad.bus.remote import RemoteEventBus
+from postroad.bus.replay import ReplayReport, deliverer, replay
 from postroad.bus.stream_queue import StreamQueue
+from postroad.bus.telemetry import BusHealth
+from postroad.bus.transport import Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidMessage, PostroadError, TransportError
 from postroad.events import Codec, EventRegistry, default_registry
@@ -114,6 +115,9 @@ class _StreamInlet:
 
     def admit(self, types: Collection[str] | None) -> None:
         """A stream has no filter: every consumer reads everything."""
+
+    def allow(self, attempts: int) -> None:
+        """A stream delivers a record until it is settled."""
 
     def reopen(self, lost: Queue) -> bool:
         return False

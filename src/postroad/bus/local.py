@@ -4,16 +4,84 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterable
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol, runtime_checkable
+from uuid import UUID
 
-from postroad.bus.result import EventHandler, HandlerFailure, PublishResult
-from postroad.bus.subscribing import check_handler, check_type, register
+import msgspec
+
 from postroad.errors.root import describe
 from postroad.events import EventRegistry
+from postroad.events.registry import can_travel
 from postroad.queues.markers import legible
 from postroad.receiving import asynchrony
 from postroad.telemetry import get_logger
+
+EventHandler = Callable[..., Any]
+"""A plain function or an async one; it takes the event, and on a bus with an inbox the connection too."""
+
+Remote = Literal["none", "sent", "filtered", "failed", "unknown"]
+"""What became of the copy for other processes; `unknown`: it may have been sent."""
+
+
+class HandlerFailure(msgspec.Struct, frozen=True):
+    """A handler that raised, and what it raised."""
+
+    handler: EventHandler
+    error: Exception
+
+    def __str__(self) -> str:
+        return f"{self.handler!r} -> {self.error!r}"
+
+
+class _Local(msgspec.Struct, frozen=True):
+    event: object
+    handlers_invoked: tuple[EventHandler, ...]
+    errors: tuple[HandlerFailure, ...]
+
+
+class PublishResult(_Local, frozen=True, kw_only=True):
+    """Which handlers ran, which of them failed, and whether the event left the process."""
+
+    event_id: UUID | None = None
+    remote: Remote = "none"
+    receivers: int | None = None
+    """How many queues of other processes and groups got the event; None where the transport cannot tell."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether no handler failed and nothing went wrong on the way out."""
+        return not self.errors
+
+    @property
+    def handled_count(self) -> int:
+        """How many handlers ran, the failing ones included."""
+        return len(self.handlers_invoked)
+
+    def raise_if_errors(self) -> None:
+        """Raise all failures together, if there are any."""
+        if self.errors:
+            name = type(self.event).__name__
+            errors = [failure.error for failure in self.errors]
+            raise ExceptionGroup(f"publishing {name} failed: {'; '.join(map(str, self.errors))}", errors)
+
+
+def check_type(event_type: object) -> None:
+    """Refuse what is not a class."""
+    if not isinstance(event_type, type):
+        raise TypeError(f"event_type: {event_type!r} is not a class; subscribe to the class of the event itself")
+
+
+def check_handler(handler: object) -> None:
+    """Refuse what cannot be called."""
+    if not callable(handler):
+        raise TypeError(f"handler: {handler!r} cannot be called; pass a function that takes the event")
+
+
+def register(registry: EventRegistry, event_type: type[object]) -> None:
+    """Let events of this type be read from messages; what is no event stays known to this process only."""
+    if can_travel(event_type) and registry.known_name(event_type) is None:
+        registry.register(event_type)
 
 
 @runtime_checkable
@@ -48,16 +116,12 @@ def local_part(bus: EventBus) -> EventBus:
     return bus.local_bus if isinstance(bus, HasLocalPart) else bus
 
 
-def name_of(handler: EventHandler) -> str:
-    """Return the handler's name for logs and inboxes: `module.qualname`."""
-    module = getattr(handler, "__module__", None) or type(handler).__module__
-    return f"{module}.{getattr(handler, '__qualname__', None) or type(handler).__qualname__}"
-
-
 def log_failure(event: object, handler: EventHandler, error: Exception) -> None:
     """Write down that a handler failed during `publish`."""
     text = legible(describe(error))
-    get_logger("bus").warning("bus_handler_failed", type=type(event).__qualname__, handler=name_of(handler), error=text)
+    get_logger("bus").warning(
+        "bus_handler_failed", type=type(event).__qualname__, handler=asynchrony.name_of(handler), error=text
+    )
 
 
 ControlBus = EventBus

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from postroad.bus.config import SQSEventBusConfig
-from postroad.bus.local import EventBus, InProcessEventBus
-from postroad.bus.memory import Memory
-from postroad.bus.packing import Packer
-from postroad.bus.result import HandlerFailure, PublishResult
+from postroad.bus.deduplication import Memory
+from postroad.bus.local import EventBus, HandlerFailure, InProcessEventBus, PublishResult
+from postroad.bus.messages import Packer
 from postroad.bus.sending import Sender, Sent
-from postroad.bus.telling import Teller
+from postroad.bus.telemetry import BusTelemetry
 from postroad.errors import PostroadError
 from postroad.events import Envelope
 from postroad.queues import OutgoingMessage
@@ -41,7 +40,7 @@ class Publisher:
     config: SQSEventBusConfig
     local: EventBus
     memory: Memory
-    teller: Teller
+    teller: BusTelemetry
     packer: Packer
     sender: Sender
 

@@ -8,24 +8,27 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from postroad.bus.config import SQSEventBusConfig, Unhandled, checked_config
+from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled, checked_config
+from postroad.bus.deduplication import Memory
 from postroad.bus.dispatch import Dispatch, Handled, Wanted
-from postroad.bus.health import BusHealth, Tally
 from postroad.bus.inbox import InboxHandlers
-from postroad.bus.inlets import Inlet
-from postroad.bus.lane import Lane, Send
-from postroad.bus.local import EventBus, InProcessEventBus
-from postroad.bus.memory import Memory
-from postroad.bus.packing import Packer
+from postroad.bus.local import (
+    EventBus,
+    EventHandler,
+    InProcessEventBus,
+    PublishResult,
+    check_handler,
+    check_type,
+    register,
+)
+from postroad.bus.messages import Packer
 from postroad.bus.publisher import Publisher
-from postroad.bus.result import EventHandler, PublishResult
-from postroad.bus.sending import Sender
-from postroad.bus.subscribing import check_handler, check_type, register
-from postroad.bus.telling import Teller
+from postroad.bus.sending import GroupCommit, Sender
+from postroad.bus.telemetry import BusHealth, BusTelemetry, HealthCounts
+from postroad.bus.transport import Inlet, Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError, TransportError
 from postroad.events import Codec, EventRegistry, default_registry
@@ -46,21 +49,6 @@ _LONGEST_NAME = 100
 Handler = TypeVar("Handler", bound=EventHandler)
 _handled: ContextVar[list[Any] | None] = ContextVar("postroad_receive_once", default=None)
 """Where `receive_once` collects the events that were handled."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlet:
-    """Where a bus sends."""
-
-    name: str
-    send: Send
-    fifo: bool = False
-    limit: int | None = None
-    """The largest message; None where larger ones travel by reference."""
-    needs_dedup_id: bool = False
-    longest: float | None = None
-    """The seconds after which the transport surely answers; None when nobody knows, 0 when it sends at once."""
-    close: Callable[[], None] = lambda: None
 
 
 class RemoteEventBus:
@@ -101,6 +89,7 @@ class RemoteEventBus:
         self._local: EventBus = InProcessEventBus() if local_bus is None else local_bus
         self._registry = default_registry
         self._inbox = inbox
+        self._limits: dict[tuple[type, int], HandlerLimits] = {}
         self._inlet: Inlet | None = None
         self._receiver: Receiver | None = None
         self._admitted: frozenset[str] | None = frozenset()
@@ -131,12 +120,12 @@ class RemoteEventBus:
         told = bus_variable("PUBLISHER_ID")
         self.publisher_id = self.config.publisher_id or (told[1] if told else str(uuid.uuid4()))
         self._outlet, self._inlet = outlet, inlet
-        self._teller, self._tally = Teller(outlet.name), Tally()
+        self._teller, self._tally = BusTelemetry(outlet.name), HealthCounts()
         self._memory = Memory(self.config, clock)
         self._publish_breaker = CircuitBreaker(breaker, clock.monotonic)
         self._breaker_config, self._clock = breaker, clock
         codec = Codec(self._registry, clock=clock)
-        self._lane = Lane(outlet.send, longest=outlet.longest)
+        self._lane = GroupCommit(outlet.send, longest=outlet.longest)
         self._publisher = Publisher(
             name=outlet.name,
             config=self.config,
@@ -164,6 +153,7 @@ class RemoteEventBus:
             max_receives=None if dead_letters is None else self.config.max_receives,
             attempt=lambda delivery: self._receiving().attempt(delivery),
             teller=self._teller,
+            limits=self._limits,
             inbox=self._inbox,
         )
         self._receiver = None if inlet is None else self._receiver_for(inlet, dispatch, dead_letters, chores)
@@ -185,18 +175,36 @@ class RemoteEventBus:
 
     def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
         """Call the handler for every event of exactly this type, published here or received."""
-        self._subscribe(event_type, handler, None)
+        self._subscribe(event_type, handler, None, HandlerLimits())
 
-    def on(self, event_type: type[object], *, name: str | None = None) -> Callable[[Handler], Handler]:
+    def on(
+        self,
+        event_type: type[object],
+        *,
+        name: str | None = None,
+        max_attempts: int | None = None,
+        retry_delays: Sequence[float] | None = None,
+    ) -> Callable[[Handler], Handler]:
         """Return a decorator that subscribes a handler.
+
+        An event with several handlers is one message: it comes again for as long as one of its failed handlers has
+        attempts left, after the longest of their delays. Handlers that succeeded or gave up are not called again. When
+        none needs it any more and one gave up, it becomes a dead letter.
 
         Args:
             event_type: The class of the events that it handles.
             name: Its name in the inbox of the bus; by default `module.qualname`. It must stay the same for as long as
                 an event may be delivered again.
+            max_attempts: After how many failed attempts it gives up; by default `max_receives` of the config.
+            retry_delays: Seconds before each next attempt, of which the last one repeats; by default
+                `retry_delays_seconds` of the config.
+
+        Raises:
+            ConfigurationError: An argument is out of its bounds, or the bus receives already from a queue that moves
+                messages to the dead letters after fewer than `max_attempts` receives.
 
         Example:
-            @orders.on(OrderPlaced)
+            @orders.on(OrderPlaced, max_attempts=5, retry_delays=(1, 5, 30))
             def bill(event: OrderPlaced) -> None: ...
         """
         if name is not None and not (0 < len(name) <= _LONGEST_NAME and name.isprintable()):
@@ -205,22 +213,36 @@ class RemoteEventBus:
                 field="name",
                 remedy="Give a short name, such as 'ledger'.",
             )
+        limits = HandlerLimits(max_attempts, retry_delays)
 
         def subscribe(handler: Handler) -> Handler:
-            self._subscribe(event_type, handler, name)
+            self._subscribe(event_type, handler, name, limits)
             return handler
 
         return subscribe
 
-    def _subscribe(self, event_type: type[object], handler: EventHandler, name: str | None) -> None:
+    def _subscribe(
+        self, event_type: type[object], handler: EventHandler, name: str | None, limits: HandlerLimits
+    ) -> None:
         self._check_process()
         check_type(event_type)
         check_handler(handler)
+        running = self._receiver is not None and self._receiver.is_running
+        if running:
+            self._allow(limits)
         register(self._registry, event_type)
         if self._inbox is not None:
             self._inbox.add(event_type, handler, name)
+        self._limits[event_type, id(handler)] = limits
         self._local.subscribe(event_type, handler)
-        self._admit_if_running()
+        if running:
+            self._admit()
+
+    def _allow(self, limits: HandlerLimits) -> None:
+        """Let the queue deliver an event as often as the handler may try it."""
+        most = limits.max_attempts
+        if self._inlet is not None and most is not None and most > self.config.max_receives:
+            self._inlet.allow(most)
 
     def on_any(self, handler: Handler) -> Handler:
         """Call the handler for every event that can be read, after those of its type.
@@ -236,12 +258,9 @@ class RemoteEventBus:
                 remedy="Subscribe it to each type that it handles.",
             )
         self._local.on_any(handler)
-        self._admit_if_running()
-        return handler
-
-    def _admit_if_running(self) -> None:
         if self._receiver is not None and self._receiver.is_running:
             self._admit()
+        return handler
 
     def _admit(self) -> None:
         """Let the group receive what is handled here."""
@@ -295,7 +314,12 @@ class RemoteEventBus:
             if receiver.is_running:
                 raise RuntimeError("the receiver is already started; stop it first")
             self._open(receiver)
-            receiver.start()
+            # What its handlers handle is not part of a `receive_once` that started it.
+            token = _handled.set(None)
+            try:
+                receiver.start()
+            finally:
+                _handled.reset(token)
 
     def stop_receiver(self, *, timeout: float = 5.0) -> None:
         """Start no further handler, give back what none began on, and return within `timeout`. Stopping twice is ok."""
@@ -406,7 +430,7 @@ class RemoteEventBus:
     def _check_inbox(self) -> None:
         """Raise while the database of the inbox cannot be used: receiving would only wear out the messages."""
         if self._inbox is not None:
-            self._inbox.check()
+            self._inbox.check(self._receiving().complete)
 
     def _reopen(self, lost: Queue) -> bool:
         """Make an own queue again that somebody removed; a gap is never silent."""
@@ -444,6 +468,8 @@ class RemoteEventBus:
     def _open(self, receiver: Receiver) -> None:
         if self._inlet is not None:
             self._inlet.open()
+        for limits in tuple(self._limits.values()):
+            self._allow(limits)
         self._admit()
         receiver.keep_alive(self)
 

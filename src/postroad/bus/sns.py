@@ -7,10 +7,10 @@ from typing import Any
 from postroad.blobs import Blobs
 from postroad.bus.clients import Clients, as_connection, checked_url, queues_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
-from postroad.bus.inlets import GivenQueue
 from postroad.bus.local import EventBus
-from postroad.bus.remote import Outlet, RemoteEventBus
+from postroad.bus.remote import RemoteEventBus
 from postroad.bus.sqs import dead_letters_of, limit_of, overflowing
+from postroad.bus.transport import GivenQueue, Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.events import EventRegistry

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from postroad.blobs import Blobs
 from postroad.bus.clients import Clients, checked_url, queues_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
-from postroad.bus.inlets import GivenQueue
 from postroad.bus.local import EventBus
-from postroad.bus.remote import Outlet, RemoteEventBus
+from postroad.bus.remote import RemoteEventBus
+from postroad.bus.transport import GivenQueue, Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.aws_rights import CONSUME, FIND, OBSERVE, SEND, allowed, document
 from postroad.errors import InvalidInput

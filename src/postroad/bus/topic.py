@@ -7,17 +7,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
-from postroad.bus.attributes import attributes_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
 from postroad.bus.dispatch import Wanted
+from postroad.bus.groups import GroupQueue, OwnQueue
 from postroad.bus.inbox import InboxHandlers
+from postroad.bus.messages import attributes_of
 from postroad.bus.naming import Names, check_group, names_of
-from postroad.bus.remote import Outlet, RemoteEventBus
-from postroad.bus.topic_queues import GroupQueue, OwnQueue
+from postroad.bus.remote import RemoteEventBus
+from postroad.bus.transport import Outlet
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import Envelope, EventRegistry
 from postroad.inbox import Inbox, Windows
-from postroad.inbox.applying import Transaction
+from postroad.inbox.applications import Transaction
 from postroad.ports import QueueTags, Store
 from postroad.queues import Delivery
 from postroad.receiving import OwnDeadLetters

@@ -47,7 +47,7 @@ def publish(
 ) -> None:
     """Publish one event and print its id; no class is needed."""
     from postroad.bus.naming import names_of
-    from postroad.bus.untyped import envelope_for, message_for
+    from postroad.bus.tail import envelope_for, message_for
     from postroad.events import Codec
 
     fields = _object(sys.stdin.buffer.read() if payload == "-" else payload)
@@ -76,7 +76,7 @@ def tail(
     ] = None,
 ) -> None:
     """Print the events of a topic as they come, one JSON object a line, until Ctrl-C."""
-    from postroad.bus.tailing import tail as watch
+    from postroad.bus.tail import tail as watch
 
     with ended_by_sigterm(), call.backend() as backend:
         name = existing_topic(backend, topic) if _is_there(backend, topic) else topic
@@ -125,7 +125,7 @@ def replay(
 ) -> None:
     """Publish the archived events of a topic to another one, under the ids they have."""
     from postroad.bus.naming import names_of
-    from postroad.bus.untyped import message_for
+    from postroad.bus.tail import message_for
 
     with call.backend() as backend:
         source, target = existing_topic(backend, topic), existing_topic(backend, to)

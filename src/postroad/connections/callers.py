@@ -1,4 +1,4 @@
-"""Connections that callers bring: psycopg, SQLAlchemy, Django or sqlite3, spoken to in their own transaction.
+"""Connections that callers bring, awaited ones included, spoken to in the callers' own transactions.
 
 No driver is imported here: whoever holds a connection has imported its driver already.
 """
@@ -18,6 +18,9 @@ Mark = Literal["%s", "?", "$"]
 """How a driver marks a value: %s, ?, or $1, $2 and so on."""
 Row = tuple[Any, ...]
 ACCEPTED = "psycopg Connection, SQLAlchemy Connection or Session, Django's connection, sqlite3.Connection"
+ACCEPTED_ASYNC = (
+    "psycopg AsyncConnection, asyncpg Connection, SQLAlchemy AsyncConnection or AsyncSession, aiosqlite Connection"
+)
 _IDLE, _IN_ERROR = 0, 3
 _NO_TABLES = ("42P01", "42703", "3F000")
 _DEADLOCK = "40P01"
@@ -57,7 +60,44 @@ def in_transaction(connection: object) -> Caller:
     return caller
 
 
-def marked(statement: str, caller: Caller) -> str:
+class AsyncCaller(Protocol):
+    """A caller's connection that is awaited."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    @property
+    def mark(self) -> Mark: ...
+
+    async def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
+        """Run one statement that returns rows; what it returned."""
+        ...
+
+    def is_open(self) -> bool:
+        """Whether what was done on it so far can still be committed."""
+        ...
+
+
+async def in_async_transaction(connection: Any) -> AsyncCaller:
+    """The connection as an AsyncCaller; one that would commit each statement by itself is refused."""
+    caller: AsyncCaller
+    if _is(connection, "psycopg", "AsyncConnection"):
+        caller, commits = _AsyncPsycopg(connection), _psycopg_commits(connection)
+    elif _is(connection, "aiosqlite", "Connection"):
+        caller, commits = _Aiosqlite(connection), _sqlite3_commits(connection)
+    elif _is(connection, "asyncpg", "Connection") or _is(connection, "asyncpg.pool", "PoolConnectionProxy"):
+        caller, commits = _Asyncpg(connection), not connection.is_in_transaction()
+    elif hasattr(connection, "run_sync"):
+        # SQLAlchemy runs what is written for its synchronous connections on its asynchronous ones.
+        return _AsyncSqlalchemy(connection, await connection.run_sync(in_transaction))
+    else:
+        raise TypeError(f"connection: {type(connection).__qualname__} is none of {ACCEPTED_ASYNC}")
+    if commits:
+        raise NotInTransaction(f"{type(connection).__qualname__} commits every statement by itself")
+    return caller
+
+
+def marked(statement: str, caller: Caller | AsyncCaller) -> str:
     """The statement, in which `?` stands for each value, as this caller's driver wants it."""
     if caller.mark == "?":
         return statement
@@ -144,6 +184,72 @@ def _psycopg_commits(connection: Any) -> bool:
 
 def _psycopg_is_open(connection: Any) -> bool:
     return connection.info.transaction_status not in (_IDLE, _IN_ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class _AsyncPsycopg:
+    connection: Any
+    dialect: Dialect = "postgresql"
+    mark: Mark = "%s"
+
+    async def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
+        async with self.connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row) as cursor:
+            await cursor.execute(sql, parameters)
+            found: list[Row] = await cursor.fetchall()
+            return found
+
+    def is_open(self) -> bool:
+        return _psycopg_is_open(self.connection)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asyncpg:
+    connection: Any
+    dialect: Dialect = "postgresql"
+    mark: Mark = "$"
+
+    async def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
+        return [tuple(row) for row in await self.connection.fetch(sql, *parameters)]
+
+    def is_open(self) -> bool:
+        return bool(self.connection.is_in_transaction())
+
+
+@dataclass(frozen=True, slots=True)
+class _Aiosqlite:
+    connection: Any
+    dialect: Dialect = "sqlite"
+    mark: Mark = "?"
+
+    async def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
+        async with self.connection.cursor() as cursor:
+            cursor.row_factory = None
+            await cursor.execute(sql, tuple(parameters))
+            return list(await cursor.fetchall())
+
+    def is_open(self) -> bool:
+        return bool(self.connection.in_transaction)
+
+
+@dataclass(frozen=True, slots=True)
+class _AsyncSqlalchemy:
+    connection: Any
+    inner: Caller
+
+    @property
+    def dialect(self) -> Dialect:
+        return self.inner.dialect
+
+    @property
+    def mark(self) -> Mark:
+        return self.inner.mark
+
+    async def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
+        found: list[Row] = await self.connection.run_sync(lambda _: self.inner.rows(sql, parameters))
+        return found
+
+    def is_open(self) -> bool:
+        return self.inner.is_open()
 
 
 @dataclass(frozen=True, slots=True)

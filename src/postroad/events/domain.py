@@ -14,8 +14,7 @@ from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import InvalidMessage
 from postroad.events.envelope import Envelope, envelope_of
 from postroad.events.ids import uuid7
-from postroad.events.refusals import refusal
-from postroad.events.strict import MAX_DEPTH, is_strict, sendable, unsendable
+from postroad.events.strict import MAX_DEPTH, is_strict, refusal, sendable, unsendable
 
 OUTBOX = "outbox"
 """The publisher of an event whose message does not name one."""

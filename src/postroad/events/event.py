@@ -11,7 +11,7 @@ import msgspec
 
 from postroad.errors import InvalidInput
 from postroad.events.freezing import frozen_dataclass
-from postroad.events.identity import declare
+from postroad.events.ids import declare
 from postroad.events.registry import default_registry, refuse_models_with_validators
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from postroad.errors import RemoteError
-from postroad.events.identity import default_name
+from postroad.events.ids import default_name
 from postroad.events.strict import is_strict
 
 EXCEPTION_KEY = "__exception__"

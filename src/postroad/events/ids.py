@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 from uuid import UUID
 
 import msgspec
+
+from postroad.errors import InvalidInput, InvalidName
 
 _RANDOM_BITS = 74
 _MAX_MILLISECONDS = (1 << 48) - 1
@@ -60,3 +67,68 @@ class UUID7Source:
 
 uuid7 = UUID7Source()
 os.register_at_fork(after_in_child=uuid7.forget)
+
+
+Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
+
+MAX_NAME_LENGTH = 256
+_ATTRIBUTE = "__postroad_event__"
+_MAIN_MODULES = ("__main__", "__mp_main__")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The name and version an event class was declared with, and the steps that lift older payloads to it."""
+
+    name: str | None = None
+    version: int = 1
+    upcasters: dict[int, Upcaster] = field(default_factory=dict)
+
+
+_UNDECLARED = Identity()
+
+
+def declare(cls: type, *, name: str | None, version: int) -> None:
+    """Write name and version on the class, where every registry finds them."""
+    setattr(cls, _ATTRIBUTE, Identity(checked_name(name) if name is not None else None, checked_version(version)))
+
+
+def identity_of(cls: type) -> Identity:
+    """What the class itself was declared with; a parent's name is not inherited."""
+    found = vars(cls).get(_ATTRIBUTE, _UNDECLARED)
+    return found if isinstance(found, Identity) else _UNDECLARED
+
+
+def default_name(cls: type) -> str:
+    """`module:QualName`, with the script's own name where the class lives in `__main__`."""
+    module = cls.__module__
+    if module in _MAIN_MODULES:
+        module = import_name(sys.modules.get(module))
+    return f"{module}:{cls.__qualname__}"
+
+
+def import_name(main: ModuleType | None) -> str:
+    """The name by which another process imports the module that runs as `__main__`."""
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else "__main__"
+
+
+def checked_name(name: object) -> str:
+    """The name, when it can stand in a message and its attributes."""
+    if isinstance(name, str) and 0 < len(name) <= MAX_NAME_LENGTH and name.isprintable() and " " not in name:
+        return name
+    raise InvalidName(
+        f"name: {str(name)[:80]!r} cannot name an event",
+        field="name",
+        remedy=f"Use 1 to {MAX_NAME_LENGTH} printable characters without spaces, such as 'orders.placed'.",
+    )
+
+
+def checked_version(version: object) -> int:
+    """The version, when it is a whole number from 1 on."""
+    if isinstance(version, int) and not isinstance(version, bool) and version >= 1:
+        return version
+    raise InvalidInput(f"version: {version!r} is not a whole number from 1 on", field="version")

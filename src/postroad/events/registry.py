@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from postroad.errors import InvalidInput, InvalidName, UnknownEventType
-from postroad.events.identity import checked_name, default_name, identity_of
+from postroad.events.ids import checked_name, default_name, identity_of
 from postroad.events.shapes import json_schema
 
 

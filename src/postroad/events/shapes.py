@@ -13,7 +13,7 @@ from msgspec import inspect
 
 from postroad.errors import InvalidMessage
 from postroad.events.annotations import field_types
-from postroad.events.identity import identity_of
+from postroad.events.ids import identity_of
 
 _ITEMS_STAND_OPEN = {list: list[object], set: set[object], frozenset: frozenset[object], tuple: tuple[object, ...]}
 _SEQUENCES = (list, set, frozenset, tuple, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Set, abc.MutableSet)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from postroad.errors import InvalidInput, InvalidMessage
-from postroad.events.identity import Upcaster, checked_version, identity_of
+from postroad.events.ids import Upcaster, checked_version, identity_of
 
 
 def upcast(cls: type, *, from_version: int) -> Callable[[Upcaster], Upcaster]:

@@ -9,8 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from postroad.errors import InvalidInput
-from postroad.events.refusals import explained
-from postroad.events.strict import checked_bytes
+from postroad.events.strict import checked_bytes, explained
 from postroad.http.tokens import MAX_SECONDS, NAME, Scope
 
 _AT = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)

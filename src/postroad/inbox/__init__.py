@@ -2,10 +2,8 @@
 
 from postroad.events import DomainEvent
 from postroad.inbox.consumer import Consumer
-from postroad.inbox.effects import Effect, EffectNotDone
-from postroad.inbox.inbox import Inbox
-from postroad.inbox.report import ConsumeReport
-from postroad.inbox.windows import Windows
-from postroad.inbox.writing import insert_once
+from postroad.inbox.inbox import Inbox, Windows, insert_once
+from postroad.inbox.records import Effect, EffectNotDone
+from postroad.inbox.telemetry import ConsumeReport
 
 __all__ = ["ConsumeReport", "Consumer", "DomainEvent", "Effect", "EffectNotDone", "Inbox", "Windows", "insert_once"]

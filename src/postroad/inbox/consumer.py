@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
 import threading
@@ -12,22 +13,28 @@ from typing import Any, Literal
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, PostroadError, TransportError
-from postroad.inbox.applying import DEAD, RELEASED, Application, OnUnknown, Outside, check_connections, in_database
-from postroad.inbox.choosing import choose
-from postroad.inbox.decisions import Decisions, Timed
-from postroad.inbox.inbox import Inbox
-from postroad.inbox.renewing import Renewals
-from postroad.inbox.report import ConsumeReport
-from postroad.inbox.telling import Teller
-from postroad.inbox.timing import Timing
-from postroad.inbox.windows import Windows, check_windows
+from postroad.inbox.applications import (
+    DEAD,
+    RELEASED,
+    Application,
+    OnUnknown,
+    Outside,
+    Renewals,
+    Transaction,
+    check_connections,
+    in_database,
+)
+from postroad.inbox.decisions import AsyncTimed, Decisions, Timed, choose
+from postroad.inbox.inbox import Inbox, Windows, check_windows
+from postroad.inbox.telemetry import ConsumeReport, ConsumerTelemetry, Timing
 from postroad.queues import Delivery, Queue
 from postroad.receiving import NO_DEAD_LETTERS, Counts, Hooks, Receiver
+from postroad.receiving.asynchrony import completed, in_thread, is_async
 from postroad.settings import aws_place
 from postroad.signals import stopped_by_sigterm
 
 _BATCH = 10
-_OTHER_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+_OTHER_FUNCTIONS = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 _LONGEST_NAME = 200
 _MOST_THREADS = 1_000
 _LONGEST_COVER = 43_200.0
@@ -52,7 +59,7 @@ class Consumer:
         types: Iterable[str | type] | None = None,
         dead_letters: Queue | None = None,
         windows: Windows = Windows(),  # noqa: B008  # frozen
-        transaction: Callable[[], AbstractContextManager[Any]] | None = None,
+        transaction: Transaction | None = None,
         concurrency: int = 1,
         on_unknown: OnUnknown = "dead_letter",
         service: str = "default",
@@ -65,20 +72,28 @@ class Consumer:
         self._dead_letters, self._count_dead_at = dead_letters, 0.0
         self._prune_at = 0.0
         self._tally = Counts()
-        self._teller = Teller(name, queue.name, service)
+        self._teller = ConsumerTelemetry(name, queue.name, service)
         self._timing = Timing(queue.name, queue.traits.visibility)
         renewals = Renewals(inbox, queue.traits.visibility, SYSTEM_CLOCK)
-        timed = Timed(handler, self._timing, self._teller)
+        self._is_async = is_async(handler)
+        timed = (AsyncTimed if self._is_async else Timed)(handler, self._timing, self._teller)
         self._application: Application = (
             in_database(name, inbox, timed, transaction)
             if effects == "database"
-            else Outside(name=name, inbox=inbox, handler=timed, on_unknown=on_unknown, renewals=renewals)
+            else Outside(
+                name=name,
+                inbox=inbox,
+                handler=timed,
+                on_unknown=on_unknown,
+                renewals=renewals,
+                is_async=self._is_async,
+            )
         )
         self._decisions = Decisions(choice=choose(types), application=self._application, teller=self._teller)
         self._reporting: Callable[[], AbstractContextManager[None]] = nullcontext
         self._receiver = Receiver(
             queue,
-            self._decisions.decide,
+            self._decisions.adecide if self._is_async else self._decisions.decide,
             concurrency=concurrency,
             batch=max(_BATCH, concurrency),
             wait=_WAIT,
@@ -150,8 +165,13 @@ class Consumer:
             self._prepare()
             self._receiver.run(stopping)
 
+    async def arun(self, stop: asyncio.Event | None = None) -> None:
+        """Handle what comes until `stop` is set or the task is cancelled; an async handler runs on this loop."""
+        await in_thread(self._prepare)
+        await self._receiver.arun(stop)
+
     def start(self) -> None:
-        """Handle what comes on a thread of its own."""
+        """Handle what comes on a thread of its own; an async handler runs on the loop of the caller, if it has one."""
         self._prepare()
         self._receiver.start()
 
@@ -183,7 +203,7 @@ class Consumer:
     def _look_around(self) -> None:
         """Raise while the database cannot be used: receiving then would only wear out the messages."""
         if self._decisions.database_failed:
-            self._application.check()
+            (self._receiver.complete if self._is_async else completed)(self._application.check())
             self._decisions.database_failed = False
         if self._dead_letters is not None and time.monotonic() >= self._count_dead_at:
             self._count_dead_at = time.monotonic() + _COUNT_DEAD_SECONDS
@@ -212,7 +232,7 @@ def _check(*, name: object, handler: object, concurrency: object, effects: objec
     if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable():
         raise _refused("name", name, f"1 to {_LONGEST_NAME} printable characters")
     if not callable(handler) or any(is_another(handler) for is_another in _OTHER_FUNCTIONS):
-        raise _refused("handler", handler, "a plain function of the event and the connection or effect")
+        raise _refused("handler", handler, "a function of the event and the connection or effect")
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_THREADS:
         raise _refused("concurrency", concurrency, f"a whole number from 1 to {_MOST_THREADS}")
     if effects not in ("database", "external"):

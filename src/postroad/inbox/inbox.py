@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 from postroad import failpoints
-from postroad.connections.callers import Caller, Dialect, in_transaction, is_deadlock, lacks_tables, marked
+from postroad.connections.callers import (
+    AsyncCaller,
+    Caller,
+    Dialect,
+    in_async_transaction,
+    in_transaction,
+    is_deadlock,
+    lacks_tables,
+    marked,
+)
 from postroad.connections.database import (
     Database,
     check_identifier,
@@ -29,12 +39,51 @@ from postroad.errors import (
     PostroadError,
     SchemaMismatch,
 )
-from postroad.events.wrapping import as_uuid
-from postroad.inbox.effects import Effect
-from postroad.inbox.records import REMEDY, Key, Records
+from postroad.events.envelope import as_uuid
+from postroad.inbox.records import REMEDY, Effect, Key, Records
 from postroad.inbox.statements import statements
-from postroad.inbox.telling import tell_conflict
-from postroad.inbox.windows import RETENTION
+from postroad.inbox.telemetry import tell_conflict
+from postroad.receiving.asynchrony import completed, settled
+
+RETENTION: Final = timedelta(days=30)
+"""How long an inbox remembers when nobody says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The longest times, in seconds, that an event may lie on its way to a consumer."""
+
+    queue_retention: float = 345_600
+    dead_letter_retention: float = 1_209_600
+    outbox_horizon: float = 16_672
+    redrive_delay: float = 0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ConfigurationError(
+                    f"{field.name}: {value!r} is not a number of seconds of 0 or more", field=field.name
+                )
+
+    @property
+    def required(self) -> float:
+        """How long after its first handling a copy of an event may arrive."""
+        return self.queue_retention + self.dead_letter_retention + self.outbox_horizon + self.redrive_delay
+
+
+def check_windows(retention: timedelta | None, windows: Windows) -> None:
+    """Refuse a retention under which the inbox forgets events that may still come again; None forgets nothing."""
+    if retention is None:
+        return
+    kept = retention.total_seconds()
+    if kept < windows.required:
+        raise ConfigurationError(
+            f"retention: the inbox remembers for {kept:.0f} s, but copies may arrive for {windows.required:.0f} s",
+            field="retention",
+            remedy="Give the inbox a longer retention, or Windows the true figures of this queue.",
+        )
+
 
 _LONGEST_TABLE = 40
 _LONGEST_CONSUMER = 200
@@ -140,13 +189,32 @@ class Inbox:
         A copy that is being handled elsewhere is waited for. A rollback makes it the first time again.
         """
         key = _key(consumer, event_id)
-        caller = in_transaction(connection)
+        return completed(self._first_time(in_transaction(connection), key, fingerprint))
+
+    async def first_time_async(
+        self, connection: Any, consumer: str, event_id: UUID | str, *, fingerprint: str | None = None
+    ) -> bool:
+        """Do what `first_time` does on a connection that is awaited.
+
+        Args:
+            connection: A psycopg AsyncConnection, an asyncpg or aiosqlite Connection, or SQLAlchemy's AsyncConnection
+                or AsyncSession, in a transaction.
+            consumer: Whose effects they are, in up to 200 printable characters.
+            event_id: The event.
+            fingerprint: Of the event's content: a copy with another one is reported in the log.
+        """
+        key = _key(consumer, event_id)
+        return await self._first_time(await in_async_transaction(connection), key, fingerprint)
+
+    async def _first_time(self, caller: Caller | AsyncCaller, key: Key, fingerprint: str | None) -> bool:
         self._check_dialect(caller)
         try:
-            first = bool(caller.rows(marked(self._sql.first, caller), (*key, fingerprint)))
+            first = bool(await settled(caller.rows(marked(self._sql.first, caller), (*key, fingerprint))))
             failpoints.hit("inbox.after_insert")
             if not first and fingerprint is not None:
-                self._compare(caller, key, fingerprint)
+                stored = await settled(caller.rows(marked(self._sql.fingerprint, caller), key))
+                if stored and stored[0][0] not in (None, fingerprint):
+                    tell_conflict(*key)
         except Exception as error:
             if lacks_tables(error):
                 raise SchemaMismatch("the tables of the inbox are missing", remedy=REMEDY) from error
@@ -154,6 +222,11 @@ class Inbox:
                 raise DeadlockDetected("another transaction waits for what this one handles") from error
             raise
         return first
+
+    async def try_to_write_async(self, connection: Any) -> None:
+        """Raise what keeps the caller's awaited transaction from remembering events; nothing is written."""
+        caller = await in_async_transaction(connection)
+        await caller.rows(marked(self._sql.try_to_write, caller), ())
 
     def try_to_write(self, connection: Any) -> None:
         """Raise what keeps the caller's transaction from remembering events; nothing is written."""
@@ -228,14 +301,9 @@ class Inbox:
     def _records(self) -> Records:
         return Records(self._own(), self._sql)
 
-    def _check_dialect(self, caller: Caller) -> None:
+    def _check_dialect(self, caller: Caller | AsyncCaller) -> None:
         if caller.dialect != self._dialect:
             raise TypeError(f"connection: is one to {caller.dialect}, but the inbox is on {self._dialect}")
-
-    def _compare(self, caller: Caller, key: Key, fingerprint: str) -> None:
-        stored = caller.rows(marked(self._sql.fingerprint, caller), key)
-        if stored and stored[0][0] not in (None, fingerprint):
-            tell_conflict(*key)
 
     def __enter__(self) -> Self:
         return self
@@ -244,7 +312,7 @@ class Inbox:
         self.close()
 
 
-def refuse_ended(caller: Caller) -> None:
+def refuse_ended(caller: Caller | AsyncCaller) -> None:
     """Raise when the transaction was ended, or when an error in it was swallowed: a commit would keep nothing of it."""
     if not caller.is_open():
         raise NotInTransaction(
@@ -279,3 +347,29 @@ def _checked_count(value: object, field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidInput(f"{field}: {value!r} is not a whole number of 1 or more", field=field)
     return value
+
+
+_INSERT = "INSERT INTO {table} ({columns}) VALUES ({marks}) ON CONFLICT ({key}) DO NOTHING RETURNING 1"
+
+
+def insert_once(connection: Any, table: str, *, key: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Insert a row unless one with this key is there, in the caller's transaction; says whether it was inserted.
+
+    The table has a primary key or unique index on exactly the columns of `key`.
+    """
+    check_identifier(table, "table")
+    if not key:
+        raise ConfigurationError("key: is empty; name at least one column", field="key")
+    row = {**values, **key}
+    for field, names in (("key", key), ("values", values)):
+        for name in names:
+            check_identifier(name, field)
+    caller = in_transaction(connection)
+    statement = _INSERT.format(
+        table=f'"{table}"', columns=_listed(row), marks=", ".join("?" * len(row)), key=_listed(key)
+    )
+    return bool(caller.rows(marked(statement, caller), tuple(row.values())))
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(f'"{name}"' for name in names)

@@ -60,7 +60,7 @@ class Statements:
 INSERT INTO {inbox} (consumer, eventid, fingerprint) VALUES (?, ?, ?) ON CONFLICT (consumer, eventid) DO NOTHING
 RETURNING 1"""
     # Writes nothing, and fails where nothing can be written.
-    try_to_write: str = "INSERT INTO {inbox} (consumer, eventid) SELECT '', '' WHERE false"
+    try_to_write: str = "INSERT INTO {inbox} (consumer, eventid) SELECT '', '' WHERE false RETURNING 1"
     fingerprint: str = "SELECT fingerprint FROM {inbox} WHERE consumer = ? AND eventid = ?"
     # Tokens grow with the clock besides, so that those of a forgotten effect are never given again.
     begin: str = """

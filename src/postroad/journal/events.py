@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, Union
 import msgspec
 
 from postroad.errors import InvalidEvent
-from postroad.events.refusals import refusal
+from postroad.events.strict import refusal
 from postroad.journal.checks import ID_PATTERN, MAX_TIMESTAMP, MIN_TIMESTAMP, check_id
 
 Id = str

@@ -10,7 +10,7 @@ from typing import Final
 
 from postroad.agents.tables import DEAD_QUEUE, EVENTS_STREAM, REJECTED_QUEUE
 from postroad.errors import ConfigurationError, InvalidInput, NotPermitted, QueueNotFound
-from postroad.inbox.windows import RETENTION, Windows
+from postroad.inbox.inbox import RETENTION, Windows
 from postroad.operations.audit import AuditLog
 from postroad.operations.doctor_files import dsn_findings, engine_findings, file_findings
 from postroad.ports import Store

@@ -11,7 +11,7 @@ from postroad.queues import PeekedMessage, Queue, QueueDirectory
 from postroad.queues.bounds import check_whole
 from postroad.queues.markers import read_dead
 from postroad.queues.match import event_type, failure
-from postroad.queues.moving import as_movable
+from postroad.queues.moves import as_movable
 
 _SAMPLES = 5
 _PAGE = 500

@@ -14,7 +14,7 @@ from postroad.queues import Match, MoveTask, QueueDirectory, RedriveReport
 from postroad.queues import redrive as move
 from postroad.queues.bounds import BoundOptions, Bounds
 from postroad.queues.destinations import Destinations
-from postroad.queues.moving import NativeMoves, as_movable
+from postroad.queues.moves import NativeMoves, as_movable
 from postroad.queues.report import Progress
 from postroad.telemetry import get_logger, recorded
 

@@ -16,7 +16,7 @@ from postroad.clock import Clock
 from postroad.errors import InvalidMessage, MessageTooLarge
 from postroad.events import Codec, DomainEvent, EventRegistry
 from postroad.events.domain import as_key, domain_json, ordering_key
-from postroad.events.wrapping import as_uuid
+from postroad.events.envelope import as_uuid
 from postroad.outbox.cipher import AesGcmCipher
 from postroad.telemetry.tracing import traceparent
 

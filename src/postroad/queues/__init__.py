@@ -4,13 +4,14 @@ from postroad.queues.destinations import QueueDirectory
 from postroad.queues.fingerprint import fingerprint
 from postroad.queues.markers import DeadLetter
 from postroad.queues.match import Match
-from postroad.queues.moving import Looked, Movable, Move, MoveStep, MoveTask, purge
+from postroad.queues.moves import Looked, Movable, Move, MoveStep, MoveTask, purge
 from postroad.queues.port import (
     AckResult,
     Delivery,
     OutgoingMessage,
     PeekedMessage,
     Queue,
+    QueueOverview,
     QueueStats,
     QueueTraits,
     SendResult,
@@ -19,7 +20,6 @@ from postroad.queues.port import (
 )
 from postroad.queues.redrive import RedriveReport, redrive
 from postroad.queues.spec import QueueSpec
-from postroad.queues.stores import QueueOverview
 
 __all__ = [
     "AckResult",

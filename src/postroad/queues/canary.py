@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from postroad.queues.choosing import Chosen
-from postroad.queues.moving import Movable
+from postroad.queues.match import Chosen
+from postroad.queues.moves import Movable
 from postroad.queues.pace import STEP
 
 _LOOK_AGAIN = 0.05

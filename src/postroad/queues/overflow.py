@@ -11,7 +11,7 @@ import msgspec
 from postroad.blobs import MAX_BLOB_BYTES, Blobs
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import NotSupported, PostroadError, TransportError
-from postroad.queues.moving import Decide, Keep, Looked, Move, MoveStep, as_movable
+from postroad.queues.moves import Decide, Keep, Looked, Move, MoveStep, as_movable
 from postroad.queues.port import (
     AckResult,
     Delivery,
@@ -21,6 +21,7 @@ from postroad.queues.port import (
     QueueStats,
     QueueTraits,
     SendResult,
+    Undoable,
 )
 from postroad.queues.references import ATTRIBUTE, Pruning, References, new_hex, read_reference, without_mark
 from postroad.queues.rules import check_deliveries
@@ -94,6 +95,12 @@ class OverflowingQueue:
     ) -> list[AckResult]:
         """Give the messages back, to be received again after `after` seconds."""
         return self.inner.release(_packed(deliveries), after=after, error=error)
+
+    def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
+        """Give the messages back without spending a receive, where the traits say that the queue can."""
+        if not isinstance(self.inner, Undoable):
+            raise NotSupported(f"queue {self.name!r} cannot take back a receive")
+        return self.inner.undo(_packed(deliveries), after=after)
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         """Move the messages to the dead letters now, with the reason."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
+
+from postroad.errors import QueueNotFound
+from postroad.queues.spec import QueueSpec
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True):
@@ -108,6 +111,9 @@ class QueueTraits:
     """After how many receives a message becomes a dead letter; None where there are no dead letters."""
     short_waits: bool = False
     """Waiting in `receive` costs nothing, so that one long wait may be made of short ones."""
+    defers_by: Literal["undo", "copy", "retry"] = "retry"
+    """How a message is put off without counting a failure: its receive is taken back (the queue is `Undoable`), a
+    delayed copy takes its place, or not at all: it is released, and the receive counts."""
 
     @property
     def ordered(self) -> bool:
@@ -167,9 +173,11 @@ class Queue(Protocol):
 
 @runtime_checkable
 class Undoable(Protocol):
-    """A queue that takes back what its receiver never saw, without counting the receive."""
+    """A queue that takes messages back without counting the receive."""
 
-    def undo(self, deliveries: Sequence[Delivery]) -> list[AckResult]: ...
+    def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
+        """Give the messages back as if they had not been received, to be received after `after` seconds."""
+        ...
 
 
 @runtime_checkable
@@ -183,3 +191,49 @@ class Watchable(Protocol):
     def due_seconds(self) -> float | None:
         """How long until a receive may find something: 0 for now, None for not before `rung` is called."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOverview:
+    """A queue as it is in its store. `in_clear` says that the store keeps its messages unencrypted, where it tells."""
+
+    spec: QueueSpec
+    stats: QueueStats
+    in_clear: bool = False
+
+
+class QueueStore(Protocol):
+    """Makes, finds and removes queues."""
+
+    def create_queue(self, spec: QueueSpec) -> Queue: ...
+    def update_queue(self, spec: QueueSpec) -> Queue: ...
+    def delete_queue(self, name: str) -> None: ...
+    def queue(self, name: str) -> Queue: ...
+    def queue_spec(self, name: str) -> QueueSpec: ...
+    def queues(self) -> list[str]: ...
+
+
+class ListedQueues(QueueStore, Protocol):
+    """A store that tells of many queues at once."""
+
+    def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
+        """Look at these queues, by default at all, in the order of their names; one that is gone is left out."""
+        ...
+
+    def sources(self, dead_letters: str) -> list[str]:
+        """Return the names of the queues that have this one as their dead-letter queue, sorted."""
+        ...
+
+
+def overviews_one_by_one(store: QueueStore, names: Iterable[str] | None) -> list[QueueOverview]:
+    """The overviews of a store where asking costs nothing."""
+    found = []
+    for name in store.queues() if names is None else names:
+        with suppress(QueueNotFound):
+            found.append(QueueOverview(spec=store.queue_spec(name), stats=store.queue(name).stats()))
+    return found
+
+
+def sources_one_by_one(store: QueueStore, dead_letters: str) -> list[str]:
+    """The sources of a dead-letter queue in a store where asking costs nothing."""
+    return [name for name in store.queues() if store.queue_spec(name).dead_letter == dead_letters]

@@ -11,10 +11,9 @@ from typing import Unpack
 from postroad.errors import InvalidInput
 from postroad.queues.bounds import BoundOptions, Bounds
 from postroad.queues.canary import Canary
-from postroad.queues.choosing import Chosen
 from postroad.queues.destinations import Destinations, QueueDirectory
-from postroad.queues.match import Match
-from postroad.queues.moving import Movable, as_movable
+from postroad.queues.match import Chosen, Match
+from postroad.queues.moves import Movable, as_movable
 from postroad.queues.pace import Pace
 from postroad.queues.report import Progress, RedriveReport
 from postroad.queues.run import Run

@@ -8,8 +8,8 @@ from contextlib import suppress
 from postroad import failpoints
 from postroad.errors import PostroadError
 from postroad.queues.canary import Canary
-from postroad.queues.choosing import Chosen
-from postroad.queues.moving import Movable, MoveStep
+from postroad.queues.match import Chosen
+from postroad.queues.moves import Movable, MoveStep
 from postroad.queues.pace import STEP, Pace
 from postroad.queues.report import Progress, RedriveReport
 from postroad.queues.walks import Walk

@@ -7,10 +7,10 @@ from collections import Counter
 from typing import Protocol
 
 from postroad.errors import ConfigurationError, InvalidInput, QueueNotFound
-from postroad.queues.choosing import Chosen
 from postroad.queues.destinations import Destinations
 from postroad.queues.markers import REDRIVE, mark_redriven
-from postroad.queues.moving import Movable, Move, MoveStep
+from postroad.queues.match import Chosen
+from postroad.queues.moves import Movable, Move, MoveStep
 from postroad.queues.pace import STEP
 from postroad.queues.port import PeekedMessage
 from postroad.queues.report import RedriveReport

@@ -2,9 +2,20 @@
 
 from postroad.receiving.breaker import Breaker, BreakerState, CircuitBreaker, CircuitBreakerConfig
 from postroad.receiving.context import HandlingContext, context_of, current_context, handling
-from postroad.receiving.dead_letters import NO_DEAD_LETTERS, DeadLetters, GivenDeadLetters, OwnDeadLetters
 from postroad.receiving.housekeeping import Chore
-from postroad.receiving.outcomes import Ack, Decide, DecideTogether, Defer, Outcome, Reject, Retry
+from postroad.receiving.outcomes import (
+    NO_DEAD_LETTERS,
+    Ack,
+    DeadLetters,
+    Decide,
+    DecideTogether,
+    Defer,
+    GivenDeadLetters,
+    Outcome,
+    OwnDeadLetters,
+    Reject,
+    Retry,
+)
 from postroad.receiving.polling import Hooks
 from postroad.receiving.receiver import Receiver
 from postroad.receiving.settlement import Counts

@@ -8,10 +8,10 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 _Callable = Callable[..., Any]
 Result = TypeVar("Result")
@@ -121,11 +121,32 @@ async def to_its_end(function: Callable[..., Result], *args: Any) -> Result:
                 task.uncancel()
 
 
+def completed(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine that waits for nothing, as one is that only calls plain functions; no event loop is needed."""
+    try:
+        coroutine.send(None)
+    except StopIteration as ended:
+        return cast(Result, ended.value)
+    coroutine.close()
+    raise RuntimeError("the coroutine waits for something; await it on an event loop")
+
+
+async def settled(value: Result | Awaitable[Result]) -> Result:
+    """Return the value, or what it gives when it has to be awaited."""
+    return await value if isinstance(value, Awaitable) else value
+
+
 def is_async(handler: _Callable) -> bool:
     """Whether calling the handler surely gives a coroutine."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - an object's own __call__ may be async
     )
+
+
+def name_of(handler: _Callable) -> str:
+    """Return the handler's name for logs and inboxes: `module.qualname`."""
+    module = getattr(handler, "__module__", None) or type(handler).__module__
+    return f"{module}.{getattr(handler, '__qualname__', None) or type(handler).__qualname__}"
 
 
 async def call(handler: _Callable, event: object) -> Exception | None:

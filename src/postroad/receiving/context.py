@@ -1,4 +1,4 @@
-"""What a handler can ask about the event it handles."""
+"""What a handler can ask about the event it handles, and the envelope of a delivery."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from postroad.events import Envelope
+from postroad.events import Codec, Envelope
+from postroad.events.domain import OUTBOX
+from postroad.events.envelope import envelope_of
+from postroad.queues import Delivery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +50,15 @@ def handling(context: HandlingContext | None) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+PUBLISHER_ID = "PublisherId"
+
+
+def read_envelope(codec: Codec, delivery: Delivery) -> Envelope:
+    """Return the envelope in the body; an event from the outbox names the dispatcher's service as its publisher."""
+    envelope = codec.decode(delivery.body)
+    publisher = delivery.attributes.get(PUBLISHER_ID)
+    if envelope.publisher_id != OUTBOX or not publisher:
+        return envelope
+    return envelope_of({**vars(envelope), "publisher_id": publisher})

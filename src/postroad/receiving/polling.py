@@ -7,15 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass
 
 from postroad.backoff import CHANCE, Backoff
 from postroad.errors import QueueNotFound
 from postroad.queues import Delivery, Queue
 from postroad.receiving.asynchrony import LoopClosed, LoopThread
-from postroad.receiving.attempts import Attempts
 from postroad.receiving.breaker import Breaker
 from postroad.receiving.housekeeping import Chore
+from postroad.receiving.leases import Attempts
 from postroad.receiving.outcomes import ADecide
 from postroad.receiving.settlement import Observe, Settlement
 from postroad.receiving.work import Users, Work
@@ -120,7 +121,10 @@ class Loop:
     def __init__(self, poller: Poller, work: Work, settlement: Settlement, users: Users) -> None:
         self._poller, self._work, self._users = poller, work, users
         self._observe, self._flush = settlement.observe, settlement.acks.flush
-        self._thread = threading.Thread(target=self._run, name="postroad-receiver", daemon=True)
+        # Handlers see the context variables of whoever started the receiver.
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._run,), name="postroad-receiver", daemon=True
+        )
         self.error: BaseException | None = None
         """What ended the thread, unless it was stopped."""
 
@@ -133,11 +137,13 @@ class Loop:
         """Receive on a thread from now on."""
         self._thread.start()
 
-    def stop(self, timeout: float) -> bool:
+    def stop(self, timeout: float, *, waits: bool = True) -> bool:
         """Start no handler from the moment this returns, at the latest after `timeout` seconds."""
         work, deadline = self._work, time.monotonic() + timeout
         work.halt()
         self._within(deadline, work.give_back)
+        if not waits:
+            return work.wait_until_idle(0)
         ended = work.finish(deadline)
         if not ended:
             late = work.give_back_begun() if self._poller.hooks.releases_late else 0
@@ -168,17 +174,20 @@ class Loop:
     def _turn(self, backoff: Backoff) -> None:
         self._poller.turned_at = time.monotonic()
         room = self._work.room(SLICE_SECONDS)
-        if not room:
-            return
-        if (pause := self._poller.breaker.pause()) > 0:
-            self._work.stopping.wait(min(pause, SLICE_SECONDS))
-            return
         try:
+            self._work.check_loop()
+            if not room:
+                return
+            if (pause := self._poller.breaker.pause()) > 0:
+                self._work.stopping.wait(min(pause, SLICE_SECONDS))
+                return
             self._serve(room)
             backoff.reset()
         except LoopClosed:
+            # What runs on it will never end: it is for others, like all that was not begun.
             self._work.halt()
             self._work.give_back()
+            self._work.give_back_begun()
         except Exception as error:
             self._work.give_back()
             if not self._work.stopping.is_set():

@@ -3,25 +3,62 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.queues import Delivery, Queue
-from postroad.receiving.acks import Acks
-from postroad.receiving.asynchrony import LoopClosed, LoopThread, in_thread, is_async
-from postroad.receiving.attempts import Attempts
+from postroad.receiving.asynchrony import LoopClosed, LoopThread, Result, in_thread, is_async
 from postroad.receiving.breaker import Breaker, CircuitBreaker, CircuitBreakerConfig
-from postroad.receiving.dead_letters import DeadLetters, GivenDeadLetters, OwnDeadLetters
 from postroad.receiving.housekeeping import Housekeeper
-from postroad.receiving.leases import Leases
-from postroad.receiving.log import log_to
-from postroad.receiving.outcomes import Decide, DecideTogether, Outcome
+from postroad.receiving.leases import Acks, Attempts, Leases
+from postroad.receiving.outcomes import DeadLetters, Decide, DecideTogether, GivenDeadLetters, Outcome, OwnDeadLetters
 from postroad.receiving.polling import SLICE_SECONDS, YEAR_SECONDS, Hooks, Loop, Poller
-from postroad.receiving.settlement import Counts, Settlement
+from postroad.receiving.settlement import Counts, Observe, Settlement
 from postroad.receiving.work import Users, Work, current_work
+from postroad.telemetry import get_logger
+
+_standard = logging.getLogger("postroad.receiving")
+_LINES = {
+    "received": "receiver_received",
+    "acked": "receiver_acked",
+    "deferred": "receiver_deferred",
+    "released": "receiver_released",
+    "retried": "receiver_retried",
+    "rejected": "receiver_rejected",
+    "lease_lost": "receiver_lease_lost",
+    "ack_failed": "receiver_ack_failed",
+    "heartbeat_failed": "receiver_heartbeat_failed",
+    "settle_failed": "receiver_settle_failed",
+    "receive_failed": "receiver_receive_failed",
+    "chore_failed": "receiver_chore_failed",
+    "stop_timed_out": "receiver_stop_timed_out",
+}
+_QUIET = frozenset({"acked", "deferred", "received", "released"})
+
+
+def log_to(name: str) -> Observe:
+    """Return what writes one line for each thing that happens to a message of this receiver."""
+
+    def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
+        level = logging.INFO if what in _QUIET else logging.WARNING
+        if what not in _LINES or not _standard.isEnabledFor(level):
+            return
+        fields.pop("about", None)
+        deliveries = fields.pop("deliveries", None)
+        if deliveries is not None:
+            fields["messages"] = len(deliveries)
+        if delivery is not None:
+            fields |= {"message_id": delivery.message_id, "receives": delivery.receive_count}
+        told = {key: str(value) if isinstance(value, Exception) else value for key, value in fields.items()}
+        shown = {key: value for key, value in told.items() if value is not None}
+        get_logger("receiving").log(level, _LINES[what], receiver=name, **shown)
+
+    return observe
+
 
 _MOST = 1_000
 _LONGEST_WAIT, _LONGEST_DELAY = 20.0, 43_200.0
@@ -208,11 +245,15 @@ class Receiver:
     def stop(self, timeout: float = 20.0) -> bool:
         """Begin nothing more, let running handlers end, give back the rest; return whether all ended in time.
 
-        Stopping twice is ok. Called by one of its own handlers, it does not wait for that handler.
+        Stopping twice is ok. Called by one of its own handlers, it does not wait for that handler. Called on the event
+        loop on which handlers run, it waits for none of them, and those that run may end; `arun` waits.
         """
         with self._lifecycle:
             loop, self._loop = self._loop, None
-        return loop is None or loop.stop(min(timeout, YEAR_SECONDS))
+        if loop is None:
+            return True
+        waits = self._started_on is None or _running_loop() is not self._started_on
+        return loop.stop(min(timeout, YEAR_SECONDS), waits=waits)
 
     def when_idle(self, action: Callable[[], None]) -> None:
         """Run the action when nobody polls or handles any more: now, or on the thread of the last one to end."""
@@ -227,6 +268,10 @@ class Receiver:
         """Whether the caller is one of its handlers."""
         work = current_work()
         return work is not None and work.belongs_to(self._settlement)
+
+    def complete(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine to its end on the loop of async handlers, for a thread that waits for it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop_of_handlers()).result()
 
     def wake(self) -> None:
         """Let the housekeeping look at what is due."""
@@ -260,8 +305,9 @@ class Receiver:
 
     def _next_loop(self) -> asyncio.AbstractEventLoop | None:
         """Return the loop on which the next messages are decided; None where threads decide."""
-        if not self._is_async and not self._hooks.on_loop():
-            return None
+        return self._loop_of_handlers() if self._is_async or self._hooks.on_loop() else None
+
+    def _loop_of_handlers(self) -> asyncio.AbstractEventLoop:
         if self._started_on is None:
             return self._own_loop.loop
         if self._started_on.is_closed():

@@ -6,17 +6,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from postroad.errors import PostroadError, StaleReceipt
-from postroad.queues import AckResult, Delivery, OutgoingMessage
+from postroad.queues import AckResult, Delivery, OutgoingMessage, Queue, Undoable
 from postroad.queues.markers import legible
-from postroad.receiving.acks import Acks
-from postroad.receiving.attempts import Attempts
+from postroad.queues.spec import MAX_DELAY
 from postroad.receiving.breaker import Breaker
-from postroad.receiving.dead_letters import DeadLetters
-from postroad.receiving.leases import Held, Leases
-from postroad.receiving.outcomes import Ack, Defer, Outcome, Reject, Retry
+from postroad.receiving.leases import Acks, Attempts, Held, Leases
+from postroad.receiving.outcomes import Ack, DeadLetters, Defer, Outcome, Reject, Retry
 
 HANDLER_FAILED = "handler_failed"
 Withdraw = Callable[[Sequence[Held]], list[Held]]
@@ -78,7 +76,10 @@ class Settlement:
             self._ack(held, outcome)
             return True
         if isinstance(outcome, Defer):
-            if self._defer(held, outcome.after):
+            if _takes_back(held.queue):
+                self._take_back(held, outcome.after, withdraw(behind))
+                return False
+            if held.queue.traits.defers_by == "copy" and self._replace(held, outcome.after):
                 return True
             outcome = Retry(outcome.after, label="deferred")
         if isinstance(outcome, Retry) and not self._is_last(held, outcome):
@@ -99,11 +100,11 @@ class Settlement:
         self.observe("lease_lost", held.delivery, about=about)
         self.give_back(behind)
 
-    def give_back(self, helds: Sequence[Held]) -> None:
-        """Release messages on which nothing began; that receive does not count as an attempt."""
+    def give_back(self, helds: Sequence[Held], *, begun: bool = False) -> None:
+        """Release messages; where nothing began on them, that receive does not count as an attempt."""
         if helds:
-            self._release_unbegun(helds)
-            self._release(helds)
+            self._note_released(helds, spared=[each for each in helds if begun or not _takes_back(each.queue)])
+            self._release(helds, undo=not begun)
 
     def _ack(self, held: Held, outcome: Ack) -> None:
         self.leases.let_go([held])
@@ -115,7 +116,7 @@ class Settlement:
 
     def _is_last(self, held: Held, outcome: Retry) -> bool:
         """Whether the message was tried often enough."""
-        most = self.max_receives
+        most = self.max_receives if outcome.max_attempts is None else outcome.max_attempts
         return outcome.label is None and most is not None and self.attempts.number(held.delivery) >= most
 
     def _is_last_for_queue(self, held: Held, outcome: Retry) -> bool:
@@ -145,19 +146,26 @@ class Settlement:
         traits = held.queue.traits
         if self.max_receives is None and traits.fifo and traits.max_receives is not None:
             self.attempts.expect(held.delivery, after)
-        self._release_unbegun(behind)
+        self._note_released(behind, spared=behind)
         self._release([held, *behind], after=after, error=error)
 
     def _delay(self, attempt: int) -> float:
         """Return the pause after this attempt; the last delay repeats."""
         return self.retry_delays[min(attempt, len(self.retry_delays)) - 1] if self.retry_delays else 0.0
 
-    def _defer(self, held: Held, after: float) -> bool:
-        """Send a delayed copy in place of the message, whose own receives would count; False on a FIFO queue."""
-        if held.queue.traits.fifo:
-            return False
+    def _take_back(self, held: Held, after: float, behind: Sequence[Held]) -> None:
+        """Have the queue take the receive back, and with it those of the messages behind, so that order holds."""
+        self._deferred(held, after)
+        self._note_released(behind, spared=())
+        self._release([held, *behind], after=after, undo=True)
+
+    def _replace(self, held: Held, after: float) -> bool:
+        """Send a delayed copy in place of the message, whose own receives would count; False when that failed.
+
+        A crash before the message is deleted leaves both.
+        """
         self.leases.let_go([held])
-        copy = OutgoingMessage(held.delivery.body, held.delivery.attributes, delay=after)
+        copy = OutgoingMessage(held.delivery.body, held.delivery.attributes, delay=min(after, MAX_DELAY))
         try:
             (sent,) = held.queue.send([copy])
         except Exception as error:
@@ -165,9 +173,12 @@ class Settlement:
             return False
         if sent.ok:
             self.acks.add(held.queue, held.delivery)
-            self.counts.add("deferred")
-            self.observe("deferred", held.delivery, after=after)
+            self._deferred(held, after)
         return sent.ok
+
+    def _deferred(self, held: Held, after: float) -> None:
+        self.counts.add("deferred")
+        self.observe("deferred", held.delivery, after=after)
 
     def _reject(self, held: Held, outcome: Reject) -> bool:
         """Move the message to the dead letters; False when it stayed."""
@@ -206,27 +217,45 @@ class Settlement:
             attempt=self.attempts.number(held.delivery),
         )
 
-    def _release_unbegun(self, helds: Sequence[Held]) -> None:
-        """Note that nothing began on these, whose release follows."""
+    def _note_released(self, helds: Sequence[Held], *, spared: Sequence[Held]) -> None:
+        """Tell of messages whose release follows; the receives of those that are spared are not attempts."""
         if helds:
             deliveries = [held.delivery for held in helds]
-            self.attempts.spare(deliveries)
+            self.attempts.spare(held.delivery for held in spared)
             self.counts.add("released", len(deliveries))
             self.observe("released", None, deliveries=deliveries)
 
-    def _release(self, helds: Sequence[Held], *, after: float = 0.0, error: str | None = None) -> None:
-        """Release last to first, so that no later message of a group comes before an earlier one."""
+    def _release(
+        self, helds: Sequence[Held], *, after: float = 0.0, error: str | None = None, undo: bool = False
+    ) -> None:
+        """Release last to first, so that no later message of a group comes before an earlier one.
+
+        With `undo` the receive is taken back where the queue can do that.
+        """
         self.leases.let_go(helds)
         for queue in {id(held.queue): held.queue for held in helds}.values():
             mine = [held.delivery for held in reversed(helds) if held.queue is queue and not held.lost]
-            try:
-                results = queue.release(mine, after=after, error=error) if mine else []
-            except Exception as failure:
-                # Unreleased, they come back by themselves when their visibility ends.
-                results = [AckResult(ok=False, error=failure) for _ in mine]
-            for delivery, result in zip(mine, results, strict=False):
+            for delivery, result in zip(mine, _released(queue, mine, after, error, undo=undo), strict=True):
                 if not result.ok:
                     self.observe("settle_failed", delivery, error=result.error or StaleReceipt("the lease was lost"))
+
+
+def _takes_back(queue: Queue) -> bool:
+    return queue.traits.defers_by == "undo"
+
+
+def _released(
+    queue: Queue, deliveries: Sequence[Delivery], after: float, error: str | None, *, undo: bool
+) -> list[AckResult]:
+    if not deliveries:
+        return []
+    try:
+        if undo and _takes_back(queue):
+            return cast(Undoable, queue).undo(deliveries, after=after)
+        return queue.release(deliveries, after=after, error=error)
+    except Exception as failure:
+        # Unreleased, they come back by themselves when their visibility ends.
+        return [AckResult(ok=False, error=failure) for _ in deliveries]
 
 
 def _legible(error: str | None) -> str | None:

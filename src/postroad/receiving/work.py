@@ -117,6 +117,8 @@ class Work:
         self._loop = loop
         """Gives the loop on which the next messages are decided; None where threads decide."""
         self._running: set[Future[None]] = set()
+        self._slots = asyncio.Semaphore(concurrency)
+        """Free places for groups that are decided on the loop."""
         self._concurrency, self._together = concurrency, together
         self._raises = raises and concurrency == 1
         self._workers = Workers(concurrency, "postroad-handler") if concurrency > 1 else None
@@ -167,6 +169,10 @@ class Work:
             else:
                 self._workers.submit(partial(self._run_in, copy_context(), group))
 
+    def check_loop(self) -> None:
+        """Raise `LoopClosed` when the event loop on which messages are decided was closed."""
+        self._loop()
+
     def room(self, timeout: float) -> int:
         """Return how many groups would find a free thread, waiting up to `timeout` seconds for one; 0 at a stop."""
         with self._changed:
@@ -194,7 +200,7 @@ class Work:
         """Release what is still being handled, for others; what becomes of it here is ignored from now on."""
         with self._changed:
             helds, self._begun = list(self._begun.values()), {}
-        self._settlement.give_back(helds)
+        self._settlement.give_back(helds, begun=True)
         return len(helds)
 
     def finish(self, deadline: float) -> bool:
@@ -226,31 +232,38 @@ class Work:
 
     async def _adrive(self, group: Group) -> None:
         """Do what `_drive` does, where `decide` is awaited and everything that may block runs in a thread."""
-        token = _inside.set(self)
+        # A task has a context of its own, which ends with it.
+        _inside.set(self)
         steps = self._steps(group)
         with self._users.inside():
             try:
-                deliveries = await to_its_end(_advance, steps, None)
-                while deliveries is not None:
-                    outcomes = await self._adecided(deliveries)
-                    deliveries = await to_its_end(_advance, steps, outcomes)
+                async with self._slots:
+                    deliveries = await to_its_end(_advance, steps, None)
+                    while deliveries is not None:
+                        outcomes = await self._adecided(deliveries)
+                        deliveries = await to_its_end(_advance, steps, outcomes)
             except Exception as error:
                 # Unsettled, a message comes back by itself when its visibility ends.
                 self._settlement.observe("receive_failed", None, error=error)
                 await to_its_end(self._settlement.give_back, self._withdraw(group))
             finally:
                 steps.close()
-                _inside.reset(token)
                 self._close_group(flushes=False)
 
     async def _adecided(self, deliveries: Sequence[Delivery]) -> Sequence[Outcome]:
         assert self._adecide is not None
         try:
             return await self._adecide(deliveries)
-        except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is not None:
-                task.uncancel()
-            # The time for stopping has ended: the messages are for others.
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                # Something that the handler waited for was cancelled, not the handler.
+                return [Retry(error=describe(error))] * len(deliveries)
+            task.uncancel()
+            if not self._over:
+                # No stop did this, so the loop is about to end.
+                self.halt()
+                await to_its_end(self.give_back)
             return [Retry(0.0, "the handler was cancelled by a stop", label="interrupted")] * len(deliveries)
         except BaseException as error:
             return [Retry(error=describe(error))] * len(deliveries)

@@ -3,16 +3,15 @@
 from postroad.errors import DeadlineExceeded, InvalidSnapshot, RequestFailed, RequestTimeout
 from postroad.sessions.client import MainLoopClient, PendingRequest, SQSMainLoopClient
 from postroad.sessions.loop import Adapter, MainLoop
-from postroad.sessions.observing import Subscription
-from postroad.sessions.reducing import reducer
 from postroad.sessions.requests import Budget, MainLoopCompleted, MainLoopConfig, MainLoopFailed, MainLoopRequest
 from postroad.sessions.session import Session
-from postroad.sessions.slices import SliceAccessor
+from postroad.sessions.slices import SliceAccessor, reducer
 from postroad.sessions.snapshots import Snapshot
 from postroad.sessions.telemetry import (
     PromptExecuted,
     PromptRendered,
     PromptResponse,
+    Subscription,
     TokenUsage,
     ToolInvoked,
     ToolResult,

@@ -18,8 +18,8 @@ from postroad.bus import EventBus, PublishResult
 from postroad.bus.config import SQSEventBusConfig
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import RequestFailed, RequestTimeout
-from postroad.sessions.grounds import BusBackend, ReceivingBus, closed_on_failure
 from postroad.sessions.requests import Budget, MainLoopCompleted, MainLoopFailed, MainLoopRequest
+from postroad.sessions.snapshots import BusBackend, ReceivingBus, closed_on_failure
 from postroad.sessions.vocabulary import known, registry_of
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
-from postroad.bus import EventBus, PublishResult
+from postroad.bus import EventBus, EventHandler, PublishResult
 from postroad.bus.config import SQSEventBusConfig
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import DeadlineExceeded, InvalidMessage
 from postroad.receiving import context_of
-from postroad.sessions.grounds import BusBackend, closed_on_failure
+from postroad.receiving.asynchrony import LoopThread, Result, completed, is_async, to_its_end
 from postroad.sessions.requests import (
     Budget,
     MainLoopCompleted,
@@ -23,6 +23,7 @@ from postroad.sessions.requests import (
     checked_deadline,
 )
 from postroad.sessions.session import Session
+from postroad.sessions.snapshots import BusBackend, closed_on_failure
 from postroad.sessions.telemetry import PromptResponse
 from postroad.sessions.vocabulary import registry_of
 
@@ -33,13 +34,16 @@ OutputT = TypeVar("OutputT")
 class Adapter(Protocol):
     """What evaluates prompts. `deadline=` and `budget=` are passed when there are such limits."""
 
-    def evaluate(self, prompt: Any, *, session: Any, **limits: Any) -> Any: ...
+    def evaluate(self, prompt: Any, *, session: Any, **limits: Any) -> Any:
+        """Return the response to the prompt; it may be `async def`."""
+        ...
 
 
 class MainLoop(ABC, Generic[RequestT, OutputT]):
     """Answers each `MainLoopRequest` on its bus with `MainLoopCompleted` or `MainLoopFailed`.
 
-    A subclass says how a request becomes a prompt and what session the work happens in.
+    A subclass says how a request becomes a prompt and what session the work happens in. Where the adapter's `evaluate`
+    is async, requests are answered on the event loop in which the bus's receiver was started, else on one of the bus's.
     """
 
     def __init__(
@@ -59,7 +63,10 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         self._releases: list[Callable[[], None]] = []
         registry_of(bus)
         registry_of(self._response_bus)
-        bus.subscribe(MainLoopRequest, self.handle_request)
+        self._is_async = is_async(adapter.evaluate)
+        self._loop_thread = LoopThread()
+        self._handler: EventHandler = self.ahandle_request if self._is_async else self.handle_request
+        bus.subscribe(MainLoopRequest, self._handler)
 
     @abstractmethod
     def create_prompt(self, request: RequestT) -> Any:
@@ -93,34 +100,62 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         self, request: RequestT, *, budget: Budget | None = None, deadline: datetime | None = None
     ) -> tuple[PromptResponse[OutputT], Session]:
         """Let the adapter evaluate the request's prompt in a new session; the caller closes the session."""
+        return self._complete(self.aexecute(request, budget=budget, deadline=deadline))
+
+    async def aexecute(
+        self, request: RequestT, *, budget: Budget | None = None, deadline: datetime | None = None
+    ) -> tuple[PromptResponse[OutputT], Session]:
+        """Do what `execute` does, and await an adapter that is async."""
         limits = self._limits(budget, deadline)
-        session = self.create_session()
+        session = await self._run(self.create_session)
         try:
-            response = self._adapter.evaluate(self.create_prompt(request), session=session, **limits)
+            evaluated = self._adapter.evaluate(self.create_prompt(request), session=session, **limits)
+            response: PromptResponse[OutputT] = await evaluated if self._is_async else evaluated
         except BaseException:
-            session.close()
+            await self._run(session.close)
             raise
         return response, session
 
     def handle_request(self, event: object) -> None:
         """Answer the request. An answer that cannot be published fails the delivery, so the request comes again."""
+        self._complete(self._answer(event, self._execute))
+
+    async def ahandle_request(self, event: object) -> None:
+        """Do what `handle_request` does with an adapter that is async."""
+        await self._answer(event, self.aexecute)
+
+    async def _execute(self, request: RequestT, **limits: Any) -> tuple[PromptResponse[OutputT], Session]:
+        # Through `execute`, which a subclass may have made its own.
+        return self.execute(request, **limits)
+
+    async def _answer(
+        self, event: object, execute: Callable[..., Awaitable[tuple[PromptResponse[OutputT], Session]]]
+    ) -> None:
         asked = cast(MainLoopRequest[RequestT], event)
         try:
-            response, session = self.execute(asked.request, budget=asked.budget, deadline=asked.deadline)
+            response, session = await execute(asked.request, budget=asked.budget, deadline=asked.deadline)
         except Exception as error:
-            self._fail(asked, error)
+            await self._run(self._fail, asked, error)
             return
-        session.close()
-        result = self._response_bus.publish(MainLoopCompleted(asked.request_id, response, session.session_id))
+        await self._run(session.close)
+        completed_event = MainLoopCompleted(asked.request_id, response, session.session_id)
+        result = await self._run(self._response_bus.publish, completed_event)
         if refused := _refusal(result):
             # Working again would give the same answer, which can never be sent: say so instead.
-            self._fail(asked, refused)
+            await self._run(self._fail, asked, refused)
         else:
             result.raise_if_errors()
 
+    async def _run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call what may block: in a thread where an event loop must go on."""
+        return await to_its_end(function, *arguments) if self._is_async else function(*arguments)
+
+    def _complete(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        return cast(Result, self._loop_thread.run(coroutine)) if self._is_async else completed(coroutine)
+
     def close(self) -> None:
         """Take no more requests; what `serve` opened is closed. Closing twice changes nothing."""
-        self._bus.unsubscribe(MainLoopRequest, self.handle_request)
+        self._bus.unsubscribe(MainLoopRequest, self._handler)
         releases, self._releases = self._releases, []
         for release in releases:
             release()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from postroad.events import event, uuid7
-from postroad.sessions.telemetry import PromptResponse, utc_now
+from postroad.sessions.telemetry import PromptExecuted, PromptResponse, ToolInvoked, utc_now
 
 RequestT = TypeVar("RequestT")
 OutputT = TypeVar("OutputT")
@@ -79,3 +81,16 @@ def checked_deadline(deadline: Any) -> datetime | None:
     if deadline is None or (isinstance(deadline, datetime) and deadline.utcoffset() is not None):
         return deadline
     raise ValueError(f"deadline: {deadline!r} is not a datetime with a time zone; use datetime.now(UTC) + …")
+
+
+def values_in(event: object) -> Iterator[tuple[object, str]]:
+    """Each dataclass in the result of a telemetry event, with its place in it."""
+    if isinstance(event, ToolInvoked):
+        found = getattr(event.result, "value", None)
+    elif isinstance(event, PromptExecuted):
+        found = getattr(event.result, "output", None)
+    else:
+        return
+    for index, value in enumerate(found if isinstance(found, list | tuple) else [found]):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            yield value, f" [{index}]"

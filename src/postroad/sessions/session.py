@@ -14,16 +14,18 @@ from uuid import UUID, uuid4
 
 from postroad.bus import EventBus, InProcessEventBus, PublishResult
 from postroad.events import Codec
-from postroad.sessions.holding import Slices
-from postroad.sessions.identity import event_id_of, session_id_of
-from postroad.sessions.ledger import Ledger
-from postroad.sessions.observing import Subscription
-from postroad.sessions.reducing import Reducer, Values, checked_slice_class, is_dataclass_type, slice_of_step
-from postroad.sessions.slices import SliceAccessor
+from postroad.sessions.slices import (
+    Reducer,
+    SliceAccessor,
+    Values,
+    checked_slice_class,
+    is_dataclass_type,
+    slice_of_step,
+)
 from postroad.sessions.snapshots import Snapshot
-from postroad.sessions.state import State
-from postroad.sessions.telemetry import TELEMETRY, utc_now
-from postroad.sessions.vocabulary import known, registry_of
+from postroad.sessions.state import Ledger, Slices, State
+from postroad.sessions.telemetry import TELEMETRY, Subscription, utc_now
+from postroad.sessions.vocabulary import event_id_of, known, registry_of, session_id_of
 
 T = TypeVar("T")
 Change = tuple[Subscription, Values, Values]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from uuid import UUID
 
 import msgspec
 
+from postroad.bus import EventBus
+from postroad.bus.config import SQSEventBusConfig
 from postroad.errors import InvalidSnapshot
 from postroad.events import Codec, Envelope, codec
 from postroad.events.strict import checked_bytes
+from postroad.topics import Topic
 
 _VERSION = 1
 _NO_ID = UUID(int=0)
@@ -88,3 +92,43 @@ def _value(value: object, reader: Codec) -> object:
     if not isinstance(value, WrittenValue):
         return value
     return reader.unwrap(Envelope(value.type, _NO_ID, _EPOCH, "snapshot", value.payload, version=value.version))
+
+
+class ReceivingBus(EventBus, Protocol):
+    """A bus that hears other processes once its receiver runs."""
+
+    @property
+    def publisher_id(self) -> str: ...
+    def start_receiver(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class BusBackend(Protocol):
+    """What gives buses and topics by name."""
+
+    def bus(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        attributes: Mapping[str, Collection[str]] | None = None,
+        config: SQSEventBusConfig | None = None,
+    ) -> ReceivingBus: ...
+
+    def topic(self, name: str) -> Topic: ...
+
+
+class Closable(Protocol):
+    """What holds something until it is closed."""
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def closed_on_failure(made: Closable) -> Iterator[None]:
+    """Close what was made when its start fails: nobody else will."""
+    try:
+        yield
+    except BaseException:
+        made.close()
+        raise

@@ -2,17 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from postroad.events import EventRegistry
-from postroad.sessions.holding import Slices
-from postroad.sessions.ledger import Ledger
-from postroad.sessions.reducing import Reducer, Reduction, appending, function_step, reductions_of, step_name
-from postroad.sessions.results import values_in
+from postroad.sessions.requests import values_in
+from postroad.sessions.slices import Reducer, Reduction, Values, appending, function_step, reductions_of, step_name
 from postroad.sessions.vocabulary import known
 from postroad.telemetry import get_logger
+
+
+class Slices:
+    """Tuples by type. What is appended waits in a list until somebody reads, so that a long log grows cheaply."""
+
+    def __init__(self, values: Mapping[type, Values] | None = None) -> None:
+        self._values = dict(values or {})
+        self._tails: dict[type, list[object]] = {}
+
+    def settled(self, cls: type) -> Values | None:
+        """The values of one slice, or None when reading them changes something and needs the lock."""
+        return None if cls in self._tails else self._values.get(cls, ())
+
+    def get(self, cls: type) -> Values:
+        """The values of one slice, oldest first."""
+        if cls in self._tails:
+            # The tail goes last: whoever reads without the lock meets it until the values are whole.
+            self._values[cls] = (*self._values.get(cls, ()), *self._tails[cls])
+            del self._tails[cls]
+        return self._values.get(cls, ())
+
+    def put(self, cls: type, values: Values) -> None:
+        """Put these values in the place of the slice's own."""
+        self._values[cls] = values
+        self._tails.pop(cls, None)
+
+    def append(self, cls: type, value: object) -> None:
+        """Add a value behind the others."""
+        self._tails.setdefault(cls, []).append(value)
+
+    def all(self) -> dict[type, Values]:
+        """Every slice."""
+        return {cls: self.get(cls) for cls in {**self._values, **self._tails}}
+
+
+MOST_IDS = 10_000
+
+
+class Ledger:
+    """The steps taken for each of the last 10,000 event ids."""
+
+    def __init__(self, entries: Mapping[str, Iterable[str]] | None = None) -> None:
+        self._steps = OrderedDict((event_id, set(steps)) for event_id, steps in (entries or {}).items())
+        self._forget()
+
+    def has(self, event_id: str, step: str) -> bool:
+        """Whether the step was taken for this event."""
+        return step in self._steps.get(event_id, ())
+
+    def add(self, event_id: str, step: str) -> None:
+        """Note that the step was taken; the oldest id goes when there are too many."""
+        self._steps.setdefault(event_id, set()).add(step)
+        self._forget()
+
+    def entries(self, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, tuple[str, ...]]:
+        """Each id with the wanted steps taken for it, oldest first; ids without any are left out."""
+        chosen = ((event_id, sorted(filter(wanted, steps))) for event_id, steps in self._steps.items())
+        return {event_id: tuple(steps) for event_id, steps in chosen if steps}
+
+    def _forget(self) -> None:
+        while len(self._steps) > MOST_IDS:
+            self._steps.popitem(last=False)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from postroad import failpoints
-from postroad.bus.attributes import attributes_of
+from postroad.bus.messages import attributes_of
 from postroad.errors import InvalidInput, NotSupported, PostroadError
 from postroad.events import Codec
 from postroad.items import ABSENT

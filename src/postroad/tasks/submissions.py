@@ -17,7 +17,7 @@ import msgspec
 
 from postroad import failpoints
 from postroad.errors import Conflict, InvalidTask, PostroadError
-from postroad.events.refusals import refusal
+from postroad.events.strict import refusal
 from postroad.journal import Journal, JournalEvent
 from postroad.journal.overflow import whole
 from postroad.journal.states import PENDING

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from postroad.errors import StaleReceipt
 from postroad.queues import AckResult, Delivery, OutgoingMessage, QueueSpec, redrive
 from postroad.queues.markers import read_dead, redrives
-from postroad.queues.stores import QueueStore
+from postroad.queues.port import QueueStore
 from postroad.testing.clock import FakeClock
 from postroad.testing.queue_model import Place, QueueModel
 

@@ -15,8 +15,8 @@ from postroad.connections.aws_rights import allow_source, disallow_source
 from postroad.connections.batches import ATTEMPTS, Again, Entry, deliver
 from postroad.errors import NotSupported, PostroadError, TopicNotFound, Unavailable
 from postroad.queues import OutgoingMessage, Queue, SendResult
+from postroad.queues.markers import EVENT_SOURCE, wrap_detail
 from postroad.queues.sqs import SQSQueue, SQSQueues
-from postroad.queues.unwrapping import EVENT_SOURCE, wrap_detail
 from postroad.topics import rules
 from postroad.topics.port import Filter, Subscription, TopicTraits
 

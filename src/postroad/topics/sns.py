@@ -22,9 +22,9 @@ from postroad.errors import (
     Unavailable,
 )
 from postroad.queues import OutgoingMessage, Queue, SendResult
+from postroad.queues.markers import kept_verbatim
 from postroad.queues.sqs import SQSQueue, SQSQueues
 from postroad.queues.sqs.wire import attributes_of, size_of
-from postroad.queues.unwrapping import kept_verbatim
 from postroad.topics import rules
 from postroad.topics.port import Filter, Subscription, TopicTraits
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from postroad.errors import QueueNotFound, TopologyConflict
 from postroad.items import Items
 from postroad.queues import QueueSpec, QueueStats
-from postroad.queues.stores import QueueStore
+from postroad.queues.port import QueueStore
 from postroad.streams import Stream
 from postroad.topics import Topic
 from postroad.topology.alarms import dead_letter_queues, measured

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from postroad.blobs import Blobs
 from postroad.errors import ConfigurationError, QueueNotFound
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from postroad.bus.topic import Bus
     from postroad.engine.upkeep import Compaction
     from postroad.inbox import Inbox, Windows
+    from postroad.inbox.applications import Transaction
     from postroad.operations.audit import AuditLog
     from postroad.ports import Ports, QueueTags, TopicStore
     from postroad.topology.site import Site
@@ -165,7 +166,7 @@ class Backend:
         orphan_after: float = 60.0,
         config: BusConfig | None = None,
         inbox: Inbox | None = None,
-        transaction: Callable[[], AbstractContextManager[Any]] | None = None,
+        transaction: Transaction | None = None,
         windows: Windows | None = None,
     ) -> Bus:
         """Return the bus of the topic, ready to publish and to receive; `Bus` tells what each argument means.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from postroad.items import Items
     from postroad.journal import Journal
     from postroad.ports import Ports, StreamStore, TopicStore
-    from postroad.queues.stores import ListedQueues
+    from postroad.queues.port import ListedQueues
     from postroad.wiring.aws import AwsInstallation
     from postroad.wiring.sqlite import SQLiteInstallation
 

@@ -9,16 +9,17 @@ import apsw
 
 from postroad.engine.transaction import every, one, text_of
 from postroad.errors import InvalidInput, QueueNotFound
-from postroad.queues.moving import Looked
+from postroad.queues.moves import Looked
 from postroad.queues.port import MessageState, PeekedMessage, QueueStats
 from postroad.queues.spec import QueueSpec
-from postroad.queues.sqlite.claiming import id_range
-from postroad.queues.sqlite.ids import MAX_ID, MessageIds
+from postroad.queues.sqlite.claims import id_range
 from postroad.queues.sqlite.rows import (
     COLUMNS,
     DAMAGED,
     ERROR,
     GROUP_AND_ATTRIBUTES,
+    MAX_ID,
+    MessageIds,
     Row,
     is_damaged,
     moment,

@@ -13,7 +13,7 @@ from postroad.clock import SystemClock
 from postroad.engine.transaction import Transaction
 from postroad.errors import QueueNotFound, StorageFull
 from postroad.queues.markers import legible
-from postroad.queues.moving import Decide, Keep, Looked, MoveStep
+from postroad.queues.moves import Decide, Keep, Looked, MoveStep
 from postroad.queues.port import (
     AckResult,
     Delivery,
@@ -26,9 +26,8 @@ from postroad.queues.port import (
 from postroad.queues.rules import check_count, check_messages, check_note, check_receive, check_seconds
 from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
 from postroad.queues.sqlite import looking
-from postroad.queues.sqlite.claiming import Leased
-from postroad.queues.sqlite.ids import channel
-from postroad.queues.sqlite.parking import Waiter
+from postroad.queues.sqlite.claims import Leased, Waiter
+from postroad.queues.sqlite.rows import channel
 from postroad.queues.sqlite.state import QueueState
 
 if TYPE_CHECKING:
@@ -119,9 +118,10 @@ class SQLiteQueue:
         check_note(error, "error")
         return self._write(self._store.settler.reject, deliveries, reason, error, relieves=True)
 
-    def undo(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
-        """Give back what its receiver never saw, without spending a receive."""
-        return self._write(self._store.settler.undo, deliveries, durable=False)
+    def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
+        """Give the messages back without spending a receive, to be received again after `after` seconds."""
+        check_seconds(after, "after", MAX_VISIBILITY)
+        return self._write(self._store.settler.undo, deliveries, int(after * 1_000_000), durable=False)
 
     def watch(self, rung: Callable[[bool], None]) -> AbstractContextManager[object]:
         """Call `rung` whenever the queue changed (True) or may have (False)."""
@@ -317,4 +317,5 @@ def _traits(spec: QueueSpec, *, durable: bool) -> QueueTraits:
         visibility=spec.visibility,
         max_receives=None if spec.dead_letter is None else spec.max_receives,
         short_waits=True,
+        defers_by="undo",
     )

@@ -11,6 +11,7 @@ from typing import Any, Final
 from postroad.engine.engine import Engine
 from postroad.engine.transaction import Transaction, every, one, text_of
 from postroad.errors import PostroadError, QueueNotFound
+from postroad.queues.port import QueueOverview, overviews_one_by_one, sources_one_by_one
 from postroad.queues.spec import (
     QueueSpec,
     check_name,
@@ -20,19 +21,92 @@ from postroad.queues.spec import (
     queue_missing,
     settings_differ,
 )
-from postroad.queues.sqlite.burying import Undertaker
-from postroad.queues.sqlite.claiming import Claimer, Leased
-from postroad.queues.sqlite.ids import MessageIds, channel
-from postroad.queues.sqlite.moving import Mover
-from postroad.queues.sqlite.parking import Parking, Waiter
+from postroad.queues.sqlite.claims import Claimer, Leased, Parking, Waiter, id_range
+from postroad.queues.sqlite.moves import Mover
 from postroad.queues.sqlite.queue import SQLiteQueue
-from postroad.queues.sqlite.sending import Sender
-from postroad.queues.sqlite.settling import Settler
+from postroad.queues.sqlite.rows import COLUMNS, ERROR, MessageIds, Row, Settled, channel, find_settled, regroup
+from postroad.queues.sqlite.sends import Sender
+from postroad.queues.sqlite.settlement import Settler, Undertaker
 from postroad.queues.sqlite.state import QueueState, States, read_spec, write_spec
-from postroad.queues.sqlite.sweeping import Sweeper
 from postroad.queues.sqlite.tables import ID_BITS, SCHEMA, after_reboot
-from postroad.queues.sqlite.trail import Settled, find_settled
-from postroad.queues.stores import QueueOverview, overviews_one_by_one, sources_one_by_one
+
+STEP: Final = 500
+_FIRST: Final = f"""
+SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, {ERROR}
+FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.id > ? AND m.id < ? ORDER BY m.id LIMIT ?
+"""  # noqa: S608 - COLUMNS is a constant
+_MOVED: Final = f"""
+SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, {ERROR}
+FROM message AS m LEFT JOIN lease ON lease.id = m.id
+WHERE m.id >> 40 = ? AND m.origin IS NOT NULL AND m.sent_us <= ? ORDER BY m.sent_us LIMIT ?
+"""  # noqa: S608 - COLUMNS is a constant
+_ABANDONED: Final = "SELECT queue, size FROM tally WHERE lives_us IS NOT NULL AND seen_us <= ? - lives_us"
+_COUNT: Final = "UPDATE abandoned SET queues = queues + 1, messages = messages + ?"
+_REMOVE: Final = (
+    "DELETE FROM lease WHERE queue = ?1",
+    "DELETE FROM message WHERE id > ?1 << 40 AND id < (?1 + 1) << 40",
+    "DELETE FROM grp WHERE queue = ?1",
+    "DELETE FROM dedup WHERE scope = ?1",
+    "DELETE FROM tally WHERE queue = ?1",
+    "DELETE FROM queue WHERE id = ?1",
+)
+
+
+_OLD_DEDUP: Final = "SELECT 1 FROM (SELECT until_us FROM dedup ORDER BY n LIMIT 1) WHERE until_us <= ?"
+_FORGET_DEDUP: Final = f"""
+DELETE FROM dedup WHERE n IN (SELECT n FROM dedup ORDER BY n LIMIT {STEP}) AND until_us <= ? RETURNING n
+"""  # noqa: S608 - STEP is a constant
+
+
+class Sweeper:
+    """Takes away what nobody will come for."""
+
+    def __init__(self, engine: Engine, states: States, undertaker: Undertaker) -> None:
+        self._engine = engine
+        self._states = states
+        self._undertaker = undertaker
+
+    def expire_oldest(self, tx: Transaction, state: QueueState) -> int:
+        """Remove up to a step of expired messages, from the old end and among those moved here; how many."""
+        now_us, monotonic_us = self._engine.now_us(), self._engine.monotonic_us()
+        oldest_us = now_us - int(state.spec.retention * 1_000_000)
+        rows = {
+            **{row[0]: row for row in every(tx.connection, _FIRST, (*id_range(state.id), STEP)) if row[1] <= oldest_us},
+            **{row[0]: row for row in every(tx.connection, _MOVED, (state.id, oldest_us, STEP))},
+        }
+        for columns in rows.values():
+            self._undertaker.expire(tx, state, Row(*columns), now_us=now_us)
+        for group in {columns[2] for columns in rows.values()} - {None}:
+            regroup(tx, state, group, monotonic_us)
+        return len(rows)
+
+    def sees_abandoned(self, connection: Any) -> bool:
+        """Whether there are queues that `remove_abandoned` would remove."""
+        return one(connection, _ABANDONED, (self._engine.monotonic_us(),)) is not None
+
+    def sees_old_dedup_ids(self, connection: Any) -> bool:
+        """Whether there are deduplication ids whose five minutes are over."""
+        return one(connection, _OLD_DEDUP, (self._engine.monotonic_us(),)) is not None
+
+    def forget_dedup_ids(self, tx: Transaction) -> bool:
+        """Forget up to a step of deduplication ids whose five minutes are over; whether there may be more."""
+        return len(every(tx.connection, _FORGET_DEDUP, (self._engine.monotonic_us(),))) == STEP
+
+    def remove_abandoned(self, tx: Transaction) -> None:
+        """Remove queues whose owner renewed nothing for as long as they live."""
+        # A receive of this transaction may have renewed one in memory only.
+        self._states.store(tx)
+        for queue_id, size in every(tx.connection, _ABANDONED, (self._engine.monotonic_us(),)):
+            self.remove_queue(tx, queue_id)
+            tx.connection.execute(_COUNT, (size,))
+
+    def remove_queue(self, tx: Transaction, queue_id: int) -> None:
+        """Remove a queue with all it holds."""
+        self._states.forget(queue_id)
+        tx.touch(channel(queue_id))
+        for statement in _REMOVE:
+            tx.connection.execute(statement, (queue_id,))
+
 
 TRAIL_KEEP: Final = 100_000
 _FIND: Final = "SELECT id, CAST(spec AS BLOB) FROM queue WHERE name = ?"
@@ -46,7 +120,7 @@ SELECT CAST(name AS BLOB), sent, received, acked, retried, dead, redriven, expir
 FROM tally JOIN queue ON queue.id = tally.queue
 """
 _SWEEP_SECONDS: Final = 60.0
-_ABANDONED: Final = "SELECT queues, messages FROM abandoned"
+_OUTLIVED: Final = "SELECT queues, messages FROM abandoned"
 _COUNTED: Final = ("sent", "received", "acked", "retried", "dead", "redriven", "expired")
 
 
@@ -150,7 +224,7 @@ class SQLiteQueues:
     @property
     def auto_deleted(self) -> int:
         """How many queues were removed because their owner was gone."""
-        return int(self.engine.read(lambda connection: one(connection, _ABANDONED))[0])
+        return int(self.engine.read(lambda connection: one(connection, _OUTLIVED))[0])
 
     def deliver(self, tx: Transaction, state: QueueState) -> None:
         """Before the commit, lease what was sent to receivers that wait in this process, and ring for others."""

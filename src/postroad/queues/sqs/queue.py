@@ -14,12 +14,13 @@ from postroad.clock import Clock
 from postroad.connections.batches import ATTEMPTS, Entry, deliver
 from postroad.errors import NotSupported, PostroadError, TransportError, Unavailable
 from postroad.queues import rules
-from postroad.queues.moving import Decide, Keep, Looked, MoveStep
+from postroad.queues.moves import Decide, Keep, Looked, MoveStep
 from postroad.queues.port import (
     AckResult,
     Delivery,
     OutgoingMessage,
     PeekedMessage,
+    QueueOverview,
     QueueStats,
     QueueTraits,
     SendResult,
@@ -27,10 +28,8 @@ from postroad.queues.port import (
 from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
 from postroad.queues.sqs import rejecting, settings
 from postroad.queues.sqs.calls import SQSCalls, name_in, sibling
-from postroad.queues.sqs.moving import Mover
-from postroad.queues.sqs.tasks import MoveTasks
+from postroad.queues.sqs.moves import Mover, MoveTasks
 from postroad.queues.sqs.wire import MAX_BATCH, MAX_BATCH_BYTES, delivery_of, entry_of, peeked_of, size_of, whole
-from postroad.queues.stores import QueueOverview
 
 _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 _ENCRYPTION = frozenset({"KmsMasterKeyId", "SqsManagedSseEnabled"})
@@ -71,6 +70,7 @@ class SQSQueue:
             max_message_bytes=self.spec.max_message_bytes,
             visibility=self.spec.visibility,
             max_receives=None if self.spec.dead_letter is None else self.spec.max_receives,
+            defers_by="retry" if self._fifo else "copy",
         )
 
     @property

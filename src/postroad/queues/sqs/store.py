@@ -11,6 +11,7 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.aws import AwsConnection
 from postroad.connections.batches import ATTEMPTS
 from postroad.errors import ConfigurationError, NotPermitted, PostroadError, QueueNotFound, Unavailable
+from postroad.queues.port import QueueOverview
 from postroad.queues.spec import (
     QueueSpec,
     check_name,
@@ -22,7 +23,6 @@ from postroad.queues.spec import (
 from postroad.queues.sqs import settings
 from postroad.queues.sqs.calls import SQSCalls, SQSClient, name_in
 from postroad.queues.sqs.queue import SQSQueue
-from postroad.queues.stores import QueueOverview
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs.client import SQSClient as Boto3SQSClient

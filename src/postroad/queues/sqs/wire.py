@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from postroad.queues.markers import DEAD_LETTER, mark_moved
+from postroad.queues.markers import DEAD_LETTER, kept_verbatim, mark_moved, unwrap
 from postroad.queues.port import Delivery, OutgoingMessage, PeekedMessage
-from postroad.queues.unwrapping import kept_verbatim, unwrap
 
 MAX_BATCH = 10
 MAX_BATCH_BYTES = 1_048_576

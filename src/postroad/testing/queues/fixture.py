@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from postroad.queues import Delivery, OutgoingMessage, Queue, QueueSpec
-from postroad.queues.stores import QueueStore
+from postroad.queues.port import QueueStore
 from postroad.testing.clock import FakeClock
 from postroad.testing.differences import Differences
 

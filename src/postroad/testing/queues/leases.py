@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from postroad.errors import InvalidInput, InvalidMessage, StaleReceipt
-from postroad.queues import AckResult, Delivery, Queue
+from postroad.queues import AckResult, Delivery, Queue, Undoable
+from postroad.receiving import Defer, Receiver
 from postroad.testing.queues.fixture import (
     LEASE,
     LEASE_OVER,
@@ -143,6 +144,37 @@ class LeaseRules(QueueRules):
 
         assert early == []
         assert take_one(queue).receive_count == 2
+
+    @pytest.mark.parametrize("fifo", [False, True])
+    def test_a_deferred_message_comes_later_and_its_receive_counts_only_where_the_traits_say_so(
+        self, ground: QueueFixture, fifo: bool
+    ) -> None:
+        queue = ground.create(fifo=fifo, visibility=60)
+        queue.send(ordered("g", "first", "behind") if fifo else texts("first"))
+
+        counted = Receiver(queue, lambda delivery: Defer(1)).run_once(wait=2.0)
+        early = queue.receive()
+        ground.advance(LEASE_OVER)
+        later = take(queue, 2 if fifo else 1)
+
+        assert counted["retried" if queue.traits.defers_by == "retry" else "deferred"] == 1
+        assert early == []
+        assert bodies(later) == (["first", "behind"] if fifo else ["first"])
+        assert later[0].receive_count == (2 if queue.traits.defers_by == "retry" else 1)
+
+    def test_a_receive_that_is_taken_back_leaves_the_message_as_it_was(self, ground: QueueFixture) -> None:
+        queue, dead = ground.create_with_dead_letters(visibility=60, max_receives=1)
+        if not isinstance(queue, Undoable) or queue.traits.defers_by != "undo":
+            pytest.skip("the queue cannot take back a receive")
+        queue.send(texts("back"))
+
+        for _ in range(3):
+            [result] = queue.undo([take_one(queue)])
+            assert result.ok
+        [again] = queue.undo([take_one(queue)], after=60)
+
+        assert again.ok
+        assert (queue.stats().visible, queue.receive(), dead.stats().visible) == (0, [], 0)
 
     def test_a_late_ack_on_a_standard_queue_counts_while_nobody_else_has_the_message(
         self, ground: QueueFixture

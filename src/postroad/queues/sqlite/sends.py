@@ -9,8 +9,7 @@ from postroad.engine.engine import Engine
 from postroad.engine.transaction import Transaction, one
 from postroad.queues.port import OutgoingMessage, SendResult
 from postroad.queues.rules import DEDUP_SECONDS, dedup_id
-from postroad.queues.sqlite.ids import MessageIds, channel
-from postroad.queues.sqlite.rows import checksum, write_attributes
+from postroad.queues.sqlite.rows import MessageIds, channel, checksum, write_attributes
 from postroad.queues.sqlite.state import QueueState
 
 _DELAY: Final = """

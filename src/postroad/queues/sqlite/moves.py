@@ -7,15 +7,13 @@ from typing import Final
 
 from postroad.engine.engine import Engine
 from postroad.engine.transaction import Transaction, every, one, run_many, text_of
-from postroad.queues.moving import Decide, Move, MoveStep
+from postroad.queues.moves import Decide, Move, MoveStep
 from postroad.queues.spec import queue_missing
-from postroad.queues.sqlite.burying import Undertaker
-from postroad.queues.sqlite.claiming import id_range
-from postroad.queues.sqlite.groups import regroup
-from postroad.queues.sqlite.ids import MessageIds, channel
+from postroad.queues.sqlite.claims import id_range
 from postroad.queues.sqlite.looking import PEEK, PEEK_THESE, find_position, peeked
-from postroad.queues.sqlite.rows import Row, is_damaged, write_attributes
-from postroad.queues.sqlite.sending import Sender
+from postroad.queues.sqlite.rows import MessageIds, Row, channel, is_damaged, regroup, write_attributes
+from postroad.queues.sqlite.sends import Sender
+from postroad.queues.sqlite.settlement import Undertaker
 from postroad.queues.sqlite.state import QueueState, States
 
 _QUEUE_ID: Final = "SELECT id FROM queue WHERE name = ?"

@@ -1,14 +1,31 @@
-"""Where a bus receives: a queue it was given, shared with others or its own."""
+"""Where a bus sends, and where it receives: a queue it was given, shared with others or its own."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
-from postroad.errors import NotPermitted
+from postroad.bus.sending import Send
+from postroad.errors import ConfigurationError, NotPermitted
 from postroad.queues import Queue
 from postroad.topics import Topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlet:
+    """Where a bus sends."""
+
+    name: str
+    send: Send
+    fifo: bool = False
+    limit: int | None = None
+    """The largest message; None where larger ones travel by reference."""
+    needs_dedup_id: bool = False
+    longest: float | None = None
+    """The seconds after which the transport surely answers; None when nobody knows, 0 when it sends at once."""
+    close: Callable[[], None] = lambda: None
 
 
 class Inlet(Protocol):
@@ -25,6 +42,14 @@ class Inlet(Protocol):
 
     def admit(self, types: Collection[str] | None) -> None:
         """Receive events of these types, or of all; where the filter is not ours to change, nothing happens."""
+        ...
+
+    def allow(self, attempts: int) -> None:
+        """Have messages delivered so often before the queue itself moves them to the dead letters.
+
+        Raises:
+            ConfigurationError: The queue has a lower limit, which is not ours to change.
+        """
         ...
 
     def reopen(self, lost: Queue) -> bool:
@@ -55,8 +80,22 @@ class GivenQueue:
     def admit(self, types: Collection[str] | None) -> None:
         """Whoever gave the queue decides what it receives."""
 
+    def allow(self, attempts: int) -> None:
+        refuse_more_attempts(self.source, attempts)
+
     def reopen(self, lost: Queue) -> bool:
         return False
 
     def close(self) -> None:
         """The queue stays as it is."""
+
+
+def refuse_more_attempts(queue: Queue, attempts: int) -> None:
+    """Raise when the queue moves messages to the dead letters after fewer receives than these attempts."""
+    most = queue.traits.max_receives
+    if most is not None and most < attempts:
+        raise ConfigurationError(
+            f"max_attempts: {attempts} is more than the {most} receives that queue {queue.name!r} allows",
+            field="max_attempts",
+            remedy=f"Let the queue allow {attempts} receives (`max_receives`), or give a smaller number.",
+        )

@@ -1,18 +1,30 @@
-"""Leasing messages to a receiver: what came back first, then what was never received, in the order of sending."""
+"""Claims: what a receive leases, now or when a send of this process serves those who wait."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from postroad.engine.engine import Engine
+from postroad.engine.listeners import Listener
 from postroad.engine.transaction import Transaction, every, one, run_many, text_of
 from postroad.queues.port import Delivery
-from postroad.queues.sqlite.burying import Undertaker
-from postroad.queues.sqlite.groups import regroup
-from postroad.queues.sqlite.ids import MessageIds, receipt
-from postroad.queues.sqlite.rows import COLUMNS, DAMAGED, ERROR, Row, is_damaged, moment, read_attributes
+from postroad.queues.sqlite.rows import (
+    COLUMNS,
+    DAMAGED,
+    ERROR,
+    MessageIds,
+    Row,
+    is_damaged,
+    moment,
+    read_attributes,
+    receipt,
+    regroup,
+)
+from postroad.queues.sqlite.settlement import Undertaker
 from postroad.queues.sqlite.state import QueueState
 from postroad.queues.sqlite.tables import ID_BITS
 from postroad.telemetry import get_logger
@@ -206,3 +218,98 @@ def _tell(queue: str, message_id: str) -> None:
 def id_range(queue_id: int) -> tuple[int, int]:
     """The ids that belong to a queue: from, and up to but without."""
     return queue_id << ID_BITS, (queue_id + 1) << ID_BITS
+
+
+_UNDECIDED = 0.05
+
+
+class Waiter:
+    """A receiver that found nothing."""
+
+    __slots__ = ("leased", "limit", "listener", "state", "visibility_us")
+
+    def __init__(self, listener: Listener, limit: int, visibility_us: int | None) -> None:
+        self.listener = listener
+        self.limit = limit
+        self.visibility_us = visibility_us
+        self.leased: list[Leased] = []
+        self.state: Literal["away", "parked", "taken"] = "away"
+
+
+Claim = Callable[[Waiter], list[Leased]]
+
+
+class Parking:
+    """Where the waiting receivers of this process's queues are."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiters: dict[int, deque[Waiter]] = {}
+
+    def park(self, queue_id: int, waiter: Waiter) -> None:
+        """Let the next send serve this receiver."""
+        with self._lock:
+            if waiter.state == "away":
+                waiter.state = "parked"
+                self._waiters.setdefault(queue_id, deque()).append(waiter)
+
+    def withdraw(self, queue_id: int, waiter: Waiter) -> list[Leased]:
+        """Stop waiting, and take what a send has leased meanwhile."""
+        while True:
+            with self._lock:
+                if waiter.state == "parked":
+                    self._remove(queue_id, waiter)
+                if waiter.state == "away":
+                    return waiter.leased
+            # A send has taken it off the list and not yet committed; its outcome comes in a moment.
+            waiter.listener.wait(_UNDECIDED)
+
+    def serve(self, tx: Transaction, queue_id: int, claim: Claim) -> None:
+        """Lease what this transaction sent to waiting receivers; they get it when it is committed."""
+        if queue_id not in self._waiters:
+            return
+        taken: list[Waiter] = []
+        # Said before the first is taken off the list: whatever interrupts leaves nobody behind.
+        tx.after_rollback(partial(self._put_back, queue_id, taken))
+        while (waiter := self._take(queue_id, taken)) is not None:
+            leased = claim(waiter)
+            if not leased:
+                self._put_back(queue_id, [waiter])
+                return
+            tx.after_commit(partial(self._hand, waiter, leased))
+
+    def _take(self, queue_id: int, taken: list[Waiter]) -> Waiter | None:
+        """The next waiter, off the list before anything is leased for it: a lease is never left with nobody."""
+        with self._lock:
+            waiters = self._waiters.get(queue_id)
+            if not waiters:
+                return None
+            waiter = waiters[0]
+            taken.append(waiter)
+            waiter.state = "taken"
+            waiters.popleft()
+            return waiter
+
+    def _put_back(self, queue_id: int, taken: Sequence[Waiter]) -> None:
+        with self._lock:
+            waiters = self._waiters.setdefault(queue_id, deque())
+            for waiter in reversed(taken):
+                if waiter.state == "taken":
+                    if waiter not in waiters:
+                        waiters.appendleft(waiter)
+                    waiter.state = "parked"
+
+    def _hand(self, waiter: Waiter, leased: list[Leased]) -> None:
+        with self._lock:
+            waiter.leased = leased
+            waiter.state = "away"
+        waiter.listener.wake()
+
+    def _remove(self, queue_id: int, waiter: Waiter) -> None:
+        waiters = self._waiters.get(queue_id, deque())
+        # It is not there yet when it was interrupted while it parked.
+        if waiter in waiters:
+            waiters.remove(waiter)
+        waiter.state = "away"
+        if not waiters:
+            self._waiters.pop(queue_id, None)

@@ -1,10 +1,13 @@
-"""What consumers tell: one log line for each thing that happens to a message, its metrics, and never its payload."""
+"""What a consumer tells: log lines, metrics, handler times and reports."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,6 +22,7 @@ from postroad.telemetry.metrics import counter, gauge, histogram
 if TYPE_CHECKING:
     from prometheus_client import Gauge, Histogram
     from prometheus_client.metrics_core import Metric
+
 
 _standard = logging.getLogger("postroad.inbox")
 _LINES = {
@@ -68,7 +72,7 @@ def _in_handling(service: str, queue: str) -> _InHandling:
     return made
 
 
-class Teller:
+class ConsumerTelemetry:
     """Speaks for one consumer."""
 
     def __init__(self, consumer: str, queue: str, service: str) -> None:
@@ -147,3 +151,61 @@ class Teller:
     @cached_property
     def _handler_seconds(self) -> Histogram:
         return histogram("postroad_handler_seconds").labels(*self._labels)
+
+
+CALLS = 50
+_REMEMBERED = 1_000
+TOO_SHORT = "visibility_too_short"
+
+
+class Timing:
+    """The latest calls of one handler."""
+
+    def __init__(self, queue: str, visibility: float) -> None:
+        self._queue = queue
+        self._visibility = visibility
+        self._lock = threading.Lock()
+        self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
+        self._calls = 0
+        self.advice: Mapping[str, str] = {}
+
+    def add(self, seconds: float) -> bool:
+        """Remember one call; says whether there is new advice. It is thought over after every fifty calls."""
+        with self._lock:
+            self._seconds.append(seconds)
+            self._calls += 1
+            if self._calls % CALLS:
+                return False
+            advised = bool(self.advice)
+            self.advice = advise(self._queue, self._visibility, p99(self._seconds))
+            return bool(self.advice) and not advised
+
+
+def p99(seconds: deque[float]) -> float:
+    """The time within which ninety-nine of a hundred calls ended."""
+    ordered = sorted(seconds)
+    return ordered[max(0, -(-len(ordered) * 99 // 100) - 1)]
+
+
+def advise(queue: str, visibility: float, slow: float) -> Mapping[str, str]:
+    """What to change, by the name of the warning."""
+    if visibility >= 2 * slow:
+        return {}
+    return {
+        TOO_SHORT: f"queue {queue!r} hides messages for {visibility:g} s, below twice the handler's p99 of {slow:.3g} s"
+        f"; set its visibility to {2 * slow:.3g} s or more"
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeReport:
+    """What became of the messages of one `run_once`."""
+
+    received: int = 0
+    handled: int = 0
+    duplicates: int = 0
+    failed: int = 0
+    released: int = 0
+    """Given back unhandled: behind a failed one of their group, held by somebody else, or at a stop."""
+    dead: int = 0
+    ignored: int = 0

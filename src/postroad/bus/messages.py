@@ -1,18 +1,34 @@
-"""An event as a message: wrapped once, with the attributes, group and trace that go with it."""
+"""Events as messages: the body, the attributes, and the limit of their size."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from postroad.bus.attributes import attributes_of
-from postroad.bus.config import SQSEventBusConfig
-from postroad.bus.grouping import group_of
-from postroad.bus.subscribing import register
+from postroad.bus.config import SQSEventBusConfig, group_of
+from postroad.bus.local import register
 from postroad.events import Codec, Envelope
 from postroad.queues import OutgoingMessage
 from postroad.queues.rules import check_content
 from postroad.receiving import HandlingContext, current_context
 from postroad.telemetry import tracing
+
+REPLY_TO = "ReplyTo"
+# What SQS allows in text.
+_ALLOWED = re.compile("[\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]+")
+
+
+def attributes_of(envelope: Envelope, *, reply_to: str | None = None) -> dict[str, str]:
+    """The attributes that say something; what an attribute cannot carry stays in the body alone."""
+    told = {
+        "EventType": envelope.event_type,
+        "PublisherId": envelope.publisher_id,
+        "CreatedAt": envelope.created_at.isoformat(),
+        "SessionId": envelope.session_id,
+        REPLY_TO: reply_to,
+        "TraceParent": envelope.traceparent,
+    }
+    return {name: value for name, value in told.items() if value and _ALLOWED.fullmatch(value)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
