@@ -21,11 +21,11 @@ from benchmarks.limits import limit
 from benchmarks.sqs import CREDENTIALS, counted_requests
 from benchmarks.workload import PADDING
 from postroad import OutgoingMessage, Queue, QueueSpec
-from postroad.documents import queue_detail, queue_row
 from postroad.operations import Match, RedriveReport, fingerprint, redrive
 from postroad.queues import Move
 from postroad.queues.markers import mark_dead
 from postroad.queues.moving import as_movable
+from postroad.views import queue_detail, queue_row
 
 DEAD, HOME = "dead", "orders"
 BATCH = 10

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.cli.terminal import Postroad
 
-from postroad.documents import queue_detail, queue_row
 from postroad.queues import OutgoingMessage
+from postroad.views import queue_detail, queue_row
 from postroad.wiring import connect
 
 URL = "sqlite:///postroad.db"

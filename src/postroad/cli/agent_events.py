@@ -72,7 +72,7 @@ def tail(
     no_ack: Annotated[bool, typer.Option("--no-ack", help="Give everything back at the end.")] = False,
 ) -> None:
     """Print what is delivered to an agent, one JSON object a line, and ack it."""
-    from postroad.documents import agent_delivery
+    from postroad.views import agent_delivery
 
     with ended_by_sigterm(), agents_of(call) as agents:
         queue = agents.queue(agent_id)
@@ -157,7 +157,7 @@ def _event(line: bytes) -> AgentEvent:
 
 
 def _publish(agents: Agents, event: AgentEvent) -> dict[str, Any]:
-    from postroad.documents import published
+    from postroad.views import published
 
     [outcome] = agents.publish_each([event])
     if outcome.error is not None:

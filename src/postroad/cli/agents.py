@@ -69,7 +69,7 @@ def list_agents(
     cursor: Annotated[str | None, typer.Option(metavar="C", help="`next_cursor` of the page before.")] = None,
 ) -> None:
     """List agents, a page at a time."""
-    from postroad.documents import agent_row
+    from postroad.views import agent_row
 
     with agents_of(call) as agents:
         page = agents.list(limit=limit, cursor=cursor)
@@ -80,7 +80,7 @@ def list_agents(
 
 def show(call: Call, agent_id: AgentId) -> None:
     """Show an agent, whom it listens to and what waits for it."""
-    from postroad.documents import agent_document, lane_stats
+    from postroad.views import agent_document, lane_stats
 
     with agents_of(call) as agents:
         document = agent_document(agents.get(agent_id))
@@ -190,7 +190,7 @@ def dead(
     limit: Annotated[int, typer.Option(metavar="N", help="How many.")] = 10,
 ) -> None:
     """Show what failed too often, oldest first."""
-    from postroad.documents import agent_dead_letter
+    from postroad.views import agent_dead_letter
 
     with agents_of(call) as agents:
         items = [agent_dead_letter(each) for each in agents.dead_letters(agent_id, limit=limit)]

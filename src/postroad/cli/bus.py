@@ -94,7 +94,7 @@ def run(
     ] = None,
 ) -> None:
     """Run the handlers of a bus until SIGTERM or Ctrl-C; without NAME, those of every bus of the module."""
-    from postroad.service.buses import find_buses
+    from postroad.up.buses import find_buses
     from postroad.wiring import run as receive
 
     buses = find_buses(module)

@@ -55,7 +55,7 @@ def exit_code(error: PostroadError) -> int:
 
 def _say(error: PostroadError, *, as_json: bool) -> None:
     if as_json:
-        from postroad.documents import problem
+        from postroad.views import problem
 
         write_json(problem(error), sys.stderr)
         return

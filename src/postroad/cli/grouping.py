@@ -25,8 +25,8 @@ def groups(
 ) -> None:
     """Group dead letters by what they died of."""
     from postroad.cli.tables import group_table
-    from postroad.documents import failure_groups_document, open_queue
     from postroad.operations import failure_groups
+    from postroad.views import failure_groups_document, open_queue
 
     with call.backend() as backend:
         open_queue(backend, name)

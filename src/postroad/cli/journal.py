@@ -55,8 +55,8 @@ def query(
     raw: Annotated[bool, typer.Option("--raw", help="Leave what lies in blobs there.")] = False,
 ) -> None:
     """Read the journal: any of entity, app and type, between two times."""
-    from postroad.documents import entity_of, moment_of, timeline
     from postroad.journal.asking import index_for
+    from postroad.views import entity_of, moment_of, timeline
 
     if order not in ("asc", "desc"):
         raise InvalidInput(f"order: {order!r} is neither asc nor desc", field="order", remedy="Use asc or desc.")

@@ -48,8 +48,8 @@ def peek(
 ) -> None:
     """Look at messages without touching them."""
     from postroad.cli.tables import message_blocks
-    from postroad.documents import open_queue, peeked
     from postroad.operations.recording import recorded
+    from postroad.views import open_queue, peeked
 
     with call.backend() as backend:
         queue = open_queue(backend, name)
@@ -79,9 +79,9 @@ def send(
     ] = None,
 ) -> None:
     """Send one message and print its id."""
-    from postroad.documents import open_queue
     from postroad.operations.recording import recorded
     from postroad.queues import OutgoingMessage
+    from postroad.views import open_queue
 
     content = sys.stdin.buffer.read() if body == "-" else body
     message = OutgoingMessage(content, attributes(attr or []), group, dedup_id, delay or 0)

@@ -41,7 +41,7 @@ def worker(call: Call) -> None:
     from postroad.cli.health_port import answering, listening
     from postroad.notifications import Autoscaler
     from postroad.notifications.health import Health
-    from postroad.service.notifications import checked_database, notification_worker, senders
+    from postroad.up.notifications import checked_database, notification_worker, senders
 
     settings = call.settings()
     told = _told()
@@ -72,7 +72,7 @@ def scaling(
     """Say how many workers there should be, also while none runs. Cooldowns are left to whoever asks."""
     from postroad.notifications import Autoscaler, NotificationStore
     from postroad.notifications.health import scaling as decide
-    from postroad.service.notifications import checked_database, named_queues
+    from postroad.up.notifications import checked_database, named_queues
 
     told = _told()
     where = _where(call, told)
@@ -100,7 +100,7 @@ def prune(
 ) -> None:
     """Delete old messages, results and sent pushes, as a running worker does every minute."""
     from postroad.notifications import NotificationStore
-    from postroad.service.notifications import checked_database
+    from postroad.up.notifications import checked_database
 
     told = notification_settings()
     with NotificationStore(checked_database(call.settings().url, told)) as store:

@@ -50,8 +50,8 @@ def create(
 ) -> None:
     """Make a queue. One that exists with the same settings stays as it is."""
     from postroad.cli.tables import queue_card
-    from postroad.documents import open_queue, queue_detail
     from postroad.queues import QueueSpec
+    from postroad.views import open_queue, queue_detail
 
     given: dict[str, Any] = {"visibility": visibility, "dead_letter": dead_letter, "max_receives": max_receives}
     spec = QueueSpec(name, fifo=fifo, **{key: value for key, value in given.items() if value is not None})
@@ -65,7 +65,7 @@ def create(
 
 def delete(call: Call, name: QueueName, confirm: Confirm = None) -> None:
     """Remove a queue with everything in it."""
-    from postroad.documents import queue_row
+    from postroad.views import queue_row
 
     with call.backend() as backend:
         row = queue_row(backend, name)
@@ -79,7 +79,7 @@ def list_(
 ) -> None:
     """List the queues with what they hold."""
     from postroad.cli.tables import queue_table
-    from postroad.documents import overview_row
+    from postroad.views import overview_row
 
     with call.backend() as backend:
         names = [name for name in backend.queues() if name.startswith(prefix)]
@@ -90,7 +90,7 @@ def list_(
 def show(call: Call, name: QueueName) -> None:
     """Show one queue: what it holds, its settings, and whose dead letters it takes."""
     from postroad.cli.tables import queue_card
-    from postroad.documents import queue_detail
+    from postroad.views import queue_detail
 
     with call.backend() as backend:
         document = queue_detail(backend, name)
@@ -107,8 +107,8 @@ def purge(
     ] = None,
 ) -> None:
     """Remove every message of a queue, leased ones included."""
-    from postroad.documents import queue_row
     from postroad.operations import purge as remove_all
+    from postroad.views import queue_row
 
     if not reason.strip():
         raise InvalidInput("reason: is empty", field="reason", remedy="Say why with --reason; nothing was changed.")

@@ -78,9 +78,9 @@ def redrive(
     status: Annotated[bool, typer.Option("--status", help="Show what SQS itself moves out of it, and end.")] = False,
 ) -> None:
     """Send dead letters back to where they came from."""
-    from postroad.documents import open_queue, redrive_report
     from postroad.operations import Match
     from postroad.operations import redrive as move
+    from postroad.views import open_queue, redrive_report
 
     if status:
         _show_tasks(call, name)
@@ -121,8 +121,8 @@ def _effect(backend: Backend, name: str, options: dict[str, Any]) -> str:
 
 
 def _show_tasks(call: Call, name: str) -> None:
-    from postroad.documents import move_task, open_queue
     from postroad.operations import redrive_tasks
+    from postroad.views import move_task, open_queue
 
     with call.backend() as backend:
         open_queue(backend, name)

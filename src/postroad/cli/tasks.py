@@ -57,7 +57,7 @@ def submit(
     queue: QueueOption = "tasks",
 ) -> None:
     """Submit a task and print its request id."""
-    from postroad.documents import submitted
+    from postroad.views import submitted
 
     given = _object(input)
     with call.backend() as backend:
@@ -73,7 +73,7 @@ def status(
     at: Annotated[int | None, typer.Option(metavar="MS", help="As it was at this moment, in milliseconds.")] = None,
 ) -> None:
     """Tell how a task stands."""
-    from postroad.documents import task_document
+    from postroad.views import task_document
 
     with call.backend() as backend:
         document = task_document(_state(call, backend, request_id, at))
@@ -82,10 +82,10 @@ def status(
 
 def history(call: Call, request_id: RequestId) -> None:
     """Print every event of a task, in order."""
-    from postroad.documents import event_item
     from postroad.journal import task_history
     from postroad.tasks.naming import check_request_id
     from postroad.telemetry import legible
+    from postroad.views import event_item
 
     check_request_id(request_id, of_a_job=True)
     with call.backend() as backend:
@@ -98,7 +98,7 @@ def history(call: Call, request_id: RequestId) -> None:
 
 def retry(call: Call, request_id: RequestId, queue: QueueOption = "tasks") -> None:
     """Run a failed or cancelled task again."""
-    from postroad.documents import submitted
+    from postroad.views import submitted
 
     with call.backend() as backend:
         handle = _producer(call, backend, queue).retry(request_id)

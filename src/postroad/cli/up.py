@@ -24,7 +24,7 @@ def up(
     open_browser: Annotated[bool, typer.Option("--open", help="Open the browser when ready.")] = False,
 ) -> None:
     """Start Postroad here, with its HTTP API, until Ctrl-C."""
-    from postroad.service import run_up
+    from postroad.up import run_up
 
     settings = call.settings(host=host, port=port, load=load or None, read_only=read_only or None)
     raise typer.Exit(run_up(settings, json_output=call.json, open_browser=open_browser))

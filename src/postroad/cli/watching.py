@@ -55,7 +55,7 @@ def watch(
 
 
 def _look(backend: Backend, name: str) -> dict[str, Any]:
-    from postroad.documents import queue_row
+    from postroad.views import queue_row
 
     return {"at": backend.clock.now().isoformat().replace("+00:00", "Z"), **queue_row(backend, name)}
 

@@ -1,4 +1,4 @@
-"""The forms of answers, for the API's description. The documents themselves come from `postroad.documents`."""
+"""The forms of answers, for the API's description. The documents themselves come from `postroad.views`."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 from litestar import Response
 
-from postroad.documents import problem
 from postroad.errors import PostroadError
 from postroad.http.idempotency import Answer, Asked, Memory, remembered
 from postroad.http.problems import MEDIA_TYPE
 from postroad.http.requests import ApiRequest
+from postroad.views import problem
 
 Revive = Callable[[Any], Any]
 

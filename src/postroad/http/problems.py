@@ -9,9 +9,9 @@ import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
 
-from postroad.documents import problem
 from postroad.errors import InternalError, InvalidInput, MethodNotAllowed, PostroadError, RouteNotFound
 from postroad.telemetry import get_logger
+from postroad.views import problem
 
 MEDIA_TYPE = "application/problem+json"
 _log = get_logger("http")

@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 from litestar.types import Receive, Send
 
-from postroad.documents import agent_delivery
 from postroad.errors import PostroadError, TooManyPolls
 from postroad.http.agents import AgentDesk
 from postroad.http.identities import Identities
@@ -22,6 +21,7 @@ from postroad.http.leased import LeasedMessages
 from postroad.http.polls import Polls, Waiter, give_back
 from postroad.queues import Delivery, Queue
 from postroad.telemetry import get_logger
+from postroad.views import agent_delivery
 
 MAX_UNACKED: Final = 10
 KEEP_ALIVE_SECONDS: Final = 15.0

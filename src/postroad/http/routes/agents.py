@@ -10,7 +10,6 @@ from litestar.openapi.spec import Example
 from litestar.params import Body
 
 from postroad.agents.rules import now_text
-from postroad.documents import agent_document, agent_row, registered
 from postroad.http import agent_forms as forms
 from postroad.http.agent_answers import AgentDetail, AgentGone, AgentMade, AgentPage, AgentToken
 from postroad.http.answers import answers
@@ -19,6 +18,7 @@ from postroad.http.idempotency import Answer
 from postroad.http.performing import perform
 from postroad.http.requests import BODILESS, ApiRequest
 from postroad.http.routes.parameters import AgentId, Cursor, Limit
+from postroad.views import agent_document, agent_row, registered
 
 NewAgentBody = Annotated[forms.NewAgent, Body(examples=[Example(value={"agentId": "collector", "accept": "all"})])]
 RotationBody = Annotated[forms.TokenRotation, Body(examples=[Example(value={"overlap": 0})])]

@@ -13,7 +13,6 @@ from litestar.params import Body
 from postroad.agents import AgentEvent
 from postroad.agents.publishing import Published
 from postroad.agents.rules import check_agent_id, is_agent_id
-from postroad.documents import entry_problem, published
 from postroad.errors import IdentityMismatch, InvalidEvent, PostroadError
 from postroad.http import agent_forms as forms
 from postroad.http.agent_answers import EventAccepted, EventBatch
@@ -23,6 +22,7 @@ from postroad.http.guard import AGENT, ANY_AGENT
 from postroad.http.idempotency import Answer
 from postroad.http.performing import perform
 from postroad.http.requests import ApiRequest
+from postroad.views import entry_problem, published
 
 _EXAMPLE = {"agentId": "ann", "eventType": "order.placed", "data": {"id": 7}, "timestamp": "2025-07-01T12:00:00.000Z"}
 EventBody = Annotated[forms.Event, Body(examples=[Example(value=_EXAMPLE)])]

@@ -8,7 +8,6 @@ from litestar import Response, get, post
 from litestar.openapi.spec import Example
 from litestar.params import Body
 
-from postroad.documents import agent_dead_letter, agent_delivery, entry_problem, lane_stats
 from postroad.http import agent_forms as forms
 from postroad.http.agent_answers import AgentDeadLetterPage, AgentDeliveries, Lane, Redriven
 from postroad.http.answers import SettledBatch, answers
@@ -22,6 +21,7 @@ from postroad.http.routes.leases import Settle, held, rejecting
 from postroad.http.routes.parameters import AgentId, Cursor, Limit, Visibility
 from postroad.http.streams import LaneStream
 from postroad.queues import AckResult, Delivery, Queue
+from postroad.views import agent_dead_letter, agent_delivery, entry_problem, lane_stats
 
 _RECEIPT = "a receipt of a delivery"
 LeaseBody = Annotated[forms.AgentLease, Body(examples=[Example(value={"wait": 20, "max_messages": 10})])]

@@ -10,7 +10,6 @@ from litestar import Response, post
 from litestar.openapi.spec import Example
 from litestar.params import Body
 
-from postroad.documents import delivery, entry_problem, open_queue
 from postroad.http import forms
 from postroad.http.answers import LeasedBatch, SettledBatch, answers
 from postroad.http.context import Context
@@ -20,6 +19,7 @@ from postroad.http.polls import CallerGone
 from postroad.http.requests import ApiRequest, gone
 from postroad.http.routes.parameters import QueueName, checked
 from postroad.queues import AckResult, Delivery, Queue
+from postroad.views import delivery, entry_problem, open_queue
 
 LeaseBody = Annotated[forms.Lease, Body(examples=[Example(value={"max_messages": 10, "wait": 20, "visibility": 30})])]
 AcksBody = Annotated[forms.Acks, Body(examples=[Example(value={"receipts": ["a receipt of a delivery"]})])]

@@ -8,7 +8,6 @@ from litestar import Response, get, post
 from litestar.openapi.spec import Example
 from litestar.params import Body
 
-from postroad.documents import entry_problem, open_queue, peeked, queue_not_found
 from postroad.errors import InvalidMessage, QueueNotFound
 from postroad.http import forms
 from postroad.http.answers import PeekedPage, SentBatch, answers
@@ -20,6 +19,7 @@ from postroad.http.requests import ApiRequest
 from postroad.http.routes.parameters import Cursor, Limit, Payload, QueueName, checked
 from postroad.queues import OutgoingMessage, Queue, QueueSpec, SendResult
 from postroad.queues.rules import check_message
+from postroad.views import entry_problem, open_queue, peeked, queue_not_found
 from postroad.wiring.backend import Backend
 
 MessagesBody = Annotated[

@@ -9,7 +9,6 @@ from litestar import Response, delete, get, post, put
 from litestar.openapi.spec import Example
 from litestar.params import Body
 
-from postroad.documents import failure_groups_document, open_queue, overview_row, queue_detail, queue_not_found
 from postroad.errors import InvalidInput, QueueNotFound
 from postroad.http import forms
 from postroad.http.answers import FailureGroupPage, Purged, QueueDetail, QueuePage, answers
@@ -20,6 +19,7 @@ from postroad.http.requests import ApiRequest
 from postroad.http.routes.parameters import Confirm, Cursor, Limit, QueueName, checked
 from postroad.operations import failure_groups, purge
 from postroad.queues import QueueSpec
+from postroad.views import failure_groups_document, open_queue, overview_row, queue_detail, queue_not_found
 from postroad.wiring.backend import Backend
 
 SettingsBody = Annotated[

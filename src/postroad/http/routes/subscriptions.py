@@ -10,7 +10,6 @@ from litestar.openapi.spec import Example
 from litestar.params import Body
 
 from postroad.agents import Page, Subscription
-from postroad.documents import listening
 from postroad.http import agent_forms as forms
 from postroad.http.agent_answers import IsHeardPage, ListensPage, Replayed
 from postroad.http.answers import answers
@@ -19,6 +18,7 @@ from postroad.http.idempotency import Answer
 from postroad.http.performing import perform
 from postroad.http.requests import BODILESS, ApiRequest
 from postroad.http.routes.parameters import AgentId, Cursor, Discard, Limit
+from postroad.views import listening
 
 ReplayBody = Annotated[forms.Replay, Body(examples=[Example(value={"since": "2025-07-01T12:00:00Z"})])]
 _PAIR = "/agents/{listener:str}/subscriptions/{producer:str}"

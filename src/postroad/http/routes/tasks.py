@@ -8,7 +8,6 @@ from litestar import Response, get, post
 from litestar.openapi.spec import Example
 from litestar.params import Body, PathParameter, QueryParameter
 
-from postroad.documents import event_item, submitted, task_document
 from postroad.errors import InvalidTask, NotFound
 from postroad.http import work_forms as forms
 from postroad.http.answers import answers
@@ -17,6 +16,7 @@ from postroad.http.performing import perform
 from postroad.http.requests import ApiRequest
 from postroad.http.routes.parameters import Cursor, Limit
 from postroad.http.work_answers import EventPage, TaskShown, TaskSubmitted
+from postroad.views import event_item, submitted, task_document
 
 NewTaskBody = Annotated[
     forms.NewTask, Body(examples=[Example(value={"name": "scrape-store", "input": {"storeId": "store-123"}})])

@@ -10,10 +10,10 @@ from typing import Literal
 
 from postroad.errors import Unavailable
 from postroad.http.parts import Part
-from postroad.service.children import Child
-from postroad.service.probing import answers_ready
-from postroad.service.wire import Notice
 from postroad.signals import was_held
+from postroad.up.children import Child
+from postroad.up.probing import answers_ready
+from postroad.up.wire import Notice
 
 DRAIN_SECONDS = 8.0
 CLOSE_SECONDS = 1.5

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.service.up import Up, start
+from tests.up.up import Up, start
 
 StartUp = Callable[..., Up]
 

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from postroad.service.agents import move_events
-from postroad.service.buses import run_buses
-from postroad.service.housekeeping import keep_house
-from postroad.service.notifications import send_notifications
-from postroad.service.tasks import run_tasks
 from postroad.settings import Settings
+from postroad.up.agents import move_events
+from postroad.up.buses import run_buses
+from postroad.up.housekeeping import keep_house
+from postroad.up.notifications import send_notifications
+from postroad.up.tasks import run_tasks
 from postroad.wiring.backend import Backend
 
 

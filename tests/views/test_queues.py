@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from postroad.documents import delivery, open_queue, peeked, queue_detail, queue_row
 from postroad.errors import QueueNotFound
 from postroad.queues import OutgoingMessage, QueueSpec
+from postroad.views import delivery, open_queue, peeked, queue_detail, queue_row
 from postroad.wiring import Backend, connect
 
 

@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from postroad.errors import ConfigurationError
-from postroad.service.loading import load_modules
 from postroad.settings import Settings, nearest
+from postroad.up.loading import load_modules
 from postroad.wiring.backend import Backend
 
 if TYPE_CHECKING:

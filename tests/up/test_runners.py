@@ -9,12 +9,12 @@ import pytest
 from tests.waiting import eventually
 
 from postroad.errors import Unavailable
-from postroad.service import runners
-from postroad.service.parts import RunnerPart, Workplace
-from postroad.service.restarts import DEATHS_TO_FAIL
-from postroad.service.runners import Runners
-from postroad.service.wire import PartReport
 from postroad.settings import Settings
+from postroad.up import runners
+from postroad.up.parts import RunnerPart, Workplace
+from postroad.up.restarts import DEATHS_TO_FAIL
+from postroad.up.runners import Runners
+from postroad.up.wire import PartReport
 from postroad.wiring import connect
 
 

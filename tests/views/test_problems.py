@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from postroad.documents import entry_problem, problem
 from postroad.errors import InvalidMessage, QueueExists, QueueNotFound
+from postroad.views import entry_problem, problem
 
 
 def test_a_problem_names_the_field_and_the_remedy() -> None:

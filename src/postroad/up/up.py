@@ -13,15 +13,15 @@ from contextlib import ExitStack
 from postroad.errors import ConfigurationError, Unavailable
 from postroad.http.private import kept_secret
 from postroad.http.tokens import PREFIX
-from postroad.service.children import Child
-from postroad.service.exposure import check_exposure, token_of
-from postroad.service.lock import UpFile
-from postroad.service.parts import RUNNER_PARTS
-from postroad.service.speaking import Voice
-from postroad.service.supervisor import Supervisor
-from postroad.service.wire import Job
 from postroad.settings import Settings, beside, no_color
 from postroad.telemetry import configure_logs
+from postroad.up.children import Child
+from postroad.up.exposure import check_exposure, token_of
+from postroad.up.lock import UpFile
+from postroad.up.parts import RUNNER_PARTS
+from postroad.up.speaking import Voice
+from postroad.up.supervisor import Supervisor
+from postroad.up.wire import Job
 from postroad.wiring import connect
 
 INTERRUPTED = 130

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.service.conftest import StartUp
+from tests.up.conftest import StartUp
 from tests.waiting import eventually
 
 import postroad

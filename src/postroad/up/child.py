@@ -1,4 +1,4 @@
-"""A child of `postroad up`: `python -m postroad.service.child server|runners`, told what to do on stdin."""
+"""A child of `postroad up`: `python -m postroad.up.child server|runners`, told what to do on stdin."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from io import RawIOBase
 import msgspec
 
 from postroad.errors import ConfigurationError, PostroadError
-from postroad.service.parentage import die_with_parent
-from postroad.service.wire import Job, Notice, PartReport, Report, line
 from postroad.settings import no_color
 from postroad.telemetry import configure_logs
+from postroad.up.parentage import die_with_parent
+from postroad.up.wire import Job, Notice, PartReport, Report, line
 
 
 class Line:
@@ -72,10 +72,10 @@ def main(kind: str) -> int:
 
 def _work(kind: str) -> Callable[[Line], None]:
     if kind == "server":
-        from postroad.service.server import serve
+        from postroad.up.server import serve
 
         return serve
-    from postroad.service.runners import run
+    from postroad.up.runners import run
 
     return run
 

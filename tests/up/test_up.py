@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.service.conftest import StartUp
-from tests.service.up import POSTROAD, Up, is_alive, run
+from tests.up.conftest import StartUp
+from tests.up.up import POSTROAD, Up, is_alive, run
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow

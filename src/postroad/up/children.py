@@ -15,9 +15,9 @@ import msgspec
 
 from postroad.errors import ConfigurationError, PostroadError, Unavailable
 from postroad.http.parts import Part, PartState
-from postroad.service.restarts import Restarts
-from postroad.service.wire import Job, Notice, PartReport, Report, line
 from postroad.telemetry import get_logger
+from postroad.up.restarts import Restarts
+from postroad.up.wire import Job, Notice, PartReport, Report, line
 
 _log = get_logger("up")
 
@@ -121,7 +121,7 @@ class Child:
         listener = None if self._listener is None else self._listener.fileno()
         job = msgspec.structs.replace(self._job, report_to=writer, listener=listener)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "postroad.service.child", self.name),
+            *(sys.executable, "-P", "-m", "postroad.up.child", self.name),
             stdin=asyncio.subprocess.PIPE,
             # Whatever a child prints belongs to the log: our stdout carries the answers that programs read.
             stdout=sys.stderr,

@@ -12,10 +12,10 @@ from postroad.http.context import Context, make_context
 from postroad.http.parts import Part
 from postroad.http.polls import MAX_OPEN
 from postroad.http.serving import make_server
-from postroad.service.agents import moved_here
-from postroad.service.child import Line
-from postroad.service.loading import load_modules
-from postroad.service.wire import Notice, PartReport
+from postroad.up.agents import moved_here
+from postroad.up.child import Line
+from postroad.up.loading import load_modules
+from postroad.up.wire import Notice, PartReport
 from postroad.wiring import connect
 
 

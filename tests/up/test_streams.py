@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from tests.service.up import POSTROAD, Up
+from tests.up.up import POSTROAD, Up
 from tests.waiting import eventually
 
 from postroad.agents import AgentEvent, Agents, Registered

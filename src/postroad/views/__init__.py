@@ -1,6 +1,7 @@
 """Documents: the JSON that the CLI prints and the HTTP API answers, built in one place."""
 
-from postroad.documents.agents import (
+from postroad.settings.names import nearest
+from postroad.views.agents import (
     agent_dead_letter,
     agent_delivery,
     agent_document,
@@ -10,9 +11,9 @@ from postroad.documents.agents import (
     published,
     registered,
 )
-from postroad.documents.journal import entity_of, event_item, journal_item, moment_of, timeline
-from postroad.documents.problems import entry_problem, problem, remedy
-from postroad.documents.queues import (
+from postroad.views.journal import entity_of, event_item, journal_item, moment_of, timeline
+from postroad.views.problems import entry_problem, problem, remedy
+from postroad.views.queues import (
     delivery,
     failure_groups_document,
     move_task,
@@ -25,8 +26,7 @@ from postroad.documents.queues import (
     redrive_report,
     settings_document,
 )
-from postroad.documents.tasks import submitted, task_document
-from postroad.settings.names import nearest
+from postroad.views.tasks import submitted, task_document
 
 __all__ = [
     "agent_dead_letter",

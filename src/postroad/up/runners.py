@@ -11,12 +11,12 @@ import msgspec
 
 from postroad.errors import PostroadError
 from postroad.http.parts import PartState
-from postroad.service.child import Line
-from postroad.service.loading import load_modules
-from postroad.service.parts import RUNNER_PARTS, RunnerPart, Workplace
-from postroad.service.restarts import Restarts
-from postroad.service.wire import Notice, PartReport
 from postroad.telemetry import get_logger
+from postroad.up.child import Line
+from postroad.up.loading import load_modules
+from postroad.up.parts import RUNNER_PARTS, RunnerPart, Workplace
+from postroad.up.restarts import Restarts
+from postroad.up.wire import Notice, PartReport
 from postroad.wiring import connect
 
 _FIRST_LOOK = 0.5
