@@ -137,6 +137,8 @@ def test_wrong_input_is_exit_2_and_nothing_is_submitted(args: list[str], postroa
 
 @pytest.mark.parametrize("args", ["status nobody", "history nobody", "retry nobody", "cancel nobody --confirm nobody"])
 def test_an_unknown_task_is_exit_1(args: str, postroad: Postroad) -> None:
+    postroad("task", "init")
+
     outcome = postroad("task", *args.split())
 
     assert outcome.code == 1

@@ -87,6 +87,8 @@ def test_nothing_is_promised_for_a_task_that_was_cancelled_with_its_job(postroad
 
 @pytest.mark.parametrize("name", ["nobody", "not-an-id", "a b#c", "x" * 400])
 def test_an_id_that_names_nothing_is_exit_1_with_one_line_and_a_remedy(postroad: Postroad, name: str) -> None:
+    postroad("journal", "init")
+
     outcome = postroad("why", name)
 
     assert (outcome.code, outcome.out) == (1, "")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from postroad.errors import QueueNotFound
 from postroad.queues import OutgoingMessage, QueueSpec
-from postroad.views import delivery, open_queue, peeked, queue_detail, queue_row
+from postroad.views import leased, open_queue, overview, peeked, queue_detail, queue_row
 from postroad.wiring import Backend, connect
 
 
@@ -25,7 +26,7 @@ def test_a_row_counts_what_the_queue_holds(backend: Backend) -> None:
     backend.queue("orders").send([OutgoingMessage("a"), OutgoingMessage("b"), OutgoingMessage("c", delay=60)])
     backend.queue("orders").receive(max_messages=1)
 
-    row = queue_row(backend, "orders")
+    row = msgspec.to_builtins(queue_row(overview(backend, "orders")))
 
     assert row.pop("oldest_age_seconds") >= 0
     assert row == {
@@ -39,7 +40,7 @@ def test_a_row_counts_what_the_queue_holds(backend: Backend) -> None:
 
 
 def test_the_detail_adds_every_setting_and_the_sources(backend: Backend) -> None:
-    detail = queue_detail(backend, "orders-dlq")
+    detail = msgspec.to_builtins(queue_detail(backend, "orders-dlq"))
 
     assert detail["settings"].keys() == {
         *("name", "fifo", "visibility", "retention", "delay", "receive_wait", "max_message_bytes", "dead_letter"),
@@ -60,7 +61,7 @@ def test_a_peeked_message_shows_its_body_only_when_asked(backend: Backend) -> No
     backend.queue("orders").send([OutgoingMessage("snow \u2603", {"EventType": "placed"})])
     [message] = backend.queue("orders").peek()
 
-    without, with_body = peeked(message, body=False), peeked(message, body=True)
+    without, with_body = (msgspec.to_builtins(peeked(message, body=body)) for body in (False, True))
 
     assert without.keys() == {"message_id", "attributes", "group", "receive_count", "sent_at", "state", "size"}
     assert with_body == {**without, "body": "snow \u2603"}
@@ -70,8 +71,8 @@ def test_a_peeked_message_shows_its_body_only_when_asked(backend: Backend) -> No
 
 def test_a_delivery_carries_the_receipt_that_settles_it(backend: Backend) -> None:
     backend.queue("orders").send([OutgoingMessage("a")])
-    [leased] = backend.queue("orders").receive()
+    [delivery] = backend.queue("orders").receive()
 
-    document = delivery(leased)
+    document = leased(delivery)
 
-    assert (document["body"], document["receipt"], document["receive_count"]) == ("a", leased.receipt, 1)
+    assert (document.body, document.receipt, document.receive_count) == ("a", delivery.receipt, 1)

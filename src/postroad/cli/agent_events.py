@@ -24,6 +24,7 @@ from postroad.telemetry import legible
 if TYPE_CHECKING:
     from postroad.agents import AgentEvent, Agents, Runner, RunStats
     from postroad.queues import Delivery, Queue
+    from postroad.views import EventAccepted
 
 _PROGRESS_EVERY = 1_000
 _SLICE_SECONDS = 1.0
@@ -59,7 +60,7 @@ def publish(
     event = AgentEvent(producer, event_type, _json(data.encode()), timestamp, event_id)
     with agents_of(call) as agents:
         document = _publish(agents, event)
-    call.show(document, f"published {legible(document['eventId'])}")
+    call.show(document, f"published {legible(document.event_id)}")
 
 
 def tail(
@@ -156,13 +157,11 @@ def _event(line: bytes) -> AgentEvent:
     return AgentEvent(*(wanted(name) for name in ("agentId", "eventType", "data", "timestamp", "eventId")))
 
 
-def _publish(agents: Agents, event: AgentEvent) -> dict[str, Any]:
-    from postroad.views import published
+def _publish(agents: Agents, event: AgentEvent) -> EventAccepted:
+    from postroad.views import accepted
 
     [outcome] = agents.publish_each([event])
-    if outcome.error is not None:
-        raise outcome.error
-    return published(outcome)
+    return accepted(outcome)
 
 
 def _json(text: bytes) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -26,11 +26,11 @@ def groups(
     """Group dead letters by what they died of."""
     from postroad.cli.tables import group_table
     from postroad.operations import failure_groups
-    from postroad.views import failure_groups_document, open_queue
+    from postroad.views import failure_groups_page, open_queue
 
     with call.backend() as backend:
         open_queue(backend, name)
-        document: dict[str, Any] = failure_groups_document(failure_groups(backend, name, limit=limit))
-    if not document["complete"]:
-        write(f"note: {document['scanned']:,} messages were looked at; the queue may hold more", sys.stderr)
-    call.show(document, group_table(document["items"]))
+        document = failure_groups_page(failure_groups(backend, name, limit=limit))
+    if not document.complete:
+        write(f"note: {document.scanned:,} messages were looked at; the queue may hold more", sys.stderr)
+    call.show(document, group_table(document.items))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from postroad.journal.verifying import Verification
+    from postroad.views import Timeline
 
 Tenant = Annotated[str | None, typer.Option(metavar="ID", help="Whose events; the setting `tenant` by default.")]
 
@@ -124,20 +125,20 @@ def _verdict(found: Verification) -> list[str]:
     ]
 
 
-def _lines(document: dict[str, Any]) -> list[RenderableType]:
+def _lines(page: Timeline) -> list[RenderableType]:
     from rich.text import Text
 
     from postroad.cli.tables import table
     from postroad.telemetry import legible
 
-    if not document["items"]:
+    if not page.items:
         return [Text("no events")]
     cells = (
         (_when(item["timestamp"]), item["eventType"], f"{item['entityType']}#{item['entityId']}", item["app"])
-        for item in document["items"]
+        for item in page.items
     )
     rows = table(["TIME", "TYPE", "ENTITY", "APP"], ([Text(legible(cell)) for cell in row] for row in cells))
-    more = [Text(f"more: --cursor {document['next_cursor']}")] if document["next_cursor"] else []
+    more = [Text(f"more: --cursor {page.next_cursor}")] if page.next_cursor else []
     return [rows, *more]
 
 

@@ -49,7 +49,7 @@ def peek(
     """Look at messages without touching them."""
     from postroad.cli.tables import message_blocks
     from postroad.operations.recording import recorded
-    from postroad.views import open_queue, peeked
+    from postroad.views import PeekedPage, open_queue, peeked
 
     with call.backend() as backend:
         queue = open_queue(backend, name)
@@ -64,7 +64,7 @@ def peek(
         write("note: this is a sample; the queue may hold more, and looking counts as a receive", sys.stderr)
     items = [peeked(message, body=body) for message in found]
     cursor = found[-1].message_id if len(found) == limit else None
-    call.show({"items": items, "next_cursor": cursor}, *message_blocks(items, now))
+    call.show(PeekedPage(items, cursor), *message_blocks(items, now))
 
 
 def send(

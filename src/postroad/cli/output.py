@@ -32,7 +32,14 @@ def write_json(document: Any, stream: TextIO | None = None) -> None:
     """Write one JSON document on one line."""
     out = sys.stdout if stream is None else stream
     readable = (out.encoding or "").lower().replace("-", "") == "utf8"
-    write(json.dumps(document, ensure_ascii=not readable), out)
+    write(json.dumps(document, ensure_ascii=not readable, default=_builtins), out)
+
+
+def _builtins(document: Any) -> Any:
+    """Return a view as JSON's own types; views are what the HTTP API answers too."""
+    import msgspec
+
+    return msgspec.to_builtins(document)
 
 
 def write(text: str, stream: TextIO | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from postroad.cli.durations import duration
 from postroad.cli.verbs import add_verb
 from postroad.errors import InvalidInput
 from postroad.signals import interrupted_by_sigterm
+
+if TYPE_CHECKING:
+    from postroad.queues import QueueOverview
 
 QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The queue.", autocompletion=queue_names)]
 Confirm = Annotated[str | None, typer.Option(metavar="NAME", help="The queue's name again, instead of the question.")]
@@ -65,10 +68,10 @@ def create(
 
 def delete(call: Call, name: QueueName, confirm: Confirm = None) -> None:
     """Remove a queue with everything in it."""
-    from postroad.views import queue_row
+    from postroad.views import overview
 
     with call.backend() as backend:
-        row = queue_row(backend, name)
+        row = overview(backend, name)
         confirm_name(name, confirm, f'removes queue "{name}" with {_held(row)}')
         backend.delete_queue(name)
     call.show({"deleted": name}, f"deleted {name}")
@@ -79,12 +82,12 @@ def list_(
 ) -> None:
     """List the queues with what they hold."""
     from postroad.cli.tables import queue_table
-    from postroad.views import overview_row
+    from postroad.views import QueuePage, queue_row
 
     with call.backend() as backend:
         names = [name for name in backend.queues() if name.startswith(prefix)]
-        rows = [overview_row(overview) for overview in backend.overviews(names)]
-    call.show({"items": rows}, queue_table(rows))
+        rows = [queue_row(found) for found in backend.overviews(names)]
+    call.show(QueuePage(rows), queue_table(rows))
 
 
 def show(call: Call, name: QueueName) -> None:
@@ -108,17 +111,17 @@ def purge(
 ) -> None:
     """Remove every message of a queue, leased ones included."""
     from postroad.operations import purge as remove_all
-    from postroad.views import queue_row
+    from postroad.views import Purged, overview
 
     if not reason.strip():
         raise InvalidInput("reason: is empty", field="reason", remedy="Say why with --reason; nothing was changed.")
     with call.backend() as backend:
-        confirm_name(name, confirm, f'removes {_held(queue_row(backend, name))} from queue "{name}"')
+        confirm_name(name, confirm, f'removes {_held(overview(backend, name))} from queue "{name}"')
         with interrupted_by_sigterm():
             purged = remove_all(backend, name, confirm=name, reason=reason, archive=archive)
-    call.show({"purged": purged}, f"purged {purged:,} from {name}")
+    call.show(Purged(purged), f"purged {purged:,} from {name}")
 
 
-def _held(row: dict[str, Any]) -> str:
-    count = row["visible"] + row["in_flight"] + row["delayed"]
+def _held(found: QueueOverview) -> str:
+    count = found.stats.visible + found.stats.in_flight + found.stats.delayed
     return "1 message" if count == 1 else f"{count:,} messages"

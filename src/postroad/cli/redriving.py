@@ -80,7 +80,7 @@ def redrive(
     """Send dead letters back to where they came from."""
     from postroad.operations import Match
     from postroad.operations import redrive as move
-    from postroad.views import open_queue, redrive_report
+    from postroad.views import open_queue
 
     if status:
         _show_tasks(call, name)
@@ -105,7 +105,7 @@ def redrive(
             confirm_yes(yes, f'redriving "{name}"', lambda: _effect(backend, name, options))
             with _progress(call) as progress, interrupted_by_sigterm():
                 report = move(backend, name, reason=reason, progress=progress, **options)
-    call.show(redrive_report(report), *_summary(report))
+    call.show(report, *_summary(report))
     if report.status in _STOPPED or _LEFT & report.skipped.keys():
         raise typer.Exit(ANSWER_IS_NO)
 
@@ -122,12 +122,12 @@ def _effect(backend: Backend, name: str, options: dict[str, Any]) -> str:
 
 def _show_tasks(call: Call, name: str) -> None:
     from postroad.operations import redrive_tasks
-    from postroad.views import move_task, open_queue
+    from postroad.views import open_queue
 
     with call.backend() as backend:
         open_queue(backend, name)
-        items = [move_task(task) for task in redrive_tasks(backend, name)]
-    lines = [f"{item['status'].lower()}: {item['moved']:,} moved of {item['to_move'] or 0:,}" for item in items]
+        items = redrive_tasks(backend, name)
+    lines = [f"{item.status.lower()}: {item.moved:,} moved of {item.to_move or 0:,}" for item in items]
     call.show({"items": items}, *(lines or ["SQS moves nothing out of it by itself"]))
 
 

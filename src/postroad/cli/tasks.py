@@ -18,6 +18,7 @@ from postroad.errors import InvalidTask, NotFound
 if TYPE_CHECKING:
     from postroad.journal import TaskState
     from postroad.tasks import TaskProducer
+    from postroad.views import TaskShown
     from postroad.wiring import Backend
 
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request id that `task submit` printed.")]
@@ -73,10 +74,10 @@ def status(
     at: Annotated[int | None, typer.Option(metavar="MS", help="As it was at this moment, in milliseconds.")] = None,
 ) -> None:
     """Tell how a task stands."""
-    from postroad.views import task_document
+    from postroad.views import task_shown
 
     with call.backend() as backend:
-        document = task_document(_state(call, backend, request_id, at))
+        document = task_shown(_state(call, backend, request_id, at))
     call.show(document, *_lines(document))
 
 
@@ -85,7 +86,7 @@ def history(call: Call, request_id: RequestId) -> None:
     from postroad.journal import task_history
     from postroad.tasks.naming import check_request_id
     from postroad.telemetry import legible
-    from postroad.views import event_item
+    from postroad.views import EventPage, event_item
 
     check_request_id(request_id, of_a_job=True)
     with call.backend() as backend:
@@ -93,7 +94,7 @@ def history(call: Call, request_id: RequestId) -> None:
     if not events:
         raise NotFound(f'there is no task "{request_id}"')
     lines = (f"{_when(event.timestamp)}  {legible(event.event_type)}{_detail(event.properties)}" for event in events)
-    call.show({"items": [event_item(event) for event in events], "next_cursor": None}, *lines)
+    call.show(EventPage([event_item(event) for event in events], None), *lines)
 
 
 def retry(call: Call, request_id: RequestId, queue: QueueOption = "tasks") -> None:
@@ -113,6 +114,7 @@ def cancel(
     """Let a task not run, or be killed where it runs; exit 1 when it had ended already."""
     from postroad.tasks.naming import check_request_id
     from postroad.tasks.producing import name_in_job
+    from postroad.views import TaskCancelled
 
     check_request_id(request_id, of_a_job=True)
     with call.backend() as backend:
@@ -121,7 +123,7 @@ def cancel(
             _state(call, backend, request_id)
         confirm_name(request_id, confirm, f'cancels task "{request_id}"')
         cancelled = _producer(call, backend).cancel(request_id)
-    call.show({"requestId": request_id, "cancelled": cancelled}, "cancelled" if cancelled else "it had ended already")
+    call.show(TaskCancelled(request_id, cancelled), "cancelled" if cancelled else "it had ended already")
     if not cancelled:
         raise typer.Exit(ANSWER_IS_NO)
 
@@ -165,18 +167,18 @@ def _read(text: str) -> bytes:
     return Path(text[1:]).read_bytes() if text.startswith("@") else text.encode()
 
 
-def _lines(document: dict[str, Any]) -> list[str]:
+def _lines(task: TaskShown) -> list[str]:
     import json
 
     from postroad.telemetry import legible
 
-    shown = [f"{document['requestId']}  {document['state']}  run {document['run']}, attempt {document['attempt']}"]
-    shown.append(f"{_when(document['lastEventAt'])}  {legible(document['lastEventType'])}")
-    if document["error"] is not None:
-        shown.append(f"{legible(document['errorCategory'])}: {legible(document['error'])}")
-    if document["output"] is not None:
+    shown = [f"{task.request_id}  {task.state}  run {task.run}, attempt {task.attempt}"]
+    shown.append(f"{_when(task.last_event_at)}  {legible(task.last_event_type)}")
+    if task.error is not None:
+        shown.append(f"{legible(task.error_category)}: {legible(task.error)}")
+    if task.output is not None:
         # Plain ASCII, so that no output drives the terminal.
-        shown.append(json.dumps(document["output"]))
+        shown.append(json.dumps(task.output))
     return shown
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,9 +13,8 @@ from postroad.cli.durations import duration
 from postroad.cli.verbs import add_verb
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from postroad.http.tokens import Scope, Token, TokenFile
+    from postroad.http.tokens import TokenFile
+    from postroad.views import Scope
 
 TokenName = Annotated[str, typer.Argument(metavar="NAME", help="The token.")]
 
@@ -42,15 +41,16 @@ def create(
     check_token(name, scope, expires_in)
     audit_log(call).append("token.create", name, {"scope": scope, "expires_in": expires_in})
     token, secret = tokens.create(name, cast("Scope", scope), expires_in=expires_in)
-    call.show({**_row(token), "token": secret}, secret)
+    call.show(token.made(secret), secret)
 
 
 def list_(call: Call) -> None:
     """List the tokens by name, without their secrets."""
     from postroad.cli.tables import token_table
+    from postroad.views import TokenPage
 
-    rows = [_row(token) for token in _tokens(call).tokens()]
-    call.show({"items": rows}, token_table(rows))
+    rows = [token.row for token in _tokens(call).tokens()]
+    call.show(TokenPage(rows), token_table(rows))
 
 
 def revoke(
@@ -74,16 +74,3 @@ def _tokens(call: Call) -> TokenFile:
     from postroad.settings import beside
 
     return TokenFile(beside(call.settings().url, "tokens.json"))
-
-
-def _row(token: Token) -> dict[str, Any]:
-    return {
-        "name": token.name,
-        "scope": token.scope,
-        "created_at": _text(token.created_at),
-        "expires_at": None if token.expires_at is None else _text(token.expires_at),
-    }
-
-
-def _text(moment: datetime) -> str:
-    return moment.isoformat().replace("+00:00", "Z")

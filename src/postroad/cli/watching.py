@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from postroad.cli.verbs import add_verb
 from postroad.signals import stopped_by_signals
 
 if TYPE_CHECKING:
+    from postroad.views import QueueLook
     from postroad.wiring import Backend
 
 _INTERVAL = 1.0
@@ -54,15 +55,15 @@ def watch(
             stop.wait(interval or _INTERVAL)
 
 
-def _look(backend: Backend, name: str) -> dict[str, Any]:
-    from postroad.views import queue_row
+def _look(backend: Backend, name: str) -> QueueLook:
+    from postroad.views import overview, queue_look
 
-    return {"at": backend.clock.now().isoformat().replace("+00:00", "Z"), **queue_row(backend, name)}
+    return queue_look(overview(backend, name), backend.clock.now())
 
 
-def _show(call: Call, row: dict[str, Any]) -> None:
+def _show(call: Call, row: QueueLook) -> None:
     if call.json:
         write_json(row)
         return
-    numbers = ", ".join(f"{row[key]:,} {key.replace('_', ' ')}" for key in ("visible", "in_flight", "delayed"))
-    write(f"{row['at'][11:19]}  {row['name']}  {numbers}, oldest {spoken(row['oldest_age_seconds'])}")
+    numbers = f"{row.visible:,} visible, {row.in_flight:,} in flight, {row.delayed:,} delayed"
+    write(f"{row.at:%H:%M:%S}  {row.name}  {numbers}, oldest {spoken(row.oldest_age_seconds)}")

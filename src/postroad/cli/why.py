@@ -30,6 +30,6 @@ def why(
         for step in story.steps
     ]
     call.show(
-        story.to_dict(), f"{story.verdict.replace('_', ' ')}  {legible(story.summary)}", *steps,
+        story, f"{story.verdict.replace('_', ' ')}  {legible(story.summary)}", *steps,
         f"next: {legible(story.next)}",
     )  # fmt: skip

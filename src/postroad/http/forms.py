@@ -11,7 +11,8 @@ from msgspec import Meta
 from postroad.errors import InvalidInput
 from postroad.events.refusals import explained
 from postroad.events.strict import checked_bytes
-from postroad.http.tokens import MAX_SECONDS, NAME, Scope
+from postroad.http.tokens import MAX_SECONDS, NAME
+from postroad.views import Scope
 
 _AT = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _NAMED = re.compile(r"Object (?:contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)

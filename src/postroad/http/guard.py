@@ -14,7 +14,8 @@ from postroad.errors import Forbidden, ReadOnly, TransportError, Unauthorized
 from postroad.http.context import Context
 from postroad.http.identities import Identity
 from postroad.http.requests import ApiRequest
-from postroad.http.tokens import Scope, reaches
+from postroad.http.tokens import reaches
+from postroad.views import Scope
 
 OPEN = "open"
 AGENT = "agent"

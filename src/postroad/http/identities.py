@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.http.tokens import ADMIN, Scope, Token, TokenFile, digest
+from postroad.http.tokens import ADMIN, Token, TokenFile, digest
+from postroad.views import Scope
 
 _LOOK_AGAIN_SECONDS = 0.25
 

@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 import msgspec
 
-PartState = Literal["running", "starting", "failed"]
-
-
-class Part(msgspec.Struct, frozen=True):
-    """One part of a running `postroad up`."""
-
-    name: str
-    process: str
-    pid: int | None
-    state: PartState
-    restarts: int = 0
-    missing: str | msgspec.UnsetType = msgspec.UNSET
-    """What it waits for, while something that it needs is away."""
+from postroad.views import Part
 
 
 class Parts:

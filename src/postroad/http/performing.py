@@ -86,9 +86,10 @@ async def _again(request: ApiRequest, before: Answer, revive: Revive | None) -> 
 
 def _storable(answer: Answer) -> Answer:
     """The answer as it may be stored: without the secret of a token."""
-    if not isinstance(answer.document, dict):
+    document = msgspec.to_builtins(answer.document)
+    if not isinstance(document, dict):
         return answer
-    return Answer(answer.status, {key: value for key, value in answer.document.items() if key != "token"})
+    return Answer(answer.status, {key: value for key, value in document.items() if key != "token"})
 
 
 def _refusal(request: ApiRequest, error: PostroadError) -> Answer:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any
 
 from postroad.clock import Clock
 from postroad.errors import PostroadError
 from postroad.http.parts import Parts
+from postroad.views import Ready
 
 _FRESH_SECONDS = 1.0
 
@@ -27,14 +27,14 @@ class Readiness:
         self._checking = asyncio.Lock()
         self.stopping = False
 
-    async def document(self) -> dict[str, Any]:
+    async def document(self) -> Ready:
         """The answer of `GET /ready`."""
         storage = await self._ask_storage()
         checks = {"storage": storage, "runners": self._parts.troubles() or "ok"}
         if self.stopping:
             checks["runners"] = "stopping"
         ready = all(check == "ok" for check in checks.values())
-        return {"status": "ready" if ready else "not ready", "checks": checks}
+        return Ready("ready" if ready else "not ready", checks)
 
     async def _ask_storage(self) -> str:
         async with self._checking:

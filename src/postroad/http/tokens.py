@@ -8,15 +8,14 @@ import secrets
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidInput, TokenExists, TokenNotFound
 from postroad.http.private import locked, write_private
+from postroad.views import Scope, TokenMade, TokenRow
 
-Scope = Literal["read", "publish", "operate", "admin"]
 SCOPES: tuple[Scope, ...] = ("read", "publish", "operate", "admin")
 ADMIN = "admin"
 PREFIX = "pr_"
@@ -32,6 +31,15 @@ class Token(msgspec.Struct, frozen=True):
     sha256: str
     created_at: datetime
     expires_at: datetime | None = None
+
+    @property
+    def row(self) -> TokenRow:
+        """The token as it is listed."""
+        return TokenRow(self.name, self.scope, self.created_at, self.expires_at)
+
+    def made(self, secret: str) -> TokenMade:
+        """Return the token with its secret, which is shown this once."""
+        return TokenMade(self.name, self.scope, self.created_at, self.expires_at, secret)
 
 
 class _Contents(msgspec.Struct, frozen=True):

@@ -14,10 +14,10 @@ from contextlib import suppress
 import msgspec
 
 from postroad.errors import ConfigurationError, PostroadError, Unavailable
-from postroad.http.parts import Part, PartState
 from postroad.telemetry import get_logger
 from postroad.up.restarts import Restarts
 from postroad.up.wire import Job, Notice, PartReport, Report, line
+from postroad.views import Part, PartState
 
 _log = get_logger("up")
 

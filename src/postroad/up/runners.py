@@ -10,13 +10,13 @@ from contextlib import contextmanager, nullcontext
 import msgspec
 
 from postroad.errors import PostroadError
-from postroad.http.parts import PartState
 from postroad.telemetry import get_logger
 from postroad.up.child import Line
 from postroad.up.loading import load_modules
 from postroad.up.parts import RUNNER_PARTS, RunnerPart, Workplace
 from postroad.up.restarts import Restarts
 from postroad.up.wire import Notice, PartReport
+from postroad.views import PartState
 from postroad.wiring import connect
 
 _FIRST_LOOK = 0.5

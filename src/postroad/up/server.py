@@ -9,13 +9,13 @@ import socket
 
 from postroad.http.app import create_app
 from postroad.http.context import Context, make_context
-from postroad.http.parts import Part
 from postroad.http.polls import MAX_OPEN
 from postroad.http.serving import make_server
 from postroad.up.agents import moved_here
 from postroad.up.child import Line
 from postroad.up.loading import load_modules
 from postroad.up.wire import Notice, PartReport
+from postroad.views import Part
 from postroad.wiring import connect
 
 

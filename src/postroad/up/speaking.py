@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from postroad.errors.root import without_credentials
-from postroad.http.parts import Part
 from postroad.settings import Settings, beside, data_path
 from postroad.version import __version__
+from postroad.views import Part
 
 
 class Voice:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from postroad.errors import Unavailable
-from postroad.http.parts import Part
 from postroad.signals import was_held
 from postroad.up.children import Child
 from postroad.up.probing import answers_ready
 from postroad.up.wire import Notice
+from postroad.views import Part
 
 DRAIN_SECONDS = 8.0
 CLOSE_SECONDS = 1.5

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from postroad.http.parts import Part, PartState
 from postroad.settings import Settings
+from postroad.views import Part, PartState
 
 
 class Job(msgspec.Struct, frozen=True):

@@ -4,38 +4,80 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from postroad.errors import InternalError, PostroadError, QueueExists
 
 
-def problem(error: Exception, *, request_id: str | None = None) -> dict[str, Any]:
-    """An error as `application/problem+json`. What Postroad did not foresee carries nothing but the request id."""
+class EntryProblem(msgspec.Struct, kw_only=True):
+    """What went wrong with one entry of a batch."""
+
+    type: str
+    title: str
+    detail: str
+    remedy: str
+    field: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Problem(msgspec.Struct, kw_only=True):
+    """What went wrong, and what to do about it."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    remedy: str
+    request_id: str | None
+    field: str | msgspec.UnsetType = msgspec.UNSET
+    differences: dict[str, list[Any]] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ErrorPage(msgspec.Struct):
+    """What an error means."""
+
+    slug: str
+    title: str
+    status: int
+    remedy: str
+
+
+def problem(error: Exception, *, request_id: str | None = None) -> Problem:
+    """Return an error as `application/problem+json`. An unforeseen error carries nothing but the request id."""
     known = error if isinstance(error, PostroadError) else InternalError("The cause is in the log.")
-    document: dict[str, Any] = {
-        "type": f"/errors/{known.slug}",
-        "title": _title(known),
-        "status": known.status,
-        "detail": str(known),
-        "remedy": remedy(known),
-        "request_id": request_id,
-    }
-    if known.field is not None:
-        document["field"] = known.field
+    document = Problem(
+        type=_address(known),
+        title=title(type(known)),
+        status=known.status,
+        detail=str(known),
+        remedy=_remedy(known),
+        request_id=request_id,
+        field=msgspec.UNSET if known.field is None else known.field,
+    )
     if isinstance(known, QueueExists):
-        document["differences"] = {name: list(pair) for name, pair in known.differences.items()}
+        document.differences = {name: list(pair) for name, pair in known.differences.items()}
     return document
 
 
-def remedy(error: PostroadError) -> str:
-    """What to do about it, the name that was probably meant first."""
+def entry_problem(error: Exception) -> EntryProblem:
+    """Return the error of one entry of a batch: a problem without status and request id."""
+    whole = problem(error)
+    return EntryProblem(type=whole.type, title=whole.title, detail=whole.detail, remedy=whole.remedy, field=whole.field)
+
+
+def error_page(kind: type[PostroadError]) -> ErrorPage:
+    """Return what the class of an error means."""
+    return ErrorPage(kind.slug, title(kind), kind.status, kind.remedy)
+
+
+def title(kind: type[PostroadError]) -> str:
+    """Return the first line of the class's docstring."""
+    return (kind.__doc__ or "").strip().split("\n", 1)[0]
+
+
+def _address(error: PostroadError) -> str:
+    return f"/errors/{error.slug}"
+
+
+def _remedy(error: PostroadError) -> str:
+    """Return what to do about it, the name that was probably meant first."""
     return error.remedy if error.nearest is None else f'Did you mean "{error.nearest}"? {error.remedy}'
-
-
-def entry_problem(error: Exception) -> dict[str, Any]:
-    """The error of one entry of a batch: a problem without status and request id."""
-    document = problem(error)
-    return {key: value for key, value in document.items() if key not in ("status", "request_id")}
-
-
-def _title(error: PostroadError) -> str:
-    """The first line of the class's own contract."""
-    return (type(error).__doc__ or "").strip().split("\n", 1)[0]

@@ -11,14 +11,13 @@ from litestar.params import Body
 
 from postroad.agents.rules import now_text
 from postroad.http import agent_forms as forms
-from postroad.http.agent_answers import AgentDetail, AgentGone, AgentMade, AgentPage, AgentToken
 from postroad.http.answers import answers
 from postroad.http.guard import AGENT
 from postroad.http.idempotency import Answer
 from postroad.http.performing import perform
 from postroad.http.requests import BODILESS, ApiRequest
 from postroad.http.routes.parameters import AgentId, Cursor, Limit
-from postroad.views import agent_document, agent_row, registered
+from postroad.views import AgentDetail, AgentGone, AgentMade, AgentPage, AgentToken, agent_detail, agent_row, registered
 
 NewAgentBody = Annotated[forms.NewAgent, Body(examples=[Example(value={"agentId": "collector", "accept": "all"})])]
 RotationBody = Annotated[forms.TokenRotation, Body(examples=[Example(value={"overlap": 0})])]
@@ -37,9 +36,7 @@ async def create_agent(request: ApiRequest, data: NewAgentBody = _ANY) -> Respon
     agents = request.context.desk.agents
 
     def make() -> Answer:
-        made = agents.register(
-            data.agentId, order=data.order, accept=data.accept, principal_arn=data.principalArn
-        )  # fmt: skip
+        made = agents.register(data.agentId, order=data.order, accept=data.accept, principal_arn=data.principalArn)
         return Answer(201, registered(made))
 
     def renew(document: dict[str, Any]) -> dict[str, Any]:
@@ -49,15 +46,15 @@ async def create_agent(request: ApiRequest, data: NewAgentBody = _ANY) -> Respon
 
 
 @get("/agents", opt={"scope": "read"}, responses=answers(AgentPage, 400, says="Agents."))
-async def list_agents(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[dict[str, Any]]:
+async def list_agents(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[AgentPage]:
     """All agents, a page at a time."""
     cursors = request.context.cursors
     after = None if cursor is None else cursors.open("agents", cursor)
 
-    def look() -> dict[str, Any]:
+    def look() -> AgentPage:
         page = request.context.desk.agents.list(limit=limit, cursor=after)
         following = None if page.next_cursor is None else cursors.seal("agents", page.next_cursor)
-        return {"items": [agent_row(agent) for agent in page.items], "next_cursor": following}
+        return AgentPage([agent_row(agent) for agent in page.items], following)
 
     return Response(await request.context.run(look))
 
@@ -67,10 +64,10 @@ async def list_agents(request: ApiRequest, limit: Limit = 20, cursor: Cursor = N
     opt={"scope": "read", AGENT: "agent"},
     responses=answers(AgentDetail, 404, says="The agent."),
 )
-async def show_agent(request: ApiRequest, agent: AgentId) -> Response[dict[str, Any]]:
+async def show_agent(request: ApiRequest, agent: AgentId) -> Response[AgentDetail]:
     """One agent with the first hundred producers it listens to."""
     found = await request.context.run(lambda: request.context.desk.agents.get(agent))
-    return Response(agent_document(found))
+    return Response(agent_detail(found))
 
 
 @delete(
@@ -79,14 +76,11 @@ async def show_agent(request: ApiRequest, agent: AgentId) -> Response[dict[str, 
     status_code=200,
     responses=answers(AgentGone, 404, says="It is gone with what waited for it."),
 )
-async def delete_agent(request: ApiRequest, agent: AgentId) -> Response[dict[str, int]]:
+async def delete_agent(request: ApiRequest, agent: AgentId) -> Response[AgentGone]:
     """Remove the agent with its subscriptions and its lane; its id is never given again."""
     gone = await request.context.run(lambda: request.context.desk.agents.delete(agent))
     request.context.streams.check(agent)
-    document = {
-        "discarded": gone.discarded, "subscriptions": gone.subscriptions, "subscribers": gone.subscribers,
-    }  # fmt: skip
-    return Response(document)
+    return Response(AgentGone(gone.discarded, gone.subscriptions, gone.subscribers))
 
 
 @post(
@@ -104,7 +98,7 @@ async def rotate_agent_token(
     def rotate() -> Answer:
         token = agents.rotate_token(agent, overlap=data.overlap)
         until = request.context.clock.now() + timedelta(seconds=data.overlap)
-        return Answer(201, {"token": token, "previousValidUntil": now_text(until)})
+        return Answer(201, AgentToken(token, now_text(until)))
 
     def renew(document: dict[str, Any]) -> dict[str, Any]:
         return {**document, "token": agents.renew_token(agent)}

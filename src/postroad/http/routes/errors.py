@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from litestar import Response, get
 
 from postroad.errors import PostroadError, RouteNotFound
-from postroad.http.answers import ErrorPage, answers
+from postroad.http.answers import answers
 from postroad.http.guard import OPEN
 from postroad.http.routes.parameters import Name
+from postroad.views import ErrorPage, error_page
 
 
 @get("/errors/{slug:str}", opt={"scope": OPEN}, responses=answers(ErrorPage, 404, says="What the error means."))
-async def explain_error(slug: Name) -> Response[dict[str, Any]]:
+async def explain_error(slug: Name) -> Response[ErrorPage]:
     """One kind of error: what it says and what to do about it."""
     for kind in _kinds(PostroadError):
         if kind.slug == slug:
-            title = (kind.__doc__ or "").strip().split("\n", 1)[0]
-            return Response({"slug": slug, "title": title, "status": kind.status, "remedy": kind.remedy})
+            return Response(error_page(kind))
     raise RouteNotFound("no error has this name")
 
 

@@ -15,14 +15,13 @@ from postroad.agents.publishing import Published
 from postroad.agents.rules import check_agent_id, is_agent_id
 from postroad.errors import IdentityMismatch, InvalidEvent, PostroadError
 from postroad.http import agent_forms as forms
-from postroad.http.agent_answers import EventAccepted, EventBatch
 from postroad.http.answers import answers
 from postroad.http.forms import misfit
 from postroad.http.guard import AGENT, ANY_AGENT
 from postroad.http.idempotency import Answer
 from postroad.http.performing import perform
 from postroad.http.requests import ApiRequest
-from postroad.views import entry_problem, published
+from postroad.views import EventAccepted, EventBatch, accepted, event_outcome
 
 _EXAMPLE = {"agentId": "ann", "eventType": "order.placed", "data": {"id": 7}, "timestamp": "2025-07-01T12:00:00.000Z"}
 EventBody = Annotated[forms.Event, Body(examples=[Example(value=_EXAMPLE)])]
@@ -43,9 +42,7 @@ async def publish_event(request: ApiRequest, data: EventBody) -> Response[Any]:
 
     def effect() -> Answer:
         [outcome] = request.context.desk.agents.publish_each([event], traceparent=_traceparent(request))
-        if outcome.error is not None:
-            raise outcome.error
-        return Answer(202, published(outcome))
+        return Answer(202, accepted(outcome))
 
     return await perform(request, effect)
 
@@ -63,8 +60,8 @@ async def publish_events(request: ApiRequest, data: EventsBody) -> Response[Any]
     await _charge(request, [event.agent_id for event in entries if isinstance(event, AgentEvent)])
 
     def effect() -> Answer:
-        results = [_outcome(each) for each in _publish(request, entries)]
-        return Answer(202, {"results": results, "failed": sum(not result["ok"] for result in results)})
+        results = [event_outcome(each) for each in _publish(request, entries)]
+        return Answer(202, EventBatch(results, failed=sum(not result.ok for result in results)))
 
     return await perform(request, effect)
 
@@ -121,15 +118,6 @@ def _event(data: forms.Event, caller: str | None) -> AgentEvent:
     if named not in (None, agent_id):
         raise IdentityMismatch(f'agentId: the token is not that of "{named}"', field="agentId")
     return AgentEvent(agent_id, data.eventType, data.data, data.timestamp, data.eventId)
-
-
-def _outcome(outcome: Published) -> dict[str, Any]:
-    return {
-        "ok": outcome.error is None,
-        "eventId": outcome.event_id if isinstance(outcome.event_id, str) else None,
-        "sequenceNumber": outcome.sequence,
-        "error": None if outcome.error is None else entry_problem(outcome.error),
-    }
 
 
 def _caller(request: ApiRequest) -> str | None:

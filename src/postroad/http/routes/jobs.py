@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
 from litestar import Response, get, post
 from litestar.openapi.spec import Example
 from litestar.params import Body, PathParameter, QueryParameter
@@ -16,7 +15,8 @@ from postroad.http.idempotency import Answer
 from postroad.http.performing import perform
 from postroad.http.requests import BODILESS, ApiRequest
 from postroad.http.routes.parameters import Cursor, Limit
-from postroad.http.work_answers import JobCancelled, JobExtended, JobMade, JobResumed, JobRows, JobShown
+from postroad.jobs import JobStatus, TasksAdded
+from postroad.views import JobCancelled, JobMade, JobResumed, JobRows, job_made, job_rows
 
 _TASKS = [
     {"taskId": "task-A", "name": "scrape-store", "dependsOn": [], "input": {"storeId": "store-123"}},
@@ -39,8 +39,7 @@ async def submit_job(request: ApiRequest, data: NewJobBody) -> Response[Any]:
 
     def submit() -> Answer:
         made = request.context.work.jobs.submit_job(data.tasks, job_id=data.jobId, request_id=data.requestId)
-        document = msgspec.to_builtins(made)
-        return Answer(201 if document.pop("created") else 200, document)
+        return Answer(201 if made.created else 200, job_made(made))
 
     return await perform(request, submit)
 
@@ -48,43 +47,38 @@ async def submit_job(request: ApiRequest, data: NewJobBody) -> Response[Any]:
 @get("/jobs", opt={"scope": "read"}, responses=answers(JobRows, 400, says="Jobs, newest first."))
 async def list_jobs(
     request: ApiRequest, limit: Limit = 20, cursor: Cursor = None, status: Status = None
-) -> Response[dict[str, Any]]:
+) -> Response[JobRows]:
     """All jobs, newest first, a page at a time."""
     cursors, of = request.context.cursors, f"jobs/{status or ''}"
     after = None if cursor is None else cursors.open(of, cursor)
 
-    def look() -> dict[str, Any]:
+    def look() -> JobRows:
         page = request.context.work.views.list_jobs(limit, after, status)
         following = None if page.cursor is None else cursors.seal(of, page.cursor)
-        return {"items": [job.to_dict() for job in page.items], "next_cursor": following}
+        return job_rows(page, following)
 
     return Response(await request.context.run(look))
 
 
-@get("/jobs/{job:str}", opt={"scope": "read"}, responses=answers(JobShown, 404, says="The job."))
-async def show_job(request: ApiRequest, job: JobId) -> Response[dict[str, Any]]:
+@get("/jobs/{job:str}", opt={"scope": "read"}, responses=answers(JobStatus, 404, says="The job."))
+async def show_job(request: ApiRequest, job: JobId) -> Response[JobStatus]:
     """A job with the state of each of its tasks."""
-
-    def look() -> dict[str, Any]:
-        found = _known(job, lambda: request.context.work.views.job_status(job))
-        document: dict[str, Any] = found.to_dict()
-        return document
-
-    return Response(await request.context.run(look))
+    look = request.context.work.views.job_status
+    return Response(await request.context.run(lambda: _known(job, lambda: look(job))))
 
 
 @post(
     "/jobs/{job:str}/tasks",
     opt={"scope": "publish"},
     status_code=200,
-    responses=answers(JobExtended, 400, 404, 409, says="The tasks are part of the job."),
+    responses=answers(TasksAdded, 400, 404, 409, says="The tasks are part of the job."),
 )
 async def add_job_tasks(request: ApiRequest, job: JobId, data: MoreTasksBody) -> Response[Any]:
     """Add tasks to a job that is not over."""
 
     def add() -> Answer:
         added = _known(job, lambda: request.context.work.jobs.add_tasks(job, data.tasks))
-        return Answer(200, msgspec.to_builtins(added))
+        return Answer(200, added)
 
     return await perform(request, add)
 
@@ -101,7 +95,7 @@ async def resume_job(request: ApiRequest, job: JobId) -> Response[Any]:
 
     def resume() -> Answer:
         resumed = _known(job, lambda: request.context.work.jobs.resume(job))
-        return Answer(200, {**msgspec.to_builtins(resumed), "status": "processing"})
+        return Answer(200, JobResumed(job, resumed.resumed_tasks))
 
     return await perform(request, resume)
 
@@ -118,7 +112,7 @@ async def cancel_job(request: ApiRequest, job: JobId) -> Response[Any]:
 
     def cancel() -> Answer:
         cancelled = _known(job, lambda: request.context.work.jobs.cancel(job))
-        return Answer(200, {**msgspec.to_builtins(cancelled), "status": "cancelled"})
+        return Answer(200, JobCancelled(job, cancelled.cancelled_tasks))
 
     return await perform(request, cancel)
 

@@ -9,8 +9,7 @@ from litestar.openapi.spec import Example
 from litestar.params import Body
 
 from postroad.http import agent_forms as forms
-from postroad.http.agent_answers import AgentDeadLetterPage, AgentDeliveries, Lane, Redriven
-from postroad.http.answers import SettledBatch, answers
+from postroad.http.answers import answers
 from postroad.http.guard import AGENT, token_check
 from postroad.http.idempotency import Answer
 from postroad.http.paging import page
@@ -20,8 +19,18 @@ from postroad.http.requests import BODILESS, ApiRequest, Endless, gone
 from postroad.http.routes.leases import Settle, held, rejecting
 from postroad.http.routes.parameters import AgentId, Cursor, Limit, Visibility
 from postroad.http.streams import LaneStream
-from postroad.queues import AckResult, Delivery, Queue
-from postroad.views import agent_dead_letter, agent_delivery, entry_problem, lane_stats
+from postroad.queues import Delivery, Queue
+from postroad.views import (
+    AgentDeadLetterPage,
+    AgentDeliveries,
+    Lane,
+    Redriven,
+    SettledBatch,
+    agent_dead_letter,
+    agent_delivery,
+    lane_stats,
+    settled,
+)
 
 _RECEIPT = "a receipt of a delivery"
 LeaseBody = Annotated[forms.AgentLease, Body(examples=[Example(value={"wait": 20, "max_messages": 10})])]
@@ -52,7 +61,7 @@ async def lease_events(request: ApiRequest, agent: AgentId, data: LeaseBody = _A
         return await perform_waiting(request, lambda: _lease(request, agent, data))
     except CallerGone:
         # Nobody is there to read it.
-        return Response({"deliveries": []})
+        return Response(AgentDeliveries([]))
 
 
 @post("/agents/{agent:str}/acks", opt=_CONSUME, status_code=200, responses=_SETTLED)
@@ -106,7 +115,7 @@ async def stream_events(request: ApiRequest, agent: AgentId, visibility: Visibil
 
 
 @get("/agents/{agent:str}/stats", opt={"scope": "read", AGENT: "agent"}, responses=answers(Lane, 404, says="The lane."))
-async def show_lane(request: ApiRequest, agent: AgentId) -> Response[dict[str, Any]]:
+async def show_lane(request: ApiRequest, agent: AgentId) -> Response[Lane]:
     """How much waits for the agent."""
     return Response(lane_stats(await request.context.run(lambda: request.context.desk.agents.stats(agent))))
 
@@ -118,14 +127,22 @@ async def show_lane(request: ApiRequest, agent: AgentId) -> Response[dict[str, A
 )
 async def list_agent_dead_letters(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> Response[dict[str, Any]]:
+) -> Response[AgentDeadLetterPage]:
     """What failed too often, oldest first."""
     of = f"agents/{agent}/dead-letters"
     after = None if cursor is None else request.context.cursors.open(of, cursor)
 
-    def look() -> dict[str, Any]:
+    def look() -> AgentDeadLetterPage:
         dead = request.context.desk.agents.dead_letters(agent, limit=limit + 1, after=after)
-        return page(request, of, dead, limit, position=lambda each: str(each.sequence), row=agent_dead_letter)
+        return page(
+            request,
+            AgentDeadLetterPage,
+            of,
+            dead,
+            limit,
+            position=lambda each: str(each.sequence),
+            row=agent_dead_letter,
+        )
 
     return Response(await request.context.run(look))
 
@@ -141,7 +158,7 @@ async def redrive_agent_dead_letters(
 ) -> Response[Any]:
     """Put dead letters behind what waits."""
     agents = request.context.desk.agents
-    return await perform(request, lambda: Answer(202, {"redriven": agents.redrive(agent, limit=data.limit)}))
+    return await perform(request, lambda: Answer(202, Redriven(agents.redrive(agent, limit=data.limit))))
 
 
 async def _lease(request: ApiRequest, agent: str, data: forms.AgentLease) -> Answer:
@@ -161,7 +178,7 @@ async def _lease(request: ApiRequest, agent: str, data: forms.AgentLease) -> Ans
         finally:
             context.desk.end_waiting(agent)
     context.leased.remember(queue, leased)
-    return Answer(200, {"deliveries": [agent_delivery(one) for one in leased]})
+    return Answer(200, AgentDeliveries([agent_delivery(one) for one in leased]))
 
 
 def _receive(queue: Queue, agent: str, data: forms.AgentLease) -> list[Delivery]:
@@ -180,13 +197,9 @@ async def _settle(
 
     def effect() -> Answer:
         results = settle(desk.agents.queue(agent), [held(receipt) for receipt in receipts])
-        return Answer(200, {"results": [_settled(result) for result in results]})
+        return Answer(200, SettledBatch([settled(result) for result in results]))
 
     response = await perform(request, effect)
     if ends:
         request.context.streams.settled(agent, receipts)
     return response
-
-
-def _settled(result: AckResult) -> dict[str, Any]:
-    return {"ok": result.ok, "error": None if result.error is None else entry_problem(result.error)}

@@ -10,7 +10,7 @@ from litestar.params import Body
 
 from postroad.errors import InvalidMessage, QueueNotFound
 from postroad.http import forms
-from postroad.http.answers import PeekedPage, SentBatch, answers
+from postroad.http.answers import answers
 from postroad.http.idempotency import Answer
 from postroad.http.paging import page
 from postroad.http.peeking import peek_after, position
@@ -19,7 +19,7 @@ from postroad.http.requests import ApiRequest
 from postroad.http.routes.parameters import Cursor, Limit, Payload, QueueName, checked
 from postroad.queues import OutgoingMessage, Queue, QueueSpec, SendResult
 from postroad.queues.rules import check_message
-from postroad.views import entry_problem, open_queue, peeked, queue_not_found
+from postroad.views import PeekedPage, SentBatch, open_queue, peeked, queue_not_found, sent
 from postroad.wiring.backend import Backend
 
 MessagesBody = Annotated[
@@ -46,14 +46,16 @@ async def send_messages(request: ApiRequest, queue: QueueName, data: MessagesBod
 )
 async def peek_messages(
     request: ApiRequest, queue: QueueName, limit: Limit = 20, cursor: Cursor = None, payload: Payload = 0
-) -> Response[dict[str, Any]]:
+) -> Response[PeekedPage]:
     """Look at messages without touching them: no receive count, no visibility."""
     of = f"queues/{queue}/messages"
     after = None if cursor is None else request.context.cursors.open(of, cursor)
 
-    def look() -> dict[str, Any]:
+    def look() -> PeekedPage:
         messages = peek_after(open_queue(request.context.backend, checked(queue)), after, limit=limit + 1)
-        return page(request, of, messages, limit, position=position, row=lambda one: peeked(one, body=payload == 1))
+        return page(
+            request, PeekedPage, of, messages, limit, position=position, row=lambda one: peeked(one, body=payload == 1)
+        )
 
     return Response(await request.context.run(look))
 
@@ -65,7 +67,7 @@ def _send(backend: Backend, name: str, entries: list[forms.Message]) -> Answer:
         results = queue.send(messages)
     except InvalidMessage:
         results = _send_the_good(queue, backend.queue_spec(name), messages)
-    return Answer(200, {"results": [_sent(result) for result in results]})
+    return Answer(200, SentBatch([sent(result) for result in results]))
 
 
 def _limited(backend: Backend, name: str) -> Queue:
@@ -80,8 +82,8 @@ def _send_the_good(queue: Queue, spec: QueueSpec, messages: list[OutgoingMessage
     """Send what can be sent; one bad message refused them all, and nothing was stored."""
     refused = [_refusal(spec, message) for message in messages]
     good = [message for message, result in zip(messages, refused, strict=True) if result is None]
-    sent = iter(queue.send(good) if good else [])
-    return [next(sent) if result is None else result for result in refused]
+    outcomes = iter(queue.send(good) if good else [])
+    return [next(outcomes) if result is None else result for result in refused]
 
 
 def _refusal(spec: QueueSpec, message: OutgoingMessage) -> SendResult | None:
@@ -90,8 +92,3 @@ def _refusal(spec: QueueSpec, message: OutgoingMessage) -> SendResult | None:
     except InvalidMessage as error:
         return SendResult(ok=False, error=error)
     return None
-
-
-def _sent(result: SendResult) -> dict[str, Any]:
-    error = None if result.error is None else entry_problem(result.error)
-    return {"ok": result.ok, "message_id": result.message_id, "error": error}

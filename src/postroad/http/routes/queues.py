@@ -11,7 +11,7 @@ from litestar.params import Body
 
 from postroad.errors import InvalidInput, QueueNotFound
 from postroad.http import forms
-from postroad.http.answers import FailureGroupPage, Purged, QueueDetail, QueuePage, answers
+from postroad.http.answers import answers
 from postroad.http.idempotency import Answer
 from postroad.http.paging import page
 from postroad.http.performing import perform
@@ -19,7 +19,17 @@ from postroad.http.requests import ApiRequest
 from postroad.http.routes.parameters import Confirm, Cursor, Limit, QueueName, checked
 from postroad.operations import failure_groups, purge
 from postroad.queues import QueueSpec
-from postroad.views import failure_groups_document, open_queue, overview_row, queue_detail, queue_not_found
+from postroad.views import (
+    FailureGroupPage,
+    Purged,
+    QueueDetail,
+    QueuePage,
+    failure_groups_page,
+    open_queue,
+    queue_detail,
+    queue_not_found,
+    queue_row,
+)
 from postroad.wiring.backend import Backend
 
 SettingsBody = Annotated[
@@ -30,22 +40,22 @@ PurgeBody = Annotated[forms.Purge, Body(examples=[Example(value={"confirm": "ord
 
 
 @get("/queues", opt={"scope": "read"}, responses=answers(QueuePage, 400, says="Queues by name."))
-async def list_queues(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[dict[str, Any]]:
+async def list_queues(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[QueuePage]:
     """All queues by name, a page at a time."""
     backend = request.context.backend
     after = "" if cursor is None else request.context.cursors.open("queues", cursor)
 
-    def look() -> dict[str, Any]:
+    def look() -> QueuePage:
         names = [name for name in backend.queues() if name > after]
         # One that is deleted while the page is put together is left out.
-        rows = {overview.spec.name: overview_row(overview) for overview in backend.overviews(names[:limit])}
-        return page(request, "queues", names, limit, position=str, row=rows.get)
+        rows = {found.spec.name: queue_row(found) for found in backend.overviews(names[:limit])}
+        return page(request, QueuePage, "queues", names, limit, position=str, row=rows.get)
 
     return Response(await request.context.run(look))
 
 
 @get("/queues/{queue:str}", opt={"scope": "read"}, responses=answers(QueueDetail, 400, 404, says="The queue."))
-async def show_queue(request: ApiRequest, queue: QueueName) -> Response[dict[str, Any]]:
+async def show_queue(request: ApiRequest, queue: QueueName) -> Response[QueueDetail]:
     """One queue with its settings and the queues whose dead letters it takes."""
     backend = request.context.backend
     return Response(await request.context.run(lambda: queue_detail(backend, checked(queue))))
@@ -58,7 +68,7 @@ async def show_queue(request: ApiRequest, queue: QueueName) -> Response[dict[str
     responses=answers(QueueDetail, 400, 404, 409, says="It was there, with the same settings.")
     | answers(QueueDetail, status=201, says="It was made."),
 )
-async def put_queue(request: ApiRequest, queue: QueueName, data: SettingsBody) -> Response[dict[str, Any]]:
+async def put_queue(request: ApiRequest, queue: QueueName, data: SettingsBody) -> Response[QueueDetail]:
     """Make the queue. It may be there already with the same settings; other settings are a conflict."""
     spec = _spec(queue, data)
     made, document = await request.context.run(lambda: _make(request.context.backend, spec))
@@ -96,7 +106,7 @@ async def purge_queue(request: ApiRequest, queue: QueueName, data: PurgeBody) ->
 
     def remove() -> Answer:
         name = open_queue(backend, checked(queue)).name
-        return Answer(200, {"purged": purge(backend, name, confirm=name, reason=data.reason, actor=actor)})
+        return Answer(200, Purged(purge(backend, name, confirm=name, reason=data.reason, actor=actor)))
 
     return await perform(request, remove)
 
@@ -106,12 +116,12 @@ async def purge_queue(request: ApiRequest, queue: QueueName, data: PurgeBody) ->
     opt={"scope": "read"},
     responses=answers(FailureGroupPage, 400, 404, says="The dead letters by what they died of."),
 )
-async def list_failure_groups(request: ApiRequest, queue: QueueName) -> Response[dict[str, Any]]:
+async def list_failure_groups(request: ApiRequest, queue: QueueName) -> Response[FailureGroupPage]:
     """Dead letters by what they died of, the largest group first."""
     backend = request.context.backend
 
-    def look() -> dict[str, Any]:
-        return failure_groups_document(failure_groups(backend, open_queue(backend, checked(queue)).name))
+    def look() -> FailureGroupPage:
+        return failure_groups_page(failure_groups(backend, open_queue(backend, checked(queue)).name))
 
     return Response(await request.context.run(look))
 
@@ -132,7 +142,7 @@ def _spec(name: str, data: forms.QueueSettings) -> QueueSpec:
     return QueueSpec(checked(name), **settings)
 
 
-def _make(backend: Backend, spec: QueueSpec) -> tuple[bool, dict[str, Any]]:
+def _make(backend: Backend, spec: QueueSpec) -> tuple[bool, QueueDetail]:
     try:
         backend.queue_spec(spec.name)
         made = False

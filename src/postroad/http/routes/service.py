@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import msgspec
 from litestar import Response, get
 from litestar.response import Redirect
 
-from postroad.http.answers import Health, Ready, Status, answers
+from postroad.http.answers import answers
 from postroad.http.guard import OPEN
 from postroad.http.requests import ApiRequest
 from postroad.version import __version__
+from postroad.views import BackendShown, Health, Ready, Status
 
-_HEALTH = msgspec.json.encode({"status": "ok", "version": __version__})
+_HEALTH = msgspec.json.encode(Health("ok", __version__))
 
 
 @get("/health", opt={"scope": OPEN}, responses=answers(Health, says="The process lives."))
@@ -28,26 +28,26 @@ async def health() -> Response[bytes]:
     opt={"scope": OPEN},
     responses=answers(Ready, says="It can do its work.") | answers(Ready, status=503, says="It cannot, for now."),
 )
-async def ready(request: ApiRequest) -> Response[dict[str, Any]]:
+async def ready(request: ApiRequest) -> Response[Ready]:
     """Whether storage and runners can do their work; 503 when not."""
     document = await request.context.readiness.document()
-    is_ready = document["status"] == "ready"
+    is_ready = document.status == "ready"
     headers = {} if is_ready else {"Retry-After": "1"}
     return Response(document, status_code=200 if is_ready else 503, headers=headers)
 
 
 @get("/status", opt={"scope": "read"}, responses=answers(Status, says="What runs."))
-async def status(request: ApiRequest) -> Response[dict[str, Any]]:
+async def status(request: ApiRequest) -> Response[Status]:
     """The version, the backend and every part with its process."""
     context = request.context
     return Response(
-        {
-            "version": __version__,
-            "uptime_seconds": round(time.monotonic() - context.started_at, 3),
-            "backend": {"url": context.backend.url, "kind": context.backend.kind},
-            "read_only": context.settings.read_only,
-            "parts": list(context.parts),
-        }
+        Status(
+            version=__version__,
+            uptime_seconds=round(time.monotonic() - context.started_at, 3),
+            backend=BackendShown(context.backend.url, context.backend.kind),
+            read_only=context.settings.read_only,
+            parts=list(context.parts),
+        )
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from litestar import Response, delete, get, post, put
 from litestar.openapi.spec import Example
@@ -11,14 +11,13 @@ from litestar.params import Body
 
 from postroad.agents import Page, Subscription
 from postroad.http import agent_forms as forms
-from postroad.http.agent_answers import IsHeardPage, ListensPage, Replayed
 from postroad.http.answers import answers
 from postroad.http.guard import AGENT
 from postroad.http.idempotency import Answer
 from postroad.http.performing import perform
 from postroad.http.requests import BODILESS, ApiRequest
 from postroad.http.routes.parameters import AgentId, Cursor, Discard, Limit
-from postroad.views import listening
+from postroad.views import IsHeardPage, ListensPage, Replayed, is_heard, listens
 
 ReplayBody = Annotated[forms.Replay, Body(examples=[Example(value={"since": "2025-07-01T12:00:00Z"})])]
 _PAIR = "/agents/{listener:str}/subscriptions/{producer:str}"
@@ -27,6 +26,7 @@ _OF_LISTENER = {"scope": "admin", AGENT: "listener", BODILESS: True}
 _OF_PRODUCER = {"scope": "admin", AGENT: "producer", BODILESS: True}
 _OPERATED = {"scope": "operate", AGENT: "listener", BODILESS: True}
 _ALL = forms.Replay()
+Shown = TypeVar("Shown")
 
 
 @put(
@@ -62,11 +62,11 @@ async def unsubscribe_agent(
 )
 async def list_subscriptions(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> Response[dict[str, Any]]:
+) -> Response[ListensPage]:
     """Whom the agent listens to, a page at a time."""
     find = request.context.desk.agents.subscriptions
     return await _page(
-        request, f"agents/{agent}/subscriptions", cursor, "producerId",
+        request, f"agents/{agent}/subscriptions", cursor, _listens_page,
         lambda after: find(agent, limit=limit, cursor=after),
     )  # fmt: skip
 
@@ -78,11 +78,11 @@ async def list_subscriptions(
 )
 async def list_subscribers(
     request: ApiRequest, agent: AgentId, limit: Limit = 20, cursor: Cursor = None
-) -> Response[dict[str, Any]]:
+) -> Response[IsHeardPage]:
     """Who listens to the agent, a page at a time."""
     find = request.context.desk.agents.subscribers
     return await _page(
-        request, f"agents/{agent}/subscribers", cursor, "subscriberId",
+        request, f"agents/{agent}/subscribers", cursor, _heard_page,
         lambda after: find(agent, limit=limit, cursor=after),
     )  # fmt: skip
 
@@ -129,9 +129,7 @@ async def replay_subscription(
 ) -> Response[Any]:
     """Deliver the producer's events again, from `since` on, before anything newer."""
     agents = request.context.desk.agents
-    return await perform(
-        request, lambda: Answer(202, {"replayed": agents.replay(listener, producer, since=data.since)})
-    )
+    return await perform(request, lambda: Answer(202, Replayed(agents.replay(listener, producer, since=data.since))))
 
 
 async def _done(request: ApiRequest, act: Callable[[], None]) -> Response[None]:
@@ -142,15 +140,26 @@ async def _done(request: ApiRequest, act: Callable[[], None]) -> Response[None]:
     return await perform(request, effect)
 
 
+def _listens_page(page: Page[Subscription], following: str | None) -> ListensPage:
+    return ListensPage([listens(each) for each in page.items], following)
+
+
+def _heard_page(page: Page[Subscription], following: str | None) -> IsHeardPage:
+    return IsHeardPage([is_heard(each) for each in page.items], following)
+
+
 async def _page(
-    request: ApiRequest, of: str, cursor: str | None, side: str, find: Callable[[str | None], Page[Subscription]]
-) -> Response[dict[str, Any]]:
+    request: ApiRequest,
+    of: str,
+    cursor: str | None,
+    show: Callable[[Page[Subscription], str | None], Shown],
+    find: Callable[[str | None], Page[Subscription]],
+) -> Response[Shown]:
     cursors = request.context.cursors
     after = None if cursor is None else cursors.open(of, cursor)
 
-    def look() -> dict[str, Any]:
+    def look() -> Shown:
         page = find(after)
-        following = None if page.next_cursor is None else cursors.seal(of, page.next_cursor)
-        return {"items": [listening(each, side) for each in page.items], "next_cursor": following}
+        return show(page, None if page.next_cursor is None else cursors.seal(of, page.next_cursor))
 
     return Response(await request.context.run(look))

@@ -15,8 +15,7 @@ from postroad.http.idempotency import Answer
 from postroad.http.performing import perform
 from postroad.http.requests import ApiRequest
 from postroad.http.routes.parameters import Cursor, Limit
-from postroad.http.work_answers import EventPage, TaskShown, TaskSubmitted
-from postroad.views import event_item, submitted, task_document
+from postroad.views import EventPage, TaskShown, TaskSubmitted, event_item, submitted, task_shown
 
 NewTaskBody = Annotated[
     forms.NewTask, Body(examples=[Example(value={"name": "scrape-store", "input": {"storeId": "store-123"}})])
@@ -47,14 +46,10 @@ async def submit_task(request: ApiRequest, data: NewTaskBody) -> Response[Any]:
 
 
 @get("/tasks/{task:str}", opt={"scope": "read"}, responses=answers(TaskShown, 400, 404, says="How it stands."))
-async def show_task(request: ApiRequest, task: RequestId, at: At = None) -> Response[dict[str, Any]]:
+async def show_task(request: ApiRequest, task: RequestId, at: At = None) -> Response[TaskShown]:
     """How a task stands, or stood at a moment."""
-
-    def look() -> dict[str, Any]:
-        state = _or_not_found(task, lambda: request.context.work.task_state(task, at))
-        return task_document(state)
-
-    return Response(await request.context.run(look))
+    look = request.context.work.task_state
+    return Response(task_shown(await request.context.run(lambda: _or_not_found(task, lambda: look(task, at)))))
 
 
 @get(
@@ -64,20 +59,20 @@ async def show_task(request: ApiRequest, task: RequestId, at: At = None) -> Resp
 )
 async def show_task_history(
     request: ApiRequest, task: RequestId, limit: Limit = 20, cursor: Cursor = None, order: Order = "asc"
-) -> Response[dict[str, Any]]:
+) -> Response[EventPage]:
     """Every event of a task, a page at a time."""
     context = request.context
     of = f"tasks/{task}/history/{order}"
     after = None if cursor is None else context.cursors.open(of, cursor)
 
-    def look() -> dict[str, Any]:
+    def look() -> EventPage:
         _or_not_found(task, lambda: context.work.task_state(task))
         page = context.backend.journal().query(
             "GSI1", tenant=context.settings.tenant, entity=("TASK", task), descending=order == "desc", limit=limit,
             cursor=after,
         )  # fmt: skip
         following = None if page.cursor is None else context.cursors.seal(of, page.cursor)
-        return {"items": [event_item(event) for event in page.events], "next_cursor": following}
+        return EventPage([event_item(event) for event in page.events], following)
 
     return Response(await context.run(look))
 

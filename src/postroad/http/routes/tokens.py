@@ -9,13 +9,13 @@ from litestar.openapi.spec import Example
 from litestar.params import Body
 
 from postroad.http import forms
-from postroad.http.answers import TokenMade, TokenPage, answers
+from postroad.http.answers import answers
 from postroad.http.idempotency import Answer
 from postroad.http.paging import page
 from postroad.http.performing import perform
 from postroad.http.requests import ApiRequest
 from postroad.http.routes.parameters import Cursor, Limit, Name
-from postroad.http.tokens import Token
+from postroad.views import TokenMade, TokenPage
 
 TokenBody = Annotated[
     forms.NewToken, Body(examples=[Example(value={"name": "worker-1", "scope": "publish", "expires_in": 86_400})])
@@ -34,23 +34,25 @@ async def create_token(request: ApiRequest, data: TokenBody) -> Response[Any]:
 
     def make() -> Answer:
         token, secret = tokens.create(data.name, data.scope, expires_in=data.expires_in)
-        return Answer(201, {**_row(token), "token": secret})
+        return Answer(201, token.made(secret))
 
-    def renew(document: dict[str, Any]) -> dict[str, Any]:
+    def renew(document: dict[str, Any]) -> TokenMade:
         token, secret = tokens.renew(document["name"])
-        return {**_row(token), "token": secret}
+        return token.made(secret)
 
     return await perform(request, make, revive=renew)
 
 
 @get("/tokens", opt={"scope": "admin"}, responses=answers(TokenPage, 400, says="Tokens by name."))
-async def list_tokens(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[dict[str, Any]]:
+async def list_tokens(request: ApiRequest, limit: Limit = 20, cursor: Cursor = None) -> Response[TokenPage]:
     """All tokens by name, without their secrets."""
     after = "" if cursor is None else request.context.cursors.open("tokens", cursor)
 
-    def look() -> dict[str, Any]:
+    def look() -> TokenPage:
         tokens = [token for token in request.context.tokens.tokens() if token.name > after]
-        return page(request, "tokens", tokens, limit, position=lambda token: token.name, row=_row)
+        return page(
+            request, TokenPage, "tokens", tokens, limit, position=lambda token: token.name, row=lambda token: token.row
+        )
 
     return Response(await request.context.run(look))
 
@@ -59,12 +61,3 @@ async def list_tokens(request: ApiRequest, limit: Limit = 20, cursor: Cursor = N
 async def revoke_token(request: ApiRequest, name: Name) -> None:
     """Revoke a token; it opens nothing a second later at the latest."""
     await request.context.run(lambda: request.context.tokens.revoke(name))
-
-
-def _row(token: Token) -> dict[str, Any]:
-    return {
-        "name": token.name,
-        "scope": token.scope,
-        "created_at": token.created_at,
-        "expires_at": token.expires_at,
-    }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 from litestar import Response, get
 from litestar.params import PathParameter
@@ -16,12 +17,9 @@ Named = Annotated[str, PathParameter(description="The id of a task or job.")]
 
 
 @get("/why/{name:str}", opt={"scope": "read"}, responses=answers(Story, 404, says="What happened, and what is next."))
-async def tell_why(request: ApiRequest, name: Named) -> Response[dict[str, Any]]:
+async def tell_why(request: ApiRequest, name: Named) -> Response[Story]:
     """What happened to a task or job, how it stands, and what would move it on."""
     context = request.context
-
-    def look() -> dict[str, Any]:
-        settings = context.settings
-        return why(context.backend, name, tenant=settings.tenant, app=settings.app).to_dict()
-
+    settings = context.settings
+    look = partial(why, context.backend, name, tenant=settings.tenant, app=settings.app)
     return Response(await context.run(look))
