@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
+from msgspec import Meta
+
+from postroad.arguments import check
 from postroad.bus.config import SQSEventBusConfig, Unhandled, checked_config
 from postroad.bus.dispatch import Dispatch, Handled, Wanted
 from postroad.bus.health import BusHealth, Tally
@@ -27,7 +30,7 @@ from postroad.bus.sending import Sender
 from postroad.bus.subscribing import check_handler, check_type, register
 from postroad.bus.telling import Teller
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import ConfigurationError, InvalidInput, PostroadError, TransportError
+from postroad.errors import ConfigurationError, PostroadError, TransportError
 from postroad.events import Codec, EventRegistry, default_registry
 from postroad.queues import Delivery, Queue
 from postroad.receiving import (
@@ -61,6 +64,9 @@ class Outlet:
     longest: float | None = None
     """The seconds after which the transport surely answers; None when nobody knows, 0 when it sends at once."""
     close: Callable[[], None] = lambda: None
+
+
+_Timeout = Annotated[float, Meta(ge=0, description="a number of seconds of 0 or more")]
 
 
 class RemoteEventBus:
@@ -300,7 +306,8 @@ class RemoteEventBus:
     def stop_receiver(self, *, timeout: float = 5.0) -> None:
         """Start no further handler, give back what none began on, and return within `timeout`. Stopping twice is ok."""
         self._check_process()
-        _check_timeout(timeout)
+        # Refuse what is no time before anything is stopped.
+        check(timeout, _Timeout, "timeout", remedy="Give the seconds that stopping may take.")
         if self._receiver is not None:
             self._receiver.stop(timeout)
 
@@ -388,7 +395,7 @@ class RemoteEventBus:
             clock=self._clock,
             hooks=Hooks(
                 observe=self._observe,
-                ready=self._check_inbox,
+                ready=self._inbox.check if self._inbox is not None else lambda: None,
                 adecide=dispatch.adecide,
                 on_loop=self._has_async_handlers,
                 loop_thread=self._local.loop_thread if isinstance(self._local, InProcessEventBus) else None,
@@ -402,11 +409,6 @@ class RemoteEventBus:
 
     def _has_async_handlers(self) -> bool:
         return isinstance(self._local, InProcessEventBus) and self._local.has_async_handlers
-
-    def _check_inbox(self) -> None:
-        """Raise while the database of the inbox cannot be used: receiving would only wear out the messages."""
-        if self._inbox is not None:
-            self._inbox.check()
 
     def _reopen(self, lost: Queue) -> bool:
         """Make an own queue again that somebody removed; a gap is never silent."""
@@ -459,13 +461,3 @@ class RemoteEventBus:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ConfigurationError("this bus was made before a fork", remedy="Make a bus of its own in the child.")
-
-
-def _check_timeout(timeout: object) -> None:
-    """Refuse what is no time before anything is stopped."""
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-        raise InvalidInput(
-            f"timeout: {timeout!r} is not a number of seconds of 0 or more",
-            field="timeout",
-            remedy="Give the seconds that stopping may take.",
-        )

@@ -109,11 +109,11 @@ def token(
     """Give an agent another token, which is shown this once; with --overlap 0 the former is void at once."""
     from datetime import timedelta
 
-    from postroad.agents.rules import check_seconds, now_text
-    from postroad.errors import InvalidInput
+    from postroad.agents.rules import now_text
+    from postroad.arguments import check, seconds_between
     from postroad.views import AgentToken
 
-    check_seconds(overlap, "overlap", 0, _MAX_OVERLAP, InvalidInput)
+    check(overlap, seconds_between(0, _MAX_OVERLAP), "overlap")
     with call.backend() as backend:
         made = backend.agents().rotate_token(agent_id, overlap=overlap)
         until = now_text(backend.clock.now() + timedelta(seconds=overlap))

@@ -83,12 +83,13 @@ def status(
 
 def history(call: Call, request_id: RequestId) -> None:
     """Print every event of a task, in order."""
+    from postroad.arguments import check
     from postroad.journal import task_history
-    from postroad.tasks.naming import check_request_id
+    from postroad.tasks.naming import AnyRequestId
     from postroad.telemetry import legible
     from postroad.views import EventPage, event_item
 
-    check_request_id(request_id, of_a_job=True)
+    check(request_id, AnyRequestId, "requestId", InvalidTask)
     with call.backend() as backend:
         events = task_history(backend.journal(), call.settings().tenant, request_id)
     if not events:
@@ -112,11 +113,12 @@ def cancel(
     confirm: Annotated[str | None, typer.Option(metavar="ID", help="The id again, instead of the question.")] = None,
 ) -> None:
     """Let a task not run, or be killed where it runs; exit 1 when it had ended already."""
-    from postroad.tasks.naming import check_request_id
+    from postroad.arguments import check
+    from postroad.tasks.naming import AnyRequestId
     from postroad.tasks.producing import name_in_job
     from postroad.views import TaskCancelled
 
-    check_request_id(request_id, of_a_job=True)
+    check(request_id, AnyRequestId, "requestId", InvalidTask)
     with call.backend() as backend:
         # A task of a job that waits for others has no state of its own yet.
         if name_in_job(backend.journal(), call.settings().tenant, request_id) is None:
@@ -130,10 +132,11 @@ def cancel(
 
 def _state(call: Call, backend: Backend, request_id: str, at: int | None = None) -> TaskState:
     """How the task stands or stood. Looking makes no queue, so that it needs no producer."""
+    from postroad.arguments import check
     from postroad.journal import task_state
-    from postroad.tasks.naming import check_request_id
+    from postroad.tasks.naming import AnyRequestId
 
-    check_request_id(request_id, of_a_job=True)
+    check(request_id, AnyRequestId, "requestId", InvalidTask)
     state = task_state(backend.journal(), call.settings().tenant, request_id, at)
     if state is None:
         raise NotFound(f'there is no task "{request_id}"')

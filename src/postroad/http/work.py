@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from postroad.arguments import check
+from postroad.errors import InvalidTask
 from postroad.jobs import Jobs
 from postroad.jobs.viewing import JobViews
 from postroad.journal import TaskState, task_state
 from postroad.settings import Settings
 from postroad.tasks import TaskProducer
-from postroad.tasks.naming import check_request_id
+from postroad.tasks.naming import AnyRequestId
 from postroad.wiring.backend import Backend
 
 
@@ -27,7 +29,7 @@ class WorkDesk:
 
     def task_state(self, request_id: str, at: int | None = None) -> TaskState | None:
         """How a task stands, or stood at a moment in milliseconds."""
-        check_request_id(request_id, of_a_job=True)
+        check(request_id, AnyRequestId, "requestId", InvalidTask)
         return task_state(self._backend.journal(), self._settings.tenant, request_id, at)
 
     @cached_property

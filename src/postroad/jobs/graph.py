@@ -8,13 +8,14 @@ from typing import Any, Final
 
 import msgspec
 
+from postroad.arguments import check, text
 from postroad.errors import InvalidJob, InvalidTask
-from postroad.tasks.naming import check_input, check_name
+from postroad.tasks.naming import TaskName, check_input
 
 MAX_NEW_TASKS: Final = 50
 MAX_TASKS: Final = 10_000
 _TASK_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
+JobId = text(r"[A-Za-z0-9_-]{1,120}", "a job id", remedy="Use 1 to 120 letters, digits, '_' or '-'.")
 _FIELDS = frozenset({"taskId", "name", "dependsOn", "input"})
 
 
@@ -44,16 +45,6 @@ class Graph:
     def roots(self) -> list[str]:
         """Tasks that wait for none."""
         return [task.task_id for task in self.tasks.values() if not task.depends_on]
-
-
-def check_job_id(job_id: object) -> str:
-    """Return the job id, or refuse it."""
-    if not isinstance(job_id, str) or _JOB_ID.fullmatch(job_id) is None:
-        raise InvalidJob(
-            f"jobId: {str(job_id)[:150]!r} is not a job id", field="jobId",
-            remedy="Use 1 to 120 letters, digits, '_' or '-'.",
-        )  # fmt: skip
-    return job_id
 
 
 def request_id_of(job_id: str, task_id: str) -> str:
@@ -93,7 +84,9 @@ def _read(task: object, where: str) -> GraphTask:
             field=f"{where}.taskId",
         )
     try:
-        name, given = check_name(task.get("name")), check_input(task.get("input"))
+        name: Any = task.get("name")
+        given = check_input(task.get("input"))
+        check(name, TaskName, "name", InvalidTask)
     except InvalidTask as error:
         raise InvalidJob(f"{where}.{error}", field=f"{where}.{error.field}") from None
     return GraphTask(task_id, name, _depends_on(task.get("dependsOn"), f"{where}.dependsOn"), given)

@@ -6,14 +6,14 @@ from typing import Literal, Self
 
 import msgspec
 
-from postroad.errors import InvalidInput, NotFound
+from postroad.arguments import check, whole_number
+from postroad.errors import InvalidInput, InvalidJob, NotFound
 from postroad.jobs.books import STATUSES
 from postroad.jobs.drawing import draw
-from postroad.jobs.graph import check_job_id
+from postroad.jobs.graph import JobId
 from postroad.jobs.mover import Mover
 from postroad.jobs.status import JobStatus, JobSummary, status_of
 from postroad.journal.states import JOB_CREATED
-from postroad.queues.rules import check_count
 from postroad.tasks.grounds import Ground
 
 
@@ -37,13 +37,13 @@ class JobViews:
 
     def job_status(self, job_id: str) -> JobStatus | None:
         """How the job and each of its tasks stand; None when there is no such job."""
-        check_job_id(job_id)
+        check(job_id, JobId, "jobId", InvalidJob)
         held = self._mover.jobs.read(job_id)
         return None if held is None else status_of(self._mover, job_id, held.job)
 
     def list_jobs(self, limit: int = 20, cursor: str | None = None, status: str | None = None) -> JobPage:
         """Jobs, newest first, of one status if one is named."""
-        check_count(limit, "limit", 100)
+        check(limit, whole_number(1, 100), "limit")
         if status is not None and status not in STATUSES:
             raise InvalidInput(
                 f"status: {status!r} is none of {', '.join(STATUSES)}", field="status", remedy="Name one of them."

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
+from postroad.arguments import check
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import InvalidEvent, PostroadError
-from postroad.journal.asking import Question, check_limit
+from postroad.errors import InvalidEvent, InvalidQuery, PostroadError
+from postroad.journal.asking import LIMIT, Question
 from postroad.journal.event import JournalEvent
 from postroad.journal.overflow import Overflow, whole
 from postroad.journal.places import place_of
@@ -61,7 +62,7 @@ class StoredJournal:
 
         An event whose blob is missing or altered says so in `overflow_error`; the others of its page are whole.
         """
-        check_limit(limit)
+        check(limit, LIMIT, "limit", InvalidQuery)
         question = Question(
             index=index, tenant=tenant, entity=entity, app=app, event_type=event_type, start=start, end=end,
             descending=descending,

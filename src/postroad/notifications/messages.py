@@ -14,7 +14,6 @@ from postroad.events.strict import sendable
 from postroad.notifications.checks import (
     check_badge,
     check_id,
-    check_sound,
     check_text,
     check_type,
     checked_data,
@@ -55,7 +54,8 @@ class PushPayload:
         check_text(self.title, "payload.title", most=_MAX_TITLE)
         check_text(self.body, "payload.body", most=_MAX_BODY)
         object.__setattr__(self, "data", checked_data(self.data))
-        check_sound(self.sound)
+        if self.sound is not None:
+            check_id(self.sound, "payload.sound")
         check_badge(self.badge)
         if self.threadId is not None:
             check_id(self.threadId, "payload.threadId")

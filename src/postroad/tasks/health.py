@@ -9,13 +9,14 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from postroad.errors import PostroadError
+from postroad.arguments import check
+from postroad.errors import ConfigurationError, PostroadError
 from postroad.items import ABSENT
 from postroad.journal import Journal, JournalEvent
 from postroad.journal.folding import HEARTBEAT, STARTED, TaskState, fold
 from postroad.journal.states import every_event, task_history
 from postroad.tasks.alerts import AlertResult
-from postroad.tasks.config import check_seconds
+from postroad.tasks.config import Lifetime
 from postroad.tasks.grounds import Ground, party
 from postroad.tasks.telling import tell
 
@@ -75,7 +76,7 @@ class HealthCheck:
             "task_max_duration": task_max_duration, "lookback": lookback,
         }  # fmt: skip
         for name, seconds in given.items():
-            check_seconds(seconds, name)
+            check(seconds, Lifetime, name, ConfigurationError)
         who = party(tenant_id, app)
         self._tenant, self._app = who.tenant_id, who.app
         self._backend = backend

@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import msgspec
 
-from postroad.errors import InvalidInput, OverflowMismatch, PostroadError
+from postroad.arguments import check
+from postroad.errors import ConfigurationError, InvalidInput, OverflowMismatch, PostroadError
 from postroad.items import ABSENT, Items
 from postroad.journal import Journal, JournalEvent
 from postroad.journal.folding import FAILED, PENDING
@@ -20,7 +21,7 @@ from postroad.journal.pruning import Expiry
 from postroad.journal.states import task_state
 from postroad.queues.markers import legible
 from postroad.tasks.books import Books
-from postroad.tasks.config import check_seconds
+from postroad.tasks.config import Lifetime
 from postroad.tasks.forgetting import Forgetting
 from postroad.tasks.grounds import Ground, party
 from postroad.tasks.leases import Held, Lease
@@ -84,7 +85,7 @@ class Reconciler:
         app: str | None = None,
         stale_after: float = 60.0,
     ) -> None:
-        check_seconds(stale_after, "stale_after")
+        check(stale_after, Lifetime, "stale_after", ConfigurationError)
         who = party(tenant_id, app)
         self._tenant = who.tenant_id
         self._clock = backend.clock

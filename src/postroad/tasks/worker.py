@@ -8,11 +8,13 @@ import socket
 import uuid
 from collections.abc import Sequence
 
+from postroad.arguments import check
+from postroad.errors import ConfigurationError
 from postroad.journal import Appends
 from postroad.signals import heard_by
 from postroad.tasks.books import Books
 from postroad.tasks.children.seats import Nursery
-from postroad.tasks.config import WorkerConfig, check_worker_id
+from postroad.tasks.config import WorkerConfig, WorkerId
 from postroad.tasks.crew import Bell, Crew
 from postroad.tasks.environment import for_children
 from postroad.tasks.grounds import Ground, party
@@ -64,7 +66,8 @@ class TaskWorker:
             max_output_bytes=max_output_bytes, child_reuse=child_reuse, unknown_grace=unknown_grace,
         )  # fmt: skip
         who = party(tenant_id, app)
-        self.worker_id = check_worker_id(_new_id() if worker_id is None else worker_id)
+        check(worker_id, WorkerId | None, "worker_id", ConfigurationError)
+        self.worker_id = _new_id() if worker_id is None else worker_id
         self._config = config
         scribe = Scribe(
             app=who.app, environment=backend.stage, origin="sqs-worker", clock=backend.clock, worker_id=self.worker_id

@@ -37,7 +37,8 @@ def apply(
 ) -> ApplyResult:
     """Do what the plan lists and nothing else. Running it again finishes what failed."""
     found = survey(topology, backend, prune=prune, code=code)
-    _check_digest(found, expect)
+    if expect is not None and not hmac.compare_digest(expect.encode(), found.plan.digest.encode()):
+        raise PlanChanged(f"expect: the plan is now {found.plan.digest}, not {expect}", field="expect")
     _check_replacements(found, allow_replace=allow_replace)
     if found.plan.empty:
         return ApplyResult((), (), found.plan.actions)
@@ -48,11 +49,6 @@ def apply(
     get_logger("topology").info("topology_applied", topology=topology.name, digest=found.plan.digest, **counts)
     _record(log, "topology.apply.end", topology, {"digest": found.plan.digest, **counts}, actor)
     return result
-
-
-def _check_digest(found: Survey, expect: str | None) -> None:
-    if expect is not None and not hmac.compare_digest(expect.encode(), found.plan.digest.encode()):
-        raise PlanChanged(f"expect: the plan is now {found.plan.digest}, not {expect}", field="expect")
 
 
 def _check_replacements(found: Survey, *, allow_replace: bool) -> None:

@@ -10,13 +10,16 @@ from typing import Any, Literal
 
 import msgspec
 
+from postroad.arguments import check, text
 from postroad.errors import TopologyError
-from postroad.topology.linting import check
+from postroad.topology.linting import check as lint
 from postroad.topology.references import ordered
 from postroad.topology.site import Look, Site, Sited
 from postroad.topology.topology import Topology
 
 Verb = Literal["create", "update", "replace", "delete", "skip"]
+
+_Code = text("s3://[^/]+/.+", "s3://bucket/key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +81,8 @@ def drift(topology: Topology, backend: Sited) -> tuple[Drift, ...]:
 
 def survey(topology: Topology, backend: Sited, *, prune: bool, code: str | None) -> Survey:
     """Look at everything once and draw up the plan."""
-    check(topology)
-    _check_code(code)
+    lint(topology)
+    check(code, _Code | None, "code", TopologyError)
     site = backend.site()
     looks = [site.look(topology, resource, code=code) for resource in ordered(topology)]
     actions = [action for look in looks if (action := _action(look)) is not None]
@@ -91,11 +94,6 @@ def survey(topology: Topology, backend: Sited, *, prune: bool, code: str | None)
     ]
     made = Plan(tuple(actions), unchanged, tuple(unverifiable), _digest(topology.name, actions))
     return Survey(made, site, {(look.resource.kind, look.resource.name): look for look in looks})
-
-
-def _check_code(code: str | None) -> None:
-    if code is not None and (not code.startswith("s3://") or not all(code.removeprefix("s3://").partition("/"))):
-        raise TopologyError(f"code: {code!r} is not s3://bucket/key", field="code")
 
 
 def _action(look: Look) -> Action | None:

@@ -33,8 +33,11 @@ def run_up(settings: Settings, *, json_output: bool = False, open_browser: bool 
     configure_logs(settings.log_level, settings.log_format, color=not no_color())
     token = token_of(settings)
     check_exposure(settings, operator_token=token)
-    _check_installed()
-    _check_backend(settings.url)
+    if any(importlib.util.find_spec(name) is None for name in ("litestar", "uvicorn")):
+        raise ConfigurationError("the HTTP server is not installed", remedy="Run: pip install 'postroad[http]'")
+    # What is wrong with the backend is said before anything listens.
+    with connect(settings.url) as backend:
+        backend.check()
     with ExitStack() as cleanup:
         up_file = UpFile(beside(settings.url, "up"))
         cleanup.callback(up_file.release)
@@ -74,17 +77,6 @@ def _child(name: str, parts: tuple[str, ...], job: Job, listener: socket.socket,
         listener=listener if name == "server" else None,
         changed=supervisor.announce,
     )
-
-
-def _check_installed() -> None:
-    if any(importlib.util.find_spec(name) is None for name in ("litestar", "uvicorn")):
-        raise ConfigurationError("the HTTP server is not installed", remedy="Run: pip install 'postroad[http]'")
-
-
-def _check_backend(url: str) -> None:
-    """Open and close it, so that what is wrong with it is said before anything listens."""
-    with connect(url) as backend:
-        backend.check()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -13,6 +13,7 @@ from postroad import failpoints
 from postroad.agents.sqlite import looking, waiting
 from postroad.agents.sqlite.waking import channels_of
 from postroad.agents.tables import lane_name
+from postroad.arguments import check, seconds_between, whole_number
 from postroad.clock import SystemClock
 from postroad.connections.transaction import Transaction
 from postroad.errors import NotSupported, QueueNotFound
@@ -26,7 +27,7 @@ from postroad.queues import (
     SendResult,
 )
 from postroad.queues.markers import legible
-from postroad.queues.rules import check_count, check_note, check_receive, check_seconds
+from postroad.queues.rules import Note, check_receive
 from postroad.queues.spec import MAX_MESSAGE_BYTES, MAX_VISIBILITY
 
 if TYPE_CHECKING:
@@ -76,14 +77,14 @@ class Lane:
         return results
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
-        check_seconds(seconds, "seconds", MAX_VISIBILITY)
+        check(seconds, seconds_between(0, MAX_VISIBILITY), "seconds")
         return self._write(self._lanes.settler.extend, deliveries, seconds)
 
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
-        check_seconds(after, "after", MAX_VISIBILITY)
-        check_note(error, "error")
+        check(after, seconds_between(0, MAX_VISIBILITY), "after")
+        check(error, Note | None, "error")
         return self._write(
             self._lanes.settler.release, deliveries, after, None if error is None else legible(error)
         )  # fmt: skip
@@ -104,12 +105,12 @@ class Lane:
         return min(self._look_every, max(0.0, (due_us - self._engine.monotonic_us()) / 1_000_000))
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
-        check_note(reason, "reason")
-        check_note(error, "error")
+        check(reason, Note | None, "reason")
+        check(error, Note | None, "error")
         return self._write(self._lanes.settler.reject, deliveries, reason, error, durable=True, relieves=True)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
-        check_count(limit, "limit", _LONGEST_PEEK)
+        check(limit, whole_number(1, _LONGEST_PEEK), "limit")
 
         def look(connection: apsw.Connection) -> list[PeekedMessage]:
             return looking.peek(

@@ -7,9 +7,10 @@ from typing import Any, Final, Union
 
 import msgspec
 
+from postroad.arguments import check
 from postroad.errors import InvalidEvent
 from postroad.events.refusals import refusal
-from postroad.journal.checks import check_id
+from postroad.journal.checks import Id, is_id
 from postroad.journal.events import health, jobs, tasks
 from postroad.journal.events.fields import ID_NAMES, Properties
 
@@ -55,8 +56,10 @@ def check_properties(
         raise InvalidEvent(refused.message, field=refused.field) from None
     for name in ID_NAMES:
         value = properties.get(name, entity_id)
-        if value is not None and value != entity_id:
-            check_id(value, f"properties.{name}")
+        # An id that was seen a moment ago is known again.
+        fits = value is None or value == entity_id or (isinstance(value, str) and is_id(value))
+        if not fits:
+            check(value, Id, f"properties.{name}", InvalidEvent)
 
 
 @functools.cache
