@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from postroad.cli.agents import agents_of
-from postroad.cli.call import Call
-from postroad.cli.durations import duration
+from postroad.cli.call import Call, add_verb
 from postroad.cli.output import write, write_json
-from postroad.cli.verbs import add_verb
+from postroad.cli.parameters import duration
 from postroad.errors import InvalidEvent, InvalidInput, PostroadError
 from postroad.signals import ended_by_sigterm, stopped_by_signals
 from postroad.telemetry import legible

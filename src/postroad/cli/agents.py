@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.confirming import confirm_yes
-from postroad.cli.durations import duration
-from postroad.cli.verbs import add_verb
+from postroad.cli.call import Call, add_verb
+from postroad.cli.output import confirm_yes
+from postroad.cli.parameters import duration
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.completion import topic_names
-from postroad.cli.durations import duration, moment, per_second
-from postroad.cli.errors import ANSWER_IS_NO
-from postroad.cli.output import write, write_json
-from postroad.cli.verbs import add_verb
+from postroad.cli.call import Call, add_verb
+from postroad.cli.output import ANSWER_IS_NO, write, write_json
+from postroad.cli.parameters import duration, moment, per_second, topic_names
 from postroad.errors import InvalidInput, PostroadError, QueueNotFound, TopicNotFound
 from postroad.signals import ended_by_sigterm, stopped_by_signals
 

@@ -1,4 +1,4 @@
-"""`postroad journal init|query|verify|prune`."""
+"""`postroad journal init|query|verify|prune`, and `postroad why`: one story for any id."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.durations import duration
-from postroad.cli.errors import ANSWER_IS_NO
-from postroad.cli.output import write
-from postroad.cli.verbs import add_verb
+from postroad.cli.call import Call, add_verb
+from postroad.cli.output import ANSWER_IS_NO, write
+from postroad.cli.parameters import duration
 from postroad.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 
     from postroad.journal.verifying import Verification
     from postroad.views import Timeline
+
 
 Tenant = Annotated[str | None, typer.Option(metavar="ID", help="Whose events; the setting `tenant` by default.")]
 
@@ -145,3 +144,28 @@ def _lines(page: Timeline) -> list[RenderableType]:
 def _when(milliseconds: int) -> str:
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+
+
+def add_why_to(app: typer.Typer) -> None:
+    """Make the verb part of the program."""
+    add_verb(app, "why", why, example="postroad why req-123")
+
+
+def why(
+    call: Call, name: Annotated[str, typer.Argument(metavar="ID", help="The id of a task or job.")]
+) -> None:  # fmt: skip
+    """Tell what happened to a task or job, how it stands, and what would move it on."""
+    from postroad.operations.why import why as story_of
+    from postroad.telemetry import legible
+
+    settings = call.settings()
+    with call.backend() as backend:
+        story = story_of(backend, name, tenant=settings.tenant, app=settings.app)
+    steps = [
+        f"{step.at}  {'✓' if step.ok else '✗'} {legible(' · '.join(filter(None, (step.what, step.by, step.detail))))}"
+        for step in story.steps
+    ]
+    call.show(
+        story, f"{story.verdict.replace('_', ' ')}  {legible(story.summary)}", *steps,
+        f"next: {legible(story.next)}",
+    )  # fmt: skip

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import msgspec
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.dsn import Dsn
-from postroad.cli.durations import duration
-from postroad.cli.outboxes import Schema, Table, opened
+from postroad.cli.call import Call, add_verb
+from postroad.cli.databases import Dsn, Schema, Table, opened
 from postroad.cli.output import write_json
-from postroad.cli.verbs import add_verb
+from postroad.cli.parameters import duration
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError, TopicNotFound
 from postroad.settings import aws_place, no_color, sns_arn
 from postroad.signals import stopped_by_signals

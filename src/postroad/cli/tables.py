@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from postroad.cli.durations import spoken
+from postroad.cli.parameters import spoken
 from postroad.queues.markers import DEAD_LETTER, read_dead
 from postroad.telemetry import legible
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.confirming import confirm_name
-from postroad.cli.errors import ANSWER_IS_NO
-from postroad.cli.verbs import add_verb
+from postroad.cli.call import Call, add_verb
+from postroad.cli.output import ANSWER_IS_NO, confirm_name
 from postroad.errors import InvalidTask, NotFound
 
 if TYPE_CHECKING:

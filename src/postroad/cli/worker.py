@@ -1,4 +1,4 @@
-"""`postroad worker`."""
+"""`postroad up|worker`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.durations import duration
-from postroad.cli.verbs import add_verb
+from postroad.cli.call import Call, add_verb
+from postroad.cli.parameters import duration
 from postroad.errors import ConfigurationError
 from postroad.settings import no_color
 from postroad.signals import heard_by
@@ -23,12 +22,14 @@ if TYPE_CHECKING:
     from postroad.tasks.roles import Role
     from postroad.wiring import Backend
 
+
 TASKS = "tasks"
 ROLES = (TASKS, "dispatcher", "dlq", "reconciler")
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make the verb part of the program."""
+    """Make the verbs part of the program."""
+    add_verb(app, "up", up, example="postroad up --port 9000 --open", until_stopped=True)
     add_verb(app, "worker", worker, example="postroad worker --import shop.tasks --concurrency 8", until_stopped=True)
 
 
@@ -143,3 +144,18 @@ def _run_roles(roles: list[Role]) -> None:
             bell.wait(inf)
     finally:
         bell.close()
+
+
+def up(
+    call: Call,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="Listen here (127.0.0.1).")] = None,
+    port: Annotated[int | None, typer.Option(metavar="PORT", help="Listen here (8787); 0 picks a free one.")] = None,
+    load: Annotated[list[str] | None, typer.Option(metavar="MODULE", help="A module to import; repeatable.")] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every change by HTTP.")] = False,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the browser when ready.")] = False,
+) -> None:
+    """Start Postroad here, with its HTTP API, until Ctrl-C."""
+    from postroad.up import run_up
+
+    settings = call.settings(host=host, port=port, load=load or None, read_only=read_only or None)
+    raise typer.Exit(run_up(settings, json_output=call.json, open_browser=open_browser))

@@ -1,15 +1,41 @@
-"""Whether this server can do its work: local checks only, asked at most once a second."""
+"""Whether this server can do its work, asked at most once a second, and the parts of `postroad up`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+
+import msgspec
 
 from postroad.clock import Clock
 from postroad.errors import PostroadError
-from postroad.http.parts import Parts
-from postroad.views import Ready
+from postroad.views import Part, Ready
+
+
+class Parts:
+    """All parts as the supervisor last described them."""
+
+    def __init__(self) -> None:
+        self._parts: tuple[Part, ...] = ()
+
+    def describe(self, parts: tuple[Part, ...]) -> None:
+        """Take the supervisor's word for it."""
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter(self._parts)
+
+    def troubles(self) -> str | None:
+        """Which parts do not run; None when all do."""
+        down = [_trouble(part) for part in self._parts if part.state != "running"]
+        return ", ".join(down) or None
+
+
+def _trouble(part: Part) -> str:
+    why = "" if part.missing is msgspec.UNSET else f": {part.missing}"
+    return f"{part.name} is {part.state}{why}"
+
 
 _FRESH_SECONDS = 1.0
 

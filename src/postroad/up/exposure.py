@@ -6,7 +6,7 @@ import ipaddress
 from pathlib import Path
 
 from postroad.errors import ConfigurationError
-from postroad.http.private import read_secret
+from postroad.http.tokens import read_secret
 from postroad.settings import Settings
 
 STRONG_TOKEN = 32

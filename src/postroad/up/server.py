@@ -7,10 +7,9 @@ import os
 import resource
 import socket
 
-from postroad.http.app import create_app
+from postroad.http.app import create_app, make_server
 from postroad.http.context import Context, make_context
 from postroad.http.polls import MAX_OPEN
-from postroad.http.serving import make_server
 from postroad.up.agents import moved_here
 from postroad.up.child import Line
 from postroad.up.loading import load_modules

@@ -11,8 +11,7 @@ import webbrowser
 from contextlib import ExitStack
 
 from postroad.errors import ConfigurationError, Unavailable
-from postroad.http.private import kept_secret
-from postroad.http.tokens import PREFIX
+from postroad.http.tokens import PREFIX, kept_secret
 from postroad.settings import Settings, beside, no_color
 from postroad.telemetry import configure_logs
 from postroad.up.children import Child

@@ -14,12 +14,11 @@ from postroad.agents import AgentEvent
 from postroad.agents.publishing import Published
 from postroad.agents.rules import check_agent_id, is_agent_id
 from postroad.errors import IdentityMismatch, InvalidEvent, PostroadError
-from postroad.http import agent_forms as forms
-from postroad.http.answers import answers
+from postroad.http import forms
+from postroad.http.authentication import AGENT, ANY_AGENT
 from postroad.http.forms import misfit
-from postroad.http.guard import AGENT, ANY_AGENT
-from postroad.http.idempotency import Answer
-from postroad.http.performing import perform
+from postroad.http.idempotency import Answer, perform
+from postroad.http.openapi import answers
 from postroad.http.requests import ApiRequest
 from postroad.views import EventAccepted, EventBatch, accepted, event_outcome
 
@@ -41,7 +40,7 @@ async def publish_event(request: ApiRequest, data: EventBody) -> Response[Any]:
     await _charge(request, [event.agent_id])
 
     def effect() -> Answer:
-        [outcome] = request.context.desk.agents.publish_each([event], traceparent=_traceparent(request))
+        [outcome] = request.context.agent_access.agents.publish_each([event], traceparent=_traceparent(request))
         return Answer(202, accepted(outcome))
 
     return await perform(request, effect)
@@ -68,11 +67,11 @@ async def publish_events(request: ApiRequest, data: EventsBody) -> Response[Any]
 
 async def _charge(request: ApiRequest, agent_ids: Sequence[str]) -> None:
     """Count the events of agents that exist: an operator may name any, and only its own token names an agent."""
-    desk = request.context.desk
+    access = request.context.agent_access
     if _caller(request) is None:
-        known = await request.context.run(lambda: desk.agents.store.registry.known(set(agent_ids)))
+        known = await request.context.run(lambda: access.agents.store.registry.known(set(agent_ids)))
         agent_ids = [agent_id for agent_id in agent_ids if agent_id in known]
-    desk.take(agent_ids)
+    access.take(agent_ids)
 
 
 class _Refused(Exception):
@@ -86,7 +85,7 @@ class _Refused(Exception):
 def _publish(request: ApiRequest, entries: Sequence[AgentEvent | _Refused]) -> list[Published]:
     # A refused entry takes part as an event of its agent that cannot be sent, so that later ones are held back.
     events = [entry if isinstance(entry, AgentEvent) else _stand_in(entry) for entry in entries]
-    outcomes = request.context.desk.agents.publish_each(events, traceparent=_traceparent(request))
+    outcomes = request.context.agent_access.agents.publish_each(events, traceparent=_traceparent(request))
     return [
         outcome._replace(error=entry.error) if isinstance(entry, _Refused) else outcome
         for entry, outcome in zip(entries, outcomes, strict=True)

@@ -11,13 +11,11 @@ from litestar.openapi.spec import Example
 from litestar.params import Body
 
 from postroad.http import forms
-from postroad.http.answers import answers
 from postroad.http.context import Context
-from postroad.http.idempotency import Answer
-from postroad.http.performing import perform, perform_waiting
+from postroad.http.idempotency import Answer, perform, perform_waiting
+from postroad.http.openapi import answers
 from postroad.http.polls import CallerGone
-from postroad.http.requests import ApiRequest, gone
-from postroad.http.routes.parameters import QueueName, checked
+from postroad.http.requests import ApiRequest, QueueName, checked, gone
 from postroad.queues import AckResult, Delivery, Queue
 from postroad.views import LeasedBatch, SettledBatch, leased, open_queue, settled
 

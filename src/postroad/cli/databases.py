@@ -1,4 +1,4 @@
-"""Opening the outbox that a verb works on, and how its rows look."""
+"""Which database a verb of `outbox` or `inbox` works on, and how the rows of an outbox look."""
 
 from __future__ import annotations
 
@@ -12,14 +12,30 @@ from uuid import UUID
 
 import typer
 
-from postroad.cli.dsn import chosen_dsn
-from postroad.errors import InvalidInput
+from postroad.errors import ConfigurationError, InvalidInput
+from postroad.settings import database_dsn
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from postroad.outbox import Outbox
+
+
+Dsn = Annotated[
+    str | None, typer.Option(metavar="DSN", help="postgresql://… or sqlite:///path, not $POSTROAD_OUTBOX_DSN, $PG_DSN.")
+]
+
+
+def chosen_dsn(given: str | None) -> str:
+    """The DSN of the flag, else of the environment; ConfigurationError when there is none."""
+    dsn = given or database_dsn()
+    if dsn is None:
+        raise ConfigurationError(
+            "dsn: no database is named", field="dsn", remedy="Give --dsn, or set POSTROAD_OUTBOX_DSN or PG_DSN."
+        )
+    return dsn
+
 
 Table = Annotated[str, typer.Option(metavar="NAME", help="The table of the outbox.")]
 Schema = Annotated[str, typer.Option(metavar="NAME", help="Its schema on PostgreSQL.")]

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.completion import queue_names
-from postroad.cli.confirming import confirm_yes
-from postroad.cli.durations import duration, moment, per_second
-from postroad.cli.errors import ANSWER_IS_NO
-from postroad.cli.messages import attributes
-from postroad.cli.verbs import add_verb
+from postroad.cli.call import Call, add_verb
+from postroad.cli.output import ANSWER_IS_NO, confirm_yes
+from postroad.cli.parameters import duration, moment, per_second, queue_names
+from postroad.cli.queues import attributes
 from postroad.signals import interrupted_by_sigterm
 
 if TYPE_CHECKING:
     from postroad.queues.redrive import RedriveReport
     from postroad.wiring import Backend
+
 
 _EXAMPLE = "postroad queue redrive orders-dlq --type orders.placed --rate 50 --dry-run"
 

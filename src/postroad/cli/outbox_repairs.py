@@ -12,15 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from postroad.cli.auditing import audited
-from postroad.cli.call import Call
-from postroad.cli.dsn import Dsn
-from postroad.cli.durations import moment
-from postroad.cli.errors import ANSWER_IS_NO
+from postroad.cli.audit import audited
+from postroad.cli.call import Call, add_verb
+from postroad.cli.databases import By, Dsn, Reason, Schema, Table, opened, signed
 from postroad.cli.outbox_run import topic_named
-from postroad.cli.outboxes import By, Reason, Schema, Table, opened, signed
-from postroad.cli.output import write
-from postroad.cli.verbs import add_verb
+from postroad.cli.output import ANSWER_IS_NO, write
+from postroad.cli.parameters import moment
 from postroad.errors import InvalidInput
 from postroad.settings import no_color
 from postroad.signals import stopped_by_signals

@@ -1,4 +1,4 @@
-"""`/agents/{agent}/leases` and what ends them, the stream, the stats and the dead letters: consuming one's own lane."""
+"""`/agents/{agent}/leases` and what ends them, the stream, the stats and the dead letters of one agent."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from litestar import Response, get, post
 from litestar.openapi.spec import Example
 from litestar.params import Body
 
-from postroad.http import agent_forms as forms
-from postroad.http.answers import answers
-from postroad.http.guard import AGENT, token_check
-from postroad.http.idempotency import Answer
-from postroad.http.paging import page
-from postroad.http.performing import perform, perform_waiting
+from postroad.http import forms
+from postroad.http.authentication import AGENT, token_check
+from postroad.http.idempotency import Answer, perform, perform_waiting
+from postroad.http.openapi import answers
+from postroad.http.pages import page
 from postroad.http.polls import CallerGone
-from postroad.http.requests import BODILESS, ApiRequest, Endless, gone
+from postroad.http.requests import BODILESS, AgentId, ApiRequest, Cursor, Endless, Limit, Visibility, gone
 from postroad.http.routes.leases import Settle, held, rejecting
-from postroad.http.routes.parameters import AgentId, Cursor, Limit, Visibility
 from postroad.http.streams import LaneStream
 from postroad.queues import Delivery, Queue
 from postroad.views import (
@@ -107,7 +105,7 @@ async def reject_events(request: ApiRequest, agent: AgentId, data: RejectionsBod
 async def stream_events(request: ApiRequest, agent: AgentId, visibility: Visibility = 30.0) -> Response[Any]:
     """Events as Server-Sent Events; at most ten are unacked at a time, and all come back when the connection ends."""
     context = request.context
-    queue = await context.run(lambda: context.desk.agents.queue(agent))
+    queue = await context.run(lambda: context.agent_access.agents.queue(agent))
     if request.is_head:
         return Response(b"", media_type="text/event-stream")
     check = token_check(request)
@@ -117,7 +115,7 @@ async def stream_events(request: ApiRequest, agent: AgentId, visibility: Visibil
 @get("/agents/{agent:str}/stats", opt={"scope": "read", AGENT: "agent"}, responses=answers(Lane, 404, says="The lane."))
 async def show_lane(request: ApiRequest, agent: AgentId) -> Response[Lane]:
     """How much waits for the agent."""
-    return Response(lane_stats(await request.context.run(lambda: request.context.desk.agents.stats(agent))))
+    return Response(lane_stats(await request.context.run(lambda: request.context.agent_access.agents.stats(agent))))
 
 
 @get(
@@ -133,7 +131,7 @@ async def list_agent_dead_letters(
     after = None if cursor is None else request.context.cursors.open(of, cursor)
 
     def look() -> AgentDeadLetterPage:
-        dead = request.context.desk.agents.dead_letters(agent, limit=limit + 1, after=after)
+        dead = request.context.agent_access.agents.dead_letters(agent, limit=limit + 1, after=after)
         return page(
             request,
             AgentDeadLetterPage,
@@ -157,16 +155,16 @@ async def redrive_agent_dead_letters(
     request: ApiRequest, agent: AgentId, data: RedriveBody = _EVERYTHING
 ) -> Response[Any]:
     """Put dead letters behind what waits."""
-    agents = request.context.desk.agents
+    agents = request.context.agent_access.agents
     return await perform(request, lambda: Answer(202, Redriven(agents.redrive(agent, limit=data.limit))))
 
 
 async def _lease(request: ApiRequest, agent: str, data: forms.AgentLease) -> Answer:
     context = request.context
-    queue = await context.run(lambda: context.desk.agents.queue(agent))
+    queue = await context.run(lambda: context.agent_access.agents.queue(agent))
     leased = await context.run(lambda: _receive(queue, agent, data))
     if not leased and data.wait:
-        context.desk.begin_waiting(agent)
+        context.agent_access.begin_waiting(agent)
         try:
             leased = await context.polls.receive(
                 queue,
@@ -176,7 +174,7 @@ async def _lease(request: ApiRequest, agent: str, data: forms.AgentLease) -> Ans
                 gone=lambda: gone(request),
             )
         finally:
-            context.desk.end_waiting(agent)
+            context.agent_access.end_waiting(agent)
     context.leased.remember(queue, leased)
     return Answer(200, AgentDeliveries([agent_delivery(one) for one in leased]))
 
@@ -193,10 +191,10 @@ async def _settle(
     *,
     ends: bool = True,
 ) -> Response[Any]:
-    desk = request.context.desk
+    access = request.context.agent_access
 
     def effect() -> Answer:
-        results = settle(desk.agents.queue(agent), [held(receipt) for receipt in receipts])
+        results = settle(access.agents.queue(agent), [held(receipt) for receipt in receipts])
         return Answer(200, SettledBatch([settled(result) for result in results]))
 
     response = await perform(request, effect)
