@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.up.restarts import Restarts
+from postroad.up.children import Restarts
 
 pytestmark = pytest.mark.slow
 

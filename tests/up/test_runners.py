@@ -11,10 +11,8 @@ from tests.waiting import eventually
 from postroad.errors import Unavailable
 from postroad.settings import Settings
 from postroad.up import runners
-from postroad.up.parts import RunnerPart, Workplace
-from postroad.up.restarts import DEATHS_TO_FAIL
-from postroad.up.runners import Runners
-from postroad.up.wire import PartReport
+from postroad.up.children import DEATHS_TO_FAIL, PartReport
+from postroad.up.runners import RunnerPart, Runners, Workplace
 from postroad.wiring import connect
 
 

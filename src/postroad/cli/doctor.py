@@ -76,7 +76,7 @@ def _seconds(pairs: list[str]) -> dict[str, float]:
 def _weak_tokens(settings: Settings) -> Iterator[Finding]:
     """The admin token, where the operator set one that can be guessed."""
     from postroad.topology import Finding
-    from postroad.up.exposure import STRONG_TOKEN, token_of
+    from postroad.up.command import STRONG_TOKEN, token_of
 
     token = token_of(settings)
     if token is not None and len(token) < STRONG_TOKEN:

@@ -15,15 +15,13 @@ from typing import Final, TypeVar
 from postroad.agents import Agents
 from postroad.arguments import check
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import InvalidTask, NotSupported, TooManyPolls
-from postroad.http.authentication import Identities
+from postroad.errors import InvalidTask, NotSupported, RateLimited, TooManyPolls
 from postroad.http.idempotency import Memory, Turns
-from postroad.http.middleware import RateLimits
 from postroad.http.pages import Cursors
 from postroad.http.polls import MAX_OPEN, Polls
 from postroad.http.readiness import Parts, Readiness
 from postroad.http.streams import LaneStreams
-from postroad.http.tokens import TokenFile, kept_secret
+from postroad.http.tokens import Identities, TokenFile, kept_secret
 from postroad.jobs import Jobs
 from postroad.jobs.viewing import JobViews
 from postroad.journal import TaskState, task_state
@@ -35,6 +33,39 @@ from postroad.tasks.naming import AnyRequestId
 from postroad.wiring.backend import Backend
 
 _BURST = 2
+MAX_BUCKETS = 10_000
+
+
+class RateLimits:
+    """A bucket for each caller that holds `burst` seconds' worth and fills as time goes by.
+
+    Of more than 10,000 callers those that asked longest ago are forgotten: their buckets are full again.
+    """
+
+    def __init__(self, per_second: int, clock: Clock, *, burst: int = 1, what: str = "requests") -> None:
+        self._rate = float(per_second)
+        self._most = self._rate * burst
+        self._what = what
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float]] = {}
+
+    def take(self, caller: str, count: int = 1) -> None:
+        """Count so many, or raise `RateLimited` with the seconds until they fit. 0 is no limit."""
+        if not self._rate:
+            return
+        now = self._clock.monotonic()
+        # The one that asked last stands at the end.
+        left, at = self._buckets.pop(caller, (self._most, now))
+        left = min(self._most, left + (now - at) * self._rate)
+        enough = left >= count
+        self._buckets[caller] = (left - count if enough else left, now)
+        if len(self._buckets) > MAX_BUCKETS:
+            del self._buckets[next(iter(self._buckets))]
+        if not enough:
+            raise RateLimited(
+                f"more than {self._rate:.0f} {self._what} per second by one caller",
+                retry_after=(count - left) / self._rate,
+            )
 
 
 class AgentAccess:
@@ -159,7 +190,7 @@ class Context:
     leased: LeasedMessages
     rates: RateLimits
     readiness: Readiness
-    access: AgentAccess
+    agent_access: AgentAccess
     work: WorkAccess
     threads: ThreadPoolExecutor
     clock: Clock
@@ -213,7 +244,7 @@ def make_context(
         leased=leased,
         rates=RateLimits(settings.rate_limit, clock),
         readiness=Readiness(backend.check, parts, threads=threads, clock=clock),
-        access=access,
+        agent_access=access,
         work=WorkAccess(backend, settings),
         threads=threads,
         clock=clock,

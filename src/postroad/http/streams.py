@@ -15,9 +15,9 @@ import msgspec
 from litestar.types import Receive, Send
 
 from postroad.errors import PostroadError, TooManyPolls
-from postroad.http.authentication import Identities
 from postroad.http.context import AgentAccess, LeasedMessages
 from postroad.http.polls import Polls, Waiter, give_back
+from postroad.http.tokens import Identities
 from postroad.queues import Delivery, Queue
 from postroad.telemetry import get_logger
 from postroad.views import agent_delivery

@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 from postroad.queues.rules import MAX_ATTRIBUTES
-from postroad.telemetry.redacting import redact
+from postroad.telemetry.text import redact
 
 DEAD_LETTER = "DeadLetter"
 REDRIVE = "Redrive"

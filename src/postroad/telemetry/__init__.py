@@ -1,7 +1,7 @@
 """Telemetry: one structured line for what leaves or enters the process, without payloads and secrets."""
 
 from postroad.telemetry.events import LOG_EVENTS
-from postroad.telemetry.legible import legible
 from postroad.telemetry.logs import configure_logs, get_logger
+from postroad.telemetry.text import legible
 
 __all__ = ["LOG_EVENTS", "configure_logs", "get_logger", "legible"]

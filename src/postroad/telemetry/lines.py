@@ -9,7 +9,7 @@ from typing import Any, cast
 import structlog
 from structlog.typing import Processor
 
-from postroad.telemetry.legible import legible
+from postroad.telemetry.text import legible
 
 _NOT_SHOWN = frozenset({"event", "service", "level", "ts", "exc_info", "stack_info"})
 # What a record of the standard library has already.

@@ -1,5 +1,5 @@
 """Up: what `postroad up` starts and supervises, part by part."""
 
-from postroad.up.up import run_up
+from postroad.up.command import run_up
 
 __all__ = ["run_up"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -14,8 +15,17 @@ import msgspec
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.settings import no_color
 from postroad.telemetry import configure_logs
-from postroad.up.parentage import die_with_parent
-from postroad.up.wire import Job, Notice, PartReport, Report, line
+from postroad.up.children import Job, Notice, PartReport, Report, line
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when `parent` dies. Call it first: a parent that is dead already ends us."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 class Line:

@@ -10,14 +10,86 @@ import time
 from asyncio.subprocess import Process
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import msgspec
 
 from postroad.errors import ConfigurationError, PostroadError, Unavailable
+from postroad.settings import Settings
 from postroad.telemetry import get_logger
-from postroad.up.restarts import Restarts
-from postroad.up.wire import Job, Notice, PartReport, Report, line
 from postroad.views import Part, PartState
+
+FIRST_SECONDS = 0.2
+LONGEST_SECONDS = 10.0
+STEADY_SECONDS = 60.0
+DEATHS_TO_FAIL = 5
+WINDOW_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Restarts:
+    """How often a part died lately, and how long it waits before it starts again."""
+
+    deaths: tuple[float, ...] = ()
+    total: int = 0
+    delay: float = FIRST_SECONDS
+    failed: bool = False
+
+    def died(self, now: float, *, started_at: float) -> Restarts:
+        """The state after a death at `now` of what was started at `started_at`; `pause` says how long to wait."""
+        recent = (*(death for death in self.deaths if now - death < WINDOW_SECONDS), now)
+        steady = now - started_at >= STEADY_SECONDS
+        delay = FIRST_SECONDS if steady or not self.deaths else min(self.delay * 2, LONGEST_SECONDS)
+        return replace(self, deaths=recent, delay=delay, failed=len(recent) >= DEATHS_TO_FAIL)
+
+    def started_again(self) -> Restarts:
+        """The state after the start that followed a death."""
+        return replace(self, total=self.total + 1)
+
+
+class Job(msgspec.Struct, frozen=True):
+    """The first line to a child: all it needs to know. Secrets travel here and never in its arguments."""
+
+    settings: Settings
+    admin: str
+    parent: int
+    report_to: int
+    listener: int | None = None
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """A later line to a child: how everything is, and what is to be done.
+
+    `stopping`: finish what runs and begin nothing new; `closing`: end now.
+    """
+
+    parts: tuple[Part, ...]
+    phase: Literal["running", "stopping", "closing"] = "running"
+
+
+class PartReport(msgspec.Struct, frozen=True):
+    """How one part of a child is."""
+
+    name: str
+    state: PartState
+    restarts: int = 0
+    missing: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A line from a child: how its parts are, or why it cannot start at all."""
+
+    parts: tuple[PartReport, ...] = ()
+    refused: str | None = None
+    remedy: str | None = None
+    kind: Literal["configuration", "unavailable"] | None = None
+
+
+def line(message: msgspec.Struct) -> bytes:
+    """One message as a line."""
+    return msgspec.json.encode(message) + b"\n"
+
 
 _log = get_logger("up")
 

@@ -4,20 +4,49 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 import msgspec
 
 from postroad.errors import PostroadError
+from postroad.settings import Settings
 from postroad.telemetry import get_logger
 from postroad.up.child import Line
-from postroad.up.loading import load_modules
-from postroad.up.parts import RUNNER_PARTS, RunnerPart, Workplace
-from postroad.up.restarts import Restarts
-from postroad.up.wire import Notice, PartReport
+from postroad.up.children import Notice, PartReport, Restarts
+from postroad.up.notifications import send_notifications
+from postroad.up.work import keep_house, load_modules, move_events, run_buses, run_tasks
 from postroad.views import PartState
 from postroad.wiring import connect
+from postroad.wiring.backend import Backend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workplace:
+    """What a part works with. It returns soon after `stop` is set."""
+
+    backend: Backend
+    settings: Settings
+    stop: threading.Event
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerPart:
+    """A part: its name, and what it does until it is told to stop."""
+
+    name: str
+    run: Callable[[Workplace], None]
+
+
+RUNNER_PARTS = (
+    RunnerPart("housekeeping", lambda at: keep_house(at.backend, at.settings, at.stop)),
+    RunnerPart("agents", lambda at: move_events(at.backend, at.stop, functions=at.settings.agents_functions)),
+    RunnerPart("notifications", lambda at: send_notifications(at.backend, at.stop)),
+    RunnerPart("bus", lambda at: run_buses(at.backend, at.settings, at.stop)),
+    RunnerPart("worker", lambda at: run_tasks(at.backend, at.settings, at.stop)),
+)
+
 
 _FIRST_LOOK = 0.5
 _LONGEST_LOOK = 30.0

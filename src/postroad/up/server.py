@@ -10,10 +10,9 @@ import socket
 from postroad.http.app import create_app, make_server
 from postroad.http.context import Context, make_context
 from postroad.http.polls import MAX_OPEN
-from postroad.up.agents import moved_here
 from postroad.up.child import Line
-from postroad.up.loading import load_modules
-from postroad.up.wire import Notice, PartReport
+from postroad.up.children import Notice, PartReport
+from postroad.up.work import load_modules, moved_here
 from postroad.views import Part
 from postroad.wiring import connect
 

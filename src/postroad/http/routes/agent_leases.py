@@ -10,7 +10,8 @@ from litestar.params import Body
 
 from postroad.http import forms
 from postroad.http.authentication import AGENT, token_check
-from postroad.http.idempotency import Answer, perform, perform_waiting
+from postroad.http.changes import perform, perform_waiting
+from postroad.http.idempotency import Answer
 from postroad.http.openapi import answers
 from postroad.http.pages import page
 from postroad.http.polls import CallerGone

@@ -14,7 +14,8 @@ from postroad.agents import Page, Subscription
 from postroad.agents.rules import now_text
 from postroad.http import forms
 from postroad.http.authentication import AGENT
-from postroad.http.idempotency import Answer, perform
+from postroad.http.changes import perform
+from postroad.http.idempotency import Answer
 from postroad.http.openapi import answers
 from postroad.http.requests import BODILESS, AgentId, ApiRequest, Cursor, Discard, Limit
 from postroad.views import (

@@ -16,8 +16,9 @@ from postroad.agents.rules import check_agent_id, is_agent_id
 from postroad.errors import IdentityMismatch, InvalidEvent, PostroadError
 from postroad.http import forms
 from postroad.http.authentication import AGENT, ANY_AGENT
+from postroad.http.changes import perform
 from postroad.http.forms import misfit
-from postroad.http.idempotency import Answer, perform
+from postroad.http.idempotency import Answer
 from postroad.http.openapi import answers
 from postroad.http.requests import ApiRequest
 from postroad.views import EventAccepted, EventBatch, accepted, event_outcome

@@ -11,8 +11,9 @@ from litestar.openapi.spec import Example
 from litestar.params import Body
 
 from postroad.http import forms
+from postroad.http.changes import perform, perform_waiting
 from postroad.http.context import Context
-from postroad.http.idempotency import Answer, perform, perform_waiting
+from postroad.http.idempotency import Answer
 from postroad.http.openapi import answers
 from postroad.http.polls import CallerGone
 from postroad.http.requests import ApiRequest, QueueName, checked, gone

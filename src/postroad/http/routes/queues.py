@@ -11,7 +11,8 @@ from litestar.params import Body
 
 from postroad.errors import InvalidInput, InvalidMessage, QueueNotFound
 from postroad.http import forms
-from postroad.http.idempotency import Answer, perform
+from postroad.http.changes import perform
+from postroad.http.idempotency import Answer
 from postroad.http.openapi import answers
 from postroad.http.pages import page, peek_after, position
 from postroad.http.requests import ApiRequest, Confirm, Cursor, Limit, Payload, QueueName, checked

@@ -16,7 +16,8 @@ from litestar.response import Redirect
 from postroad.errors import PostroadError, RouteNotFound
 from postroad.http import forms
 from postroad.http.authentication import OPEN
-from postroad.http.idempotency import Answer, perform
+from postroad.http.changes import perform
+from postroad.http.idempotency import Answer
 from postroad.http.openapi import STYLE, answers, render
 from postroad.http.pages import page
 from postroad.http.requests import ApiRequest, Cursor, Limit, Name

@@ -10,7 +10,8 @@ from litestar.params import Body, PathParameter, QueryParameter
 
 from postroad.errors import InvalidJob, InvalidTask, NotFound
 from postroad.http import forms
-from postroad.http.idempotency import Answer, perform
+from postroad.http.changes import perform
+from postroad.http.idempotency import Answer
 from postroad.http.openapi import answers
 from postroad.http.requests import BODILESS, ApiRequest, Cursor, Limit
 from postroad.jobs import JobStatus, TasksAdded

@@ -21,7 +21,7 @@ from postroad.errors import (
     Throttled,
     TopicNotFound,
 )
-from postroad.telemetry.redacting import redact
+from postroad.telemetry.text import redact
 
 _MOST_CHARACTERS = 500
 _MOST_READ = 4_000

@@ -4,24 +4,61 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import ipaddress
 import os
 import socket
 import time
 import webbrowser
 from contextlib import ExitStack
+from pathlib import Path
 
 from postroad.errors import ConfigurationError, Unavailable
-from postroad.http.tokens import PREFIX, kept_secret
+from postroad.http.tokens import PREFIX, kept_secret, read_secret
 from postroad.settings import Settings, beside, no_color
 from postroad.telemetry import configure_logs
-from postroad.up.children import Child
-from postroad.up.exposure import check_exposure, token_of
-from postroad.up.lock import UpFile
-from postroad.up.parts import RUNNER_PARTS
-from postroad.up.speaking import Voice
+from postroad.up.children import Child, Job
+from postroad.up.console import UpFile, Voice
+from postroad.up.runners import RUNNER_PARTS
 from postroad.up.supervisor import Supervisor
-from postroad.up.wire import Job
 from postroad.wiring import connect
+
+STRONG_TOKEN = 32
+
+
+def check_exposure(settings: Settings, *, operator_token: str | None) -> None:
+    """Refuse to listen beyond loopback without a token set by the operator and `allowed_hosts`."""
+    if is_loopback(settings.host):
+        return
+    if operator_token is None or len(operator_token) < STRONG_TOKEN:
+        raise ConfigurationError(
+            f"host: {settings.host} is reachable from outside, and no token of {STRONG_TOKEN} characters is set",
+            field="host",
+            remedy="Set POSTROAD_TOKEN or token_file, or listen on 127.0.0.1.",
+        )
+    if not settings.allowed_hosts:
+        raise ConfigurationError(
+            f"host: {settings.host} is reachable from outside, and allowed_hosts is empty",
+            field="allowed_hosts",
+            remedy="Name the hosts that clients use in POSTROAD_ALLOWED_HOSTS, or listen on 127.0.0.1.",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def token_of(settings: Settings) -> str | None:
+    """The admin token that the operator set; None when one is made here."""
+    if settings.token is not None:
+        return settings.token
+    return None if settings.token_file is None else read_secret(Path(settings.token_file))
+
 
 INTERRUPTED = 130
 _CHILDREN = (("server", ("server",)), ("runners", tuple(part.name for part in RUNNER_PARTS)))

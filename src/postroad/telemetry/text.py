@@ -1,4 +1,4 @@
-"""Secrets that slipped into a text, taken out before it is stored."""
+"""Text from elsewhere: made safe to show, and without the secrets that slipped into it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ import re
 from typing import Final
 
 from postroad.errors.root import without_credentials
+
+
+def legible(value: object) -> str:
+    """The text with control characters and direction marks spelt out: no data forges a line or drives a terminal."""
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
 
 HIDDEN: Final = "***"
 _KEY: Final = re.compile(
