@@ -7,11 +7,13 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from postroad.errors import InvalidCursor, InvalidInput
-from postroad.http.requests import ApiRequest
 from postroad.queues import PeekedMessage, Queue
+
+if TYPE_CHECKING:
+    from postroad.http.requests import ApiRequest
 
 Entry = TypeVar("Entry")
 Page = TypeVar("Page")
