@@ -13,8 +13,8 @@ from tests.http.village import JSON, Village, slug
 from tests.waiting import eventually
 
 from postroad.errors import RateLimited, StorageFull
-from postroad.http import context
-from postroad.http.context import RateLimits
+from postroad.http import access
+from postroad.http.access import RateLimits
 from postroad.streams import Record
 from postroad.testing.clock import FakeClock
 
@@ -380,10 +380,10 @@ def test_agents_that_do_not_exist_are_not_counted_and_old_callers_are_forgotten(
 
 def test_at_most_ten_thousand_callers_are_remembered_those_that_asked_last() -> None:
     limits = RateLimits(5, FakeClock())
-    for number in range(context.MAX_BUCKETS + 10):
+    for number in range(access.MAX_BUCKETS + 10):
         limits.take("ann") if number % 5_000 == 0 else limits.take(f"caller-{number}")
 
-    assert len(limits._buckets) == context.MAX_BUCKETS
+    assert len(limits._buckets) == access.MAX_BUCKETS
     with pytest.raises(RateLimited):
         limits.take("ann", 5)
 

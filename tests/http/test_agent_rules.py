@@ -17,7 +17,7 @@ from postroad import failpoints
 from postroad.agents.sqlite.queue import Lane
 from postroad.errors import RateLimited
 from postroad.http import forms, streams
-from postroad.http.context import AgentAccess
+from postroad.http.access import AgentAccess
 from postroad.queues import AckResult, Delivery
 from postroad.testing.clock import FakeClock
 

@@ -15,7 +15,7 @@ import msgspec
 from litestar.types import Receive, Send
 
 from postroad.errors import PostroadError, TooManyPolls
-from postroad.http.context import AgentAccess, LeasedMessages
+from postroad.http.access import AgentAccess, LeasedMessages
 from postroad.http.polls import Polls, Waiter, give_back
 from postroad.http.tokens import Identities
 from postroad.queues import Delivery, Queue
