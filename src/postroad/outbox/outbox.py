@@ -16,20 +16,15 @@ from postroad.connections.opening import dialect_of, file_database, path_of, pos
 from postroad.errors import ConfigurationError, Undecryptable
 from postroad.events import DomainEvent, EventRegistry, default_registry
 from postroad.outbox import migrating
-from postroad.outbox.asynchrony import record_async
-from postroad.outbox.canary import redrive_behind_canaries
 from postroad.outbox.cipher import AesGcmCipher, is_sealed
 from postroad.outbox.dialects import Words
-from postroad.outbox.dispatching.publishing import Outlet, Publisher, Sender
-from postroad.outbox.dispatching.rendering import Renderer
+from postroad.outbox.dispatching.messages import Renderer
+from postroad.outbox.dispatching.publisher import Outlet, Publisher, Sender
 from postroad.outbox.drafts import Drafting, Overrides
 from postroad.outbox.grants import Role, grants
-from postroad.outbox.looking import Looking
-from postroad.outbox.pruning import prune
-from postroad.outbox.reading import stored_id
-from postroad.outbox.reconciling import Handled, reconcile
-from postroad.outbox.recording import Recording
-from postroad.outbox.redriving import Redriving, Selection, group_of, lane_named
+from postroad.outbox.inserts import Recording, record_async
+from postroad.outbox.queries import Looking, stored_id
+from postroad.outbox.redrive import Redriving, Selection, group_of, lane_named, redrive_behind_canaries
 from postroad.outbox.replay import Replay, Sendings, selected
 from postroad.outbox.rows import (
     AuditEntry,
@@ -42,6 +37,7 @@ from postroad.outbox.rows import (
     ReplayReport,
 )
 from postroad.outbox.schema import Names
+from postroad.outbox.upkeep import Handled, prune, reconcile
 
 MAX_BYTES: Final = 262_144
 _ALL: Final = 2**31 - 1

@@ -12,12 +12,11 @@ import msgspec
 from postroad.connections.database import Database
 from postroad.errors import InvalidInput, TargetUnavailable
 from postroad.outbox.dialects import Words
+from postroad.outbox.dispatching.messages import Renderer
 from postroad.outbox.dispatching.planning import Call, Plan
-from postroad.outbox.dispatching.publishing import Outlet
-from postroad.outbox.dispatching.rendering import Renderer
+from postroad.outbox.dispatching.publisher import Outlet, Rejected, Sent, TargetDown, Tried, Verdict
 from postroad.outbox.dispatching.rows import ClaimedRow, Key
-from postroad.outbox.dispatching.verdicts import Rejected, Sent, TargetDown, Tried, Verdict
-from postroad.outbox.redriving import AUDIT
+from postroad.outbox.redrive import AUDIT
 from postroad.outbox.rows import SENT, ReplayReport
 
 _SELECT: Final = """

@@ -20,7 +20,7 @@ from postroad.errors import RowRejected
 from postroad.outbox import OutboxDispatcher
 from postroad.outbox.dialects import Words
 from postroad.outbox.dispatching import postgres_statements as sql
-from postroad.outbox.dispatching.wording import spelled_out
+from postroad.outbox.dispatching.store import spelled_out
 
 FAR = "2999-01-01T00:00:00.000Z"
 PAST = "2000-01-01T00:00:00.000Z"

@@ -11,7 +11,7 @@ from tests.outbox.grounds import Ground
 
 from postroad.outbox.dialects import Words
 from postroad.outbox.dispatching import postgres_statements as sql
-from postroad.outbox.dispatching.wording import spelled_out
+from postroad.outbox.dispatching.store import spelled_out
 
 LEASE = {"owner": "x", "lease": 30.0}
 MINE = {"ids": "{}", "tokens": "{}", "states": "{}", "counts": "{}", "errors": [], "delays": "{}"}

@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.outbox.dialects import Words
-from postroad.outbox.dispatching.config import DispatcherConfig
-from postroad.outbox.dispatching.metrics import OutboxMetrics
-from postroad.outbox.dispatching.opening import Dispatchable, store_for, waker_for
-from postroad.outbox.dispatching.publishing import Outlet, Publisher, Sender
+from postroad.outbox.dispatching.config import DispatcherConfig, DispatchReport
+from postroad.outbox.dispatching.messages import Render, Renderer
+from postroad.outbox.dispatching.metrics import OutboxMetrics, Teller
+from postroad.outbox.dispatching.publisher import Outlet, Publisher, Sender, described
 from postroad.outbox.dispatching.pump import PRUNE_BATCH, Pump
-from postroad.outbox.dispatching.rendering import Render, Renderer
-from postroad.outbox.dispatching.report import DispatchReport
-from postroad.outbox.dispatching.telling import Teller
-from postroad.outbox.dispatching.verdicts import described
-from postroad.outbox.pruning import prune_batch
+from postroad.outbox.dispatching.store import Dispatchable, store_for, waker_for
+from postroad.outbox.upkeep import prune_batch
 from postroad.signals import stopped_by_sigterm
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from postroad.outbox.dispatching.rendering import Unbuildable
+from postroad.outbox.dispatching.messages import Unbuildable
+from postroad.outbox.dispatching.publisher import Sent, Verdict, judge
 from postroad.outbox.dispatching.rows import ClaimedRow, Key
-from postroad.outbox.dispatching.verdicts import Sent, Verdict, judge
 from postroad.queues import OutgoingMessage
 
 Build = Callable[[ClaimedRow], OutgoingMessage]

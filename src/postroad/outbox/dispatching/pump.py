@@ -14,16 +14,13 @@ from queue import Empty, SimpleQueue
 from postroad import failpoints
 from postroad.backoff import CHANCE
 from postroad.errors import NotPermitted
-from postroad.outbox.dispatching.calling import Callers
-from postroad.outbox.dispatching.config import DispatcherConfig
+from postroad.outbox.dispatching.config import DispatcherConfig, DispatchReport
+from postroad.outbox.dispatching.metrics import Teller
 from postroad.outbox.dispatching.planning import Build, Call, Outcome, Plan, Run
-from postroad.outbox.dispatching.publishing import Outlet
-from postroad.outbox.dispatching.report import DispatchReport
+from postroad.outbox.dispatching.publisher import Callers, Outlet, Verdict, described, judge
 from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Lease, Settled, Settlement, given_back, settlement
 from postroad.outbox.dispatching.store import DispatchStore
 from postroad.outbox.dispatching.target import Target
-from postroad.outbox.dispatching.telling import Teller
-from postroad.outbox.dispatching.verdicts import Verdict, described, judge
 
 Landed = tuple[Call, list[Verdict]]
 _LINGER = 0.01

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from postroad.outbox.dispatching.config import DispatcherConfig
-from postroad.outbox.dispatching.verdicts import Rejected, Sent, TargetDown, Tried, Untried, Verdict
+from postroad.outbox.dispatching.publisher import Rejected, Sent, TargetDown, Tried, Untried, Verdict
 from postroad.outbox.rows import FAILED, PENDING, SENT
 
 Kind = Literal["sent", "retried", "failed", "held"]

@@ -14,7 +14,7 @@ from postroad.outbox.dialects import Words
 from postroad.outbox.dispatching import sqlite_statements as sql
 from postroad.outbox.dispatching.config import Policy
 from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Gauges, Key, Lease, Settled, Settlement
-from postroad.outbox.dispatching.wording import spelled_out
+from postroad.outbox.dispatching.store import spelled_out
 from postroad.outbox.migrating import require
 from postroad.outbox.rows import FAILED, PENDING, SENT
 

@@ -1,7 +1,9 @@
-"""The message of a row: its event as JSON, and what subscriptions filter on."""
+"""The message of a row: its event as JSON, what subscriptions filter on, and what the bus calls a key and a topic."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +13,25 @@ import msgspec
 from postroad.errors import InvalidMessage, MessageTooLarge, Undecryptable
 from postroad.events import DomainEvent
 from postroad.events.strict import sendable
-from postroad.outbox.dispatching.naming import group_id
+from postroad.outbox.dispatching.publisher import Rejected, described
 from postroad.outbox.dispatching.rows import ClaimedRow
-from postroad.outbox.dispatching.verdicts import Rejected, described
 from postroad.queues import OutgoingMessage
+
+_GROUP = re.compile(r"[!-~]{1,128}")
+
+
+def group_id(tenant_id: str | None, lane: str) -> str:
+    """The FIFO group of a key; what SNS and SQS would not take as a group becomes its SHA-256."""
+    name = f"{tenant_id}:{lane}" if tenant_id else lane
+    if _GROUP.fullmatch(name):
+        return name
+    return f"h:{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def bus_name(name: str) -> str:
+    """The name of a FIFO topic or queue on AWS, where names have no dots: events.transfers is events-transfers.fifo."""
+    return f"{name.removesuffix('.fifo').replace('.', '-')}.fifo"
+
 
 _MOST_GAPS = 10
 _HEADING = frozenset({"v", "eventId", "occurredAt", "tenantId", "traceparent", "type"})
