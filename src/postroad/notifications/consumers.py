@@ -10,7 +10,7 @@ from postroad.backoff import CHANCE
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, InvalidNotification, StorageFull, TransportError
 from postroad.errors.root import describe
-from postroad.notifications.identity import push_id_of
+from postroad.notifications.devices import push_id_of
 from postroad.notifications.messages import OfflineMessage, PushNotification
 from postroad.notifications.offline import OfflineProcessor
 from postroad.notifications.push import PushProcessor

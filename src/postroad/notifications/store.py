@@ -20,10 +20,8 @@ from postroad.connections.opening import dialect_of
 from postroad.errors import ConfigurationError, DuplicateEvent, InvalidInput
 from postroad.events import DomainEvent
 from postroad.notifications.checks import check_id, checked_token
-from postroad.notifications.identity import event_id_of, token_hash
+from postroad.notifications.devices import Platform, TokenResult, checked_platform, event_id_of, token_hash
 from postroad.notifications.messages import OfflineMessage, PushNotification
-from postroad.notifications.platforms import Platform, checked_platform
-from postroad.notifications.results import TokenResult
 from postroad.notifications.statements import statements
 from postroad.outbox import Outbox
 from postroad.outbox.dialects import moment

@@ -12,15 +12,13 @@ from msgspec import Meta
 from postroad.arguments import check, seconds_between, whole_number
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError
-from postroad.notifications.breaker import ProviderBreaker, ProviderBreakers
 from postroad.notifications.consumers import DATABASE, OfflineConsumer, PushConsumer, Queues, retries_for
+from postroad.notifications.devices import Platform, PushSender
 from postroad.notifications.offline import OfflineProcessor
-from postroad.notifications.places import queue_name, refuse_engine_file
-from postroad.notifications.platforms import Platform
 from postroad.notifications.push import PushProcessor
-from postroad.notifications.relaying import relay
-from postroad.notifications.report import WorkerReport
-from postroad.notifications.results import PushSender
+from postroad.notifications.relay import queue_name, refuse_engine_file, relay
+from postroad.notifications.reports import Teller, WorkerReport, tell_disabled, tell_prune_failed, tell_pruned
+from postroad.notifications.retries import ProviderBreaker, ProviderBreakers
 from postroad.notifications.store import (
     KEEP_DELIVERED,
     KEEP_RESULTS,
@@ -28,7 +26,6 @@ from postroad.notifications.store import (
     Keep,
     NotificationStore,
 )
-from postroad.notifications.telling import Teller, tell_disabled, tell_prune_failed, tell_pruned
 from postroad.queues import Delivery, Queue
 from postroad.receiving import (
     Breaker,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 from postroad.errors.root import describe
-from postroad.notifications.identity import user_hash
-from postroad.notifications.platforms import Platform
-from postroad.notifications.results import TokenResult
+from postroad.notifications.devices import Platform, TokenResult, user_hash
 from postroad.notifications.store import Pruned
 from postroad.queues import Delivery
 from postroad.telemetry import get_logger
@@ -107,3 +106,20 @@ class Teller:
 
     def _about(self, delivery: Delivery) -> dict[str, object]:
         return {"queue": self._queue, "message_id": delivery.message_id, "receives": delivery.receive_count}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """Messages stored and pushes relayed, devices reached and dropped, and messages that were not done."""
+
+    stored: int = 0
+    duplicates: int = 0
+    relayed: int = 0
+    """Pushes that went from the outbox to the queue."""
+    sent: int = 0
+    """Devices that got a push."""
+    dropped: int = 0
+    """Devices that are dead."""
+    retried: int = 0
+    deferred: int = 0
+    dead_lettered: int = 0
