@@ -20,7 +20,7 @@ from postroad.agents.model import (
     Subscription,
 )
 from postroad.agents.port import AgentRecord, AgentStore, NewAgent
-from postroad.agents.publishing import Published, publish
+from postroad.agents.publisher import Published, publish
 from postroad.agents.runner import Runner
 from postroad.agents.settings import AgentSettings
 from postroad.arguments import check, seconds_between, whole_number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from postroad.agents.merging import merged
+from postroad.agents.delivery import merged
 from postroad.agents.port import EventStore, Rejected, StreamEvent
 from postroad.agents.records import Unreadable, read
 from postroad.agents.tables import EVENTS_STREAM

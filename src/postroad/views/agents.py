@@ -12,7 +12,7 @@ from postroad.views.problems import EntryProblem, entry_problem
 
 if TYPE_CHECKING:
     from postroad.agents import Agent, LaneStats, Registered, Subscription
-    from postroad.agents.publishing import Published
+    from postroad.agents.publisher import Published
 
 State = Literal["active", "paused", "draining"]
 

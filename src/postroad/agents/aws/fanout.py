@@ -11,10 +11,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from postroad import failpoints
-from postroad.agents.aws.rejects import Rejects
-from postroad.agents.aws.rows import Item, item_of, row_of
+from postroad.agents.aws.redrive import Rejects
+from postroad.agents.aws.rows import Item, item_of, row_of, text
 from postroad.agents.aws.tables import Tables
-from postroad.agents.aws.values import text
 from postroad.agents.outgoing import Row
 from postroad.agents.port import FanOut, StreamEvent
 from postroad.agents.records import refused

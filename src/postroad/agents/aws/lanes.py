@@ -9,13 +9,11 @@ from typing import Any
 
 import msgspec
 
-from postroad.agents.aws.discarding import Discarding
-from postroad.agents.aws.redriving import redrive
+from postroad.agents.aws.redrive import Discarding, redrive
 from postroad.agents.aws.release import DynamoRelease
-from postroad.agents.aws.rows import marker_item
+from postroad.agents.aws.rows import marker_item, number, text
 from postroad.agents.aws.subscriptions import pair_key
 from postroad.agents.aws.tables import Tables
-from postroad.agents.aws.values import number, text
 from postroad.agents.model import LaneStats
 from postroad.agents.outgoing import Recipient
 from postroad.agents.rules import not_found

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from postroad.agents.aws.rows import number, text
 from postroad.agents.aws.tables import MOST_AT_ONCE, PAUSES, Tables
-from postroad.agents.aws.values import number, text
 from postroad.agents.model import Deleted
 from postroad.agents.port import AgentRecord, NewAgent
 from postroad.agents.rules import not_found

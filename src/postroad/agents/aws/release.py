@@ -7,11 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from postroad.agents.aws.rejects import Rejects
-from postroad.agents.aws.rows import MARKER, UNREADABLE, discarded_of, held_of, row_of
+from postroad.agents.aws.redrive import Rejects
+from postroad.agents.aws.rows import MARKER, UNREADABLE, discarded_of, held_of, number, row_of, text
 from postroad.agents.aws.subscriptions import pair_key
 from postroad.agents.aws.tables import Tables
-from postroad.agents.aws.values import number, text
 from postroad.agents.outgoing import Held, Marker, Pair, Recipient, Replay, Row
 from postroad.agents.port import Rejected
 from postroad.agents.rules import time_text

@@ -9,8 +9,8 @@ from typing import Final
 
 from postroad.agents.aws.fanout import DynamoFan
 from postroad.agents.aws.lanes import SQSLanes
+from postroad.agents.aws.redrive import Rejects
 from postroad.agents.aws.registry import RETENTION_SECONDS, DynamoRegistry
-from postroad.agents.aws.rejects import Rejects
 from postroad.agents.aws.release import DynamoRelease
 from postroad.agents.aws.subscriptions import DynamoSubscriptions
 from postroad.agents.aws.tables import Tables

@@ -7,9 +7,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from postroad.agents.aws.rows import marker_item
+from postroad.agents.aws.rows import marker_item, text
 from postroad.agents.aws.tables import MOST_AT_ONCE, PAUSES, Tables
-from postroad.agents.aws.values import text
 from postroad.agents.model import Subscription
 from postroad.agents.port import Registry
 from postroad.agents.rules import not_found, now_text

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from postroad import failpoints
-from postroad.agents.merging import merged
+from postroad.agents.delivery import merged
 from postroad.agents.port import StreamEvent
 from postroad.agents.sqlite import names
 from postroad.agents.sqlite.rows import checksum

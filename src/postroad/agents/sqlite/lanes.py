@@ -6,13 +6,12 @@ import apsw
 
 from postroad.agents.model import LaneStats
 from postroad.agents.sqlite import groups, looking, moving, names, waiting
-from postroad.agents.sqlite.burying import Undertaker
-from postroad.agents.sqlite.claiming import Claimer
+from postroad.agents.sqlite.claims import Claimer
 from postroad.agents.sqlite.names import Ids
 from postroad.agents.sqlite.queue import Lane, traits_of
 from postroad.agents.sqlite.receipts import MessageIds
 from postroad.agents.sqlite.rows import Reader
-from postroad.agents.sqlite.settling import Settler
+from postroad.agents.sqlite.settlement import Settler, Undertaker
 from postroad.connections.engine import Engine
 from postroad.connections.transaction import Transaction
 from postroad.queues import PeekedMessage

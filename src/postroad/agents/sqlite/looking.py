@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import apsw
 
-from postroad.agents.sqlite.burying import DAMAGED
 from postroad.agents.sqlite.rows import Reader, StoredEvent
+from postroad.agents.sqlite.settlement import DAMAGED
 from postroad.agents.sqlite.times import moment
 from postroad.agents.tables import lane_name
 from postroad.connections.fetching import every, one, text_of

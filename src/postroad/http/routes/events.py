@@ -11,7 +11,7 @@ from litestar.openapi.spec import Example
 from litestar.params import Body
 
 from postroad.agents import AgentEvent
-from postroad.agents.publishing import Published
+from postroad.agents.publisher import Published
 from postroad.agents.rules import check_agent_id, is_agent_id
 from postroad.errors import IdentityMismatch, InvalidEvent, PostroadError
 from postroad.http import forms

@@ -1,4 +1,4 @@
-"""What a receiver does with its lease: ack, extend, release, reject."""
+"""What a receiver does with its lease: ack, extend, release, reject; and how messages become dead letters."""
 
 from __future__ import annotations
 
@@ -7,17 +7,60 @@ from typing import Any, Final
 
 from postroad import failpoints
 from postroad.agents.sqlite import groups
-from postroad.agents.sqlite.burying import Undertaker
-from postroad.agents.sqlite.names import channel
+from postroad.agents.sqlite.names import channel, next_places
 from postroad.agents.sqlite.receipts import Receipt, read_receipt
-from postroad.agents.sqlite.rows import Row
+from postroad.agents.sqlite.rows import Row, StoredEvent
 from postroad.connections.engine import Engine
-from postroad.connections.fetching import one
+from postroad.connections.fetching import one, text_of
 from postroad.connections.transaction import Transaction
 from postroad.errors import StaleReceipt
 from postroad.queues import AckResult, Delivery
 from postroad.queues.rules import check_deliveries
 from postroad.queues.spec import MAX_VISIBILITY
+
+_BURY: Final = """
+INSERT INTO agent_dead (lane, n, place, producer, receives, at_us, error, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+DAMAGED: Final = "what is stored is not what was published"
+_UNLEASE: Final = "DELETE FROM agent_lease WHERE lane = ? AND turn = ?"
+_UNASIDE: Final = "DELETE FROM agent_aside WHERE lane = ? AND grp = ? AND turn = ?"
+_EXPIRED: Final = """
+INSERT INTO agent_lane (lane, expired) VALUES (?, 1) ON CONFLICT DO UPDATE SET expired = expired + 1
+"""
+
+
+class Undertaker:
+    """Decides which messages may still be given out, and takes the others away."""
+
+    def __init__(self, max_receives: int) -> None:
+        self._max_receives = max_receives
+
+    def keeps(
+        self, tx: Transaction, lane: int, group: int, row: Row, event: StoredEvent | None, now_us: int
+    ) -> bool:  # fmt: skip
+        """Whether the message may be given out; else it is taken away."""
+        if event is None or event.expires_us <= now_us:
+            tx.connection.execute(_EXPIRED, (lane,))
+        elif event.is_damaged:
+            # Its neighbours go on.
+            self.bury(tx, lane, row, now_us=now_us, reason=DAMAGED)
+        elif row.receives >= self._max_receives:
+            self.bury(tx, lane, row, now_us=now_us)
+        else:
+            return True
+        tx.connection.execute(_UNASIDE, (lane, group, row.turn))
+        tx.connection.execute(_UNLEASE, (lane, row.turn))
+        return False
+
+    def bury(self, tx: Transaction, lane: int, row: Row, *, now_us: int, reason: str | None = None) -> None:
+        """Put one message to the lane's dead letters in this transaction."""
+        tx.must_be_durable()
+        n = next_places(tx, 1)
+        tx.connection.execute(
+            _BURY, (lane, n, row.place, row.producer, row.receives, now_us, text_of(row.error), reason)
+        )  # fmt: skip
+        failpoints.hit("queue.dead_letter.before_commit")
+
 
 _VALID: Final = "lane = ?1 AND turn = ?2 AND fence = ?3 AND held = 1 AND visible_us > ?4"
 _ACK: Final = f"DELETE FROM agent_lease WHERE {_VALID} RETURNING grp"  # noqa: S608 - a constant
@@ -29,7 +72,7 @@ WHERE {_VALID} RETURNING grp
 _UNDO: Final = f"""
 UPDATE agent_lease SET visible_us = ?4, held = 0, receives = receives - 1 WHERE {_VALID} RETURNING grp
 """  # noqa: S608 - a constant
-_BURY: Final = f"""
+_BURY_OF_SETTLING: Final = f"""
 DELETE FROM agent_lease WHERE {_VALID}
 RETURNING grp, turn, place, producer, receives, first_us, CAST(error AS BLOB), replay, 0
 """  # noqa: S608 - a constant
@@ -85,7 +128,7 @@ class Settler:
         now, now_us = self._engine.monotonic_us(), self._engine.now_us()
 
         def bury(receipt: Receipt) -> Any:
-            found = one(tx.connection, _BURY, (*receipt, now))
+            found = one(tx.connection, _BURY_OF_SETTLING, (*receipt, now))
             if found is not None:
                 row = Row(*found[1:])
                 row = row if error is None else row._replace(error=error)

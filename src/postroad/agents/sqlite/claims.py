@@ -1,4 +1,4 @@
-"""Leasing a lane's messages to a receiver: groups that came back first, then what was never looked at, in order."""
+"""Leasing messages to a receiver: groups that came back first, then what was never looked at, in order."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from postroad.agents.sqlite import groups
-from postroad.agents.sqlite.burying import Undertaker
 from postroad.agents.sqlite.receipts import Receipt, new_fence
 from postroad.agents.sqlite.rows import Reader, Row, StoredEvent
 from postroad.agents.sqlite.schema import NEVER
+from postroad.agents.sqlite.settlement import Undertaker
 from postroad.agents.sqlite.times import moment
 from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one

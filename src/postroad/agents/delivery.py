@@ -1,23 +1,77 @@
-"""One subscriber's part of a batch: each producer's rows in sequence, whatever is refused on the way."""
+"""One subscriber's part of a batch: each producer's rows in sequence, merged by time, and the message made of one."""
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from postroad import failpoints
-from postroad.agents.merging import merged
-from postroad.agents.messages import Message, dedup_id, encode
 from postroad.agents.outgoing import LaneSender, Marker, Pair, Recipient, ReleaseResult, ReleaseStore, Row
 from postroad.agents.records import refused
 from postroad.agents.rules import time_text
 from postroad.errors import InvalidInput, PostroadError
+from postroad.events.strict import sendable
 from postroad.queues import OutgoingMessage
 from postroad.telemetry import get_logger
+
+
+class Timed(Protocol):
+    """Something a producer sent at a time."""
+
+    @property
+    def producer_id(self) -> str: ...
+
+    @property
+    def occurred_ms(self) -> int: ...
+
+
+T = TypeVar("T", bound=Timed)
+
+
+def merged(rows: Iterable[T]) -> list[T]:
+    """The rows, which come in each producer's sequence, merged by timestamp.
+
+    A producer whose clock steps back keeps its sequence: a row counts as no older than those before it.
+    """
+    newest: dict[str, int] = {}
+    keyed = []
+    for place, row in enumerate(rows):
+        time = newest[row.producer_id] = max(newest.get(row.producer_id, 0), row.occurred_ms)
+        keyed.append((time, row.producer_id, place, row))
+    keyed.sort(key=lambda entry: entry[:3])
+    return [row for *_, row in keyed]
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One event for one subscriber; `agentId` is the producer."""
+
+    agentId: str
+    timestamp: str
+    eventType: str
+    data: msgspec.Raw
+    eventId: str
+    subscriberId: str
+    sequenceNumber: str
+    late: bool = False
+    replay: bool = False
+    traceparent: str | None = None
+
+
+def encode(message: Message) -> bytes:
+    """The message as a body."""
+    return sendable(msgspec.json.encode(message))
+
+
+def dedup_id(subscriber_id: str, producer_id: str, event_id: str, replay_id: str | None = None) -> str:
+    """What tells a message that was sent before."""
+    text = "|".join((subscriber_id, producer_id, event_id, *(() if replay_id is None else (replay_id,))))
+    return hashlib.sha256(text.encode()).hexdigest()
+
 
 MAX_ENTRIES: Final = 10
 ATTEMPTS: Final = 3
