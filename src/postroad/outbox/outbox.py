@@ -15,14 +15,14 @@ from postroad.connections.database import Database
 from postroad.connections.opening import dialect_of, file_database, path_of, postgres_database
 from postroad.errors import ConfigurationError, Undecryptable
 from postroad.events import DomainEvent, EventRegistry, default_registry
-from postroad.outbox import migrating
+from postroad.outbox import migrations
 from postroad.outbox.cipher import AesGcmCipher, is_sealed
 from postroad.outbox.dialects import Words
 from postroad.outbox.dispatching.messages import Renderer
 from postroad.outbox.dispatching.publisher import Outlet, Publisher, Sender
 from postroad.outbox.drafts import Drafting, Overrides
-from postroad.outbox.grants import Role, grants
 from postroad.outbox.inserts import Recording, record_async
+from postroad.outbox.migrations import Role, grants
 from postroad.outbox.queries import Looking, stored_id
 from postroad.outbox.redrive import Redriving, Selection, group_of, lane_named, redrive_behind_canaries
 from postroad.outbox.replay import Replay, Sendings, selected
@@ -76,7 +76,7 @@ class Outbox:
     ) -> Outbox:  # fmt: skip
         """An outbox on PostgreSQL. Without a DSN it records on callers' connections and does nothing else."""
         names = Names(table, schema)
-        database = None if dsn is None else postgres_database(dsn, schema_remedy=migrating.INIT_REMEDY)
+        database = None if dsn is None else postgres_database(dsn, schema_remedy=migrations.INIT_REMEDY)
         return cls(names, "postgresql", database, cipher=cipher, max_bytes=max_bytes, registry=registry, clock=clock)
 
     @classmethod
@@ -86,7 +86,7 @@ class Outbox:
     ) -> Outbox:  # fmt: skip
         """An outbox in a SQLite file. Without a path it records on callers' connections and does nothing else."""
         names = Names(table, None)
-        database = None if path is None else file_database(path, schema_remedy=migrating.INIT_REMEDY)
+        database = None if path is None else file_database(path, schema_remedy=migrations.INIT_REMEDY)
         return cls(names, "sqlite", database, cipher=cipher, max_bytes=max_bytes, registry=registry, clock=clock)
 
     @classmethod
@@ -114,15 +114,15 @@ class Outbox:
 
     def init(self) -> int:
         """Create or migrate the tables, as often as you like and by as many as like; the version of the tables."""
-        return migrating.init(self.database, self._words)
+        return migrations.init(self.database, self._words)
 
     def init_sql(self) -> str:
         """The SQL that `init` runs on a database that has never seen it."""
-        return migrating.script(self._words)
+        return migrations.script(self._words)
 
     def require_schema(self) -> None:
         """Raise SchemaMismatch, naming the remedy, unless the tables are there in the version that is needed."""
-        migrating.require(self.database, self._words)
+        migrations.require(self.database, self._words)
 
     def grants(self, role: Role, *, to: str) -> str:
         """The SQL that gives a database role what a producer, a dispatcher or an operator needs on PostgreSQL."""

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from postroad.agents.sqlite import groups
-from postroad.agents.sqlite.receipts import Receipt, new_fence
+from postroad.agents.sqlite.receipts import Receipt, moment, new_fence
 from postroad.agents.sqlite.rows import Reader, Row, StoredEvent
 from postroad.agents.sqlite.schema import NEVER
 from postroad.agents.sqlite.settlement import Undertaker
-from postroad.agents.sqlite.times import moment
 from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one
 from postroad.connections.transaction import Transaction

@@ -9,9 +9,9 @@ from postroad import failpoints
 from postroad.agents.delivery import merged
 from postroad.agents.port import StreamEvent
 from postroad.agents.sqlite import names
+from postroad.agents.sqlite.receipts import microseconds
 from postroad.agents.sqlite.rows import checksum
 from postroad.agents.sqlite.schema import HELD
-from postroad.agents.sqlite.times import microseconds
 from postroad.agents.sqlite.waking import wake_held, wake_listeners
 from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one

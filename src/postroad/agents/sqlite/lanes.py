@@ -5,7 +5,7 @@ from __future__ import annotations
 import apsw
 
 from postroad.agents.model import LaneStats
-from postroad.agents.sqlite import groups, looking, moving, names, waiting
+from postroad.agents.sqlite import groups, moves, names, queries
 from postroad.agents.sqlite.claims import Claimer
 from postroad.agents.sqlite.names import Ids
 from postroad.agents.sqlite.queue import Lane, traits_of
@@ -40,7 +40,7 @@ class SQLiteLanes:
 
         def look(connection: apsw.Connection) -> LaneStats:
             lane = names.active(connection, agent_id)
-            return waiting.count(
+            return queries.count(
                 connection, lane, monotonic_us=self.engine.monotonic_us(), now_us=self.engine.now_us()
             )  # fmt: skip
 
@@ -51,7 +51,7 @@ class SQLiteLanes:
 
         def look(connection: apsw.Connection) -> list[PeekedMessage]:
             lane = names.active(connection, agent_id)
-            return looking.dead_letters(connection, self.reader, lane, limit=limit, after=int(after or 0))
+            return queries.dead_letters(connection, self.reader, lane, limit=limit, after=int(after or 0))
 
         return self.engine.read(look)
 
@@ -60,7 +60,7 @@ class SQLiteLanes:
 
         def work(tx: Transaction) -> int:
             lane = names.active(tx.connection, agent_id)
-            return moving.redrive(tx, lane, _ALL if limit is None else limit, self.engine.monotonic_us())
+            return moves.redrive(tx, lane, _ALL if limit is None else limit, self.engine.monotonic_us())
 
         return self.engine.write(work)
 
@@ -89,7 +89,7 @@ class SQLiteLanes:
             pair = self._pair(tx.connection, listener_id, producer_id)
             if pair is None or not groups.is_pair(tx.connection, *pair):
                 return None
-            return moving.replay(
+            return moves.replay(
                 tx, *pair, since_ms=since_ms, now_us=self.engine.now_us(), monotonic_us=self.engine.monotonic_us()
             )
 

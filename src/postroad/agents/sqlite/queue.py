@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import apsw
 
 from postroad import failpoints
-from postroad.agents.sqlite import looking, waiting
+from postroad.agents.sqlite import queries
 from postroad.agents.sqlite.waking import channels_of
 from postroad.agents.tables import lane_name
 from postroad.arguments import check, seconds_between, whole_number
@@ -113,7 +113,7 @@ class Lane:
         check(limit, whole_number(1, _LONGEST_PEEK), "limit")
 
         def look(connection: apsw.Connection) -> list[PeekedMessage]:
-            return looking.peek(
+            return queries.peek(
                 connection, self._lanes.reader, self._lane, after=after, limit=limit,
                 monotonic_us=self._engine.monotonic_us(), now_us=self._engine.now_us(),
             )  # fmt: skip
@@ -122,10 +122,10 @@ class Lane:
 
     def stats(self) -> QueueStats:
         def look(connection: apsw.Connection) -> QueueStats:
-            held = waiting.count(
+            held = queries.count(
                 connection, self._lane, monotonic_us=self._engine.monotonic_us(), now_us=self._engine.now_us()
             )
-            expired = waiting.expired(connection, self._lane)
+            expired = queries.expired(connection, self._lane)
             return QueueStats(
                 held.visible, held.in_flight, held.delayed + (held.held or 0), held.oldest_age_seconds, expired
             )
@@ -157,7 +157,7 @@ class Lane:
 
     def _due_us(self) -> int | None:
         try:
-            return self._engine.read(lambda connection: looking.due_us(connection, self._lane))
+            return self._engine.read(lambda connection: queries.due_us(connection, self._lane))
         except QueueNotFound as error:
             raise self._deleted() from error
 

@@ -11,7 +11,7 @@ from postroad.agents.model import Deleted
 from postroad.agents.port import AgentRecord, NewAgent
 from postroad.agents.rules import milliseconds, time_text
 from postroad.agents.sqlite import names
-from postroad.agents.sqlite.waiting import waiting
+from postroad.agents.sqlite.queries import waiting
 from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one
 from postroad.connections.transaction import Transaction

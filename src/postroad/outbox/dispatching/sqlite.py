@@ -15,7 +15,7 @@ from postroad.outbox.dispatching import sqlite_statements as sql
 from postroad.outbox.dispatching.config import Policy
 from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Gauges, Key, Lease, Settled, Settlement
 from postroad.outbox.dispatching.store import spelled_out
-from postroad.outbox.migrating import require
+from postroad.outbox.migrations import require
 from postroad.outbox.rows import FAILED, PENDING, SENT
 
 _MOST_HELD: Final = 10_000

@@ -98,7 +98,7 @@ def waker_for(outbox: Dispatchable, wake: Wake) -> Waker:
     """What calls `wake` soon after rows were added."""
     if outbox.dialect == "postgresql":
         from postroad.connections.postgres import PostgresDatabase
-        from postroad.outbox.dispatching.listening import Listener
+        from postroad.outbox.dispatching.listener import Listener
 
         return Listener(cast(PostgresDatabase, outbox.database), outbox.names, wake)
     from postroad.connections.application_file import ApplicationFile

@@ -1,13 +1,14 @@
-"""Creates and migrates the tables, one at a time, and tells whether they are as this Postroad needs them."""
+"""Creates and migrates the tables, tells whether they are as needed, and which rights each role needs."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, get_args
 
 from postroad.connections.database import Database, Session
+from postroad.connections.identifiers import check_identifier
 from postroad.errors import ConfigurationError, SchemaMismatch
 from postroad.outbox.dialects import Words
-from postroad.outbox.schema import SCHEMA_VERSION, postgres, sqlite
+from postroad.outbox.schema import SCHEMA_VERSION, Names, postgres, sqlite
 from postroad.outbox.schema.names import SLOTS
 
 INIT_REMEDY: Final = "Run `postroad outbox init`."
@@ -115,3 +116,31 @@ def _migrate(session: Session, words: Words, version: int) -> None:
         if name not in there:
             session.change(words(statement))
     session.script(words(after))
+
+
+Role = Literal["producer", "dispatcher", "operator"]
+_PRODUCER: Final = """
+GRANT USAGE ON SCHEMA {schema} TO "{to}";
+GRANT INSERT ON {outbox} TO "{to}";
+"""
+_DISPATCHER: Final = """
+GRANT USAGE ON SCHEMA {schema} TO "{to}";
+GRANT SELECT, UPDATE ON {outbox}, {meta} TO "{to}";
+GRANT DELETE ON {outbox} TO "{to}";
+GRANT SELECT, INSERT, UPDATE, DELETE ON {gaps}, {parked} TO "{to}";
+GRANT USAGE, SELECT, UPDATE ON SEQUENCE {token}, {wake} TO "{to}";
+"""
+_OPERATOR: Final = (
+    _DISPATCHER
+    + """GRANT SELECT, INSERT ON {audit} TO "{to}";
+"""
+)
+_GRANTS: Final[dict[Role, str]] = {"producer": _PRODUCER, "dispatcher": _DISPATCHER, "operator": _OPERATOR}
+
+
+def grants(names: Names, role: Role, to: str) -> str:
+    """The statements that let the database role `to` do what the role needs, and no more."""
+    if role not in get_args(Role):
+        raise ConfigurationError(f"role: {role!r} is none of {', '.join(get_args(Role))}", field="role")
+    check_identifier(to, "to")
+    return names.fill(_GRANTS[role].replace("{to}", to)).lstrip()

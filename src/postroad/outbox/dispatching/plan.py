@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from postroad.outbox.dispatching.messages import Unbuildable
 from postroad.outbox.dispatching.publisher import Sent, Verdict, judge
@@ -152,3 +153,14 @@ class Plan:
             outcome.untouched.extend(run.rows)
         elif run.rows:
             self._ready.append(run)
+
+
+def contiguous(rows: Iterable[tuple[int, ClaimedRow]]) -> tuple[list[ClaimedRow], list[ClaimedRow]]:
+    """Rows with their places in their keys, sorted by key and place; then those behind a place that is missing."""
+    ordered = sorted(rows, key=lambda placed: (placed[1].key, placed[0]))
+    kept: list[ClaimedRow] = []
+    cut_off: list[ClaimedRow] = []
+    for _, group in groupby(ordered, key=lambda placed: placed[1].key):
+        for expected, (place, row) in enumerate(group, 1):
+            (kept if place == expected else cut_off).append(row)
+    return kept, cut_off
