@@ -69,7 +69,7 @@ _FAILURES = {
 """The line of each thing that goes wrong around a message."""
 
 
-class Teller:
+class EventLog:
     """Speaks for the consumer of one queue."""
 
     def __init__(self, queue: str) -> None:

@@ -17,7 +17,7 @@ from postroad.notifications.devices import Platform, PushSender
 from postroad.notifications.offline import OfflineProcessor
 from postroad.notifications.push import PushProcessor
 from postroad.notifications.relay import queue_name, refuse_engine_file, relay
-from postroad.notifications.reports import Teller, WorkerReport, tell_disabled, tell_prune_failed, tell_pruned
+from postroad.notifications.reports import EventLog, WorkerReport, tell_disabled, tell_prune_failed, tell_pruned
 from postroad.notifications.retries import ProviderBreaker, ProviderBreakers
 from postroad.notifications.store import (
     KEEP_DELIVERED,
@@ -235,11 +235,11 @@ class NotificationWorker:
         together: int = 1,
         breaker: Breaker | None = None,
     ) -> Receiver:
-        teller = Teller(queue.name)
+        event_log = EventLog(queue.name)
 
         def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
             self._count(what, fields)
-            teller.observe(what, delivery, **fields)
+            event_log.observe(what, delivery, **fields)
 
         return Receiver(
             queue,

@@ -7,7 +7,7 @@ from typing import Final, Literal, get_args
 from postroad.connections.database import Database, Session
 from postroad.connections.identifiers import check_identifier
 from postroad.errors import ConfigurationError, SchemaMismatch
-from postroad.outbox.dialects import Words
+from postroad.outbox.dialects import Phrases
 from postroad.outbox.schema import SCHEMA_VERSION, Names, postgres, sqlite
 from postroad.outbox.schema.names import SLOTS
 
@@ -34,7 +34,7 @@ _SEEDS: Final = frozenset(
 """The columns of a table that can be made an outbox."""
 
 
-def init(database: Database, words: Words) -> int:
+def init(database: Database, words: Phrases) -> int:
     """Create or migrate the tables; the version they are of afterwards. Of two at once the second finds all done."""
     database.create()
     with database.transaction() as session:
@@ -50,7 +50,7 @@ def init(database: Database, words: Words) -> int:
     return SCHEMA_VERSION
 
 
-def require(database: Database, words: Words) -> None:
+def require(database: Database, words: Phrases) -> None:
     """Raise SchemaMismatch unless the tables are there, in the version that this Postroad knows."""
     with database.reading() as session:
         found = _version(session, words)
@@ -60,7 +60,7 @@ def require(database: Database, words: Words) -> None:
         raise SchemaMismatch(f"the tables of the outbox are {shown}", remedy=INIT_REMEDY)
 
 
-def script(words: Words) -> str:
+def script(words: Phrases) -> str:
     """The SQL that `init` runs on a database that has never seen it, for those who run SQL by other means.
 
     It begins and ends no transaction, so that it may be part of one.
@@ -75,7 +75,7 @@ def script(words: Words) -> str:
     return "\n".join((*steps, version, ""))
 
 
-def _version(session: Session, words: Words) -> int:
+def _version(session: Session, words: Phrases) -> int:
     if not session.rows(words(_HAS_META[words.dialect]))[0][0]:
         return 0
     found = session.rows(words(_VERSION))
@@ -90,12 +90,12 @@ def _refuse_newer(found: int) -> None:
         )
 
 
-def _columns(session: Session, words: Words) -> set[str]:
+def _columns(session: Session, words: Phrases) -> set[str]:
     """The columns of the table, none when it is not there."""
     return {name for (name,) in session.rows(words(_COLUMNS[words.dialect]))}
 
 
-def _refuse_foreign(columns: set[str], words: Words) -> None:
+def _refuse_foreign(columns: set[str], words: Phrases) -> None:
     """A table of another program must not get our triggers, which would fail its inserts."""
     if columns and (missing := _SEEDS - columns):
         table = words.names.table
@@ -105,7 +105,7 @@ def _refuse_foreign(columns: set[str], words: Words) -> None:
         )  # fmt: skip
 
 
-def _migrate(session: Session, words: Words, version: int) -> None:
+def _migrate(session: Session, words: Phrases, version: int) -> None:
     if words.dialect == "postgresql":
         session.script(words(postgres.STEPS[version]))
         return

@@ -17,7 +17,7 @@ from postroad.errors import ConfigurationError, Undecryptable
 from postroad.events import DomainEvent, EventRegistry, default_registry
 from postroad.outbox import migrations
 from postroad.outbox.cipher import AesGcmCipher, is_sealed
-from postroad.outbox.dialects import Words
+from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching.messages import Renderer
 from postroad.outbox.dispatching.publisher import Outlet, Publisher, Sender
 from postroad.outbox.drafts import Drafting, Overrides
@@ -64,7 +64,7 @@ class Outbox:
         self.max_bytes = max_bytes
         self.clock = clock
         self._database = database
-        self._words = Words(names, dialect)
+        self._words = Phrases(names, dialect)
         self._drafting = Drafting(registry=registry, clock=clock, cipher=cipher, max_bytes=max_bytes)
         self._recording = Recording(names, dialect)
 

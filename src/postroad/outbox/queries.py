@@ -8,7 +8,7 @@ from uuid import UUID
 
 from postroad.connections.database import Database, Row, Session
 from postroad.errors import InvalidInput
-from postroad.outbox.dialects import Words, moment
+from postroad.outbox.dialects import Phrases, moment
 from postroad.outbox.rows import (
     FAILED,
     PARKED,
@@ -174,7 +174,7 @@ _ALL: Final = 2**31 - 1
 class Looking:
     """Questions to one outbox, each answered by one look at the database."""
 
-    def __init__(self, database: Database, words: Words) -> None:
+    def __init__(self, database: Database, words: Phrases) -> None:
         self._database = database
         self._words = words
 

@@ -12,7 +12,7 @@ from postroad.clock import Clock
 from postroad.connections.database import Database, Row, Session
 from postroad.errors import NotRedrivable
 from postroad.events.domain import ordering_key
-from postroad.outbox.dialects import Words
+from postroad.outbox.dialects import Phrases
 from postroad.outbox.queries import row_of, stored_id
 from postroad.outbox.rows import PENDING, SENT, SKIPPED, EventId, OutboxRow
 from postroad.outbox.schema.names import CHANNEL
@@ -83,7 +83,7 @@ def group_of(row: OutboxRow) -> str:
 class Redriving:
     """The changes that an operator makes, each in one transaction with its entries in the audit."""
 
-    def __init__(self, database: Database, words: Words) -> None:
+    def __init__(self, database: Database, words: Phrases) -> None:
         self._database = database
         self._words = words
 

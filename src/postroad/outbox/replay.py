@@ -11,7 +11,7 @@ import msgspec
 
 from postroad.connections.database import Database
 from postroad.errors import InvalidInput, TargetUnavailable
-from postroad.outbox.dialects import Words
+from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching.messages import Renderer
 from postroad.outbox.dispatching.plan import Call, Plan
 from postroad.outbox.dispatching.publisher import Outlet, Rejected, Sent, TargetDown, Tried, Verdict
@@ -57,7 +57,7 @@ class Replay:
     """One replay. A key of which an event fails is stopped there; the other keys go on."""
 
     def __init__(
-        self, database: Database, words: Words, renderer: Renderer, outlet: Outlet, *, by: str, reason: str
+        self, database: Database, words: Phrases, renderer: Renderer, outlet: Outlet, *, by: str, reason: str
     ) -> None:
         self._database = database
         self._words = words
@@ -135,7 +135,7 @@ class Replay:
                 session.change(self._words(AUDIT), (by, "replay", reason, SENT, _json(sent)))
 
 
-def selected(database: Database, words: Words, wanted: Sendings) -> list[str]:
+def selected(database: Database, words: Phrases, wanted: Sendings) -> list[str]:
     """The ids of the sent events that fit, in the order in which they were recorded."""
     since, until = (_text(moment) for moment in (wanted.since or _EVER[0], wanted.until or _EVER[1]))
     with database.reading() as session:

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from postroad.connections.database import Database
-from postroad.outbox.dialects import Words, moment
+from postroad.outbox.dialects import Phrases, moment
 from postroad.outbox.queries import event_id_of
 from postroad.outbox.rows import Reconciliation
 
@@ -24,7 +24,7 @@ DELETE FROM {outbox} WHERE id IN (
 _LONGEST: Final = timedelta(days=365_000)
 
 
-def prune(database: Database, words: Words, *, older_than: timedelta, batch: int) -> int:
+def prune(database: Database, words: Phrases, *, older_than: timedelta, batch: int) -> int:
     """Delete rows that were sent or skipped longer ago, each batch in a transaction of its own; how many."""
     pruned = 0
     while True:
@@ -34,7 +34,7 @@ def prune(database: Database, words: Words, *, older_than: timedelta, batch: int
             return pruned
 
 
-def prune_batch(database: Database, words: Words, *, older_than: timedelta, batch: int) -> int:
+def prune_batch(database: Database, words: Phrases, *, older_than: timedelta, batch: int) -> int:
     """Delete one batch of them; how many."""
     seconds = _seconds(older_than)
     with database.transaction() as session:
@@ -72,7 +72,13 @@ class Handled(Protocol):
 
 
 def reconcile(
-    database: Database, words: Words, inbox: Handled, *, consumer: str, older_than: float, types: Collection[str] | None
+    database: Database,
+    words: Phrases,
+    inbox: Handled,
+    *,
+    consumer: str,
+    older_than: float,
+    types: Collection[str] | None,
 ) -> Reconciliation:
     """Which sent events the consumer has handled and which it lacks; which it handled that were never recorded."""
     ok, missing = 0, []
@@ -83,7 +89,7 @@ def reconcile(
     return Reconciliation(ok, missing, list(_unknown(database, words, inbox, consumer)))
 
 
-def _sent(database: Database, words: Words, older_than: float, types: Collection[str] | None) -> Iterator[list[UUID]]:
+def _sent(database: Database, words: Phrases, older_than: float, types: Collection[str] | None) -> Iterator[list[UUID]]:
     after: tuple[object, object] = _BEFORE_ALL
     while True:
         with database.reading() as session:
@@ -95,7 +101,7 @@ def _sent(database: Database, words: Words, older_than: float, types: Collection
         yield [event_id for event_id in ids if isinstance(event_id, UUID)]
 
 
-def _unknown(database: Database, words: Words, inbox: Handled, consumer: str) -> Iterator[UUID]:
+def _unknown(database: Database, words: Phrases, inbox: Handled, consumer: str) -> Iterator[UUID]:
     with database.reading() as session:
         oldest = session.rows(words(_OLDEST))[0][0]
     after = None

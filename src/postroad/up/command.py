@@ -17,7 +17,7 @@ from postroad.http.tokens import PREFIX, kept_secret, read_secret
 from postroad.settings import Settings, beside, no_color
 from postroad.telemetry import configure_logs
 from postroad.up.children import Child, Job
-from postroad.up.console import UpFile, Voice
+from postroad.up.console import Console, UpFile
 from postroad.up.runners import RUNNER_PARTS
 from postroad.up.supervisor import Supervisor
 from postroad.wiring import connect
@@ -80,13 +80,13 @@ def run_up(settings: Settings, *, json_output: bool = False, open_browser: bool 
         listener = _listen(settings.host, settings.port)
         cleanup.callback(listener.close)
         admin = token or kept_secret(beside(settings.url, "token"), PREFIX)
-        voice = Voice(settings, _url_of(settings.host, listener), admin, as_json=json_output)
-        up_file.announce(voice.url)
+        console = Console(settings, _url_of(settings.host, listener), admin, as_json=json_output)
+        up_file.announce(console.url)
         job = Job(settings=settings, admin=admin, parent=os.getpid(), report_to=-1)
-        return asyncio.run(_run(job, listener, voice, open_browser=open_browser))
+        return asyncio.run(_run(job, listener, console, open_browser=open_browser))
 
 
-async def _run(job: Job, listener: socket.socket, voice: Voice, *, open_browser: bool) -> int:
+async def _run(job: Job, listener: socket.socket, console: Console, *, open_browser: bool) -> int:
     supervisor = Supervisor(listener)
     supervisor.obey_signals()
     supervisor.start([_child(name, parts, job, listener, supervisor) for name, parts in _CHILDREN])
@@ -94,14 +94,14 @@ async def _run(job: Job, listener: socket.socket, voice: Voice, *, open_browser:
     try:
         was_ready = await supervisor.ready()
         if was_ready:
-            voice.ready(supervisor.parts())
+            console.ready(supervisor.parts())
             if open_browser:
-                webbrowser.open(voice.login_url)
+                webbrowser.open(console.login_url)
             await supervisor.told_to_stop()
     finally:
         in_order = await supervisor.stop()
     if was_ready:
-        voice.stopped(supervisor.reason, time.monotonic() - started)
+        console.stopped(supervisor.reason, time.monotonic() - started)
     return 0 if in_order else INTERRUPTED
 
 

@@ -19,7 +19,7 @@ from postroad.version import __version__
 from postroad.views import Part
 
 
-class Voice:
+class Console:
     """Says that everything is ready, and that it has stopped."""
 
     def __init__(self, settings: Settings, url: str, admin: str, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from postroad.agents.sqlite import groups
 from postroad.agents.sqlite.receipts import Receipt, moment, new_fence
 from postroad.agents.sqlite.rows import Reader, Row, StoredEvent
 from postroad.agents.sqlite.schema import NEVER
-from postroad.agents.sqlite.settlement import Undertaker
+from postroad.agents.sqlite.settlement import ExpiryRules
 from postroad.connections.engine import Engine
 from postroad.connections.fetching import every, one
 from postroad.connections.transaction import Transaction
@@ -63,10 +63,10 @@ class _Given(NamedTuple):
 class Claimer:
     """Gives the messages of lanes to receivers."""
 
-    def __init__(self, engine: Engine, reader: Reader, undertaker: Undertaker) -> None:
+    def __init__(self, engine: Engine, reader: Reader, expiry: ExpiryRules) -> None:
         self._engine = engine
         self._reader = reader
-        self._undertaker = undertaker
+        self._expiry = expiry
 
     def claim(self, tx: Transaction, lane: int, *, limit: int, visibility_us: int) -> Claimed:
         """Lease up to `limit` messages."""
@@ -109,7 +109,7 @@ class Claimer:
     def _alive(self, tx: Transaction, lane: int, group: int, rows: list[Row], now_us: int) -> Iterator[_Given]:
         for row in rows:
             event = self._reader.event(tx.connection, lane, row.place)
-            if self._undertaker.keeps(tx, lane, group, row, event, now_us) and event is not None:
+            if self._expiry.keeps(tx, lane, group, row, event, now_us) and event is not None:
                 yield _Given(row, group, event)
 
     def _fresh(

@@ -11,7 +11,7 @@ from postroad.agents.sqlite.names import Ids
 from postroad.agents.sqlite.queue import Lane, traits_of
 from postroad.agents.sqlite.receipts import MessageIds
 from postroad.agents.sqlite.rows import Reader
-from postroad.agents.sqlite.settlement import Settler, Undertaker
+from postroad.agents.sqlite.settlement import ExpiryRules, Settler
 from postroad.connections.engine import Engine
 from postroad.connections.transaction import Transaction
 from postroad.queues import PeekedMessage
@@ -27,9 +27,9 @@ class SQLiteLanes:
         self.visibility = visibility
         self.traits = traits_of(durable=durable, visibility=visibility, max_receives=max_receives)
         self.reader = Reader(Ids(), MessageIds(engine.salt))
-        undertaker = Undertaker(max_receives)
-        self.claimer = Claimer(engine, self.reader, undertaker)
-        self.settler = Settler(engine, undertaker)
+        expiry = ExpiryRules(max_receives)
+        self.claimer = Claimer(engine, self.reader, expiry)
+        self.settler = Settler(engine, expiry)
 
     def queue(self, agent_id: str) -> Lane:
         """The agent's lane as a queue."""

@@ -29,7 +29,7 @@ INSERT INTO agent_lane (lane, expired) VALUES (?, 1) ON CONFLICT DO UPDATE SET e
 """
 
 
-class Undertaker:
+class ExpiryRules:
     """Decides which messages may still be given out, and takes the others away."""
 
     def __init__(self, max_receives: int) -> None:
@@ -86,9 +86,9 @@ Change = Callable[[Receipt], Any]
 class Settler:
     """Ends and prolongs leases of lanes."""
 
-    def __init__(self, engine: Engine, undertaker: Undertaker) -> None:
+    def __init__(self, engine: Engine, expiry: ExpiryRules) -> None:
         self._engine = engine
-        self._undertaker = undertaker
+        self._expiry = expiry
 
     def ack(self, tx: Transaction, lane: int, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Settle the messages whose receipts are valid."""
@@ -132,7 +132,7 @@ class Settler:
             if found is not None:
                 row = Row(*found[1:])
                 row = row if error is None else row._replace(error=error)
-                self._undertaker.bury(tx, lane, row, now_us=now_us, reason=reason)
+                self._expiry.bury(tx, lane, row, now_us=now_us, reason=reason)
             return found
 
         return self._change(tx, lane, deliveries, bury)

@@ -29,7 +29,7 @@ _WARNINGS = frozenset(
 _OF_ROWS = {"sent": "outbox_published", "retried": "outbox_retried", "failed": "outbox_failed"}
 
 
-class Teller:
+class EventLog:
     """Speaks for one dispatcher."""
 
     def __init__(self, dispatcher: str) -> None:

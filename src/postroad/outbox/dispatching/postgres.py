@@ -11,12 +11,12 @@ import psycopg
 from postroad.connections.database import Row
 from postroad.connections.postgres import PostgresDatabase
 from postroad.errors import ConfigurationError, Unavailable
-from postroad.outbox.dialects import Words
+from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching import postgres_statements as sql
 from postroad.outbox.dispatching.config import Policy
 from postroad.outbox.dispatching.plan import contiguous
 from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Gauges, Key, Lease, Settled, Settlement, given_back
-from postroad.outbox.dispatching.store import spelled_out
+from postroad.outbox.dispatching.store import with_phrases
 from postroad.outbox.migrations import require
 from postroad.outbox.rows import FAILED, SENT
 
@@ -24,7 +24,7 @@ from postroad.outbox.rows import FAILED, SENT
 class PostgresDispatchStore:
     """Claims and settles over one connection in autocommit mode."""
 
-    def __init__(self, database: PostgresDatabase, words: Words, *, owner: str, lease: float, policy: Policy) -> None:
+    def __init__(self, database: PostgresDatabase, words: Phrases, *, owner: str, lease: float, policy: Policy) -> None:
         self._database = database
         self._words = words
         self._owner = owner
@@ -147,7 +147,7 @@ class PostgresDispatchStore:
 
     def _fill(self, statement: str) -> bytes:
         if statement not in self._filled:
-            self._filled[statement] = self._words(spelled_out(statement, sql.WORDS)).encode()
+            self._filled[statement] = self._words(with_phrases(statement, sql.WORDS)).encode()
         return self._filled[statement]
 
 

@@ -8,7 +8,7 @@ from typing import Protocol, cast
 from postroad.connections.callers import Dialect
 from postroad.connections.database import Database
 from postroad.events import DomainEvent
-from postroad.outbox.dialects import Words
+from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching.config import DispatcherConfig
 from postroad.outbox.dispatching.rows import ClaimedRow, Gauges, Key, Lease, Settled, Settlement
 from postroad.outbox.schema import Names
@@ -80,7 +80,7 @@ class Waker(Protocol):
 
 def store_for(outbox: Dispatchable, *, owner: str, config: DispatcherConfig) -> DispatchStore:
     """The outbox's rows, for the dispatcher that is called `owner` in leases."""
-    words = Words(outbox.names, outbox.dialect)
+    words = Phrases(outbox.names, outbox.dialect)
     if outbox.dialect == "postgresql":
         from postroad.connections.postgres import PostgresDatabase
         from postroad.outbox.dispatching.postgres import PostgresDispatchStore
@@ -107,7 +107,7 @@ def waker_for(outbox: Dispatchable, wake: Wake) -> Waker:
     return Watcher(cast(ApplicationFile, outbox.database), wake)
 
 
-def spelled_out(statement: str, words: Mapping[str, str]) -> str:
+def with_phrases(statement: str, words: Mapping[str, str]) -> str:
     """The statement with each {word} replaced by what it stands for."""
     for word, meaning in words.items():
         statement = statement.replace(f"{{{word}}}", meaning)

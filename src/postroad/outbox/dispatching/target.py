@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from postroad.outbox.dispatching.metrics import Teller
+from postroad.outbox.dispatching.metrics import EventLog
 from postroad.outbox.dispatching.publisher import Sent, TargetDown, Verdict
 from postroad.outbox.dispatching.store import DispatchStore
 
@@ -49,9 +49,9 @@ class TargetPause:
 class Target:
     """Hears the verdicts of calls, pauses everything while the target refuses, and tells the database about it."""
 
-    def __init__(self, store: DispatchStore, teller: Teller, *, first_pause: float) -> None:
+    def __init__(self, store: DispatchStore, event_log: EventLog, *, first_pause: float) -> None:
         self._store = store
-        self._teller = teller
+        self._event_log = event_log
         self._pause = TargetPause(first_pause)
         self._news: tuple[str | None, float] | None = None
         self._answered = False
@@ -99,12 +99,12 @@ class Target:
         seconds = self._pause.begin(now, down.retry_after)
         self.error = down.error
         self._news = down.error, seconds
-        self._teller.tell("outbox_target_unavailable", error=down.error, pause=round(seconds, 3))
+        self._event_log.tell("outbox_target_unavailable", error=down.error, pause=round(seconds, 3))
 
     def _answer(self) -> None:
         """The first success of all clears what a dispatcher before us may have left."""
         if self._pause.end():
-            self._teller.tell("outbox_target_back")
+            self._event_log.tell("outbox_target_back")
         if not self._answered or self.error is not None:
             self._news = None, 0.0
         self._answered, self.error = True, None
