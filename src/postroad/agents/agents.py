@@ -150,18 +150,22 @@ class Agents:
         self._record(listener_id)
         find = self._store.subscriptions.page
         return self._page(
-            limit, cursor, lambda size, after: find(listener_id=listener_id, limit=size, after=after),
+            limit,
+            cursor,
+            lambda size, after: find(listener_id=listener_id, limit=size, after=after),
             lambda found: found.producer_id,
-        )  # fmt: skip
+        )
 
     def subscribers(self, producer_id: str, *, limit: int = 20, cursor: str | None = None) -> Page[Subscription]:
         """Who listens to the agent."""
         self._record(producer_id)
         find = self._store.subscriptions.page
         return self._page(
-            limit, cursor, lambda size, after: find(producer_id=producer_id, limit=size, after=after),
+            limit,
+            cursor,
+            lambda size, after: find(producer_id=producer_id, limit=size, after=after),
             lambda found: found.subscriber_id,
-        )  # fmt: skip
+        )
 
     def grant(self, producer_id: str, listener_id: str) -> None:
         """Let the listener subscribe to the producer by itself."""
@@ -272,9 +276,7 @@ def _no_subscription(listener_id: str, producer_id: str) -> SubscriptionNotFound
 
 
 def _agent(record: AgentRecord, subscriptions: Sequence[Subscription]) -> Agent:
-    return Agent(
-        record.agent_id, record.created_at, record.order, record.accept, subscriptions, record.queue_url
-    )  # fmt: skip
+    return Agent(record.agent_id, record.created_at, record.order, record.accept, subscriptions, record.queue_url)
 
 
 def _id_of(record: AgentRecord) -> str:

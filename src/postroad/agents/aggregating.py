@@ -38,9 +38,11 @@ def aggregate(
     missing |= {(entry.shardId, entry.sequenceNumber) for entry in unput}
     if rejected:
         get_logger("agents").warning(
-            "agents_rejected", count=len(rejected), reason=rejected[0].reason,
+            "agents_rejected",
+            count=len(rejected),
+            reason=rejected[0].reason,
             seconds=round(clock.monotonic() - started, 3),
-        )  # fmt: skip
+        )
     return AggregateResult(
         read=len(records),
         written=fan_out.written,

@@ -82,9 +82,13 @@ class Delivering:
     """What one subscriber gets in one batch."""
 
     def __init__(
-        self, recipient: Recipient, store: ReleaseStore, lanes: LaneSender, sleep: Callable[[float], None],
+        self,
+        recipient: Recipient,
+        store: ReleaseStore,
+        lanes: LaneSender,
+        sleep: Callable[[float], None],
         marks_late: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._recipient = recipient
         self._store = store
         self._lanes = lanes

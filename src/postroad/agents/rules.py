@@ -51,9 +51,10 @@ def check_agent_id(agent_id: object, *, field: str = "agent_id") -> str:
     """Return the id, or refuse what is none."""
     if not isinstance(agent_id, str) or _AGENT_ID.fullmatch(agent_id) is None:
         raise InvalidName(
-            f"{field}: {agent_id!r} is not an agent id", field=field,
+            f"{field}: {agent_id!r} is not an agent id",
+            field=field,
             remedy="Use 1 to 64 letters, digits, '_' or '-'.",
-        )  # fmt: skip
+        )
     return agent_id
 
 
@@ -184,6 +185,7 @@ def _holds_nul(value: object) -> bool:
 def _no_time(value: object, field: str) -> InvalidEvent:
     shown = repr(value)[:60]
     return InvalidEvent(
-        f"{field}: {shown} is not a time of ISO 8601 with a zone, from 1970 to 9999", field=field,
+        f"{field}: {shown} is not a time of ISO 8601 with a zone, from 1970 to 9999",
+        field=field,
         remedy="Write a time such as 2025-07-01T12:00:00.000Z, or leave it out.",
-    )  # fmt: skip
+    )

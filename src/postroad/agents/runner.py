@@ -115,9 +115,11 @@ class Runner:
         done: dict[ShardLease, str] = {}
         with self._leases_kept(), self._store.transaction():
             result = aggregate(
-                [record for _, records in batches for record in records], self._store, self._clock,
+                [record for _, records in batches for record in records],
+                self._store,
+                self._clock,
                 stream=self._stream.name,
-            )  # fmt: skip
+            )
             for lease, records in batches:
                 position = _before_failure(records, result.failed)
                 if position is None:

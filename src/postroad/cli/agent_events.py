@@ -117,9 +117,10 @@ def _publish_file(call: Call, name: str) -> None:
                 document = _publish(agents, _event(line))
             except PostroadError as error:
                 raise InvalidEvent(
-                    f"line {number}: {error.message}", field=error.field,
+                    f"line {number}: {error.message}",
+                    field=error.field,
                     remedy=f"Correct the line; the {published:,} events before it are published.",
-                ) from error  # fmt: skip
+                ) from error
             published += 1
             if call.json:
                 write_json(document)

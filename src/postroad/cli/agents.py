@@ -127,9 +127,10 @@ def delete(call: Call, agent_id: AgentId, yes: Yes = False) -> None:
     with agents_of(call) as agents:
         waiting = agents.stats(agent_id)
         confirm_yes(
-            yes, f'deleting agent "{legible(agent_id)}"',
+            yes,
+            f'deleting agent "{legible(agent_id)}"',
             lambda: f'removes "{legible(agent_id)}" with {waiting.visible + waiting.in_flight:,} waiting messages',
-        )  # fmt: skip
+        )
         gone = agents.delete(agent_id)
     document = AgentGone(gone.discarded, gone.subscriptions, gone.subscribers)
     call.show(document, f"removed {legible(agent_id)}; {gone.discarded:,} messages went with it")

@@ -223,9 +223,10 @@ def _refuse_without_archive(backend: Backend, queue: str, topic: str) -> None:
         backend.queue(queue)
     except QueueNotFound as error:
         raise InvalidInput(
-            f'topic "{topic}" has no archive', field="topic",
+            f'topic "{topic}" has no archive',
+            field="topic",
             remedy=f'backend.archive("{topic}") makes one; it keeps what is published from then on.',
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _summary(report: dict[str, int], to: str, *, dry_run: bool) -> str:

@@ -53,11 +53,16 @@ def cost(
     consumed = _consumption(topology)
     passes, waits, wait = (1, 0, 20.0) if consumed is None else (consumed.queues, consumed.queues, consumed.poll_wait)
     options: dict[str, Any] = {
-        "send_batch": send_batch, "receive_batch": receive_batch, "delete_batch": delete_batch,
-        "body_bytes": body_bytes, "pollers": waits if pollers is None else pollers,
+        "send_batch": send_batch,
+        "receive_batch": receive_batch,
+        "delete_batch": delete_batch,
+        "body_bytes": body_bytes,
+        "pollers": waits if pollers is None else pollers,
         "poll_wait": wait if poll_wait is None else poll_wait,
-        "fifo": fifo, "transfer_gb": transfer_gb, "days": days,
-    }  # fmt: skip
+        "fifo": fifo,
+        "transfer_gb": transfer_gb,
+        "days": days,
+    }
     if messages_per_day is None:
         _show_scales(call, passes, options)
         return
@@ -123,10 +128,16 @@ def agents(
     from postroad.agents.plan import PlanInput, plan
 
     given = PlanInput(
-        agents=agents, events_per_second=events_per_second, subscribers=subscribers, event_bytes=event_bytes,
-        window_seconds=window_seconds, retention_hours=retention_hours, poll_seconds=poll_seconds, headroom=headroom,
+        agents=agents,
+        events_per_second=events_per_second,
+        subscribers=subscribers,
+        event_bytes=event_bytes,
+        window_seconds=window_seconds,
+        retention_hours=retention_hours,
+        poll_seconds=poll_seconds,
+        headroom=headroom,
         prices={} if prices is None else _prices(prices),
-    )  # fmt: skip
+    )
     found = plan(given)
     call.show(found.document(), *([] if call.json else _parts(found, given)))
 

@@ -52,9 +52,12 @@ def doctor(
 
     with call.backend() as backend:
         found = examine(
-            backend, handler_p99=_seconds(p99 or []), dsn=dsn, outbox_horizon=outbox_horizon,
+            backend,
+            handler_p99=_seconds(p99 or []),
+            dsn=dsn,
+            outbox_horizon=outbox_horizon,
             inbox_retention=inbox_retention,
-        )  # fmt: skip
+        )
     findings = (*found, *_weak_tokens(call.settings()))
     ok = not any(strict or finding.severity == "error" for finding in findings)
     document = {"ok": ok, "findings": [asdict(finding) for finding in findings]}

@@ -64,9 +64,16 @@ def query(
     index = index_for(**asked)
     with call.backend() as backend:
         page = backend.journal().query(
-            index, **asked, tenant=tenant or call.settings().tenant, start=moment_of(from_, "from"),
-            end=moment_of(to, "to"), descending=order == "desc", limit=limit, cursor=cursor, raw=raw,
-        )  # fmt: skip
+            index,
+            **asked,
+            tenant=tenant or call.settings().tenant,
+            start=moment_of(from_, "from"),
+            end=moment_of(to, "to"),
+            descending=order == "desc",
+            limit=limit,
+            cursor=cursor,
+            raw=raw,
+        )
     document = timeline(index, page)
     call.show(document, *_lines(document))
 
@@ -151,9 +158,7 @@ def add_why_to(app: typer.Typer) -> None:
     add_verb(app, "why", why, example="postroad why req-123")
 
 
-def why(
-    call: Call, name: Annotated[str, typer.Argument(metavar="ID", help="The id of a task or job.")]
-) -> None:  # fmt: skip
+def why(call: Call, name: Annotated[str, typer.Argument(metavar="ID", help="The id of a task or job.")]) -> None:
     """Tell what happened to a task or job, how it stands, and what would move it on."""
     from postroad.operations.why import why as story_of
     from postroad.telemetry import legible
@@ -166,6 +171,8 @@ def why(
         for step in story.steps
     ]
     call.show(
-        story, f"{story.verdict.replace('_', ' ')}  {legible(story.summary)}", *steps,
+        story,
+        f"{story.verdict.replace('_', ' ')}  {legible(story.summary)}",
+        *steps,
         f"next: {legible(story.next)}",
-    )  # fmt: skip
+    )

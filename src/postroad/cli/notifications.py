@@ -175,9 +175,10 @@ def listening(host: str, port: int, *, field: str) -> socket.socket:
         return socket.create_server((host.strip("[]"), port), family=family)
     except OSError as error:
         raise ConfigurationError(
-            f"variable {field}: port {port} of {host} cannot be opened: {error.strerror or error}", field=field,
+            f"variable {field}: port {port} of {host} cannot be opened: {error.strerror or error}",
+            field=field,
             remedy="Choose a free port.",
-        ) from error  # fmt: skip
+        ) from error
 
 
 @contextmanager

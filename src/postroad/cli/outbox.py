@@ -244,7 +244,8 @@ def _policy(role: str, topic_arn: str | None, queue_arn: str | None, kms_key: st
     service = "sns" if role == "producer" else "sqs"
     if arn is None or not arn.startswith("arn:") or f":{service}:" not in arn or "*" in arn:
         raise InvalidInput(
-            f"{field}: a {role} needs the exact ARN of its {'topic' if role == 'producer' else 'queue'}", field=field,
+            f"{field}: a {role} needs the exact ARN of its {'topic' if role == 'producer' else 'queue'}",
+            field=field,
             remedy=f"Give {option} arn:aws:{service}:REGION:ACCOUNT:NAME.",
-        )  # fmt: skip
+        )
     return producer_policy(arn) if role == "producer" else consumer_policy(arn, kms_key=kms_key)

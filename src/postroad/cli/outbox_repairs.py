@@ -57,9 +57,10 @@ def redrive(
     signed(by, reason)
     if not (event_ids or key or tenant or type_ or group):
         raise InvalidInput(
-            "redrive: nothing says which events", field="event_ids",
+            "redrive: nothing says which events",
+            field="event_ids",
             remedy="Name event ids, --key, --tenant, --type or --group; nothing was changed.",
-        )  # fmt: skip
+        )
     selection = {"key": key, "tenant_id": tenant, "type": type_, "group": group, "limit": limit}
     with opened(dsn, table, schema) as outbox:
         if dry_run:
@@ -98,9 +99,10 @@ def replay(
     signed(by, reason)
     if not (since or until or type_ or key):
         raise InvalidInput(
-            "replay: nothing says which events", field="since",
+            "replay: nothing says which events",
+            field="since",
             remedy="Give --since, --until, --type or --key; nothing was published.",
-        )  # fmt: skip
+        )
     settings = call.settings()
     configure_logs(settings.log_level, settings.log_format, color=not no_color())
     detail = {"to": to, "type": type_, "key": key, "since": _iso(since), "until": _iso(until)}

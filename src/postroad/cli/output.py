@@ -172,9 +172,10 @@ def confirm_name(name: str, confirm: str | None, effect: str) -> None:
     if confirm is None:
         if not sys.stdin.isatty():
             raise InvalidInput(
-                f'to go on, "{name}" must be confirmed: this {effect}', field="confirm",
+                f'to go on, "{name}" must be confirmed: this {effect}',
+                field="confirm",
                 remedy=f"Repeat the command with --confirm {name}; nothing was changed.",
-            )  # fmt: skip
+            )
         write(f"This {effect}.", sys.stderr)
         confirm = typer.prompt("Type the name to go on", err=True)
     if confirm != name:

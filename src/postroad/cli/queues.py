@@ -239,14 +239,12 @@ def pause(text: str) -> float:
 
 def watch(
     call: Call,
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="The queues.", autocompletion=queue_names)
-    ],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The queues.", autocompletion=queue_names)],
     interval: Annotated[
         float | None, typer.Option(parser=pause, metavar="DURATION", help="How long from one look to the next (1s).")
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Look so many times, then end.")] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Show what queues hold, again and again, until Ctrl-C."""
     with stopped_by_signals() as stop, call.backend() as backend:
         looks = 0

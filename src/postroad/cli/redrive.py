@@ -84,11 +84,23 @@ def redrive(
         _show_tasks(call, name)
         return
     match = Match(
-        fingerprint=failure_group, key=key, event_type=type_, attributes=attributes(attr or []), ids=tuple(id_ or ()),
-        sent_before=sent_before, sent_after=sent_after,
-    )  # fmt: skip
-    options: dict[str, Any] = {"to": to, "match": match, "limit": limit, "rate": rate, "canary": canary,
-                               "stop_after": stop_after, "native": native}  # fmt: skip
+        fingerprint=failure_group,
+        key=key,
+        event_type=type_,
+        attributes=attributes(attr or []),
+        ids=tuple(id_ or ()),
+        sent_before=sent_before,
+        sent_after=sent_after,
+    )
+    options: dict[str, Any] = {
+        "to": to,
+        "match": match,
+        "limit": limit,
+        "rate": rate,
+        "canary": canary,
+        "stop_after": stop_after,
+        "native": native,
+    }
     if max_redrives is not None:
         # SQS itself would move what was redriven too often as well.
         options.update(max_redrives=max_redrives, native=bool(native))

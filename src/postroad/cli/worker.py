@@ -70,15 +70,20 @@ def worker(
     chosen = _chosen(roles)
     if TASKS in chosen and not (imports or settings.load):
         raise ConfigurationError(
-            "import: no module is named, so every task would be unknown", field="import",
+            "import: no module is named, so every task would be unknown",
+            field="import",
             remedy="Name the modules that define the tasks: --import shop.tasks.",
-        )  # fmt: skip
+        )
     configure_logs(settings.log_level, settings.log_format, color=not no_color())
     given = {
-        "timeout": timeout, "max_attempts": max_attempts, "visibility_extension": visibility_extension,
-        "extension_interval": extension_interval, "drain_timeout": drain_timeout, "retry_base": retry_base,
+        "timeout": timeout,
+        "max_attempts": max_attempts,
+        "visibility_extension": visibility_extension,
+        "extension_interval": extension_interval,
+        "drain_timeout": drain_timeout,
+        "retry_base": retry_base,
         "unknown_grace": unknown_grace,
-    }  # fmt: skip
+    }
     from postroad.jobs.roles import duties
 
     with call.backend() as backend:
@@ -95,9 +100,10 @@ def _chosen(roles: str | None) -> tuple[str, ...]:
     unknown = [role for role in chosen if role not in ROLES]
     if unknown or not chosen:
         raise ConfigurationError(
-            f"roles: {', '.join(unknown) or 'nothing'} is none of {', '.join(ROLES)}", field="roles",
+            f"roles: {', '.join(unknown) or 'nothing'} is none of {', '.join(ROLES)}",
+            field="roles",
             remedy=f"Name some of {', '.join(ROLES)}, with commas between them.",
-        )  # fmt: skip
+        )
     return chosen
 
 
@@ -110,9 +116,14 @@ def _worker(
         sys.path.append(here)
     options = {name: value for name, value in given.items() if value is not None}
     return TaskWorker(
-        backend, queue=queue, imports=imports, tenant_id=settings.tenant, app=settings.app,
-        concurrency=settings.concurrency, **options,  # type: ignore[arg-type]  # each is of the type of its option
-    )  # fmt: skip
+        backend,
+        queue=queue,
+        imports=imports,
+        tenant_id=settings.tenant,
+        app=settings.app,
+        concurrency=settings.concurrency,
+        **options,  # type: ignore[arg-type]  # each is of the type of its option
+    )
 
 
 def _run(crew: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> None:

@@ -59,9 +59,10 @@ class Memory:
         """Where the answer to this request is kept."""
         if _KEY.fullmatch(key) is None:
             raise InvalidInput(
-                "Idempotency-Key: is not 1 to 128 printable ASCII characters", field="Idempotency-Key",
+                "Idempotency-Key: is not 1 to 128 printable ASCII characters",
+                field="Idempotency-Key",
                 remedy="Send a key such as a UUID, or none.",
-            )  # fmt: skip
+            )
         place = hashlib.sha256(f"{identity}\0{route}\0{key}".encode()).hexdigest()
         return Asked(self._prefix + place, hashlib.sha256(body).hexdigest())
 

@@ -149,8 +149,10 @@ class _Answer:
             self.status = message["status"]
             failpoints.hit("http.before_reply")
             message["headers"] = [
-                *message["headers"], *_SECURITY, (b"x-request-id", self.request_id.encode()),
-            ]  # fmt: skip
+                *message["headers"],
+                *_SECURITY,
+                (b"x-request-id", self.request_id.encode()),
+            ]
         elif message["type"] == "http.response.body":
             if self._headless:
                 message["body"] = b""

@@ -29,7 +29,7 @@ def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
 
 def _rows(
     store: AwsAgentStore, changes: Sequence[Mapping[str, Any]]
-) -> tuple[list[Row | Marker], Sequences, list[str]]:  # fmt: skip
+) -> tuple[list[Row | Marker], Sequences, list[str]]:
     """The rows in the order of the stream, the sequence of each, and the sequences of what could not be put aside."""
     images = _images(store, changes)
     rows: list[Row | Marker] = []

@@ -98,9 +98,13 @@ class PushConsumer:
         self.tally.add("sent", attempt.sent)
         self.tally.add("dropped", attempt.dropped)
         return decide_push(
-            attempt, self.retries, receive_count=delivery.receive_count, made_at=push.timestamp,
-            now=SYSTEM_CLOCK.now(), chance=CHANCE.random(),
-        )  # fmt: skip
+            attempt,
+            self.retries,
+            receive_count=delivery.receive_count,
+            made_at=push.timestamp,
+            now=SYSTEM_CLOCK.now(),
+            chance=CHANCE.random(),
+        )
 
 
 def _read(delivery: Delivery) -> _Received | Reject:

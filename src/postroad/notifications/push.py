@@ -19,9 +19,7 @@ Thing = TypeVar("Thing")
 Done = TypeVar("Done")
 
 
-def done_in_parallel(
-    things: Sequence[Thing], work: Callable[[Thing], Done], *, threads: int
-) -> Iterator[list[Done]]:  # fmt: skip
+def done_in_parallel(things: Sequence[Thing], work: Callable[[Thing], Done], *, threads: int) -> Iterator[list[Done]]:
     """What the work gave, in groups, as soon as there is something; the work must not raise."""
     if len(things) == 1 or threads == 1:
         yield from ([work(thing)] for thing in things)
@@ -146,7 +144,7 @@ class PushProcessor:
         asked_at = self._store.clock.now()
         for tries in done_in_parallel(
             targets, lambda target: self._try(push, target, push_id), threads=self._concurrency
-        ):  # fmt: skip
+        ):
             answered = [each.result for each in tries if each.result is not None]
             failpoints.hit("notifications.push.after_send")
             if answered:

@@ -54,9 +54,10 @@ def refuse_engine_file(backend_url: str, database_url: str, *, field: str = "url
     own = Path(path_of(database_url))
     if _is_same(engine, own):
         raise ConfigurationError(
-            f"{field}: {own} is the backend's own file {engine}", field=field,
+            f"{field}: {own} is the backend's own file {engine}",
+            field=field,
             remedy="Name another file; the backend's is its own.",
-        )  # fmt: skip
+        )
 
 
 def _is_same(one: Path, other: Path) -> bool:

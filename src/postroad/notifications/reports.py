@@ -38,9 +38,13 @@ def tell_result(push_id: str, platform: Platform, result: TokenResult) -> None:
     counter("push_results").labels(platform, result.outcome).inc()
     if _standard.isEnabledFor(logging.INFO):
         _log.info(
-            "notification_pushed", push_id=push_id, provider=platform, outcome=result.outcome, status=result.status,
+            "notification_pushed",
+            push_id=push_id,
+            provider=platform,
+            outcome=result.outcome,
+            status=result.status,
             reason=result.reason,
-        )  # fmt: skip
+        )
 
 
 def tell_disabled(queue: str, why: str) -> None:

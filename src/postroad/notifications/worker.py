@@ -194,8 +194,9 @@ class NotificationWorker:
         if queue.traits.fifo:
             raise ConfigurationError(
                 f"{field}: {queue.name!r} is FIFO, and pushes that wait for their provider need a standard queue",
-                field=field, remedy="Name a standard queue.",
-            )  # fmt: skip
+                field=field,
+                remedy="Name a standard queue.",
+            )
         return queue
 
     def _letters(self, queue: Queue | None, given: str | None, field: str) -> DeadLetters:

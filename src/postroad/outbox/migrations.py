@@ -101,8 +101,9 @@ def _refuse_foreign(columns: set[str], words: Phrases) -> None:
         table = words.names.table
         raise ConfigurationError(
             f"table: {table!r} is there already and is no outbox: it has no column {', '.join(sorted(missing))}",
-            field="table", remedy="Name another table; nothing was changed.",
-        )  # fmt: skip
+            field="table",
+            remedy="Name another table; nothing was changed.",
+        )
 
 
 def _migrate(session: Session, words: Phrases, version: int) -> None:

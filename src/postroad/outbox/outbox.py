@@ -70,10 +70,16 @@ class Outbox:
 
     @classmethod
     def postgres(
-        cls, dsn: str | None = None, *, table: str = "outbox", schema: str = "public",
-        cipher: AesGcmCipher | None = None, max_bytes: int = MAX_BYTES, registry: EventRegistry = default_registry,
+        cls,
+        dsn: str | None = None,
+        *,
+        table: str = "outbox",
+        schema: str = "public",
+        cipher: AesGcmCipher | None = None,
+        max_bytes: int = MAX_BYTES,
+        registry: EventRegistry = default_registry,
         clock: Clock = SYSTEM_CLOCK,
-    ) -> Outbox:  # fmt: skip
+    ) -> Outbox:
         """An outbox on PostgreSQL. Without a DSN it records on callers' connections and does nothing else."""
         names = Names(table, schema)
         database = None if dsn is None else postgres_database(dsn, schema_remedy=migrations.INIT_REMEDY)
@@ -81,9 +87,15 @@ class Outbox:
 
     @classmethod
     def sqlite(
-        cls, path: str | Path | None = None, *, table: str = "outbox", cipher: AesGcmCipher | None = None,
-        max_bytes: int = MAX_BYTES, registry: EventRegistry = default_registry, clock: Clock = SYSTEM_CLOCK,
-    ) -> Outbox:  # fmt: skip
+        cls,
+        path: str | Path | None = None,
+        *,
+        table: str = "outbox",
+        cipher: AesGcmCipher | None = None,
+        max_bytes: int = MAX_BYTES,
+        registry: EventRegistry = default_registry,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Outbox:
         """An outbox in a SQLite file. Without a path it records on callers' connections and does nothing else."""
         names = Names(table, None)
         database = None if path is None else file_database(path, schema_remedy=migrations.INIT_REMEDY)
@@ -91,9 +103,16 @@ class Outbox:
 
     @classmethod
     def open(
-        cls, dsn: str, *, table: str = "outbox", schema: str = "public", cipher: AesGcmCipher | None = None,
-        max_bytes: int = MAX_BYTES, registry: EventRegistry = default_registry, clock: Clock = SYSTEM_CLOCK,
-    ) -> Outbox:  # fmt: skip
+        cls,
+        dsn: str,
+        *,
+        table: str = "outbox",
+        schema: str = "public",
+        cipher: AesGcmCipher | None = None,
+        max_bytes: int = MAX_BYTES,
+        registry: EventRegistry = default_registry,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Outbox:
         """The outbox at `postgresql://…` or `sqlite:///path`; SQLite has no schemas."""
         if dialect_of(dsn) == "postgresql":
             return cls.postgres(
@@ -233,9 +252,13 @@ class Outbox:
         _require(by=by, reason=reason)
         named = (event_ids,) if isinstance(event_ids, str | UUID) else event_ids
         selection = Selection(
-            event_ids=tuple(stored_id(event_id) for event_id in named), lane=lane_named(key), tenant_id=tenant_id,
-            type=type, group=group, limit=None if limit is None else _positive("limit", limit),
-        )  # fmt: skip
+            event_ids=tuple(stored_id(event_id) for event_id in named),
+            lane=lane_named(key),
+            tenant_id=tenant_id,
+            type=type,
+            group=group,
+            limit=None if limit is None else _positive("limit", limit),
+        )
         if selection == Selection(limit=limit):
             raise ValueError("redrive: name event ids, a key, a tenant, a type or a group")
         redriving = Redriving(self.database, self._words)
@@ -245,9 +268,15 @@ class Outbox:
             rows = redriving.redrive(selection, by=by, reason=reason)
         else:
             rows = redrive_behind_canaries(
-                redriving, selection, canaries=_positive("canary", canary), by=by, reason=reason,
-                look=self.get, clock=self.clock, sleep=time.sleep,
-            )  # fmt: skip
+                redriving,
+                selection,
+                canaries=_positive("canary", canary),
+                by=by,
+                reason=reason,
+                look=self.get,
+                clock=self.clock,
+                sleep=time.sleep,
+            )
         return [row.event_id for row in rows]
 
     def skip(self, event_id: EventId, *, by: str, reason: str) -> None:

@@ -61,9 +61,7 @@ def json_lines() -> logging.Formatter:
 
 def console_lines(*, color: bool) -> logging.Formatter:
     """Lines for people."""
-    return _formatter(
-        _unfold, structlog.dev.ConsoleRenderer(timestamp_key="ts", pad_event_to=24, colors=color)
-    )  # fmt: skip
+    return _formatter(_unfold, structlog.dev.ConsoleRenderer(timestamp_key="ts", pad_event_to=24, colors=color))
 
 
 def _formatter(*rendering: Processor) -> logging.Formatter:

@@ -18,17 +18,27 @@ if TYPE_CHECKING:
 
 _DATABASE: Final = "NOTIFICATIONS_DATABASE_URL"
 _OF_APNS: Final = {
-    "key": "APNS_KEY_FILE", "key_id": "APNS_KEY_ID", "team_id": "APNS_TEAM_ID", "topic": "APNS_TOPIC",
-    "base_url": "APNS_URL", "ca_file": "PUSH_CA_FILE",
-}  # fmt: skip
-_OF_FCM: Final = {
-    "project_id": "FCM_PROJECT_ID", "credentials_file": "FCM_CREDENTIALS_FILE", "base_url": "FCM_URL",
+    "key": "APNS_KEY_FILE",
+    "key_id": "APNS_KEY_ID",
+    "team_id": "APNS_TEAM_ID",
+    "topic": "APNS_TOPIC",
+    "base_url": "APNS_URL",
     "ca_file": "PUSH_CA_FILE",
-}  # fmt: skip
+}
+_OF_FCM: Final = {
+    "project_id": "FCM_PROJECT_ID",
+    "credentials_file": "FCM_CREDENTIALS_FILE",
+    "base_url": "FCM_URL",
+    "ca_file": "PUSH_CA_FILE",
+}
 _OF_WORKER: Final = {
-    "dsn": _DATABASE, "path": _DATABASE, "push_queue": "SQS_PUSH_QUEUE_URL", "offline_queue": "SQS_OFFLINE_QUEUE_URL",
-    "push_dlq": "SQS_PUSH_DLQ_URL", "offline_dlq": "SQS_OFFLINE_DLQ_URL",
-}  # fmt: skip
+    "dsn": _DATABASE,
+    "path": _DATABASE,
+    "push_queue": "SQS_PUSH_QUEUE_URL",
+    "offline_queue": "SQS_OFFLINE_QUEUE_URL",
+    "push_dlq": "SQS_PUSH_DLQ_URL",
+    "offline_dlq": "SQS_OFFLINE_DLQ_URL",
+}
 _LARGEST_KEY: Final = 65_536
 
 
@@ -74,13 +84,22 @@ def notification_worker(
         _named(_OF_WORKER),
         NotificationStore(database) as store,
         NotificationWorker(
-            backend, store, push_queue=settings.push_queue, offline_queue=settings.offline_queue,
-            push_dlq=settings.push_dlq, offline_dlq=settings.offline_dlq, batch=settings.batch,
-            pause=settings.poll_interval, visibility=settings.visibility, apns=given.get("apns"), fcm=given.get("fcm"),
-            keep_delivered=settings.keep_delivered, keep_results=settings.keep_results,
+            backend,
+            store,
+            push_queue=settings.push_queue,
+            offline_queue=settings.offline_queue,
+            push_dlq=settings.push_dlq,
+            offline_dlq=settings.offline_dlq,
+            batch=settings.batch,
+            pause=settings.poll_interval,
+            visibility=settings.visibility,
+            apns=given.get("apns"),
+            fcm=given.get("fcm"),
+            keep_delivered=settings.keep_delivered,
+            keep_results=settings.keep_results,
             keep_undelivered=settings.keep_undelivered,
         ) as worker,
-    ):  # fmt: skip
+    ):
         yield worker
 
 
@@ -105,9 +124,13 @@ def _apns(settings: NotificationSettings) -> Iterator[PushSender]:
     address: dict[str, Any] = {} if told.url is None else {"base_url": told.url}
     with _named(_OF_APNS):
         sender = APNSSender(
-            key=_read_key(told.key_file), key_id=told.key_id, team_id=told.team_id, topic=told.topic,
-            ca_file=settings.ca_file, **address,
-        )  # fmt: skip
+            key=_read_key(told.key_file),
+            key_id=told.key_id,
+            team_id=told.team_id,
+            topic=told.topic,
+            ca_file=settings.ca_file,
+            **address,
+        )
     with sender:
         yield sender
 
@@ -122,7 +145,7 @@ def _fcm(settings: NotificationSettings) -> Iterator[PushSender]:
     with _named(_OF_FCM):
         sender = FCMSender(
             project_id=told.project_id, credentials_file=told.credentials_file, ca_file=settings.ca_file, **address
-        )  # fmt: skip
+        )
     with sender:
         yield sender
 

@@ -56,9 +56,14 @@ def _work(backend: Backend, settings: Settings, stop: threading.Event) -> None:
         stop.wait()
         return
     worker = TaskWorker(
-        backend, imports=settings.load, tenant_id=settings.tenant, app=settings.app, concurrency=settings.concurrency,
-        drain_timeout=_DRAIN_SECONDS, kill_grace=_KILL_GRACE_SECONDS,
-    )  # fmt: skip
+        backend,
+        imports=settings.load,
+        tenant_id=settings.tenant,
+        app=settings.app,
+        concurrency=settings.concurrency,
+        drain_timeout=_DRAIN_SECONDS,
+        kill_grace=_KILL_GRACE_SECONDS,
+    )
 
     def stop_in_time() -> None:
         stop.wait()

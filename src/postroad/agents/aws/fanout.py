@@ -110,9 +110,13 @@ class DynamoFan:
     def _of(self, producer_id: str) -> list[tuple[str, int]]:
         """All subscribers of a producer and since when, read consistently."""
         items = self._tables.pages(
-            "query", SUBSCRIBERS, KeyConditionExpression="producerId = :id", ConsistentRead=True,
-            ExpressionAttributeValues={":id": text(producer_id)}, ProjectionExpression="subscriberId, createdAt",
-        )  # fmt: skip
+            "query",
+            SUBSCRIBERS,
+            KeyConditionExpression="producerId = :id",
+            ConsistentRead=True,
+            ExpressionAttributeValues={":id": text(producer_id)},
+            ProjectionExpression="subscriberId, createdAt",
+        )
         return [(item["subscriberId"]["S"], milliseconds(item["createdAt"]["S"])) for item in items]
 
     def _rows(self, event: StreamEvent, listeners: Sequence[tuple[str, int]]) -> Iterator[_Write]:

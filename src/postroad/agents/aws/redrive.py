@@ -58,9 +58,10 @@ def _send(queue: Queue, deliveries: Sequence[Delivery], why: str) -> list[tuple[
         return []
     results = queue.send([_again(each, why) for each in deliveries])
     return [
-        (each, result.message_id) for each, result in zip(deliveries, results, strict=True)
+        (each, result.message_id)
+        for each, result in zip(deliveries, results, strict=True)
         if result.ok and result.message_id is not None
-    ]  # fmt: skip
+    ]
 
 
 def _again(dead: Delivery, why: str) -> OutgoingMessage:
@@ -85,16 +86,22 @@ class Discarding:
     def note(self, agent_id: str, producer_id: str, until: int) -> None:
         """Let nothing of the producer up to this sequence be sent or given out; notes that are over go."""
         key = {"agentId": text(agent_id)}
-        self._change(key, "SET discarded = :none", "attribute_exists(agentId) AND attribute_not_exists(discarded)",
-                     {":none": {"M": {}}}, {})  # fmt: skip
+        self._change(
+            key,
+            "SET discarded = :none",
+            "attribute_exists(agentId) AND attribute_not_exists(discarded)",
+            {":none": {"M": {}}},
+            {},
+        )
         item = self._tables.call("get_item", AGENTS, Key=key, ConsistentRead=True).get("Item", {})
         highest = max(until, discarded_of(item).get(producer_id, -1))
         over = [name for name in self._over(item) if name != producer_id]
         names = {"#new": producer_id, **{f"#old{n}": name for n, name in enumerate(over)}}
         remove = f" REMOVE {', '.join(f'discarded.#old{n}' for n in range(len(over)))}" if over else ""
         entry = {"M": {"until": text(str(highest)), "at": text(now_text(self._clock.now()))}}
-        self._change(key, f"SET discarded.#new = :entry{remove}", "attribute_exists(discarded)",
-                     {":entry": entry}, names)  # fmt: skip
+        self._change(
+            key, f"SET discarded.#new = :entry{remove}", "attribute_exists(discarded)", {":entry": entry}, names
+        )
 
     def remove(self, agent_id: str, keys: Sequence[str]) -> None:
         """Remove these rows of the agent."""
@@ -114,9 +121,14 @@ class Discarding:
     def _change(self, key: Any, update: str, condition: str, values: dict[str, Any], names: dict[str, str]) -> None:
         more = {"ExpressionAttributeNames": names} if names else {}
         self._tables.conditional(
-            "update_item", AGENTS, Key=key, UpdateExpression=update, ConditionExpression=condition,
-            ExpressionAttributeValues=values, **more,
-        )  # fmt: skip
+            "update_item",
+            AGENTS,
+            Key=key,
+            UpdateExpression=update,
+            ConditionExpression=condition,
+            ExpressionAttributeValues=values,
+            **more,
+        )
 
     def _over(self, item: Any) -> list[str]:
         """Producers whose note is older than any message."""

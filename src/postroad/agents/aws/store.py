@@ -89,9 +89,11 @@ class AwsAgentStore:
         unsent = {key for _, key in result.failed}
         stuck = {row.producer_id for row in written if row.key in unsent}
         return FanOut(
-            outcome.written, released=result.sent, rejected=outcome.rejected + result.rejected,
+            outcome.written,
+            released=result.sent,
+            rejected=outcome.rejected + result.rejected,
             failed=(*outcome.failed, *(event for event in events if event.producer_id in stuck)),
-        )  # fmt: skip
+        )
 
     def reject(self, rejected: Sequence[Rejected]) -> Sequence[Rejected]:
         """Put records that can never be handled where they are seen; those that could not be put are returned."""
@@ -104,9 +106,13 @@ class AwsAgentStore:
     def release(self, rows: Sequence[Row | Marker]) -> ReleaseResult:
         """Send rows to their lanes, and what is held for their agents."""
         return release(
-            rows, self.release_store, self.lanes, self._clock, dispatch_delay=self._settings.dispatch_delay,
+            rows,
+            self.release_store,
+            self.lanes,
+            self._clock,
+            dispatch_delay=self._settings.dispatch_delay,
             sleep=self._sleep,
-        )  # fmt: skip
+        )
 
     def drain(self) -> ReleaseResult:
         """Empty the pairs that were held back or wait to be replayed, as far as their queues allow."""

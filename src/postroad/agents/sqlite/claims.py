@@ -113,9 +113,16 @@ class Claimer:
                 yield _Given(row, group, event)
 
     def _fresh(
-        self, tx: Transaction, lane: int, total: bool, head: int, limit: int, now_us: int,
-        given: list[_Given], taken: set[int],
-    ) -> bool:  # fmt: skip
+        self,
+        tx: Transaction,
+        lane: int,
+        total: bool,
+        head: int,
+        limit: int,
+        now_us: int,
+        given: list[_Given],
+        taken: set[int],
+    ) -> bool:
         """Look on from the head; what its group does not allow yet is put aside. Says whether rows are left."""
         start, more = head, True
         asides: list[tuple[int, ...]] = []
@@ -157,11 +164,22 @@ class Claimer:
         tx.connection.executemany(
             _LEASE,
             [
-                (lane, row.turn, row.place, row.producer, group, until_us, fence, row.receives + 1,
-                 row.first_us or now_us, monotonic_us, row.replay)
+                (
+                    lane,
+                    row.turn,
+                    row.place,
+                    row.producer,
+                    group,
+                    until_us,
+                    fence,
+                    row.receives + 1,
+                    row.first_us or now_us,
+                    monotonic_us,
+                    row.replay,
+                )
                 for row, group, _ in given
             ],
-        )  # fmt: skip
+        )
         return [self._delivery(tx, lane, entry, now_us, fence) for entry in given]
 
     def _delivery(self, tx: Transaction, lane: int, entry: _Given, now_us: int, fence: int) -> Delivery:

@@ -128,9 +128,20 @@ class Fan:
             expires_us = arrived_us + self._retention_us
             tx.connection.execute(
                 _EVENT,
-                (place, producer, event.event_id, kind, occurred_ms, arrived_us, expires_us, event.sequence,
-                 traceparent, checksum(data), data),
-            )  # fmt: skip
+                (
+                    place,
+                    producer,
+                    event.event_id,
+                    kind,
+                    occurred_ms,
+                    arrived_us,
+                    expires_us,
+                    event.sequence,
+                    traceparent,
+                    checksum(data),
+                    data,
+                ),
+            )
         return count
 
     def _release(self, tx: Transaction, event: _HeldEvent, place: int) -> int:

@@ -40,9 +40,7 @@ class SQLiteLanes:
 
         def look(connection: apsw.Connection) -> LaneStats:
             lane = names.active(connection, agent_id)
-            return queries.count(
-                connection, lane, monotonic_us=self.engine.monotonic_us(), now_us=self.engine.now_us()
-            )  # fmt: skip
+            return queries.count(connection, lane, monotonic_us=self.engine.monotonic_us(), now_us=self.engine.now_us())
 
         return self.engine.read(look)
 

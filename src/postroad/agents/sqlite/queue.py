@@ -85,9 +85,7 @@ class Lane:
     ) -> list[AckResult]:
         check(after, seconds_between(0, MAX_VISIBILITY), "after")
         check(error, Note | None, "error")
-        return self._write(
-            self._lanes.settler.release, deliveries, after, None if error is None else legible(error)
-        )  # fmt: skip
+        return self._write(self._lanes.settler.release, deliveries, after, None if error is None else legible(error))
 
     def undo(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Give back what was not handled, without spending a receive."""
@@ -114,9 +112,14 @@ class Lane:
 
         def look(connection: apsw.Connection) -> list[PeekedMessage]:
             return queries.peek(
-                connection, self._lanes.reader, self._lane, after=after, limit=limit,
-                monotonic_us=self._engine.monotonic_us(), now_us=self._engine.now_us(),
-            )  # fmt: skip
+                connection,
+                self._lanes.reader,
+                self._lane,
+                after=after,
+                limit=limit,
+                monotonic_us=self._engine.monotonic_us(),
+                now_us=self._engine.now_us(),
+            )
 
         return self._engine.read(look)
 

@@ -54,10 +54,15 @@ class SQLiteRegistry:
     def add(self, agents: Sequence[NewAgent]) -> list[str | None]:
         """Keep new agents, all or none."""
         rows = [
-            (agent.agent_id, milliseconds(agent.created_at), agent.order == "total", agent.accept == "all",
-             agent.token_hash)
+            (
+                agent.agent_id,
+                milliseconds(agent.created_at),
+                agent.order == "total",
+                agent.accept == "all",
+                agent.token_hash,
+            )
             for agent in agents
-        ]  # fmt: skip
+        ]
 
         def work(tx: Transaction) -> list[str | None]:
             for agent in agents:

@@ -35,9 +35,7 @@ class ExpiryRules:
     def __init__(self, max_receives: int) -> None:
         self._max_receives = max_receives
 
-    def keeps(
-        self, tx: Transaction, lane: int, group: int, row: Row, event: StoredEvent | None, now_us: int
-    ) -> bool:  # fmt: skip
+    def keeps(self, tx: Transaction, lane: int, group: int, row: Row, event: StoredEvent | None, now_us: int) -> bool:
         """Whether the message may be given out; else it is taken away."""
         if event is None or event.expires_us <= now_us:
             tx.connection.execute(_EXPIRED, (lane,))
@@ -58,7 +56,7 @@ class ExpiryRules:
         n = next_places(tx, 1)
         tx.connection.execute(
             _BURY, (lane, n, row.place, row.producer, row.receives, now_us, text_of(row.error), reason)
-        )  # fmt: skip
+        )
         failpoints.hit("queue.dead_letter.before_commit")
 
 
@@ -112,9 +110,11 @@ class Settler:
         now, after_us = self._engine.monotonic_us(), int(after * 1_000_000)
         due_wall_us = self._engine.now_us() + after_us if after_us else None
         return self._change(
-            tx, lane, deliveries,
+            tx,
+            lane,
+            deliveries,
             lambda receipt: one(tx.connection, _RELEASE, (*receipt, now, now + after_us, error, due_wall_us)),
-        )  # fmt: skip
+        )
 
     def undo(self, tx: Transaction, lane: int, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Take back deliveries that their receiver did not handle; they cost no receive."""
@@ -137,9 +137,7 @@ class Settler:
 
         return self._change(tx, lane, deliveries, bury)
 
-    def _change(
-        self, tx: Transaction, lane: int, deliveries: Sequence[Delivery], change: Change
-    ) -> list[AckResult]:  # fmt: skip
+    def _change(self, tx: Transaction, lane: int, deliveries: Sequence[Delivery], change: Change) -> list[AckResult]:
         check_deliveries(deliveries)
         results, touched = [], set()
         for delivery in deliveries:

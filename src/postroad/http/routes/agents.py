@@ -134,9 +134,11 @@ Shown = TypeVar("Shown")
 
 
 @put(
-    _PAIR, opt=_OF_LISTENER, status_code=204,
+    _PAIR,
+    opt=_OF_LISTENER,
+    status_code=204,
     responses=answers(None, 400, 404, 403, status=204, says="It listens, from now on or already."),
-)  # fmt: skip
+)
 async def subscribe_agent(request: ApiRequest, listener: AgentId, producer: AgentId) -> None:
     """Let the listener hear the producer. An agent needs the producer's grant unless that is open to all."""
     await request.no_body()
@@ -170,9 +172,12 @@ async def list_subscriptions(
     """Whom the agent listens to, a page at a time."""
     find = request.context.agent_access.agents.subscriptions
     return await _page(
-        request, f"agents/{agent}/subscriptions", cursor, _listens_page,
+        request,
+        f"agents/{agent}/subscriptions",
+        cursor,
+        _listens_page,
         lambda after: find(agent, limit=limit, cursor=after),
-    )  # fmt: skip
+    )
 
 
 @get(
@@ -186,9 +191,12 @@ async def list_subscribers(
     """Who listens to the agent, a page at a time."""
     find = request.context.agent_access.agents.subscribers
     return await _page(
-        request, f"agents/{agent}/subscribers", cursor, _heard_page,
+        request,
+        f"agents/{agent}/subscribers",
+        cursor,
+        _heard_page,
         lambda after: find(agent, limit=limit, cursor=after),
-    )  # fmt: skip
+    )
 
 
 @put(_GRANT, opt=_OF_PRODUCER, status_code=204, responses=answers(None, 400, 404, status=204, says="It may listen."))
@@ -205,9 +213,11 @@ async def revoke_listener(request: ApiRequest, producer: AgentId, listener: Agen
 
 
 @post(
-    f"{_PAIR}/pause", opt=_OPERATED, status_code=204,
+    f"{_PAIR}/pause",
+    opt=_OPERATED,
+    status_code=204,
     responses=answers(None, 400, 404, 409, status=204, says="Its events are withheld."),
-)  # fmt: skip
+)
 async def pause_subscription(request: ApiRequest, listener: AgentId, producer: AgentId) -> Response[None]:
     """Withhold the producer's events; they are kept."""
     await request.no_body()
@@ -215,9 +225,11 @@ async def pause_subscription(request: ApiRequest, listener: AgentId, producer: A
 
 
 @post(
-    f"{_PAIR}/resume", opt=_OPERATED, status_code=204,
+    f"{_PAIR}/resume",
+    opt=_OPERATED,
+    status_code=204,
     responses=answers(None, 400, 404, 409, status=204, says="What was withheld is delivered."),
-)  # fmt: skip
+)
 async def resume_subscription(request: ApiRequest, listener: AgentId, producer: AgentId) -> Response[None]:
     """Deliver what was withheld, before anything newer."""
     await request.no_body()
@@ -225,9 +237,11 @@ async def resume_subscription(request: ApiRequest, listener: AgentId, producer: 
 
 
 @post(
-    f"{_PAIR}/replay", opt=_OPERATED, status_code=202,
+    f"{_PAIR}/replay",
+    opt=_OPERATED,
+    status_code=202,
     responses=answers(Replayed, 400, 404, 409, status=202, says="How many events are delivered again."),
-)  # fmt: skip
+)
 async def replay_subscription(
     request: ApiRequest, listener: AgentId, producer: AgentId, data: ReplayBody = _ALL
 ) -> Response[Any]:

@@ -81,9 +81,13 @@ async def show_task_history(
     def look() -> EventPage:
         _or_not_found(task, lambda: context.work.task_state(task))
         page = context.backend.journal().query(
-            "GSI1", tenant=context.settings.tenant, entity=("TASK", task), descending=order == "desc", limit=limit,
+            "GSI1",
+            tenant=context.settings.tenant,
+            entity=("TASK", task),
+            descending=order == "desc",
+            limit=limit,
             cursor=after,
-        )  # fmt: skip
+        )
         following = None if page.cursor is None else context.cursors.seal(of, page.cursor)
         return EventPage([event_item(event) for event in page.events], following)
 

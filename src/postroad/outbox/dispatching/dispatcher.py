@@ -55,9 +55,14 @@ class OutboxDispatcher:
         self._metrics = OutboxMetrics(service, self._store.gauges, metrics)
         renderer = Renderer(max_bytes=outbox.max_bytes, decrypt=outbox.opened, service=service, render=render)
         self._pump = Pump(
-            self._store, Outlet(publisher), renderer.message, config,
-            event_log=self._event_log, observe=self._metrics.observe, prune=self._pruning(),
-        )  # fmt: skip
+            self._store,
+            Outlet(publisher),
+            renderer.message,
+            config,
+            event_log=self._event_log,
+            observe=self._metrics.observe,
+            prune=self._pruning(),
+        )
         self._working = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -208,9 +213,10 @@ class OutboxDispatcher:
         """One at a time, with an open database, which is closed in the end."""
         if not self._working.acquire(blocking=False):
             raise ConfigurationError(
-                f"dispatcher {self.name!r} is at work already", field="dispatcher",
+                f"dispatcher {self.name!r} is at work already",
+                field="dispatcher",
                 remedy="Stop it first, or make another one.",
-            )  # fmt: skip
+            )
         try:
             self._store.open()
             self._connected = True

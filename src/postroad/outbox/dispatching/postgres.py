@@ -49,9 +49,16 @@ class PostgresDispatchStore:
 
     def claim(self, limit: int, *, after: Key, leaving: int = 0) -> list[ClaimedRow]:
         found = self._rows(
-            sql.CLAIM, limit=limit, leaving=leaving, tenant=after.tenant, lane=after.lane, deep=after == FIRST_KEY,
-            skip=self._policy == "skip", owner=self._owner, lease=self._lease,
-        )  # fmt: skip
+            sql.CLAIM,
+            limit=limit,
+            leaving=leaving,
+            tenant=after.tenant,
+            lane=after.lane,
+            deep=after == FIRST_KEY,
+            skip=self._policy == "skip",
+            owner=self._owner,
+            lease=self._lease,
+        )
         *_, stuck, held_by = found[-1] if found else (None, None)
         if stuck:
             self._change(sql.HOLD, ids=stuck, held_by=held_by)
@@ -94,13 +101,15 @@ class PostgresDispatchStore:
         errors = [each.error for each in settlements]
         ages = _by_lease(
             self._rows(
-                sql.SETTLE, **mine, owner=self._owner,
+                sql.SETTLE,
+                **mine,
+                owner=self._owner,
                 states=_array(each.state for each in settlements),
                 counts=_array("t" if each.counts else "f" for each in settlements),
                 delays=_array("NULL" if each.delay is None else repr(each.delay) for each in settlements),
                 errors=errors if any(errors) else [],
             )
-        )  # fmt: skip
+        )
         if len(ages) < len(settlements):
             missing = [each for each in settlements if each.row.lease not in ages]
             mine = _ids_and_tokens([each.row for each in missing])
@@ -152,9 +161,19 @@ class PostgresDispatchStore:
 
 
 def _placed(
-    tenant: str, lane: str, seq: int, place: int, row_id: str, payload: str, attempts: int, redrives: int, token: int,
-    gap: Sequence[str] | None, waited: bool, *_: object,
-) -> tuple[int, ClaimedRow]:  # fmt: skip
+    tenant: str,
+    lane: str,
+    seq: int,
+    place: int,
+    row_id: str,
+    payload: str,
+    attempts: int,
+    redrives: int,
+    token: int,
+    gap: Sequence[str] | None,
+    waited: bool,
+    *_: object,
+) -> tuple[int, ClaimedRow]:
     key, gaps = Key(tenant, lane), tuple(gap or ())
     return place, ClaimedRow(row_id, key, seq, payload, attempts, redrives, token, gaps, waited)
 

@@ -34,9 +34,17 @@ from postroad.telemetry.text import redact
 _MOST_CHARACTERS = 500
 _MOST_READ = 4_000
 _OF_THE_TARGET = (
-    TargetUnavailable, TopicNotFound, QueueNotFound, StreamNotFound, NotPermitted, Throttled, RateLimited,
-    CircuitOpenError, ConfigurationError, StorageFull,
-)  # fmt: skip
+    TargetUnavailable,
+    TopicNotFound,
+    QueueNotFound,
+    StreamNotFound,
+    NotPermitted,
+    Throttled,
+    RateLimited,
+    CircuitOpenError,
+    ConfigurationError,
+    StorageFull,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +137,10 @@ class Outlet:
             self._publish = publisher.send
         else:
             raise ConfigurationError(
-                f"publisher: {type(publisher).__name__} has neither publish nor send", field="publisher",
+                f"publisher: {type(publisher).__name__} has neither publish nor send",
+                field="publisher",
                 remedy="Give a topic, a queue, or an object with publish(messages).",
-            )  # fmt: skip
+            )
         traits = getattr(publisher, "traits", None)
         self._fifo = bool(getattr(traits, "fifo", True))
         self.atomic = bool(getattr(traits, "atomic_batch", False))

@@ -158,9 +158,14 @@ class SQLiteDispatchStore:
 
     def _settle(self, session: FileSession, each: Settlement) -> bool:
         values = {
-            "id": each.row.id, "token": each.row.token, "owner": self._owner, "state": each.state,
-            "counts": each.counts, "error": each.error, "delay": each.delay,
-        }  # fmt: skip
+            "id": each.row.id,
+            "token": each.row.token,
+            "owner": self._owner,
+            "state": each.state,
+            "counts": each.counts,
+            "error": each.error,
+            "delay": each.delay,
+        }
         if session.connection.execute(self._fill(sql.SETTLE), values).rowcount == 1:
             return True
         return bool(session.rows(self._fill(sql.SETTLED_BEFORE), (each.row.id, each.row.token, each.state)))
