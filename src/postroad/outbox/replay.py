@@ -12,10 +12,9 @@ import msgspec
 from postroad.connections.database import Database
 from postroad.errors import InvalidInput, TargetUnavailable
 from postroad.outbox.dialects import Phrases
-from postroad.outbox.dispatching.messages import Renderer
+from postroad.outbox.dispatching.messages import ClaimedRow, Key, Renderer
 from postroad.outbox.dispatching.plan import Call, Plan
 from postroad.outbox.dispatching.publisher import Outlet, Rejected, Sent, TargetDown, Tried, Verdict
-from postroad.outbox.dispatching.rows import ClaimedRow, Key
 from postroad.outbox.redrive import AUDIT
 from postroad.outbox.rows import SENT, ReplayReport
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from postroad.errors import PostroadError
-from postroad.outbox.dispatching.rows import Gauges, Settlement
+from postroad.outbox.dispatching.messages import Gauges, Settlement
 from postroad.telemetry import get_logger
 from postroad.telemetry.metrics import gauge, histogram
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from postroad.outbox.dispatching.messages import Unbuildable
+from postroad.outbox.dispatching.messages import ClaimedRow, Key, Unbuildable
 from postroad.outbox.dispatching.publisher import Sent, Verdict, judge
-from postroad.outbox.dispatching.rows import ClaimedRow, Key
 from postroad.queues import OutgoingMessage
 
 Build = Callable[[ClaimedRow], OutgoingMessage]

@@ -14,8 +14,17 @@ from postroad.errors import ConfigurationError, Unavailable
 from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching import postgres_statements as sql
 from postroad.outbox.dispatching.config import Policy
+from postroad.outbox.dispatching.messages import (
+    FIRST_KEY,
+    ClaimedRow,
+    Gauges,
+    Key,
+    Lease,
+    Settled,
+    Settlement,
+    given_back,
+)
 from postroad.outbox.dispatching.plan import contiguous
-from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Gauges, Key, Lease, Settled, Settlement, given_back
 from postroad.outbox.dispatching.store import with_phrases
 from postroad.outbox.migrations import require
 from postroad.outbox.rows import FAILED, SENT

@@ -15,10 +15,18 @@ from postroad import failpoints
 from postroad.backoff import CHANCE
 from postroad.errors import NotPermitted
 from postroad.outbox.dispatching.config import DispatcherConfig, DispatchReport
+from postroad.outbox.dispatching.messages import (
+    FIRST_KEY,
+    ClaimedRow,
+    Lease,
+    Settled,
+    Settlement,
+    given_back,
+    settlement,
+)
 from postroad.outbox.dispatching.metrics import EventLog
 from postroad.outbox.dispatching.plan import Build, Call, Outcome, Plan, Run
 from postroad.outbox.dispatching.publisher import Callers, Outlet, Verdict, described, judge
-from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Lease, Settled, Settlement, given_back, settlement
 from postroad.outbox.dispatching.store import DispatchStore
 from postroad.outbox.dispatching.target import Target
 

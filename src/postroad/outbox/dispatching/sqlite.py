@@ -13,7 +13,7 @@ from postroad.connections.database import Row
 from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching import sqlite_statements as sql
 from postroad.outbox.dispatching.config import Policy
-from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Gauges, Key, Lease, Settled, Settlement
+from postroad.outbox.dispatching.messages import FIRST_KEY, ClaimedRow, Gauges, Key, Lease, Settled, Settlement
 from postroad.outbox.dispatching.store import with_phrases
 from postroad.outbox.migrations import require
 from postroad.outbox.rows import FAILED, PENDING, SENT

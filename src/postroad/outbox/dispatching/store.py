@@ -10,7 +10,7 @@ from postroad.connections.database import Database
 from postroad.events import DomainEvent
 from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching.config import DispatcherConfig
-from postroad.outbox.dispatching.rows import ClaimedRow, Gauges, Key, Lease, Settled, Settlement
+from postroad.outbox.dispatching.messages import ClaimedRow, Gauges, Key, Lease, Settled, Settlement
 from postroad.outbox.schema import Names
 
 Wake = Callable[[], None]
