@@ -21,11 +21,11 @@ from benchmarks.limits import limit
 from benchmarks.sqs import CREDENTIALS, counted_requests
 from benchmarks.workload import PADDING
 from postroad import OutgoingMessage, Queue, QueueSpec
-from postroad.documents import queue_detail, queue_row
 from postroad.operations import Match, RedriveReport, fingerprint, redrive
 from postroad.queues import Move
 from postroad.queues.markers import mark_dead
 from postroad.queues.moves import as_movable
+from postroad.views import overview, queue_detail, queue_row
 
 DEAD, HOME = "dead", "orders"
 BATCH = 10
@@ -218,10 +218,10 @@ def _looking(backlog: Callable[[Load], int]) -> Open:
 
 def _look(backend: postroad.Backend) -> None:
     for _ in range(_LOOKS):
-        rows = [queue_row(backend, name) for name in backend.queues()]
+        rows = [queue_row(overview(backend, name)) for name in backend.queues()]
         shown = queue_detail(backend, DEAD)
         peeked = backend.queue(DEAD).peek(limit=10)
-        if len(rows) != 2 or shown["sources"] != [HOME] or len(peeked) != 10:
+        if len(rows) != 2 or shown.sources != [HOME] or len(peeked) != 10:
             raise WrongResult("the queues do not look as they should")
 
 

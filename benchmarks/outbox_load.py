@@ -17,7 +17,7 @@ from benchmarks import postgres
 from benchmarks.frame import WrongResult
 from postroad import OutgoingMessage, SendResult
 from postroad.outbox import DispatcherConfig, Outbox, OutboxDispatcher
-from postroad.outbox.dispatching.publishing import Publisher
+from postroad.outbox.dispatching.publisher import Publisher
 
 KEYS = 2_000
 # Ids in the order of time, as `add` makes them.

@@ -17,7 +17,7 @@ from tests.aws.cloud import Cloud, dynamodb_event
 from postroad.agents.tables import DEAD_QUEUE
 from postroad.errors import NotSupported
 from postroad.lambdas import aggregator, publisher, sweeper
-from postroad.lambdas.agents import opened
+from postroad.lambdas.environment import opened_agents
 
 pytestmark = pytest.mark.aws
 
@@ -59,7 +59,7 @@ def _moved(cloud: Cloud, count: int) -> list[int]:
 
 def _refusing(monkeypatch: pytest.MonkeyPatch, refused: set[str], taken: int = 0) -> None:
     """Let queues of these agents take so many messages and refuse all others."""
-    store = opened()
+    store = opened_agents()
     send = store.lanes.send
     left = dict.fromkeys(refused, taken)
 
@@ -220,7 +220,7 @@ def test_a_publisher_waits_for_its_youngest_row_when_events_are_held_back(
 ) -> None:
     monkeypatch.setenv("DISPATCH_DELAY_SECONDS", "300")
     waited: list[float] = []
-    monkeypatch.setattr(opened(), "_sleep", waited.append)
+    monkeypatch.setattr(opened_agents(), "_sleep", waited.append)
     cloud.publish("ann", 1)
     cloud.aggregate()
 
@@ -326,7 +326,7 @@ def test_a_paused_pair_stays_paused_when_its_queue_refuses(cloud: Cloud, monkeyp
     pair = (cloud.id("bob"), cloud.id("ann"))
     cloud.publish("ann", 1)
     cloud.aggregate()
-    store = opened()
+    store = opened_agents()
     hold = store.release_store.hold
 
     def pause_first(row: Any) -> bool:
@@ -353,7 +353,7 @@ def test_a_resumption_while_the_publisher_holds_rows_back_is_not_undone(
     cloud.agents.pause(*pair)
     cloud.publish("ann", 1)
     cloud.aggregate()
-    store = opened()
+    store = opened_agents()
     hold = store.release_store.hold
 
     def resume_first(row: Any) -> bool:
@@ -372,7 +372,7 @@ def test_a_resumption_while_the_publisher_holds_rows_back_is_not_undone(
 def test_more_held_back_while_the_sweeper_drains_stays_held(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud.publish("ann", 1)
     cloud.aggregate()
-    store = opened()
+    store = opened_agents()
     with monkeypatch.context() as patch:
         _refusing(patch, {cloud.id("bob")})
         cloud.release()

@@ -10,19 +10,19 @@ from postroad.agents.aws.fanout import _shared
 from postroad.agents.aws.rows import item_of, row_of
 from postroad.agents.port import StreamEvent
 from postroad.errors import ConfigurationError
-from postroad.lambdas.agents import opened
+from postroad.lambdas.environment import opened_agents
 
 
 def test_two_environments_in_one_process_never_mix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROAD_URL", "aws://us-east-1?endpoint_url=http://127.0.0.1:9")
-    first = opened()
+    first = opened_agents()
     monkeypatch.setenv("SUBSCRIBERS_TABLE", "others")
-    second = opened()
+    second = opened_agents()
     monkeypatch.setenv("POSTROAD_URL", "aws://eu-central-1?endpoint_url=http://127.0.0.1:9")
-    third = opened()
+    third = opened_agents()
     monkeypatch.setenv("POSTROAD_URL", "aws://us-east-1?endpoint_url=http://127.0.0.1:9")
 
-    assert opened() is second
+    assert opened_agents() is second
     assert len({id(each) for each in (first, second, third)}) == 3
 
 
@@ -30,14 +30,14 @@ def test_without_a_url_the_functions_region_is_opened(monkeypatch: pytest.Monkey
     monkeypatch.delenv("POSTROAD_URL", raising=False)
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
 
-    assert opened()._tables.client.meta.region_name == "eu-west-1"
+    assert opened_agents()._tables.client.meta.region_name == "eu-west-1"
 
 
 def test_a_function_on_something_else_than_aws_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROAD_URL", "memory://")
 
     with pytest.raises(ConfigurationError, match="is not AWS"):
-        opened()
+        opened_agents()
 
 
 def test_the_rows_of_one_event_share_what_it_says() -> None:

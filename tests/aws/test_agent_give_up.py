@@ -12,7 +12,7 @@ import pytest
 from tests.aws.endpoint import Answer, Endpoint, error
 
 from postroad.agents.aws.fanout import ATTEMPT_SECONDS, ATTEMPTS, GIVE_UP_SECONDS, DynamoFan
-from postroad.agents.aws.rejects import Rejects
+from postroad.agents.aws.redrive import Rejects
 from postroad.agents.aws.tables import Tables
 from postroad.agents.port import StreamEvent
 from postroad.connections.aws import AwsConnection

@@ -11,7 +11,7 @@ from tests.aws.cloud import Cloud, dynamodb_event
 from tests.aws.endpoint import Endpoint, error
 
 from postroad.lambdas import aggregator, publisher
-from postroad.lambdas.agents import opened
+from postroad.lambdas.environment import opened_agents
 from postroad.topology import agents_topology, render_cloudformation
 
 pytestmark = pytest.mark.aws
@@ -77,8 +77,8 @@ def cloud(village: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     """`bob` listens to `ann`; pauses take no time."""
     village.register("ann", "bob")
     village.subscribe("bob", "ann")
-    monkeypatch.setattr(opened()._fan, "_sleep", lambda _: None)
-    monkeypatch.setattr(opened(), "_sleep", lambda _: None)
+    monkeypatch.setattr(opened_agents()._fan, "_sleep", lambda _: None)
+    monkeypatch.setattr(opened_agents(), "_sleep", lambda _: None)
     return village
 
 

@@ -17,7 +17,7 @@ from postroad.agents.aws.rows import row_of
 from postroad.agents.tables import SUBSCRIBER_EVENTS, SUBSCRIBERS
 from postroad.errors import NotSupported
 from postroad.lambdas import aggregator, sweeper
-from postroad.lambdas.agents import opened
+from postroad.lambdas.environment import opened_agents
 
 pytestmark = pytest.mark.aws
 
@@ -163,7 +163,7 @@ def test_a_throttled_producer_fails_from_there_on_and_others_go_on(
     cloud.publish("ann", 1, 2)
     cloud.publish("bob", 3)
     event = cloud.kinesis_event()
-    store = opened()
+    store = opened_agents()
     write = store._fan._write
 
     def throttle(items: Any) -> Any:
@@ -193,7 +193,7 @@ def test_a_queue_that_refuses_makes_its_pair_wait_and_the_sweeper_empties_it(
     cloud.subscribe("cat", "ann")
     cloud.publish("ann", 1, 2)
     cloud.aggregate()
-    store = opened()
+    store = opened_agents()
     send = store.lanes.send
 
     def refuse(recipient: Any, messages: Any) -> Any:
@@ -285,7 +285,7 @@ def test_fan_out_to_many_costs_few_calls(cloud: Cloud) -> None:
         cloud.aws.dynamodb.batch_write_item(RequestItems={table: requests[start : start + 25]})  # type: ignore[dict-item]  # plain dictionaries
     cloud.publish("ann", 1)
     calls: list[str] = []
-    tables = opened()._tables
+    tables = opened_agents()._tables
     for client in (tables.client, tables._connection.dynamodb_within(ATTEMPT_SECONDS)):
         client.meta.events.register("before-call.dynamodb", lambda model, **_: calls.append(model.name))
 
@@ -331,7 +331,7 @@ def test_what_dynamodb_did_not_process_is_written_again_and_given_up_after_three
     cloud.subscribe("cat", "ann")
     cloud.publish("ann", 1, 2)
     event = cloud.kinesis_event()
-    store = opened()
+    store = opened_agents()
     write, sizes = store._tables.write_within, list[int]()
 
     def process_half(seconds: float, requests: dict[str, Any]) -> Any:
@@ -363,7 +363,7 @@ def test_one_call_carries_one_entry_of_a_group_and_a_refused_one_holds_back_its_
         cloud.subscribe("bob", name)
         cloud.publish(name, 1, 2)
     cloud.aggregate()
-    store = opened()
+    store = opened_agents()
     send, calls = store.lanes.send, list[list[str]]()
 
     def refuse_one(recipient: Any, messages: Any) -> Any:
@@ -397,7 +397,7 @@ def test_subscribers_are_read_consistently_and_to_the_last_page(cloud: Cloud) ->
         asked.append(params)
         return {**params, "Limit": 1}
 
-    events, hook = opened()._tables.client.meta.events, "provide-client-params.dynamodb.Query"
+    events, hook = opened_agents()._tables.client.meta.events, "provide-client-params.dynamodb.Query"
     events.register(hook, one_at_a_time)
     try:
         cloud.aggregate()
@@ -416,7 +416,7 @@ def test_different_subscribers_are_sent_to_at_the_same_time(cloud: Cloud, monkey
     cloud.publish("ann", 1)
     cloud.aggregate()
     both = threading.Barrier(2, timeout=30)
-    store = opened()
+    store = opened_agents()
     send = store.lanes.send
 
     def together(recipient: Any, messages: Any) -> Any:
@@ -436,7 +436,7 @@ def test_keys_that_dynamodb_did_not_process_are_asked_for_again(cloud: Cloud, mo
     cloud.publish("ann", 1, 2)
     cloud.aggregate()
     event = dynamodb_event(cloud.rows(), images=False)
-    store = opened()
+    store = opened_agents()
     batch = store._tables.batch
 
     def one_at_a_time(operation: str, requests: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 import postroad
 from postroad import failpoints
-from postroad.cli.errors import exit_code
+from postroad.cli.output import exit_code
 from postroad.errors import NotSupported, PurgeRunning, Unavailable
 from postroad.operations import AuditLog, Match, doctor, failure_groups, purge, redrive
 from postroad.queues import OutgoingMessage, Queue, QueueSpec

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import msgspec
 
 import postroad
-from postroad.http import leased
-from postroad.http.leased import LeasedMessages
+from postroad.http import access
+from postroad.http.access import LeasedMessages
 from postroad.queues import Delivery, OutgoingMessage, Queue, QueueSpec
 
 
@@ -50,8 +50,8 @@ def test_what_is_remembered_is_bounded(ministack_url: str, unique: Callable[[str
         queue, _ = orders(backend, unique)
         now = datetime.now(UTC)
         remembered = LeasedMessages()
-        for number in range(leased.MAX_DELIVERIES + 5):
+        for number in range(access.MAX_DELIVERIES + 5):
             remembered.remember(queue, [Delivery("", b"x" * 100, {}, None, str(number), 1, now, now, None)])
-        remembered.remember(queue, [Delivery("", b"x" * leased.MAX_BYTES, {}, None, "large", 1, now, now, None)])
+        remembered.remember(queue, [Delivery("", b"x" * access.MAX_BYTES, {}, None, "large", 1, now, now, None)])
 
         assert list(remembered._deliveries) == ["large"]

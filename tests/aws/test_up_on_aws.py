@@ -11,8 +11,8 @@ import httpx
 import pytest
 from tests.aws.cloud import Cloud
 from tests.aws.emulators import free_port
-from tests.service.conftest import StartUp, start_up
-from tests.service.up import POSTROAD, run, start
+from tests.up.conftest import StartUp, start_up
+from tests.up.up import POSTROAD, run, start
 from tests.waiting import eventually
 
 from postroad.connections.aws import AwsConnection

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from postroad.cli.durations import duration, spoken
+from postroad.cli.parameters import duration, spoken
 
 
 @pytest.mark.parametrize(

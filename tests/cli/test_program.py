@@ -48,9 +48,10 @@ def _on_a_terminal(*args: str, env: dict[str, str] | None = None, answer: str = 
 
 def test_the_program_answers_and_fails_with_its_exit_code() -> None:
     good = program("version")
+    made = program("queue", "create", "orders")
     bad = program("queue", "show", "nothing-here")
 
-    assert (good.returncode, good.stderr) == (0, "")
+    assert (good.returncode, good.stderr, made.returncode) == (0, "", 0)
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr.startswith('error: queue "nothing-here" does not exist\n')
     assert "Traceback" not in bad.stderr

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.cli.terminal import Postroad
 
-from postroad.documents import queue_detail, queue_row
 from postroad.queues import OutgoingMessage
+from postroad.views import overview, queue_detail, queue_row
 from postroad.wiring import connect
 
 URL = "sqlite:///postroad.db"
@@ -68,8 +69,8 @@ def test_list_and_show_print_the_documents_of_the_api(postroad: Postroad) -> Non
     shown = postroad("queue", "show", "orders-dlq", "--json").document
 
     with connect(URL) as backend:
-        rows = [queue_row(backend, name) for name in ("orders", "orders-dlq")]
-        detail = queue_detail(backend, "orders-dlq")
+        rows = [msgspec.to_builtins(queue_row(overview(backend, name))) for name in ("orders", "orders-dlq")]
+        detail = msgspec.to_builtins(queue_detail(backend, "orders-dlq"))
     assert [{**row, "oldest_age_seconds": None} for row in listed["items"]] == [
         {**row, "oldest_age_seconds": None} for row in rows
     ]

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.slow
 COMMANDS = {
     "agent run": "",
     "agent tail": "ann",
+    "bus run": "buses",
     "bus tail": "orders",
     "notifications worker": "",
     "outbox run": "--topic orders --dsn sqlite:///app.db",
@@ -58,6 +59,7 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**WORKING, "SQS_OFFLINE_QUEUE_URL": "chat-offline"}.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "chores.py").write_text("")
+    (tmp_path / "buses.py").write_text("import postroad\norders = postroad.Bus('orders', group='billing')\n")
     Outbox.sqlite("app.db").init()
     with connect("sqlite:///bus.db") as backend:
         for name in ("chat-push", "chat-offline"):

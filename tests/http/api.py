@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import httpx
 
-from postroad.http.app import create_app
+from postroad.http.app import create_app, make_server
 from postroad.http.context import Context
-from postroad.http.serving import make_server
 from postroad.wiring import Backend
 
 ADMIN = "pr_" + "a" * 40

@@ -13,8 +13,8 @@ from tests.http.village import JSON, Village, slug
 from tests.waiting import eventually
 
 from postroad.errors import RateLimited, StorageFull
-from postroad.http import rates
-from postroad.http.rates import RateLimits
+from postroad.http import access
+from postroad.http.access import RateLimits
 from postroad.streams import Record
 from postroad.testing.clock import FakeClock
 
@@ -375,15 +375,15 @@ def test_agents_that_do_not_exist_are_not_counted_and_old_callers_are_forgotten(
     answer = village.api.client.post("/events/batch", json=batch)
 
     assert answer.json()["failed"] == 499
-    assert list(village.api.context.desk._rates._buckets) == ["ann"]
+    assert list(village.api.context.agent_access._rates._buckets) == ["ann"]
 
 
 def test_at_most_ten_thousand_callers_are_remembered_those_that_asked_last() -> None:
     limits = RateLimits(5, FakeClock())
-    for number in range(rates.MAX_BUCKETS + 10):
+    for number in range(access.MAX_BUCKETS + 10):
         limits.take("ann") if number % 5_000 == 0 else limits.take(f"caller-{number}")
 
-    assert len(limits._buckets) == rates.MAX_BUCKETS
+    assert len(limits._buckets) == access.MAX_BUCKETS
     with pytest.raises(RateLimited):
         limits.take("ann", 5)
 
@@ -412,7 +412,7 @@ def test_storage_that_fails_is_503_and_nothing_is_accepted(village: Village, mon
     def full(*_: object, **__: object) -> Any:
         raise StorageFull("no room")
 
-    monkeypatch.setattr(village.api.context.desk.agents._stream, "put", full)
+    monkeypatch.setattr(village.api.context.agent_access.agents._stream, "put", full)
     answer = village.ann.post("/events", json={"eventType": "x", "data": {}})
     monkeypatch.undo()
     again = village.ann.post("/events", json={"eventType": "x", "data": {}})

@@ -16,9 +16,8 @@ from tests.waiting import eventually
 from postroad import failpoints
 from postroad.agents.sqlite.queue import Lane
 from postroad.errors import RateLimited
-from postroad.http import agent_forms as forms
-from postroad.http import streams
-from postroad.http.agents import AgentDesk
+from postroad.http import forms, streams
+from postroad.http.access import AgentAccess
 from postroad.queues import AckResult, Delivery
 from postroad.testing.clock import FakeClock
 
@@ -379,14 +378,14 @@ def test_a_burst_is_twice_the_rate_and_nothing_limits_a_rate_of_zero(
     village: Village, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POSTROAD_AGENT_RATE", "5")
-    desk = AgentDesk(village.agents, FakeClock())
+    access = AgentAccess(village.agents, FakeClock())
     monkeypatch.setenv("POSTROAD_AGENT_RATE", "0")
-    unlimited = AgentDesk(village.agents, FakeClock())
+    unlimited = AgentAccess(village.agents, FakeClock())
 
-    desk.take(["ann"] * 10)
+    access.take(["ann"] * 10)
     unlimited.take(["ann"] * 100_000)
 
-    desk.take(["bob"])
+    access.take(["bob"])
     with pytest.raises(RateLimited) as refused:
-        desk.take(["ann"])
+        access.take(["ann"])
     assert refused.value.retry_after

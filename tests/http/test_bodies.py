@@ -185,7 +185,7 @@ def test_a_slow_body_is_408(serve: Serve) -> None:
 
 
 def test_headers_that_never_end_close_the_connection(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    from postroad.http.serving import PatientProtocol
+    from postroad.http.app import PatientProtocol
 
     monkeypatch.setattr(PatientProtocol, "header_seconds", 0.2)
     with api.connect() as silent, api.connect() as slow, api.connect() as second:

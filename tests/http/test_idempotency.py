@@ -13,8 +13,8 @@ from tests.http.api import ADMIN, Api, Serve
 from postroad import failpoints
 from postroad.errors import Unavailable
 from postroad.queues import QueueSpec
-from postroad.service.housekeeping import sweep
 from postroad.testing import FakeClock
+from postroad.up.work import sweep
 
 BODY = {"messages": [{"body": "once"}]}
 

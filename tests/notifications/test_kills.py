@@ -19,7 +19,7 @@ from tests.waiting import eventually
 
 from postroad import connect
 from postroad.notifications import NotificationStore, RealtimeHook
-from postroad.notifications.identity import offline_push_id
+from postroad.notifications.devices import offline_push_id
 from postroad.queues import OutgoingMessage, QueueSpec, redrive
 from postroad.queues.markers import read_dead
 from postroad.wiring import Backend

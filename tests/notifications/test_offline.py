@@ -15,8 +15,8 @@ from tests.notifications.people import missed
 from postroad.errors import Unavailable
 from postroad.events import DomainEvent
 from postroad.notifications import NotificationStore, OfflineProcessor
-from postroad.notifications.identity import offline_push_id
-from postroad.notifications.relaying import relay
+from postroad.notifications.devices import offline_push_id
+from postroad.notifications.relay import relay
 from postroad.queues import Delivery
 from postroad.wiring import Backend
 

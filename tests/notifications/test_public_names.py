@@ -18,8 +18,8 @@ from postroad.notifications import (
     NotificationWorker,
     OfflineProcessor,
 )
-from postroad.notifications.identity import offline_push_id, push_id_of
-from postroad.notifications.senders.collapsing import collapse_id, request_id
+from postroad.notifications.devices import offline_push_id, push_id_of
+from postroad.notifications.senders.answers import collapse_id, request_id
 from postroad.settings import notification_settings
 
 DEFAULTS: dict[Callable[..., Any], dict[str, Any]] = {

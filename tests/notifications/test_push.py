@@ -9,7 +9,7 @@ from tests.notifications.people import Provider, push_to
 
 from postroad.errors import InvalidNotification
 from postroad.notifications import NotificationStore, PushNotification, PushProcessor, TokenResult
-from postroad.notifications.platforms import bare, platform_of
+from postroad.notifications.devices import bare, platform_of
 from postroad.notifications.push import SETTLED
 
 APPLE = "ab" * 32

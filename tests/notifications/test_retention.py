@@ -15,8 +15,8 @@ from tests.waiting import eventually
 
 from postroad.errors import ConfigurationError
 from postroad.notifications import NotificationStore, OfflineProcessor, TokenResult
-from postroad.notifications.identity import offline_push_id
-from postroad.notifications.relaying import relay
+from postroad.notifications.devices import offline_push_id
+from postroad.notifications.relay import relay
 from postroad.testing import FakeClock
 from postroad.wiring import Backend
 

@@ -22,7 +22,7 @@ from tests.waiting import eventually
 from postroad import connect
 from postroad.notifications import NotificationStore
 from postroad.queues import OutgoingMessage, QueueSpec
-from postroad.service.notifications import send_notifications
+from postroad.up.notifications import send_notifications
 from postroad.wiring import Backend
 
 

@@ -11,7 +11,7 @@ from tests.notifications.people import missed
 
 from postroad.errors import ConfigurationError, InvalidInput, InvalidNotification
 from postroad.notifications import Device, NotificationStore, OfflineProcessor, TokenResult
-from postroad.notifications.identity import token_hash
+from postroad.notifications.devices import token_hash
 
 
 def test_a_store_opened_twice_keeps_what_it_holds(each_store: NotificationStore) -> None:

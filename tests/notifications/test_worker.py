@@ -21,7 +21,7 @@ from postroad.notifications import (
     TokenResult,
     WorkerReport,
 )
-from postroad.notifications.identity import offline_push_id
+from postroad.notifications.devices import offline_push_id
 from postroad.queues import OutgoingMessage, PeekedMessage, QueueSpec, redrive
 from postroad.queues.markers import DeadLetter, read_dead
 from postroad.wiring import Backend

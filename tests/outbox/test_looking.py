@@ -52,7 +52,7 @@ def test_the_status_counts_rows_by_state(ground: Ground) -> None:
 def test_rows_that_are_done_are_counted_up_to_a_number_and_estimated_from_there_on(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postroad.outbox.looking._MOST_COUNTED", 10)
+    monkeypatch.setattr("postroad.outbox.queries._MOST_COUNTED", 10)
     with ground.connection() as connection:
         ground.outbox.add_many(connection, [an_event() for _ in range(50)])
         connection.commit()

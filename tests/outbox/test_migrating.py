@@ -196,7 +196,7 @@ def test_tables_of_an_earlier_version_are_migrated_with_their_rows(
     for dsn in (postgres_dsn, f"sqlite:///{tmp_path / 'app.db'}"):
         outbox = Outbox.open(dsn)
         with monkeypatch.context() as earlier:
-            earlier.setattr("postroad.outbox.migrating.SCHEMA_VERSION", 1)
+            earlier.setattr("postroad.outbox.migrations.SCHEMA_VERSION", 1)
             assert outbox.init() == 1
         ground = Ground(outbox=outbox, dsn=dsn)
         failed = ground.add(payload={"n": 1})

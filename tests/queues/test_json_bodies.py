@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from postroad.agents.messages import Message, encode
+from postroad.agents.delivery import Message, encode
 from postroad.agents.port import Rejected
 from postroad.events import DomainEvent, codec, event
 from postroad.notifications.messages import PushNotification, PushPayload

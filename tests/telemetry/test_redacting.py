@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.telemetry.redacting import redact
+from postroad.telemetry.text import redact
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,12 @@ from postroad.agents.model import (
     Subscription,
 )
 from postroad.agents.port import AgentRecord, AgentStore, NewAgent
-from postroad.agents.publishing import Published, publish
+from postroad.agents.publisher import Published, publish
 from postroad.agents.runner import Runner
 from postroad.agents.settings import AgentSettings
+from postroad.arguments import check, seconds_between, whole_number
 from postroad.clock import Clock
-from postroad.errors import ConsentRequired, InvalidInput, SubscriptionNotFound
+from postroad.errors import ConsentRequired, SubscriptionNotFound
 from postroad.events.ids import uuid7
 from postroad.queues import PeekedMessage, Queue
 from postroad.streams import TRIM_HORIZON, Stream
@@ -82,7 +83,7 @@ class Agents:
         self, count: int, *, order: Order = "producer", accept: Accept = "listed", principal_arn: str | None = None
     ) -> ManyRegistered:
         """Make so many agents at once."""
-        rules.check_whole(count, "count", 0, _MOST)
+        check(count, whole_number(0, _MOST), "count")
         return self._register([uuid7().hex for _ in range(count)], order, accept, principal_arn)
 
     def get(self, agent_id: str) -> Agent:
@@ -102,7 +103,7 @@ class Agents:
 
     def rotate_token(self, agent_id: str, *, overlap: float = 600) -> str:
         """Give the agent a new token; the former one opens for `overlap` seconds more."""
-        rules.check_seconds(overlap, "overlap", 0, rules.MAX_OVERLAP, InvalidInput)
+        check(overlap, seconds_between(0, rules.MAX_OVERLAP), "overlap")
         token = tokens.new_token(_known_id(agent_id))
         former_until = self._clock.now().timestamp() + overlap
         if not self._store.registry.set_token(agent_id, tokens.digest(token), former_until=former_until):
@@ -149,18 +150,22 @@ class Agents:
         self._record(listener_id)
         find = self._store.subscriptions.page
         return self._page(
-            limit, cursor, lambda size, after: find(listener_id=listener_id, limit=size, after=after),
+            limit,
+            cursor,
+            lambda size, after: find(listener_id=listener_id, limit=size, after=after),
             lambda found: found.producer_id,
-        )  # fmt: skip
+        )
 
     def subscribers(self, producer_id: str, *, limit: int = 20, cursor: str | None = None) -> Page[Subscription]:
         """Who listens to the agent."""
         self._record(producer_id)
         find = self._store.subscriptions.page
         return self._page(
-            limit, cursor, lambda size, after: find(producer_id=producer_id, limit=size, after=after),
+            limit,
+            cursor,
+            lambda size, after: find(producer_id=producer_id, limit=size, after=after),
             lambda found: found.subscriber_id,
-        )  # fmt: skip
+        )
 
     def grant(self, producer_id: str, listener_id: str) -> None:
         """Let the listener subscribe to the producer by itself."""
@@ -215,13 +220,12 @@ class Agents:
 
     def dead_letters(self, agent_id: str, *, limit: int = 10, after: str | None = None) -> Peeked:
         """What failed too often, oldest first, behind the sequence `after`."""
-        rules.check_limit(limit, 1_000)
+        check(limit, whole_number(1, 1_000), "limit")
         return self._store.lanes.dead_letters(_known_id(agent_id), limit, after)
 
     def redrive(self, agent_id: str, *, limit: int | None = None) -> int:
         """Put dead letters behind what waits; how many."""
-        if limit is not None:
-            rules.check_limit(limit, _MOST)
+        check(limit, whole_number(1, _MOST) | None, "limit")
         return self._store.lanes.redrive(_known_id(agent_id), limit)
 
     def runner(self, *, worker: str | None = None, batch: int = 500) -> Runner:
@@ -231,7 +235,8 @@ class Agents:
     def _register(
         self, agent_ids: Sequence[str], order: Order, accept: Accept, principal_arn: str | None
     ) -> ManyRegistered:
-        rules.check_choice(order, accept)
+        check(order, rules.OrderChoice, "order")
+        check(accept, rules.AcceptChoice, "accept")
         created_at = rules.now_text(self._clock.now())
         made = [tokens.new_token(agent_id) for agent_id in agent_ids]
         new = [
@@ -253,7 +258,7 @@ class Agents:
     def _page(
         self, limit: int, cursor: str | None, find: Callable[[int, str | None], Sequence[T]], key: Callable[[T], str]
     ) -> Page[T]:
-        rules.check_limit(limit)
+        check(limit, whole_number(1, rules.MAX_LIST), "limit")
         found = find(limit + 1, cursor)
         more = len(found) > limit
         return Page(found[:limit], key(found[limit - 1]) if more else None)
@@ -271,9 +276,7 @@ def _no_subscription(listener_id: str, producer_id: str) -> SubscriptionNotFound
 
 
 def _agent(record: AgentRecord, subscriptions: Sequence[Subscription]) -> Agent:
-    return Agent(
-        record.agent_id, record.created_at, record.order, record.accept, subscriptions, record.queue_url
-    )  # fmt: skip
+    return Agent(record.agent_id, record.created_at, record.order, record.accept, subscriptions, record.queue_url)
 
 
 def _id_of(record: AgentRecord) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from postroad.agents.merging import merged
+from postroad.agents.delivery import merged
 from postroad.agents.port import EventStore, Rejected, StreamEvent
 from postroad.agents.records import Unreadable, read
 from postroad.agents.tables import EVENTS_STREAM
@@ -38,9 +38,11 @@ def aggregate(
     missing |= {(entry.shardId, entry.sequenceNumber) for entry in unput}
     if rejected:
         get_logger("agents").warning(
-            "agents_rejected", count=len(rejected), reason=rejected[0].reason,
+            "agents_rejected",
+            count=len(rejected),
+            reason=rejected[0].reason,
             seconds=round(clock.monotonic() - started, 3),
-        )  # fmt: skip
+        )
     return AggregateResult(
         read=len(records),
         written=fan_out.written,

@@ -147,9 +147,14 @@ def _sqs(given: PlanInput, deliveries: float) -> dict[str, float]:
 
 
 def _cost(
-    given: PlanInput, prices: Mapping[str, float], kinesis: dict[str, float], dynamodb: dict[str, float],
-    sqs: dict[str, float], functions: dict[str, float], deliveries: float,
-) -> dict[str, float]:  # fmt: skip
+    given: PlanInput,
+    prices: Mapping[str, float],
+    kinesis: dict[str, float],
+    dynamodb: dict[str, float],
+    sqs: dict[str, float],
+    functions: dict[str, float],
+    deliveries: float,
+) -> dict[str, float]:
     puts = given.events_per_second * math.ceil(given.event_bytes / 25_600) * MILLION_SECONDS
     calls = sum(sqs[f"{verb}_calls_per_second"] for verb in ("send", "receive", "delete"))
     invocations = functions["invocations_per_second"]
@@ -158,12 +163,13 @@ def _cost(
         "dynamodb": (
             deliveries * dynamodb["write_units_per_row"] * prices["dynamodb_write_million"]
             + dynamodb["read_units_per_second"] * prices["dynamodb_read_million"]
-        ) * MILLION_SECONDS
+        )
+        * MILLION_SECONDS
         + dynamodb["storage_gb"] * prices["dynamodb_gb_month"],
         "sqs": calls * MILLION_SECONDS * prices["sqs_fifo_million"],
         "lambda": invocations * MILLION_SECONDS * prices["lambda_request_million"]
         + invocations * 0.1 * MONTH_SECONDS * prices["lambda_gb_second"],
-    }  # fmt: skip
+    }
     return {**cost, "total": sum(cost.values())}
 
 

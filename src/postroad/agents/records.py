@@ -104,7 +104,8 @@ def _occurred(wire: _Wire, record: StreamRecord) -> int:
 def _object(raw: msgspec.Raw | msgspec.UnsetType) -> bytes:
     encoded = bytes(_present(raw, "data"))
     # Raw JSON was only skipped over: broken text in it shows when it is read.
-    rules.check_data(msgspec.json.decode(encoded))
+    if not isinstance(found := msgspec.json.decode(encoded), dict):
+        raise rules.no_object(found)
     rules.refuse_nul(encoded)
     return encoded
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from postroad.agents.delivering import Delivering
+from postroad.agents.delivery import Delivering
 from postroad.agents.outgoing import LaneSender, Marker, ReleaseResult, ReleaseStore, Row
 from postroad.clock import Clock
 

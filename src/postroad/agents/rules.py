@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
-from postroad.agents.model import ACCEPTS, ORDERS, AgentEvent
+from postroad.agents.model import Accept, AgentEvent, Order
 from postroad.errors import (
     AgentNotFound,
-    ConfigurationError,
     EventTooLarge,
     InvalidEvent,
-    InvalidInput,
     InvalidMessage,
     InvalidName,
-    PostroadError,
 )
 from postroad.events.ids import uuid7
 from postroad.events.strict import refuse_what_json_cannot_hold
@@ -34,6 +32,8 @@ _AGENT_ID = re.compile(AGENT_ID)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END_MS: Final = 253_402_300_800_000
 _NUL: Final = b"\\u0000"
+OrderChoice = Annotated[Order, Meta(description="is neither 'producer' nor 'total'")]
+AcceptChoice = Annotated[Accept, Meta(description="is neither 'listed' nor 'all'")]
 
 
 class WireEvent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,9 +51,10 @@ def check_agent_id(agent_id: object, *, field: str = "agent_id") -> str:
     """Return the id, or refuse what is none."""
     if not isinstance(agent_id, str) or _AGENT_ID.fullmatch(agent_id) is None:
         raise InvalidName(
-            f"{field}: {agent_id!r} is not an agent id", field=field,
+            f"{field}: {agent_id!r} is not an agent id",
+            field=field,
             remedy="Use 1 to 64 letters, digits, '_' or '-'.",
-        )  # fmt: skip
+        )
     return agent_id
 
 
@@ -65,37 +66,6 @@ def is_agent_id(agent_id: object) -> bool:
 def not_found(agent_id: object) -> AgentNotFound:
     """The error for an id that nobody has; the same for one that is not the caller's."""
     return AgentNotFound(f"agent {str(agent_id)[:80]!r} does not exist")
-
-
-def check_choice(order: object, accept: object) -> None:
-    """Refuse what is neither an order nor a way to accept listeners."""
-    for field, value, allowed in (("order", order, ORDERS), ("accept", accept, ACCEPTS)):
-        if value not in allowed:
-            raise InvalidInput(f"{field}: {value!r} is neither {' nor '.join(map(repr, allowed))}", field=field)
-
-
-def check_limit(limit: object, high: int = MAX_LIST) -> None:
-    """Refuse a limit of a list that is out of range."""
-    check_whole(limit, "limit", 1, high)
-
-
-def check_whole(value: object, field: str, low: int, high: int, refuse: type[PostroadError] = InvalidInput) -> int:
-    """Return the number, or refuse what is not whole or out of range."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise refuse(f"{field}: {value!r} is not a whole number from {low} to {high}", field=field)
-    return value
-
-
-def check_seconds(
-    value: object, name: str, low: float, high: float, refuse: type[PostroadError] = ConfigurationError
-) -> float:
-    """Return the seconds, or refuse what is out of range."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise refuse(
-            f"{name}: {value!r} is not a number of seconds from {low:g} to {high:g}", field=name,
-            remedy=f"Give a number of seconds from {low:g} to {high:g}.",
-        )  # fmt: skip
-    return float(value)
 
 
 def encode_event(event: AgentEvent, *, now: datetime, traceparent: str | None = None) -> tuple[str, bytes]:
@@ -136,11 +106,10 @@ def check_printable(value: object, field: str, longest: int) -> str:
     return value
 
 
-def check_data(value: object) -> dict[str, Any]:
-    """Return the payload, or refuse what is no JSON object of text without NUL."""
-    if not isinstance(value, dict):
-        raise InvalidEvent(f"data: {_kind(value)} is not a JSON object", field="data")
-    return value
+def no_object(value: object) -> InvalidEvent:
+    """Return the error for a payload that is no JSON object."""
+    kind = "null" if value is None else type(value).__name__
+    return InvalidEvent(f"data: {kind} is not a JSON object", field="data")
 
 
 def refuse_nul(encoded: bytes) -> None:
@@ -192,10 +161,11 @@ def time_text(milliseconds: int) -> str:
 
 
 def _data(value: object) -> bytes:
-    data = check_data(value)
+    if not isinstance(value, dict):
+        raise no_object(value)
     try:
-        refuse_what_json_cannot_hold(data)
-        encoded = msgspec.json.encode(data)
+        refuse_what_json_cannot_hold(value)
+        encoded = msgspec.json.encode(value)
     except InvalidMessage as error:
         raise InvalidEvent(f"data: {error.message}", field="data") from None
     except (TypeError, ValueError, RecursionError) as error:
@@ -215,10 +185,7 @@ def _holds_nul(value: object) -> bool:
 def _no_time(value: object, field: str) -> InvalidEvent:
     shown = repr(value)[:60]
     return InvalidEvent(
-        f"{field}: {shown} is not a time of ISO 8601 with a zone, from 1970 to 9999", field=field,
+        f"{field}: {shown} is not a time of ISO 8601 with a zone, from 1970 to 9999",
+        field=field,
         remedy="Write a time such as 2025-07-01T12:00:00.000Z, or leave it out.",
-    )  # fmt: skip
-
-
-def _kind(value: object) -> str:
-    return "null" if value is None else type(value).__name__
+    )

@@ -13,7 +13,7 @@ from postroad import failpoints
 from postroad.agents.aggregating import AggregateResult, aggregate
 from postroad.agents.model import RunStats
 from postroad.agents.port import AgentStore, Bell
-from postroad.agents.rules import check_whole
+from postroad.arguments import check, whole_number
 from postroad.clock import Clock
 from postroad.errors import PostroadError
 from postroad.streams import TRIM_HORIZON, ShardLease, Stream, StreamRecord
@@ -42,7 +42,8 @@ class Runner:
         self._store = store
         self._stream = stream
         self.worker = f"{socket.gethostname()[:64]}-{os.getpid()}-{id(self):x}" if worker is None else worker
-        self._batch = check_whole(batch, "batch", 1, 10_000)
+        check(batch, whole_number(1, 10_000), "batch")
+        self._batch = batch
         self._leases: list[ShardLease] = []
         self._leased_at = float("-inf")
         self._positions: dict[ShardLease, str] = {}
@@ -114,9 +115,11 @@ class Runner:
         done: dict[ShardLease, str] = {}
         with self._leases_kept(), self._store.transaction():
             result = aggregate(
-                [record for _, records in batches for record in records], self._store, self._clock,
+                [record for _, records in batches for record in records],
+                self._store,
+                self._clock,
                 stream=self._stream.name,
-            )  # fmt: skip
+            )
             for lease, records in batches:
                 position = _before_failure(records, result.failed)
                 if position is None:

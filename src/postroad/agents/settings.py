@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from postroad.agents.rules import MAX_DELAY, check_seconds, check_whole
-from postroad.errors import ConfigurationError
+from postroad.agents.rules import MAX_DELAY
+from postroad.arguments import check, seconds_between, whole_number
+from postroad.errors import ConfigurationError, InvalidName
 from postroad.queues.spec import MAX_VISIBILITY
 from postroad.settings.environment import dispatch_delay_text
-from postroad.streams.rules import check_name
+from postroad.streams.rules import Name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +29,17 @@ def checked(
     *, dispatch_delay: float | None, retention: float, max_receives: int, visibility: float, validate: bool, stream: str
 ) -> AgentSettings:
     """The settings, or `ConfigurationError` naming the one at fault."""
-    check_name(stream, field="stream")
+    check(stream, Name, "stream", InvalidName)
+    delay: Any = _delay(dispatch_delay)
+    check(delay, seconds_between(0, MAX_DELAY), "DISPATCH_DELAY_SECONDS", ConfigurationError)
+    check(retention, seconds_between(1, 31_536_000), "retention", ConfigurationError)
+    check(max_receives, whole_number(1, 1_000), "max_receives", ConfigurationError)
+    check(visibility, seconds_between(0, MAX_VISIBILITY), "visibility", ConfigurationError)
     return AgentSettings(
-        dispatch_delay=check_seconds(_delay(dispatch_delay), "DISPATCH_DELAY_SECONDS", 0, MAX_DELAY),
-        retention=check_seconds(retention, "retention", 1, 31_536_000),
-        max_receives=check_whole(max_receives, "max_receives", 1, 1_000, ConfigurationError),
-        visibility=check_seconds(visibility, "visibility", 0, MAX_VISIBILITY),
+        dispatch_delay=float(delay),
+        retention=float(retention),
+        max_receives=max_receives,
+        visibility=float(visibility),
         validate=bool(validate),
         stream=stream,
     )

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
+from postroad.arguments import check
 from postroad.blobs import folders
 from postroad.blobs.port import BlobRef
-from postroad.blobs.rules import check_age, check_data, check_prefix, check_reference, check_size, missing, reference
+from postroad.blobs.rules import Age, check_data, check_prefix, check_reference, check_size, missing, reference
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import BlobNotFound, ConfigurationError, PostroadError, StorageDamaged, StorageFull, Unavailable
 
@@ -70,7 +71,7 @@ class DirectoryBlobs:
 
     def prune(self, prefix: str, *, older_than: float) -> int:
         """Remove blobs under `prefix` that were put or kept more than `older_than` seconds ago; how many."""
-        check_age(older_than)
+        check(older_than, Age, "older_than")
         names = [_short(name) for name in check_prefix(prefix)[:-1].split("/")]
         limit_ns = self._now_ns() - int(older_than * 1e9)
         try:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import Annotated
+
+from msgspec import Meta
 
 from postroad.blobs.port import MAX_BLOB_BYTES, BlobRef
 from postroad.errors import BlobNotFound, InvalidInput, StorageDamaged
@@ -36,6 +39,7 @@ def check_prefix(prefix: object) -> str:
 
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+Age = Annotated[float, Meta(ge=0, description="a number of seconds")]
 
 
 def reference(key: str, data: bytes) -> BlobRef:
@@ -90,9 +94,3 @@ def check_data(ref: BlobRef, data: bytes) -> bytes:
 def missing(key: str) -> BlobNotFound:
     """The error for a blob that is not there."""
     return BlobNotFound(f"there is no blob {key!r}")
-
-
-def check_age(older_than: object) -> None:
-    """Refuse an age that is not a number of seconds."""
-    if isinstance(older_than, bool) or not isinstance(older_than, int | float) or not older_than >= 0:
-        raise InvalidInput(f"older_than: {older_than!r} is not a number of seconds", field="older_than")

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from postroad.arguments import check
 from postroad.blobs.port import BlobRef
-from postroad.blobs.rules import check_age, check_data, check_prefix, check_reference, check_size, missing, reference
+from postroad.blobs.rules import Age, check_data, check_prefix, check_reference, check_size, missing, reference
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import Make, translated
@@ -71,7 +72,7 @@ class S3Blobs:
     def prune(self, prefix: str, *, older_than: float) -> int:
         """Remove blobs under `prefix` that were put or kept more than `older_than` seconds ago; how many."""
         check_prefix(prefix)
-        check_age(older_than)
+        check(older_than, Age, "older_than")
         removed = 0
         for keys in self._old(prefix, older_than):
             self._remove(keys)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import inspect
-import math
 import threading
 from collections import Counter, deque
 from collections.abc import Awaitable, Hashable, Sequence
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
+from msgspec import Meta
+
+from postroad.arguments import check
 from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.local import EventBus, EventHandler, PublishResult, check_handler, local_part
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, DuplicateInProgress
 from postroad.events import EventRegistry
 from postroad.receiving import context_of
+
+_Window = Annotated[float, Meta(ge=0, description="a number of seconds of 0 or more")]
+_Entries = Annotated[int, Meta(ge=1, description="a whole number of 1 or more")]
 
 
 class RecentKeys:
@@ -88,7 +93,8 @@ class DeduplicationCache:
     """Remembers keys for a while, the oldest forgotten first. Threads may share it."""
 
     def __init__(self, window_seconds: float = 300.0, max_entries: int = 100_000, clock: Clock | None = None) -> None:
-        _check_bounds(window_seconds, max_entries)
+        check(window_seconds, _Window, "window_seconds", ConfigurationError)
+        check(max_entries, _Entries, "max_entries", ConfigurationError)
         self._window = window_seconds
         self._monotonic = (clock or SYSTEM_CLOCK).monotonic
         self._lock = threading.Lock()
@@ -224,18 +230,6 @@ def _is_hashable(value: object) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _check_bounds(window_seconds: object, max_entries: object) -> None:
-    number = isinstance(window_seconds, int | float) and not isinstance(window_seconds, bool)
-    if not number or math.isnan(window_seconds) or window_seconds < 0:  # type: ignore[arg-type,operator]  # a number
-        raise ConfigurationError(
-            f"window_seconds: {window_seconds!r} is not a number of seconds of 0 or more", field="window_seconds"
-        )
-    if isinstance(max_entries, bool) or not isinstance(max_entries, int) or max_entries < 1:
-        raise ConfigurationError(
-            f"max_entries: {max_entries!r} is not a whole number of 1 or more", field="max_entries"
-        )
 
 
 def _id_of(event: object) -> UUID | str | None:

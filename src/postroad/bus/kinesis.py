@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from postroad.arguments import check
 from postroad.blobs import Blobs
 from postroad.bus.archived import Reader, selection
 from postroad.bus.config import SQSEventBusConfig, checked_config
@@ -23,13 +24,13 @@ from postroad.bus.stream_queue import StreamQueue
 from postroad.bus.telemetry import BusHealth
 from postroad.bus.transport import Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import ConfigurationError, InvalidMessage, PostroadError, TransportError
+from postroad.errors import ConfigurationError, InvalidMessage, InvalidName, PostroadError, TransportError
 from postroad.events import Codec, EventRegistry, default_registry
 from postroad.queues import Delivery, OutgoingMessage, Queue, SendResult
 from postroad.queues.references import PREFIX, References, new_hex, read_reference
 from postroad.receiving import CircuitBreakerConfig, GivenDeadLetters
 from postroad.streams import Stream
-from postroad.streams.rules import check_name
+from postroad.streams.rules import Name
 
 _LONGEST_LEASE = 3_600.0
 
@@ -185,8 +186,7 @@ def _check(stream: object, consumer: str | None, dead_letter: object) -> None:
         raise ConfigurationError(
             f"stream: {type(stream).__name__} is not a stream", field="stream", remedy="Pass backend.stream(name)."
         )
-    if consumer is not None:
-        check_name(consumer, field="consumer")
+    check(consumer, Name | None, "consumer", InvalidName)
     if dead_letter is not None and not _has_verbs_of(Queue, dead_letter):
         raise ConfigurationError(
             f"dead_letter: {type(dead_letter).__name__} is not a queue", field="dead_letter",

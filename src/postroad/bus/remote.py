@@ -9,8 +9,11 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
+from msgspec import Meta
+
+from postroad.arguments import check
 from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled, checked_config
 from postroad.bus.deduplication import Memory
 from postroad.bus.dispatch import Dispatch, Handled, Wanted
@@ -30,7 +33,7 @@ from postroad.bus.sending import GroupCommit, Sender
 from postroad.bus.telemetry import BusHealth, BusTelemetry, HealthCounts
 from postroad.bus.transport import Inlet, Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import ConfigurationError, InvalidInput, PostroadError, TransportError
+from postroad.errors import ConfigurationError, PostroadError, TransportError
 from postroad.events import Codec, EventRegistry, default_registry
 from postroad.queues import Delivery, Queue
 from postroad.receiving import (
@@ -49,6 +52,9 @@ _LONGEST_NAME = 100
 Handler = TypeVar("Handler", bound=EventHandler)
 _handled: ContextVar[list[Any] | None] = ContextVar("postroad_receive_once", default=None)
 """Where `receive_once` collects the events that were handled."""
+
+
+_Timeout = Annotated[float, Meta(ge=0, description="a number of seconds of 0 or more")]
 
 
 class RemoteEventBus:
@@ -324,7 +330,8 @@ class RemoteEventBus:
     def stop_receiver(self, *, timeout: float = 5.0) -> None:
         """Start no further handler, give back what none began on, and return within `timeout`. Stopping twice is ok."""
         self._check_process()
-        _check_timeout(timeout)
+        # Refuse what is no time before anything is stopped.
+        check(timeout, _Timeout, "timeout", remedy="Give the seconds that stopping may take.")
         if self._receiver is not None:
             self._receiver.stop(timeout)
 
@@ -485,13 +492,3 @@ class RemoteEventBus:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ConfigurationError("this bus was made before a fork", remedy="Make a bus of its own in the child.")
-
-
-def _check_timeout(timeout: object) -> None:
-    """Refuse what is no time before anything is stopped."""
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-        raise InvalidInput(
-            f"timeout: {timeout!r} is not a number of seconds of 0 or more",
-            field="timeout",
-            remedy="Give the seconds that stopping may take.",
-        )

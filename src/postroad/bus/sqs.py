@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal
 
+from postroad.arguments import check, text
 from postroad.blobs import Blobs
 from postroad.bus.clients import Clients, checked_url, queues_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
@@ -20,7 +20,11 @@ from postroad.queues.overflow import OverflowingQueue
 from postroad.queues.spec import MAX_MESSAGE_BYTES
 from postroad.receiving import CircuitBreakerConfig, DeadLetters, GivenDeadLetters
 
-_ARN = re.compile(r"arn:[\w-]+:sqs:[\w-]+:\d+:[\w-]+(\.fifo)?", re.ASCII)
+_Arn = text(
+    r"arn:[A-Za-z0-9_-]+:sqs:[A-Za-z0-9_-]+:[0-9]+:[A-Za-z0-9_-]+(\.fifo)?",
+    "the ARN of one queue",
+    remedy="Give the whole ARN, such as arn:aws:sqs:eu-central-1:123456789012:orders.",
+)
 _PUBLISH = (*SEND, *OBSERVE)
 _RECEIVE = (*CONSUME, *FIND)
 
@@ -72,9 +76,9 @@ class SQSEventBus(RemoteEventBus):
         """The least rights that publishers or receivers of the queue need, on exactly these ARNs."""
         if role not in ("publish", "receive", "both"):
             raise InvalidInput(f"role: {role!r} is none of publish, receive, both", field="role")
-        _check_arn("queue_arn", queue_arn)
+        check(queue_arn, _Arn, "queue_arn")
         if dead_letter_arn is not None:
-            _check_arn("dead_letter_arn", dead_letter_arn)
+            check(dead_letter_arn, _Arn, "dead_letter_arn")
         actions = {"publish": _PUBLISH, "receive": _RECEIVE, "both": (*_PUBLISH, *_RECEIVE)}[role]
         statements = [allowed(sorted(set(actions)), queue_arn)]
         if dead_letter_arn is not None and role != "publish":
@@ -87,14 +91,6 @@ class SQSEventBusWithCircuitBreaker(SQSEventBus):
 
     def __init__(self, *, breaker: CircuitBreakerConfig | None = CircuitBreakerConfig(), **options: Any) -> None:  # noqa: B008 - a frozen value
         super().__init__(breaker=breaker, **options)
-
-
-def _check_arn(name: str, arn: object) -> None:
-    if not isinstance(arn, str) or _ARN.fullmatch(arn) is None:
-        raise InvalidInput(
-            f"{name}: {arn!r} is not the ARN of one queue", field=name,
-            remedy="Give the whole ARN, such as arn:aws:sqs:eu-central-1:123456789012:orders.",
-        )  # fmt: skip
 
 
 def overflowing(queue: Queue, blobs: Blobs | None, config: SQSEventBusConfig, clock: Clock) -> Queue:

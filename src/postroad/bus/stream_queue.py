@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from postroad.arguments import check, seconds_between
 from postroad.clock import Clock
 from postroad.errors import NotSupported, StaleReceipt, TransportError
 from postroad.queues import AckResult, Delivery, OutgoingMessage, PeekedMessage, QueueStats, QueueTraits, SendResult
-from postroad.queues.rules import check_deliveries, check_note, check_seconds
+from postroad.queues.rules import Note, check_deliveries
 from postroad.queues.spec import MAX_VISIBILITY
 from postroad.streams import TRIM_HORIZON, Record, ShardLease, Stream, StreamRecord
 
@@ -204,7 +205,7 @@ class StreamQueue:
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
         """Keep this worker's shards for another while."""
-        check_seconds(seconds, "seconds", MAX_VISIBILITY)
+        check(seconds, seconds_between(0, MAX_VISIBILITY), "seconds")
         check_deliveries(deliveries)
         if self._consumer is not None:
             self._look_at = 0.0
@@ -216,9 +217,9 @@ class StreamQueue:
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
         """Let the records come again after a while; their shards wait for them."""
-        check_seconds(after, "after", MAX_VISIBILITY)
+        check(after, seconds_between(0, MAX_VISIBILITY), "after")
         check_deliveries(deliveries)
-        check_note(error, "error")
+        check(error, Note | None, "error")
         ready_at = self._clock.monotonic() + after
         with self._lock:
             taken = [self._given.pop(delivery.receipt, None) for delivery in deliveries]

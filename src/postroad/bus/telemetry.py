@@ -14,7 +14,7 @@ from postroad.events import Envelope
 from postroad.queues import Delivery
 from postroad.receiving import BreakerState
 from postroad.telemetry import get_logger
-from postroad.telemetry.redacting import redact
+from postroad.telemetry.text import redact
 
 if TYPE_CHECKING:
     from prometheus_client import Counter

@@ -1,4 +1,4 @@
-"""`postroad version|commands`."""
+"""`postroad version|commands` and `postroad config show|check`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.verbs import add_verb
+from postroad.cli.call import Call, add_verb
+from postroad.telemetry import legible
 
 
 def add_to(app: typer.Typer) -> None:
@@ -47,3 +47,43 @@ def _leaves(command: Any, path: str) -> Iterator[dict[str, Any]]:
         return
     for name, each in nested.items():
         yield from _leaves(each, f"{path} {name}".strip())
+
+
+def add_config_to(app: typer.Typer) -> None:
+    """Make the verbs part of `postroad config`."""
+    add_verb(app, "show", show, example="postroad config show --json")
+    add_verb(app, "check", check, example="postroad config check --config staging.toml")
+
+
+def show(call: Call) -> None:
+    """Show every setting with its value and where it comes from; secrets are starred."""
+    from rich.text import Text
+
+    from postroad.cli.tables import table
+
+    items = call.settings().items()
+    rows = (
+        [
+            Text(item["key"], "bold"),
+            Text(_shown(item["value"])),
+            Text(item["source"], "" if item["source"] == "default" else "green"),
+            Text(item["env"], "dim"),
+        ]
+        for item in items
+    )
+    call.show({"items": items}, table(["KEY", "VALUE", "SOURCE", "VARIABLE"], rows))
+
+
+def check(call: Call) -> None:
+    """Validate flags, environment and file without starting anything."""
+    items = call.settings().items()
+    given = sum(item["source"] != "default" for item in items)
+    call.show({"ok": True}, f"ok: {given} of {len(items)} settings are given, the others have their defaults")
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == []:
+        return "-"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return legible(", ".join(value) if isinstance(value, list) else value)

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from postroad.cli.agents import agents_of
-from postroad.cli.call import Call
-from postroad.cli.durations import duration
+from postroad.cli.call import Call, add_verb
 from postroad.cli.output import write, write_json
-from postroad.cli.verbs import add_verb
+from postroad.cli.parameters import duration
 from postroad.errors import InvalidEvent, InvalidInput, PostroadError
 from postroad.signals import ended_by_sigterm, stopped_by_signals
 from postroad.telemetry import legible
@@ -24,6 +23,7 @@ from postroad.telemetry import legible
 if TYPE_CHECKING:
     from postroad.agents import AgentEvent, Agents, Runner, RunStats
     from postroad.queues import Delivery, Queue
+    from postroad.views import EventAccepted
 
 _PROGRESS_EVERY = 1_000
 _SLICE_SECONDS = 1.0
@@ -59,7 +59,7 @@ def publish(
     event = AgentEvent(producer, event_type, _json(data.encode()), timestamp, event_id)
     with agents_of(call) as agents:
         document = _publish(agents, event)
-    call.show(document, f"published {legible(document['eventId'])}")
+    call.show(document, f"published {legible(document.event_id)}")
 
 
 def tail(
@@ -72,7 +72,7 @@ def tail(
     no_ack: Annotated[bool, typer.Option("--no-ack", help="Give everything back at the end.")] = False,
 ) -> None:
     """Print what is delivered to an agent, one JSON object a line, and ack it."""
-    from postroad.documents import agent_delivery
+    from postroad.views import agent_delivery
 
     with ended_by_sigterm(), agents_of(call) as agents:
         queue = agents.queue(agent_id)
@@ -117,9 +117,10 @@ def _publish_file(call: Call, name: str) -> None:
                 document = _publish(agents, _event(line))
             except PostroadError as error:
                 raise InvalidEvent(
-                    f"line {number}: {error.message}", field=error.field,
+                    f"line {number}: {error.message}",
+                    field=error.field,
                     remedy=f"Correct the line; the {published:,} events before it are published.",
-                ) from error  # fmt: skip
+                ) from error
             published += 1
             if call.json:
                 write_json(document)
@@ -156,13 +157,11 @@ def _event(line: bytes) -> AgentEvent:
     return AgentEvent(*(wanted(name) for name in ("agentId", "eventType", "data", "timestamp", "eventId")))
 
 
-def _publish(agents: Agents, event: AgentEvent) -> dict[str, Any]:
-    from postroad.documents import published
+def _publish(agents: Agents, event: AgentEvent) -> EventAccepted:
+    from postroad.views import accepted
 
     [outcome] = agents.publish_each([event])
-    if outcome.error is not None:
-        raise outcome.error
-    return published(outcome)
+    return accepted(outcome)
 
 
 def _json(text: bytes) -> Any:

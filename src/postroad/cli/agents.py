@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.confirming import confirm_yes
-from postroad.cli.durations import duration
-from postroad.cli.verbs import add_verb
+from postroad.cli.call import Call, add_verb
+from postroad.cli.output import confirm_yes
+from postroad.cli.parameters import duration
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postroad.agents import Agents
+    from postroad.views import AgentRow
 
 AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent.")]
 Listener = Annotated[str, typer.Argument(metavar="LISTENER", help="The agent that listens.")]
@@ -57,10 +57,15 @@ def create(
     accept: Annotated[str, typer.Option(metavar="A", help="'listed' or 'all'.")] = "listed",
 ) -> None:
     """Make an agent and print its token, which is shown this once."""
+    from postroad.views import AgentMade
+
     with agents_of(call) as agents:
         made = agents.register(agent_id, order=order, accept=accept)  # type: ignore[arg-type]  # checked there
-    document = {"agentId": made.agent_id, "token": made.token, "createdAt": made.created_at}
-    call.show(document, f"made agent {made.agent_id}", f"token, shown this once: {made.token}")
+    call.show(
+        AgentMade(made.agent_id, made.token, made.created_at),
+        f"made agent {made.agent_id}",
+        f"token, shown this once: {made.token}",
+    )
 
 
 def list_agents(
@@ -69,24 +74,27 @@ def list_agents(
     cursor: Annotated[str | None, typer.Option(metavar="C", help="`next_cursor` of the page before.")] = None,
 ) -> None:
     """List agents, a page at a time."""
-    from postroad.documents import agent_row
+    from postroad.views import AgentPage, agent_row
 
     with agents_of(call) as agents:
         page = agents.list(limit=limit, cursor=cursor)
     items = [agent_row(agent) for agent in page.items]
     more = [] if page.next_cursor is None else [f"more with --cursor {legible(page.next_cursor)}"]
-    call.show({"items": items, "next_cursor": page.next_cursor}, *_table(items, "no agents"), *more)
+    call.show(AgentPage(items, page.next_cursor), *_table(items, "no agents"), *more)
 
 
 def show(call: Call, agent_id: AgentId) -> None:
     """Show an agent, whom it listens to and what waits for it."""
-    from postroad.documents import agent_document, lane_stats
+    import msgspec
+
+    from postroad.views import agent_detail, lane_stats
 
     with agents_of(call) as agents:
-        document = agent_document(agents.get(agent_id))
+        document = agent_detail(agents.get(agent_id))
         stats = lane_stats(agents.stats(agent_id))
-    lines = [f"{name}: {value}" for name, value in {**document, **stats}.items() if name != "subscriptions"]
-    heard = [f"listens to {each['producerId']} ({each['state']})" for each in document["subscriptions"]]
+    shown = {**msgspec.to_builtins(document), **msgspec.to_builtins(stats)}
+    lines = [f"{name}: {value}" for name, value in shown.items() if name != "subscriptions"]
+    heard = [f"listens to {each.producer_id} ({each.state})" for each in document.subscriptions]
     call.show(document, *map(legible, [*lines, *heard]))
 
 
@@ -100,27 +108,31 @@ def token(
     """Give an agent another token, which is shown this once; with --overlap 0 the former is void at once."""
     from datetime import timedelta
 
-    from postroad.agents.rules import check_seconds, now_text
-    from postroad.errors import InvalidInput
+    from postroad.agents.rules import now_text
+    from postroad.arguments import check, seconds_between
+    from postroad.views import AgentToken
 
-    check_seconds(overlap, "overlap", 0, _MAX_OVERLAP, InvalidInput)
+    check(overlap, seconds_between(0, _MAX_OVERLAP), "overlap")
     with call.backend() as backend:
         made = backend.agents().rotate_token(agent_id, overlap=overlap)
         until = now_text(backend.clock.now() + timedelta(seconds=overlap))
-    document = {"token": made, "previousValidUntil": until}
+    document = AgentToken(made, until)
     call.show(document, f"token, shown this once: {made}", f"the former token opens until {until}")
 
 
 def delete(call: Call, agent_id: AgentId, yes: Yes = False) -> None:
     """Remove an agent with its subscriptions and what waits for it; its id is never given again."""
+    from postroad.views import AgentGone
+
     with agents_of(call) as agents:
         waiting = agents.stats(agent_id)
         confirm_yes(
-            yes, f'deleting agent "{legible(agent_id)}"',
+            yes,
+            f'deleting agent "{legible(agent_id)}"',
             lambda: f'removes "{legible(agent_id)}" with {waiting.visible + waiting.in_flight:,} waiting messages',
-        )  # fmt: skip
+        )
         gone = agents.delete(agent_id)
-    document = {"discarded": gone.discarded, "subscriptions": gone.subscriptions, "subscribers": gone.subscribers}
+    document = AgentGone(gone.discarded, gone.subscriptions, gone.subscribers)
     call.show(document, f"removed {legible(agent_id)}; {gone.discarded:,} messages went with it")
 
 
@@ -172,9 +184,11 @@ def replay(
     since: Annotated[str, typer.Option(metavar="TIME", help="From this time on.")] = "trim_horizon",
 ) -> None:
     """Deliver a producer's events to a listener again."""
+    from postroad.views import Replayed
+
     with agents_of(call) as agents:
         replayed = agents.replay(listener, producer, since=since)
-    call.show({"replayed": replayed}, f"{replayed:,} events are delivered again")
+    call.show(Replayed(replayed), f"{replayed:,} events are delivered again")
 
 
 def provision(call: Call) -> None:
@@ -190,15 +204,14 @@ def dead(
     limit: Annotated[int, typer.Option(metavar="N", help="How many.")] = 10,
 ) -> None:
     """Show what failed too often, oldest first."""
-    from postroad.documents import agent_dead_letter
+    from postroad.views import AgentDeadLetterPage, agent_dead_letter
 
     with agents_of(call) as agents:
         items = [agent_dead_letter(each) for each in agents.dead_letters(agent_id, limit=limit)]
     lines = [
-        legible(f"{each['eventId']}  {each['eventType']} of {each['agentId']}: {each['error'] or each['reason']}")
-        for each in items
+        legible(f"{each.event_id}  {each.event_type} of {each.agent_id}: {each.error or each.reason}") for each in items
     ]
-    call.show({"items": items}, *(lines or ["no dead letters"]))
+    call.show(AgentDeadLetterPage(items), *(lines or ["no dead letters"]))
 
 
 def redrive(
@@ -208,18 +221,20 @@ def redrive(
     yes: Yes = False,
 ) -> None:
     """Put an agent's dead letters behind what waits for it; `--yes` is taken and not needed: nothing is lost."""
+    from postroad.views import Redriven
+
     del yes
     with agents_of(call) as agents:
         redriven = agents.redrive(agent_id, limit=limit)
-    call.show({"redriven": redriven}, f"{redriven:,} dead letters are back")
+    call.show(Redriven(redriven), f"{redriven:,} dead letters are back")
 
 
-def _table(items: list[dict[str, Any]], none: str) -> list[Any]:
+def _table(items: list[AgentRow], none: str) -> list[Any]:
     from rich.text import Text
 
     from postroad.cli.tables import table
 
     if not items:
         return [f"{none}; make one with: postroad agent create"]
-    keys = ("agentId", "order", "accept", "createdAt")
-    return [table(["AGENT", "ORDER", "ACCEPT", "MADE"], ([Text(str(each[key])) for key in keys] for each in items))]
+    rows = ((each.agent_id, each.order, each.accept, each.created_at) for each in items)
+    return [table(["AGENT", "ORDER", "ACCEPT", "MADE"], ([Text(cell) for cell in row] for row in rows))]

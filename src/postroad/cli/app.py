@@ -15,76 +15,68 @@ from postroad.cli import (
     audit,
     bus,
     bus_groups,
-    compaction,
-    configuration,
     cost,
     doctor,
-    grouping,
-    health,
     inbox,
     jobs,
     journal,
-    messages,
     notifications,
     outbox,
-    outbox_rendering,
-    outbox_repairing,
+    outbox_repairs,
     outbox_run,
-    plan,
     queues,
-    redriving,
+    redrive,
     tasks,
-    tokens,
     topology,
-    up,
-    watching,
-    why,
     worker,
 )
-from postroad.cli.errors import report
-from postroad.cli.output import prepare_streams
-from postroad.cli.verbs import noun, remember_shared_options
+from postroad.cli.call import noun, remember_shared_options
+from postroad.cli.output import prepare_streams, report
 
-_TOP = (up, about, worker, health, why, doctor, compaction, cost)
+_TOP = (worker.add_to, about.add_to, journal.add_why_to, doctor.add_to, cost.add_to)
 _NOUNS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "queue": (
         "Make, see, empty and redrive queues.",
         "postroad queue list",
-        (queues, messages, grouping, redriving, watching),
+        (queues.add_to, redrive.add_to),
     ),
-    "bus": ("Publish, watch and replay events.", "postroad bus tail orders", (bus, bus_groups)),
+    "bus": ("Publish, watch and replay events.", "postroad bus tail orders", (bus.add_to, bus_groups.add_to)),
     "outbox": (
         "Publish what applications record in their databases, and repair what fails.",
         "postroad outbox status",
-        (outbox, outbox_run, outbox_repairing, outbox_rendering),
+        (outbox.add_to, outbox_run.add_to, outbox_repairs.add_to),
     ),
     "inbox": (
         "Make, prune and settle the inbox of an application's database.",
         "postroad inbox unknown",
-        (inbox,),
+        (inbox.add_to,),
     ),
-    "task": ("Submit tasks, and see, retry and cancel them.", "postroad task submit scrape-store", (tasks,)),
-    "job": ("Submit graphs of tasks, and see, resume and cancel them.", "postroad job list", (jobs,)),
-    "journal": ("Make, read, verify and prune the journal of tasks and jobs.", "postroad journal query", (journal,)),
+    "task": ("Submit tasks, and see, retry and cancel them.", "postroad task submit scrape-store", (tasks.add_to,)),
+    "job": ("Submit graphs of tasks, and see, resume and cancel them.", "postroad job list", (jobs.add_to,)),
+    "journal": (
+        "Make, read, verify and prune the journal of tasks and jobs.",
+        "postroad journal query",
+        (journal.add_to,),
+    ),
     "agent": (
         "Make agents, connect them, and see what waits for them.",
         "postroad agent create ann",
-        (agents, agent_events),
+        (agents.add_to, agent_events.add_to),
     ),
     "notifications": (
         "Store what offline users missed, and push it to their devices.",
         "postroad notifications worker",
-        (notifications,),
+        (notifications.add_to,),
     ),
     "topology": (
         "Plan, apply and render everything a deployment needs.",
         "postroad topology plan transfers",
-        (topology,),
+        (topology.add_to,),
     ),
-    "plan": ("Reckon what a deployment needs and costs.", "postroad plan agents", (plan,)),
-    "token": ("Make, list and revoke tokens of the HTTP API.", "postroad token list", (tokens,)),
-    "audit": ("See who changed what.", "postroad audit verify", (audit,)),
-    "config": ("See and check the settings.", "postroad config show", (configuration,)),
+    "plan": ("Estimate what a deployment needs and costs.", "postroad plan agents", (cost.add_plan_to,)),
+    "token": ("Make, list and revoke tokens of the HTTP API.", "postroad token list", (audit.add_tokens_to,)),
+    "audit": ("See who changed what.", "postroad audit verify", (audit.add_to,)),
+    "config": ("See and check the settings.", "postroad config show", (about.add_config_to,)),
 }
 
 
@@ -93,12 +85,12 @@ def program() -> Any:
     """The whole command tree, built once."""
     app = noun("Typed events that arrive, on an embedded SQLite file or on AWS.", example="postroad up")
     app.callback()(remember_shared_options)
-    for module in _TOP:
-        module.add_to(app)
-    for name, (summary, example, modules) in _NOUNS.items():
+    for add_to in _TOP:
+        add_to(app)
+    for name, (summary, example, verbs) in _NOUNS.items():
         place = noun(summary, example=example)
-        for module in modules:
-            module.add_to(place)
+        for add_to in verbs:
+            add_to(place)
         app.add_typer(place, name=name)
     return get_command(app)
 

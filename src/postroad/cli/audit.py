@@ -1,20 +1,37 @@
-"""`postroad audit list|verify`."""
+"""`postroad audit list|verify` and `postroad token create|list|revoke`: who may do what, and who did."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from postroad.cli.auditing import audit_log
-from postroad.cli.call import Call
-from postroad.cli.errors import ANSWER_IS_NO
-from postroad.cli.verbs import add_verb
-from postroad.telemetry import legible
+from postroad.cli.call import Call, add_verb
+from postroad.cli.output import ANSWER_IS_NO, confirm_name
+from postroad.cli.parameters import duration
+from postroad.telemetry import legible, recorded
 
 if TYPE_CHECKING:
-    from postroad.operations import AuditRecord
+    from postroad.http.tokens import TokenFile
+    from postroad.operations import AuditLog, AuditRecord
+    from postroad.views import Scope
+
+
+def audit_log(call: Call) -> AuditLog:
+    """The file of this deployment."""
+    from postroad.operations import AuditLog
+    from postroad.settings import audit_path
+
+    return AuditLog(audit_path(call.settings().url))
+
+
+def audited(
+    call: Call, action: str, target: str, by: str, reason: str, detail: dict[str, Any]
+) -> AbstractContextManager[dict[str, Any]]:
+    """A record before the change and one with its outcome after it; without the first nothing is changed."""
+    return recorded(audit_log(call), action, target, {"reason": reason, **detail}, actor=by)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -50,3 +67,63 @@ def _line(record: AuditRecord) -> str:
     reason = record.detail.get("reason")
     told = [*counts, *([f"reason={reason!r}"] if reason else [])]
     return legible("  ".join([f"{record.seq}  {record.at}  {record.actor}  {record.action}  {record.target}", *told]))
+
+
+TokenName = Annotated[str, typer.Argument(metavar="NAME", help="The token.")]
+
+
+def add_tokens_to(app: typer.Typer) -> None:
+    """Make the verbs part of `postroad token`."""
+    add_verb(app, "create", create, example="postroad token create worker-1 --scope publish --expires-in 7d")
+    add_verb(app, "list", list_tokens, example="postroad token list")
+    add_verb(app, "revoke", revoke, example="postroad token revoke worker-1 --confirm worker-1", destructive=True)
+
+
+def create(
+    call: Call,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 letters, digits, '.', '_' or '-'.")],
+    scope: Annotated[str, typer.Option(metavar="SCOPE", help="read, publish, operate or admin.")] = "read",
+    expires_in: Annotated[
+        float | None, typer.Option(parser=duration, metavar="DURATION", help="How long it opens anything (for ever).")
+    ] = None,
+) -> None:
+    """Make a token and print its secret, which is shown this once."""
+    from postroad.http.tokens import check_token
+
+    tokens = _tokens(call)
+    check_token(name, scope, expires_in)
+    audit_log(call).append("token.create", name, {"scope": scope, "expires_in": expires_in})
+    token, secret = tokens.create(name, cast("Scope", scope), expires_in=expires_in)
+    call.show(token.made(secret), secret)
+
+
+def list_tokens(call: Call) -> None:
+    """List the tokens by name, without their secrets."""
+    from postroad.cli.tables import token_table
+    from postroad.views import TokenPage
+
+    rows = [token.row for token in _tokens(call).tokens()]
+    call.show(TokenPage(rows), token_table(rows))
+
+
+def revoke(
+    call: Call,
+    name: TokenName,
+    confirm: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The token's name again, instead of the question.")
+    ] = None,
+) -> None:
+    """Forget a token; running servers follow within a second."""
+    tokens = _tokens(call)
+    tokens.named(name)
+    confirm_name(name, confirm, f'lets nobody in with token "{name}" any more')
+    audit_log(call).append("token.revoke", name, {})
+    tokens.revoke(name)
+    call.show({"revoked": name}, f"revoked {name}")
+
+
+def _tokens(call: Call) -> TokenFile:
+    from postroad.http.tokens import TokenFile
+    from postroad.settings import beside
+
+    return TokenFile(beside(call.settings().url, "tokens.json"))

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.completion import topic_names
-from postroad.cli.durations import duration, moment, per_second
-from postroad.cli.errors import ANSWER_IS_NO
-from postroad.cli.output import write, write_json
-from postroad.cli.verbs import add_verb
+from postroad.cli.call import Call, add_verb
+from postroad.cli.output import ANSWER_IS_NO, write, write_json
+from postroad.cli.parameters import duration, moment, per_second, topic_names
 from postroad.errors import InvalidInput, PostroadError, QueueNotFound, TopicNotFound
 from postroad.signals import ended_by_sigterm, stopped_by_signals
 
@@ -94,7 +91,7 @@ def run(
     ] = None,
 ) -> None:
     """Run the handlers of a bus until SIGTERM or Ctrl-C; without NAME, those of every bus of the module."""
-    from postroad.service.buses import find_buses
+    from postroad.up.work import find_buses
     from postroad.wiring import run as receive
 
     buses = find_buses(module)
@@ -226,9 +223,10 @@ def _refuse_without_archive(backend: Backend, queue: str, topic: str) -> None:
         backend.queue(queue)
     except QueueNotFound as error:
         raise InvalidInput(
-            f'topic "{topic}" has no archive', field="topic",
+            f'topic "{topic}" has no archive',
+            field="topic",
             remedy=f'backend.archive("{topic}") makes one; it keeps what is published from then on.',
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _summary(report: dict[str, int], to: str, *, dry_run: bool) -> str:

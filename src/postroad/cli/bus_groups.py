@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from postroad.cli.bus import TopicName, existing_topic
-from postroad.cli.call import Call
-from postroad.cli.verbs import add_verb, noun
+from postroad.cli.call import Call, add_verb, noun
 from postroad.errors import InvalidInput, QueueNotFound
 from postroad.settings import nearest
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.auditing import audited
-from postroad.cli.call import Call
-from postroad.cli.dsn import Dsn, chosen_dsn
-from postroad.cli.durations import duration
-from postroad.cli.errors import ANSWER_IS_NO
-from postroad.cli.verbs import add_verb
+from postroad.cli.audit import audited
+from postroad.cli.call import Call, add_verb
+from postroad.cli.databases import Dsn, chosen_dsn
+from postroad.cli.output import ANSWER_IS_NO
+from postroad.cli.parameters import duration
 from postroad.errors import InvalidInput
 from postroad.telemetry import legible
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.confirming import confirm_name
-from postroad.cli.errors import ANSWER_IS_NO
-from postroad.cli.verbs import add_verb
+from postroad.cli.call import Call, add_verb
+from postroad.cli.output import ANSWER_IS_NO, confirm_name
 from postroad.errors import InvalidJob, NotFound
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ def add_to(app: typer.Typer) -> None:
 
 def submit(call: Call, file: File, queue: QueueOption = "tasks") -> None:
     """Submit a graph of tasks and print the job's id."""
-    import msgspec
+    from postroad.views import job_made
 
     body = _body(file, {"tasks", "jobId", "requestId"})
     with call.backend() as backend:
@@ -46,19 +44,15 @@ def submit(call: Call, file: File, queue: QueueOption = "tasks") -> None:
             job_id=body.get("jobId"),
             request_id=body.get("requestId"),
         )
-    document = msgspec.to_builtins(made)
-    document.pop("created")
-    call.show(document, made.job_id)
+    call.show(job_made(made), made.job_id)
 
 
 def add(call: Call, job_id: JobId, file: File, queue: QueueOption = "tasks") -> None:
     """Add tasks to a job that is not over."""
-    import msgspec
-
     body = _body(file, {"tasks"})
     with call.backend() as backend:
         added = _jobs(call, backend, queue).add_tasks(job_id, body.get("tasks"))  # type: ignore[arg-type]  # checked there
-    call.show(msgspec.to_builtins(added), f"added {len(added.added_tasks)}, {added.total_tasks_now} in all")
+    call.show(added, f"added {len(added.added_tasks)}, {added.total_tasks_now} in all")
 
 
 def status(call: Call, job_id: JobId) -> None:
@@ -70,7 +64,7 @@ def status(call: Call, job_id: JobId) -> None:
     if found is None:
         raise NotFound(f'there is no job "{job_id}"')
     counts = ", ".join(f"{count} {state}" for state, count in found.progress.items() if count)
-    call.show(found.to_dict(), draw(found, "text"), counts)
+    call.show(found, draw(found, "text"), counts)
 
 
 def graph(
@@ -88,11 +82,11 @@ def graph(
 
 def resume(call: Call, job_id: JobId, queue: QueueOption = "tasks") -> None:
     """Run the failed tasks of a job again."""
-    import msgspec
+    from postroad.views import JobResumed
 
     with call.backend() as backend:
         resumed = _jobs(call, backend, queue).resume(job_id)
-    document = {**msgspec.to_builtins(resumed), "status": "processing"}
+    document = JobResumed(resumed.job_id, resumed.resumed_tasks)
     call.show(document, f"resumed {', '.join(resumed.resumed_tasks)}")
 
 
@@ -103,14 +97,14 @@ def cancel(
     queue: QueueOption = "tasks",
 ) -> None:
     """End a job: what waits never starts, what runs is killed."""
-    import msgspec
+    from postroad.views import JobCancelled
 
     with call.backend() as backend:
         if _views(call, backend).job_status(job_id) is None:
             raise NotFound(f'there is no job "{job_id}"')
         confirm_name(job_id, confirm, f'cancels job "{job_id}"')
         cancelled = _jobs(call, backend, queue).cancel(job_id)
-    document = {**msgspec.to_builtins(cancelled), "status": "cancelled"}
+    document = JobCancelled(cancelled.job_id, cancelled.cancelled_tasks)
     call.show(document, f"cancelled {len(cancelled.cancelled_tasks)} tasks")
     if not cancelled.cancelled_tasks:
         raise typer.Exit(ANSWER_IS_NO)
@@ -123,11 +117,12 @@ def list_(
     cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on behind this cursor.")] = None,
 ) -> None:
     """List jobs, newest first."""
+    from postroad.views import job_rows
+
     with call.backend() as backend:
         page = _views(call, backend).list_jobs(limit, cursor, status)
-    items = [job.to_dict() for job in page.items]
     lines = [f"{job.job_id}  {job.status}  {job.total_tasks} tasks" for job in page.items]
-    call.show({"items": items, "next_cursor": page.cursor}, *(lines or ["no jobs"]))
+    call.show(job_rows(page, page.cursor), *(lines or ["no jobs"]))
 
 
 def _jobs(call: Call, backend: Backend, queue: str = "tasks") -> Jobs:

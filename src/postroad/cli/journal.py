@@ -1,4 +1,4 @@
-"""`postroad journal init|query|verify|prune`."""
+"""`postroad journal init|query|verify|prune`, and `postroad why`: one story for any id."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.durations import duration
-from postroad.cli.errors import ANSWER_IS_NO
-from postroad.cli.output import write
-from postroad.cli.verbs import add_verb
+from postroad.cli.call import Call, add_verb
+from postroad.cli.output import ANSWER_IS_NO, write
+from postroad.cli.parameters import duration
 from postroad.errors import InvalidInput
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from postroad.journal.maintenance import Verification
+    from postroad.journal.stories import Step
+    from postroad.views import Timeline
 
 Tenant = Annotated[str | None, typer.Option(metavar="ID", help="Whose events; the setting `tenant` by default.")]
 
@@ -55,8 +55,8 @@ def query(
     raw: Annotated[bool, typer.Option("--raw", help="Leave what lies in blobs there.")] = False,
 ) -> None:
     """Read the journal: any of entity, app and type, between two times."""
-    from postroad.documents import entity_of, moment_of, timeline
     from postroad.journal.records import index_for
+    from postroad.views import entity_of, moment_of, timeline
 
     if order not in ("asc", "desc"):
         raise InvalidInput(f"order: {order!r} is neither asc nor desc", field="order", remedy="Use asc or desc.")
@@ -64,9 +64,16 @@ def query(
     index = index_for(**asked)
     with call.backend() as backend:
         page = backend.journal().query(
-            index, **asked, tenant=tenant or call.settings().tenant, start=moment_of(from_, "from"),
-            end=moment_of(to, "to"), descending=order == "desc", limit=limit, cursor=cursor, raw=raw,
-        )  # fmt: skip
+            index,
+            **asked,
+            tenant=tenant or call.settings().tenant,
+            start=moment_of(from_, "from"),
+            end=moment_of(to, "to"),
+            descending=order == "desc",
+            limit=limit,
+            cursor=cursor,
+            raw=raw,
+        )
     document = timeline(index, page)
     call.show(document, *_lines(document))
 
@@ -124,23 +131,53 @@ def _verdict(found: Verification) -> list[str]:
     ]
 
 
-def _lines(document: dict[str, Any]) -> list[RenderableType]:
+def _lines(page: Timeline) -> list[RenderableType]:
     from rich.text import Text
 
     from postroad.cli.tables import table
     from postroad.telemetry import legible
 
-    if not document["items"]:
+    if not page.items:
         return [Text("no events")]
     cells = (
         (_when(item["timestamp"]), item["eventType"], f"{item['entityType']}#{item['entityId']}", item["app"])
-        for item in document["items"]
+        for item in page.items
     )
     rows = table(["TIME", "TYPE", "ENTITY", "APP"], ([Text(legible(cell)) for cell in row] for row in cells))
-    more = [Text(f"more: --cursor {document['next_cursor']}")] if document["next_cursor"] else []
+    more = [Text(f"more: --cursor {page.next_cursor}")] if page.next_cursor else []
     return [rows, *more]
 
 
 def _when(milliseconds: int) -> str:
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+
+
+def add_why_to(app: typer.Typer) -> None:
+    """Make the verb part of the program."""
+    add_verb(app, "why", why, example="postroad why req-123")
+
+
+def why(call: Call, name: Annotated[str, typer.Argument(metavar="ID", help="The id of a task or job.")]) -> None:
+    """Tell what happened to a task or job, how it stands, and what would move it on."""
+    from postroad.operations.why import why as story_of
+    from postroad.telemetry import legible
+
+    settings = call.settings()
+    with call.backend() as backend:
+        story = story_of(backend, name, tenant=settings.tenant, app=settings.app)
+    steps = [line for step in story.steps for line in _step_lines(step)]
+    call.show(
+        story,
+        f"{story.verdict.replace('_', ' ')}  {legible(story.summary)}",
+        *steps,
+        f"next: {legible(story.next)}",
+    )
+
+
+def _step_lines(step: Step) -> list[str]:
+    """The step, and below it what a failed attempt raised and printed last."""
+    from postroad.telemetry import legible
+
+    told = legible(" · ".join(filter(None, (step.what, step.by, step.detail))))
+    return [f"{step.at}  {'✓' if step.ok else '✗'} {told}", *(f"    {legible(line)}" for line in step.lines)]

@@ -1,27 +1,31 @@
-"""`postroad notifications worker|scaling|prune`."""
+"""`postroad notifications worker|scaling|prune`, and the port on which a worker tells how it is."""
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
+import socket
+import threading
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlsplit
 
+import msgspec
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.durations import duration
-from postroad.cli.verbs import add_verb
+from postroad.cli.call import Call, add_verb
+from postroad.cli.parameters import duration
 from postroad.errors import ConfigurationError
 from postroad.settings import NotificationSettings, no_color, notification_settings
 from postroad.signals import stopped_by_signals
 from postroad.telemetry import configure_logs, get_logger
 
 if TYPE_CHECKING:
-    from postroad.cli.health_port import Answers
     from postroad.notifications.health import Health
+
 
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _MOST_TASKS = 1_000_000
@@ -38,10 +42,10 @@ def add_to(app: typer.Typer) -> None:
 
 def worker(call: Call) -> None:
     """Store what offline users missed and push it to their devices, as the environment says, until SIGTERM."""
-    from postroad.cli.health_port import answering, listening
+    from postroad.cli.notifications import answering, listening
     from postroad.notifications import Autoscaler
     from postroad.notifications.health import Health
-    from postroad.service.notifications import checked_database, notification_worker, senders
+    from postroad.up.notifications import checked_database, notification_worker, senders
 
     settings = call.settings()
     told = _told()
@@ -72,7 +76,7 @@ def scaling(
     """Say how many workers there should be, also while none runs. Cooldowns are left to whoever asks."""
     from postroad.notifications import Autoscaler, NotificationStore
     from postroad.notifications.health import scaling as decide
-    from postroad.service.notifications import checked_database, named_queues
+    from postroad.up.notifications import checked_database, named_queues
 
     told = _told()
     where = _where(call, told)
@@ -100,7 +104,7 @@ def prune(
 ) -> None:
     """Delete old messages, results and sent pushes, as a running worker does every minute."""
     from postroad.notifications import NotificationStore
-    from postroad.service.notifications import checked_database
+    from postroad.up.notifications import checked_database
 
     told = notification_settings()
     with NotificationStore(checked_database(call.settings().url, told)) as store:
@@ -151,3 +155,65 @@ def _where(call: Call, told: NotificationSettings) -> Call:
         return replace(call, url=f"aws://{told.region or host.split('.')[1]}")
     endpoint = quote(f"{place.scheme}://{place.netloc}", safe="")
     return replace(call, url=f"aws://{told.region or ''}?endpoint_url={endpoint}")
+
+
+Answer = tuple[int, dict[str, Any]]
+Answers = Mapping[str, Callable[[Mapping[str, str]], Answer]]
+"""What to answer, by path; an answer may look at the query."""
+_NOT_FOUND: Answer = (404, {"status": "not found"})
+_NOT_ALLOWED: Answer = (405, {"status": "method not allowed"})
+
+
+def listening(host: str, port: int, *, field: str) -> socket.socket:
+    """A socket that takes connections; ConfigurationError names the variable when there can be none."""
+    if importlib.util.find_spec("uvicorn") is None:
+        raise ConfigurationError(
+            "the HTTP server is not installed", field=field, remedy="Run: pip install 'postroad[http]'"
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), port), family=family)
+    except OSError as error:
+        raise ConfigurationError(
+            f"variable {field}: port {port} of {host} cannot be opened: {error.strerror or error}",
+            field=field,
+            remedy="Choose a free port.",
+        ) from error
+
+
+@contextmanager
+def answering(listener: socket.socket, answers: Answers) -> Iterator[None]:
+    """Answer on the socket while the block runs, on a thread of its own."""
+    from postroad.http.app import make_server
+
+    server = make_server(_app(answers))
+    thread = threading.Thread(
+        target=lambda: asyncio.run(server.serve(sockets=[listener])), name="postroad-health", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def _app(answers: Answers) -> Any:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        status, document = await asyncio.to_thread(_answer, answers, scope)
+        body = msgspec.json.encode(document)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    return app
+
+
+def _answer(answers: Answers, scope: Any) -> Answer:
+    answer = answers.get(scope["path"])
+    if answer is None:
+        return _NOT_FOUND
+    if scope["method"] not in ("GET", "HEAD"):
+        return _NOT_ALLOWED
+    pairs = (pair.partition("=") for pair in scope["query_string"].decode("ascii", "replace").split("&"))
+    return answer({name: value for name, _, value in pairs})

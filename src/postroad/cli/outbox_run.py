@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import msgspec
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.dsn import Dsn
-from postroad.cli.durations import duration
-from postroad.cli.outboxes import Schema, Table, opened
+from postroad.cli.call import Call, add_verb
+from postroad.cli.databases import Dsn, Schema, Table, opened
 from postroad.cli.output import write_json
-from postroad.cli.verbs import add_verb
+from postroad.cli.parameters import duration
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError, TopicNotFound
 from postroad.settings import aws_place, no_color, sns_arn
 from postroad.signals import stopped_by_signals
@@ -102,10 +100,14 @@ def run(
 
     given = {"lease": lease, "poll": poll, "backoff": backoff}
     config = DispatcherConfig(
-        batch=batch, concurrency=concurrency, retry_max=retry_max, policy=policy, listen=not no_listen,
+        batch=batch,
+        concurrency=concurrency,
+        retry_max=retry_max,
+        policy=policy,
+        listen=not no_listen,
         keep_sent=None if keep_sent == "forever" else timedelta(seconds=duration(keep_sent)),
         **{name: value for name, value in given.items() if value is not None},
-    )  # fmt: skip
+    )
     registry = CollectorRegistry()
     name = _named(topic)
     reported_from = _where(settings.url, name) if cloudwatch else None
@@ -221,9 +223,10 @@ def _server(host: str, port: int, app: Any) -> WSGIServer:
         return make_server(host.strip("[]"), port, app, Server, Quiet)
     except OSError as error:
         raise ConfigurationError(
-            f"metrics_port: {port} of {host} cannot be opened: {error.strerror or error}", field="metrics_port",
+            f"metrics_port: {port} of {host} cannot be opened: {error.strerror or error}",
+            field="metrics_port",
             remedy="Choose a free port, and a --metrics-host that is an address of this machine.",
-        ) from error  # fmt: skip
+        ) from error
 
 
 @contextmanager

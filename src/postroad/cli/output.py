@@ -1,4 +1,4 @@
-"""Everything the CLI writes leaves through here: one document on stdout, words for people around it."""
+"""Everything the CLI writes: one document on stdout, errors in at most three lines, questions before something goes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,30 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from postroad.errors import (
+    ConfigurationError,
+    InvalidInput,
+    NotSupported,
+    PostroadError,
+    QueueNotFound,
+    StorageFull,
+    StreamNotFound,
+    TopicNotFound,
+    TransportError,
+    UnknownEventType,
+)
+from postroad.settings import debugging
+from postroad.telemetry import legible
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
 
 _PIPE_WIDTH = 400
 
@@ -32,7 +49,14 @@ def write_json(document: Any, stream: TextIO | None = None) -> None:
     """Write one JSON document on one line."""
     out = sys.stdout if stream is None else stream
     readable = (out.encoding or "").lower().replace("-", "") == "utf8"
-    write(json.dumps(document, ensure_ascii=not readable), out)
+    write(json.dumps(document, ensure_ascii=not readable, default=_builtins), out)
+
+
+def _builtins(document: Any) -> Any:
+    """Return a view as JSON's own types; views are what the HTTP API answers too."""
+    import msgspec
+
+    return msgspec.to_builtins(document)
 
 
 def write(text: str, stream: TextIO | None = None) -> None:
@@ -66,3 +90,108 @@ def render(*parts: RenderableType, color: bool, stream: TextIO | None = None) ->
         for part in parts:
             console.print(part)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+ANSWER_IS_NO = 1
+WRONG_USAGE = 2
+NOT_REACHABLE = 3
+INTERRUPTED = 130
+_WRONG_USAGE = (
+    *(ConfigurationError, InvalidInput, NotSupported, UnknownEventType),
+    *(QueueNotFound, TopicNotFound, StreamNotFound),
+)
+
+
+def report(error: Exception, *, as_json: bool) -> int:
+    """Say on stderr what went wrong and return the exit code."""
+    if debugging():
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, typer.Abort):
+        write("interrupted", sys.stderr)
+        return INTERRUPTED
+    known = _as_postroad_error(error)
+    _say(known, as_json=as_json)
+    return exit_code(known)
+
+
+def exit_code(error: PostroadError) -> int:
+    """1 the answer is no, 2 wrong usage, input or configuration, 3 something needed is not reachable."""
+    if isinstance(error, _WRONG_USAGE):
+        return WRONG_USAGE
+    return NOT_REACHABLE if isinstance(error, TransportError | StorageFull) else ANSWER_IS_NO
+
+
+def _say(error: PostroadError, *, as_json: bool) -> None:
+    if as_json:
+        from postroad.views import problem
+
+        write_json(problem(error), sys.stderr)
+        return
+    lines = [f"error: {_one_line(str(error))}"]
+    if error.nearest is not None:
+        lines.append(f'did you mean "{legible(error.nearest)}"?')
+    lines.append(_one_line(error.remedy))
+    write("\n".join(lines), sys.stderr)
+
+
+def _one_line(text: str) -> str:
+    return legible(" ".join(text.split()))
+
+
+def _as_postroad_error(error: Exception) -> PostroadError:
+    if isinstance(error, PostroadError):
+        return error
+    if isinstance(error, typer.TyperException):
+        return _usage(error)
+    if isinstance(error, OSError):
+        return PostroadError(f"{type(error).__name__}: {error}", remedy="Check the file, the disk and the permissions.")
+    return PostroadError(
+        f"unexpected {type(error).__name__}", remedy="POSTROAD_DEBUG=1 shows where; please report it with that text."
+    )
+
+
+def _usage(error: typer.TyperException) -> InvalidInput:
+    """What the command line's parser refused, in our own words."""
+    context = getattr(error, "ctx", None)
+    parameter = getattr(error, "param", None)
+    possibilities = sorted(getattr(error, "possibilities", None) or [])
+    path = "postroad" if context is None else context.command_path
+    message = error.message if possibilities else error.format_message()
+    return InvalidInput(
+        message[:1].lower() + message[1:],
+        field=None if parameter is None else parameter.name,
+        nearest=possibilities[0] if possibilities else None,
+        remedy=f"`{path} --help` shows how it is used.",
+    )
+
+
+def confirm_name(name: str, confirm: str | None, effect: str) -> None:
+    """Go on only if the thing's name was given again, by `--confirm` or at the terminal."""
+    if confirm is None:
+        if not sys.stdin.isatty():
+            raise InvalidInput(
+                f'to go on, "{name}" must be confirmed: this {effect}',
+                field="confirm",
+                remedy=f"Repeat the command with --confirm {name}; nothing was changed.",
+            )
+        write(f"This {effect}.", sys.stderr)
+        confirm = typer.prompt("Type the name to go on", err=True)
+    if confirm != name:
+        raise InvalidInput(
+            f'"{legible(confirm)}" does not confirm "{name}"', field="confirm", remedy="Nothing was changed."
+        )
+
+
+def confirm_yes(yes: bool, action: str, effect: Callable[[], str]) -> None:
+    """Go on only if `--yes` was given, or the person at the terminal has seen the effect and agrees."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInput(
+            f"{action} needs a confirmation", field="yes", remedy="Repeat the command with --yes; nothing was changed."
+        )
+    write(f"This {effect()}.", sys.stderr)
+    if not typer.confirm("Go on?", err=True):
+        raise InvalidInput("not confirmed", field="yes", remedy="Nothing was changed.")

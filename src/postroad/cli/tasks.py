@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.confirming import confirm_name
-from postroad.cli.errors import ANSWER_IS_NO
-from postroad.cli.verbs import add_verb
+from postroad.cli.call import Call, add_verb
+from postroad.cli.output import ANSWER_IS_NO, confirm_name
 from postroad.errors import InvalidTask, NotFound
 
 if TYPE_CHECKING:
     from postroad.journal import TaskState
     from postroad.tasks import TaskProducer
+    from postroad.views import TaskShown
     from postroad.wiring import Backend
 
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request id that `task submit` printed.")]
@@ -57,7 +56,7 @@ def submit(
     queue: QueueOption = "tasks",
 ) -> None:
     """Submit a task and print its request id."""
-    from postroad.documents import submitted
+    from postroad.views import submitted
 
     given = _object(input)
     with call.backend() as backend:
@@ -73,21 +72,22 @@ def status(
     at: Annotated[int | None, typer.Option(metavar="MS", help="As it was at this moment, in milliseconds.")] = None,
 ) -> None:
     """Tell how a task stands."""
-    from postroad.documents import task_document
+    from postroad.views import task_shown
 
     with call.backend() as backend:
-        document = task_document(_state(call, backend, request_id, at))
+        document = task_shown(_state(call, backend, request_id, at))
     call.show(document, *_lines(document))
 
 
 def history(call: Call, request_id: RequestId) -> None:
     """Print every event of a task, in order."""
-    from postroad.documents import event_item
+    from postroad.arguments import check
     from postroad.journal import task_history
-    from postroad.tasks.messages import check_request_id
+    from postroad.tasks.messages import AnyRequestId
     from postroad.telemetry import legible
+    from postroad.views import EventPage, event_item
 
-    check_request_id(request_id, of_a_job=True)
+    check(request_id, AnyRequestId, "requestId", InvalidTask)
     with call.backend() as backend:
         events = task_history(backend.journal(), call.settings().tenant, request_id)
     if not events:
@@ -100,12 +100,12 @@ def history(call: Call, request_id: RequestId) -> None:
             *_printed(event.properties),
         )
     ]
-    call.show({"items": [event_item(event) for event in events], "next_cursor": None}, *lines)
+    call.show(EventPage([event_item(event) for event in events], None), *lines)
 
 
 def retry(call: Call, request_id: RequestId, queue: QueueOption = "tasks") -> None:
     """Run a failed or cancelled task again."""
-    from postroad.documents import submitted
+    from postroad.views import submitted
 
     with call.backend() as backend:
         handle = _producer(call, backend, queue).retry(request_id)
@@ -118,27 +118,30 @@ def cancel(
     confirm: Annotated[str | None, typer.Option(metavar="ID", help="The id again, instead of the question.")] = None,
 ) -> None:
     """Let a task not run, or be killed where it runs; exit 1 when it had ended already."""
-    from postroad.tasks.messages import check_request_id
+    from postroad.arguments import check
+    from postroad.tasks.messages import AnyRequestId
     from postroad.tasks.producer import name_in_job
+    from postroad.views import TaskCancelled
 
-    check_request_id(request_id, of_a_job=True)
+    check(request_id, AnyRequestId, "requestId", InvalidTask)
     with call.backend() as backend:
         # A task of a job that waits for others has no state of its own yet.
         if name_in_job(backend.journal(), call.settings().tenant, request_id) is None:
             _state(call, backend, request_id)
         confirm_name(request_id, confirm, f'cancels task "{request_id}"')
         cancelled = _producer(call, backend).cancel(request_id)
-    call.show({"requestId": request_id, "cancelled": cancelled}, "cancelled" if cancelled else "it had ended already")
+    call.show(TaskCancelled(request_id, cancelled), "cancelled" if cancelled else "it had ended already")
     if not cancelled:
         raise typer.Exit(ANSWER_IS_NO)
 
 
 def _state(call: Call, backend: Backend, request_id: str, at: int | None = None) -> TaskState:
     """How the task stands or stood. Looking makes no queue, so that it needs no producer."""
+    from postroad.arguments import check
     from postroad.journal import task_state
-    from postroad.tasks.messages import check_request_id
+    from postroad.tasks.messages import AnyRequestId
 
-    check_request_id(request_id, of_a_job=True)
+    check(request_id, AnyRequestId, "requestId", InvalidTask)
     state = task_state(backend.journal(), call.settings().tenant, request_id, at)
     if state is None:
         raise NotFound(f'there is no task "{request_id}"')
@@ -172,18 +175,18 @@ def _read(text: str) -> bytes:
     return Path(text[1:]).read_bytes() if text.startswith("@") else text.encode()
 
 
-def _lines(document: dict[str, Any]) -> list[str]:
+def _lines(task: TaskShown) -> list[str]:
     import json
 
     from postroad.telemetry import legible
 
-    shown = [f"{document['requestId']}  {document['state']}  run {document['run']}, attempt {document['attempt']}"]
-    shown.append(f"{_when(document['lastEventAt'])}  {legible(document['lastEventType'])}")
-    if document["error"] is not None:
-        shown.append(f"{legible(document['errorCategory'])}: {legible(document['error'])}")
-    if document["output"] is not None:
+    shown = [f"{task.request_id}  {task.state}  run {task.run}, attempt {task.attempt}"]
+    shown.append(f"{_when(task.last_event_at)}  {legible(task.last_event_type)}")
+    if task.error is not None:
+        shown.append(f"{legible(task.error_category)}: {legible(task.error)}")
+    if task.output is not None:
         # Plain ASCII, so that no output drives the terminal.
-        shown.append(json.dumps(document["output"]))
+        shown.append(json.dumps(task.output))
     return shown
 
 

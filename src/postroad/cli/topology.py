@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.confirming import confirm_yes
-from postroad.cli.errors import ANSWER_IS_NO
-from postroad.cli.output import write
-from postroad.cli.verbs import add_verb
+from postroad.cli.call import Call, add_verb
+from postroad.cli.output import ANSWER_IS_NO, confirm_yes, write
 from postroad.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -179,9 +176,10 @@ def _topology(
 
     if (template is None) is (file is None):
         raise InvalidInput(
-            "template: give either a TEMPLATE or --file", field="template",
+            "template: give either a TEMPLATE or --file",
+            field="template",
             remedy="The templates are chat, transfers, agents, bus and tasks.",
-        )  # fmt: skip
+        )
     if file is not None:
         topology = _read(file)
     else:
@@ -231,9 +229,10 @@ def _rendered(topology: Topology, format: str, region: str | None, account: str 
     if region is None or account is None:
         missing = "region" if region is None else "account"
         raise InvalidInput(
-            f"{missing}: policies need --region and --account", field=missing,
+            f"{missing}: policies need --region and --account",
+            field=missing,
             remedy="Name the region, and the account by its 12 digits.",
-        )  # fmt: skip
+        )
     return {
         component.name: iam_policy(topology, component.name, region=region, account=account)
         for component in topology.components
@@ -263,10 +262,14 @@ def _plan_lines(found: Plan) -> Iterator[str]:
 
 def _lines(actions: Any) -> Iterator[str]:
     for action in actions:
-        fields = "" if action.verb == "create" else ", ".join(
-            f"{field}: {json.dumps(have, default=str)} -> {json.dumps(want, default=str)}"
-            for field, (have, want) in action.changes.items()
-        )  # fmt: skip
+        fields = (
+            ""
+            if action.verb == "create"
+            else ", ".join(
+                f"{field}: {json.dumps(have, default=str)} -> {json.dumps(want, default=str)}"
+                for field, (have, want) in action.changes.items()
+            )
+        )
         said = " ".join(filter(None, (f"({action.reason})" if action.reason else "", fields)))
         yield f"{action.verb:<8} {action.kind:<12} {action.name}  {said}".rstrip()
 

@@ -1,4 +1,4 @@
-"""`postroad worker`."""
+"""`postroad up|worker`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroad.cli.call import Call
-from postroad.cli.durations import duration
-from postroad.cli.verbs import add_verb
+from postroad.cli.call import Call, add_verb
+from postroad.cli.parameters import duration
 from postroad.errors import ConfigurationError
 from postroad.settings import no_color
 from postroad.signals import heard_by
@@ -23,12 +22,14 @@ if TYPE_CHECKING:
     from postroad.tasks.roles import Role
     from postroad.wiring import Backend
 
+
 TASKS = "tasks"
 ROLES = (TASKS, "dispatcher", "dlq", "reconciler", "events")
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make the verb part of the program."""
+    """Make the verbs part of the program."""
+    add_verb(app, "up", up, example="postroad up --port 9000 --open", until_stopped=True)
     add_verb(app, "worker", worker, example="postroad worker --import shop.tasks --concurrency 8", until_stopped=True)
 
 
@@ -73,15 +74,20 @@ def worker(
     chosen = _chosen(roles, task_events=settings.task_events)
     if TASKS in chosen and not (imports or settings.load):
         raise ConfigurationError(
-            "import: no module is named, so every task would be unknown", field="import",
+            "import: no module is named, so every task would be unknown",
+            field="import",
             remedy="Name the modules that define the tasks: --import shop.tasks.",
-        )  # fmt: skip
+        )
     configure_logs(settings.log_level, settings.log_format, color=not no_color())
     given = {
-        "timeout": timeout, "max_attempts": max_attempts, "visibility_extension": visibility_extension,
-        "extension_interval": extension_interval, "drain_timeout": drain_timeout, "retry_base": retry_base,
+        "timeout": timeout,
+        "max_attempts": max_attempts,
+        "visibility_extension": visibility_extension,
+        "extension_interval": extension_interval,
+        "drain_timeout": drain_timeout,
+        "retry_base": retry_base,
         "unknown_grace": unknown_grace,
-    }  # fmt: skip
+    }
     from postroad.jobs.dispatcher import worker_roles
 
     with call.backend() as backend:
@@ -100,9 +106,10 @@ def _chosen(roles: str | None, *, task_events: bool) -> tuple[str, ...]:
     unknown = [role for role in chosen if role not in ROLES]
     if unknown or not chosen:
         raise ConfigurationError(
-            f"roles: {', '.join(unknown) or 'nothing'} is none of {', '.join(ROLES)}", field="roles",
+            f"roles: {', '.join(unknown) or 'nothing'} is none of {', '.join(ROLES)}",
+            field="roles",
             remedy=f"Name some of {', '.join(ROLES)}, with commas between them.",
-        )  # fmt: skip
+        )
     return chosen
 
 
@@ -115,9 +122,15 @@ def _worker(
         sys.path.append(here)
     options = {name: value for name, value in given.items() if value is not None}
     return TaskWorker(
-        backend, queue=queue, imports=imports, tenant_id=settings.tenant, app=settings.app,
-        concurrency=settings.concurrency, publish_events=False, **options,  # type: ignore[arg-type]  # each is of the type of its option
-    )  # fmt: skip
+        backend,
+        queue=queue,
+        imports=imports,
+        tenant_id=settings.tenant,
+        app=settings.app,
+        concurrency=settings.concurrency,
+        publish_events=False,
+        **options,  # type: ignore[arg-type]  # each is of the type of its option
+    )
 
 
 def _run(running: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> None:
@@ -149,3 +162,18 @@ def _run_roles(roles: list[Role]) -> None:
             waker.wait(inf)
     finally:
         waker.close()
+
+
+def up(
+    call: Call,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="Listen here (127.0.0.1).")] = None,
+    port: Annotated[int | None, typer.Option(metavar="PORT", help="Listen here (8787); 0 picks a free one.")] = None,
+    load: Annotated[list[str] | None, typer.Option(metavar="MODULE", help="A module to import; repeatable.")] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every change by HTTP.")] = False,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the browser when ready.")] = False,
+) -> None:
+    """Start Postroad here, with its HTTP API, until Ctrl-C."""
+    from postroad.up import run_up
+
+    settings = call.settings(host=host, port=port, load=load or None, read_only=read_only or None)
+    raise typer.Exit(run_up(settings, json_output=call.json, open_browser=open_browser))

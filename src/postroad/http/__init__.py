@@ -1,1 +1,1 @@
-"""HTTP: the API that `postroad up` serves. `app.create_app(context)` builds it, `serving.serve` listens."""
+"""HTTP: the API that `postroad up` serves. `app.create_app(context)` builds it, `app.serve` listens."""

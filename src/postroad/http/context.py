@@ -10,25 +10,27 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.http.agents import AgentDesk
-from postroad.http.cursors import Cursors
-from postroad.http.idempotency import Memory
-from postroad.http.identities import Identities
-from postroad.http.leased import LeasedMessages
-from postroad.http.parts import Parts
+from postroad.http.access import (
+    AgentAccess,
+    LeasedMessages,
+    RateLimits,
+    WorkAccess,
+)
+from postroad.http.idempotency import Memory, Turns
+from postroad.http.pages import Cursors
 from postroad.http.polls import MAX_OPEN, Polls
-from postroad.http.private import kept_secret
-from postroad.http.rates import RateLimits
-from postroad.http.readiness import Readiness
+from postroad.http.readiness import Parts, Readiness
 from postroad.http.streams import LaneStreams
-from postroad.http.tokens import TokenFile
-from postroad.http.turns import Turns
-from postroad.http.work import WorkDesk
+from postroad.http.tokens import Identities, TokenFile, kept_secret
 from postroad.settings import Settings, beside
 from postroad.wiring.backend import Backend
 
 _THREADS = 12
+
+
 _BODY_SECONDS = 15.0
+
+
 Result = TypeVar("Result")
 
 
@@ -49,8 +51,8 @@ class Context:
     leased: LeasedMessages
     rates: RateLimits
     readiness: Readiness
-    desk: AgentDesk
-    work: WorkDesk
+    agent_access: AgentAccess
+    work: WorkAccess
     threads: ThreadPoolExecutor
     clock: Clock
     body_seconds: float
@@ -88,7 +90,7 @@ def make_context(
     identities = Identities(tokens, admin=admin, clock=clock)
     polls = Polls(max_open=max_polls)
     leased = LeasedMessages()
-    desk = AgentDesk(backend.agents(), clock)
+    access = AgentAccess(backend.agents(), clock)
     return Context(
         settings=settings,
         backend=backend,
@@ -99,12 +101,12 @@ def make_context(
         turns=Turns(),
         parts=parts,
         polls=polls,
-        streams=LaneStreams(polls, desk, identities, leased),
+        streams=LaneStreams(polls, access, identities, leased),
         leased=leased,
         rates=RateLimits(settings.rate_limit, clock),
         readiness=Readiness(backend.check, parts, threads=threads, clock=clock),
-        desk=desk,
-        work=WorkDesk(backend, settings),
+        agent_access=access,
+        work=WorkAccess(backend, settings),
         threads=threads,
         clock=clock,
         body_seconds=body_seconds,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -56,9 +59,10 @@ class Memory:
         """Where the answer to this request is kept."""
         if _KEY.fullmatch(key) is None:
             raise InvalidInput(
-                "Idempotency-Key: is not 1 to 128 printable ASCII characters", field="Idempotency-Key",
+                "Idempotency-Key: is not 1 to 128 printable ASCII characters",
+                field="Idempotency-Key",
                 remedy="Send a key such as a UUID, or none.",
-            )  # fmt: skip
+            )
         place = hashlib.sha256(f"{identity}\0{route}\0{key}".encode()).hexdigest()
         return Asked(self._prefix + place, hashlib.sha256(body).hexdigest())
 
@@ -129,3 +133,32 @@ def _read(item: Item) -> _Record:
 
 def _busy() -> Unavailable:
     return Unavailable("the same request is still running", remedy="Repeat it with the same Idempotency-Key.")
+
+
+class Turns:
+    """One at a time for each key; the others wait in line for as long as they may."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def turn(self, key: str) -> AsyncIterator[None]:
+        """Hold the key's turn, or raise `Unavailable` when it did not come in time."""
+        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
+        self._locks[key] = (lock, users + 1)
+        try:
+            await self._acquire(lock)
+            try:
+                yield
+            finally:
+                lock.release()
+        finally:
+            lock, users = self._locks.pop(key)
+            if users > 1:
+                self._locks[key] = (lock, users - 1)
+
+    async def _acquire(self, lock: asyncio.Lock) -> None:
+        try:
+            await asyncio.wait_for(lock.acquire(), WAIT_SECONDS)
+        except TimeoutError:
+            raise Unavailable("the same request is still running") from None

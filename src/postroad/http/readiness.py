@@ -1,15 +1,41 @@
-"""Whether this server can do its work: local checks only, asked at most once a second."""
+"""Whether this server can do its work, asked at most once a second, and the parts of `postroad up`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from typing import Any
+
+import msgspec
 
 from postroad.clock import Clock
 from postroad.errors import PostroadError
-from postroad.http.parts import Parts
+from postroad.views import Part, Ready
+
+
+class Parts:
+    """All parts as the supervisor last described them."""
+
+    def __init__(self) -> None:
+        self._parts: tuple[Part, ...] = ()
+
+    def describe(self, parts: tuple[Part, ...]) -> None:
+        """Take the supervisor's word for it."""
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter(self._parts)
+
+    def troubles(self) -> str | None:
+        """Which parts do not run; None when all do."""
+        down = [_trouble(part) for part in self._parts if part.state != "running"]
+        return ", ".join(down) or None
+
+
+def _trouble(part: Part) -> str:
+    why = "" if part.missing is msgspec.UNSET else f": {part.missing}"
+    return f"{part.name} is {part.state}{why}"
+
 
 _FRESH_SECONDS = 1.0
 
@@ -27,14 +53,14 @@ class Readiness:
         self._checking = asyncio.Lock()
         self.stopping = False
 
-    async def document(self) -> dict[str, Any]:
+    async def document(self) -> Ready:
         """The answer of `GET /ready`."""
         storage = await self._ask_storage()
         checks = {"storage": storage, "runners": self._parts.troubles() or "ok"}
         if self.stopping:
             checks["runners"] = "stopping"
         ready = all(check == "ok" for check in checks.values())
-        return {"status": "ready" if ready else "not ready", "checks": checks}
+        return Ready("ready" if ready else "not ready", checks)
 
     async def _ask_storage(self) -> str:
         async with self._checking:

@@ -1,18 +1,34 @@
-"""The request: who asks, and a body that is read once, in time, within its limit and as strict JSON."""
+"""The request: who asks, its parameters, a body that is read once as strict JSON, and errors in one form."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol, cast
+import math
+from typing import Annotated, Any, Protocol, cast
 
+import msgspec
 from litestar import Request, Response
+from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
+from litestar.params import PathParameter, QueryParameter
 from litestar.types import ASGIApp, HTTPReceiveMessage, Receive, Scope, Send
 from litestar.types.empty import Empty
 
-from postroad.errors import BodyTooLarge, BodyTooSlow, InvalidInput, NotJSON
+from postroad.errors import (
+    BodyTooLarge,
+    BodyTooSlow,
+    InternalError,
+    InvalidInput,
+    MethodNotAllowed,
+    NotJSON,
+    PostroadError,
+    RouteNotFound,
+)
 from postroad.http.context import Context
 from postroad.http.forms import Form, decode
-from postroad.http.identities import Identity
+from postroad.http.tokens import Identity
+from postroad.queues.spec import check_name
+from postroad.telemetry import get_logger
+from postroad.views import problem
 
 BODILESS = "bodiless"
 """The option of a route whose body may be left out."""
@@ -132,3 +148,78 @@ async def gone(request: ApiRequest) -> None:
 
 def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is longer than {limit} bytes")
+
+
+MEDIA_TYPE = "application/problem+json"
+_log = get_logger("http")
+
+
+def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Any exception as a problem; one that nobody foresaw is logged and says nothing but the request's id."""
+    request_id = request.scope["state"].get("request_id")
+    known = _known(error)
+    if known is None or known.status == 500:
+        _log.error("http_request", request_id=request_id, status=500, exc_info=error)
+        known = InternalError("The cause is in the log.")
+    headers = headers_of(known) | _allow(error)
+    return Response(encoded(known, request_id), status_code=known.status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def encoded(error: PostroadError, request_id: str | None) -> bytes:
+    """The body of a problem."""
+    return msgspec.json.encode(problem(error, request_id=request_id))
+
+
+def headers_of(error: PostroadError) -> dict[str, str]:
+    """The headers that go with the status of an error."""
+    if error.status == 401:
+        return {"WWW-Authenticate": "Bearer"}
+    if error.status in (429, 503):
+        return {"Retry-After": str(max(1, math.ceil(getattr(error, "retry_after", None) or 1)))}
+    return {}
+
+
+def _known(error: Exception) -> PostroadError | None:
+    if isinstance(error, PostroadError):
+        return error
+    if isinstance(error, ValidationException):
+        return _invalid(error)
+    if isinstance(error, NotFoundException):
+        return RouteNotFound("there is nothing at this address")
+    if isinstance(error, MethodNotAllowedException):
+        return MethodNotAllowed("the address does not take this method")
+    if isinstance(error, HTTPException) and 400 <= error.status_code < 500:
+        return InvalidInput(error.detail)
+    return None
+
+
+def _invalid(error: ValidationException) -> InvalidInput:
+    """The first of the fields that the framework refused."""
+    first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
+    field = first.get("key")
+    message = str(first.get("message", error.detail))
+    return InvalidInput(f"{field or 'request'}: {message[:1].lower()}{message[1:]}", field=field)
+
+
+def _allow(error: Exception) -> dict[str, str]:
+    if not isinstance(error, MethodNotAllowedException):
+        return {}
+    named = {name.strip() for name in (error.headers or {}).get("allow", "").split(",")}
+    methods = (named - {"OPTIONS", ""}) | ({"HEAD"} if "GET" in named else set())
+    return {"Allow": ", ".join(sorted(methods))}
+
+
+Limit = Annotated[int, QueryParameter(ge=1, le=100, description="How many, 1 to 100.")]
+Cursor = Annotated[str | None, QueryParameter(description="`next_cursor` of the page before.")]
+QueueName = Annotated[str, PathParameter(pattern=r"^[A-Za-z0-9_-]{1,80}(\.fifo)?$", description="The queue's name.")]
+AgentId = Annotated[str, PathParameter(description="The agent's id.")]
+Discard = Annotated[bool, QueryParameter(description="Whether what waits goes too.")]
+Visibility = Annotated[float, QueryParameter(ge=1, le=43_200, description="Seconds of a lease.")]
+Name = Annotated[str, PathParameter(description="Its name.")]
+Confirm = Annotated[str, QueryParameter(description="The queue's name once more.")]
+Payload = Annotated[int, QueryParameter(ge=0, le=1, description="1 shows the bodies too.")]
+
+
+def checked(queue: str) -> str:
+    """The queue's name, refused when no queue could have it."""
+    return check_name(queue, field="queue")

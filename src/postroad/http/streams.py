@@ -14,14 +14,13 @@ from typing import Any, Final
 import msgspec
 from litestar.types import Receive, Send
 
-from postroad.documents import agent_delivery
 from postroad.errors import PostroadError, TooManyPolls
-from postroad.http.agents import AgentDesk
-from postroad.http.identities import Identities
-from postroad.http.leased import LeasedMessages
+from postroad.http.access import AgentAccess, LeasedMessages
 from postroad.http.polls import Polls, Waiter, give_back
+from postroad.http.tokens import Identities
 from postroad.queues import Delivery, Queue
 from postroad.telemetry import get_logger
+from postroad.views import agent_delivery
 
 MAX_UNACKED: Final = 10
 KEEP_ALIVE_SECONDS: Final = 15.0
@@ -37,9 +36,9 @@ _KEEP_ALIVE: Final[Any] = {"type": "http.response.body", "body": b": keep-alive\
 class LaneStreams:
     """The open streams of one server, by agent."""
 
-    def __init__(self, polls: Polls, desk: AgentDesk, identities: Identities, leased: LeasedMessages) -> None:
+    def __init__(self, polls: Polls, access: AgentAccess, identities: Identities, leased: LeasedMessages) -> None:
         self.polls = polls
-        self.desk = desk
+        self.agent_access = access
         self.leased = leased
         self._identities = identities
         self._tokens_seen = identities.version
@@ -57,11 +56,11 @@ class LaneStreams:
 
     def add(self, agent_id: str, stream: LaneStream, queue: Queue, waiter: Waiter) -> None:
         """Let the stream wait until `remove`; `TooManyPolls` when the server or the agent has too many that do."""
-        self.desk.begin_waiting(agent_id)
+        self.agent_access.begin_waiting(agent_id)
         try:
             self.polls.join(queue, waiter)
         except TooManyPolls:
-            self.desk.end_waiting(agent_id)
+            self.agent_access.end_waiting(agent_id)
             raise
         self._streams.setdefault(agent_id, []).append(stream)
         self.spoke(stream)
@@ -70,7 +69,7 @@ class LaneStreams:
     def remove(self, agent_id: str, stream: LaneStream, queue: Queue, waiter: Waiter) -> None:
         """Let it wait no longer."""
         self.polls.leave(queue, waiter)
-        self.desk.end_waiting(agent_id)
+        self.agent_access.end_waiting(agent_id)
         self._silent.pop(stream, None)
         self._streams[agent_id].remove(stream)
         if not self._streams[agent_id]:

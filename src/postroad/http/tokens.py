@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
+import hmac
+import os
 import re
 import secrets
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -14,12 +20,61 @@ import msgspec
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidInput, TokenExists, TokenNotFound
-from postroad.http.private import locked, write_private
+from postroad.views import Scope, TokenMade, TokenRow
 
-Scope = Literal["read", "publish", "operate", "admin"]
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace the file in one step; whoever reads it sees the old bytes or the new ones, and nobody else sees any."""
+    # mkstemp opens with mode 0600 whatever the umask is.
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink()
+        raise
+
+
+def read_secret(path: Path) -> str:
+    """The secret that the file holds, or `ConfigurationError` when it cannot be read or holds none."""
+    try:
+        secret = path.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"{path}: no secret can be read from it: {error}", remedy="Name a readable file that holds one line."
+        ) from error
+    if not secret:
+        raise ConfigurationError(f"{path}: is empty", remedy="Write the secret into it, or remove it to get a new one.")
+    return secret
+
+
+def kept_secret(path: Path, prefix: str = "") -> str:
+    """The secret of this file, made at first use."""
+    with locked(path.parent):
+        if not path.exists():
+            write_private(path, f"{prefix}{secrets.token_urlsafe(32)}\n".encode())
+    return read_secret(path)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes of this machine from changing private files of the folder meanwhile."""
+    # The folder itself is locked: a lock file of its own would stay behind, and the data file is not ours to lock.
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 SCOPES: tuple[Scope, ...] = ("read", "publish", "operate", "admin")
 ADMIN = "admin"
 PREFIX = "pr_"
+_LOOK_AGAIN_SECONDS = 0.25
 NAME = r"[A-Za-z0-9._-]{1,64}"
 MAX_SECONDS = 315_360_000.0
 
@@ -32,6 +87,15 @@ class Token(msgspec.Struct, frozen=True):
     sha256: str
     created_at: datetime
     expires_at: datetime | None = None
+
+    @property
+    def row(self) -> TokenRow:
+        """The token as it is listed."""
+        return TokenRow(self.name, self.scope, self.created_at, self.expires_at)
+
+    def made(self, secret: str) -> TokenMade:
+        """Return the token with its secret, which is shown this once."""
+        return TokenMade(self.name, self.scope, self.created_at, self.expires_at, secret)
 
 
 class _Contents(msgspec.Struct, frozen=True):
@@ -118,3 +182,57 @@ def check_token(name: object, scope: object, expires_in: object) -> None:
     is_number = isinstance(expires_in, int | float) and not isinstance(expires_in, bool)
     if expires_in is not None and not (is_number and 0 < expires_in <= MAX_SECONDS):  # type: ignore[operator] # checked just before
         raise InvalidInput(f"expires_in: {expires_in!r} is not a number of seconds above 0", field="expires_in")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A caller whose token was recognised."""
+
+    name: str
+    scope: Scope | Literal["agent"]
+    agent: str | None = None
+    """The agent whose token it is; it reaches its own routes only."""
+
+
+class Identities:
+    """The tokens in force. A new one counts at once, a revoked one for a quarter of a second at most."""
+
+    def __init__(self, file: TokenFile, *, admin: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._file = file
+        self._admin = digest(admin)
+        self._clock = clock
+        self._looked_at = float("-inf")
+        self._seen: tuple[int, int, int] | None = None
+        self._tokens: dict[str, Token] = {}
+        self.version = 0
+        """Grows whenever the tokens of the file have changed."""
+
+    def of(self, secret: str) -> Identity | None:
+        """The identity that the secret opens; None for one that is unknown, revoked or expired."""
+        hashed = digest(secret)
+        if hmac.compare_digest(hashed, self._admin):
+            return Identity(ADMIN, "admin")
+        if hashed not in self._tokens or self._clock.monotonic() - self._looked_at >= _LOOK_AGAIN_SECONDS:
+            self.look()
+        token = self._tokens.get(hashed)
+        if token is None or not hmac.compare_digest(token.sha256, hashed):
+            return None
+        if token.expires_at is not None and token.expires_at <= self._clock.now():
+            return None
+        return Identity(token.name, token.scope)
+
+    def look(self) -> None:
+        """See whether the file has changed."""
+        self._looked_at = self._clock.monotonic()
+        if (seen := self._signature()) != self._seen:
+            self._tokens = {token.sha256: token for token in self._file.tokens()}
+            self._seen = seen
+            self.version += 1
+
+    def _signature(self) -> tuple[int, int, int] | None:
+        """What changes whenever the file is replaced."""
+        try:
+            status = self._file.path.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size

@@ -9,8 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta
+
+from postroad.arguments import FINITE, check
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, PostroadError, TransportError
 from postroad.inbox.applications import (
@@ -43,6 +46,8 @@ _WAIT = 10.0
 _DELAYS = (0.0, 1.0, 5.0, 30.0, 120.0)
 _COUNT_DEAD_SECONDS = 30.0
 _PRUNE_BATCH, _PRUNE_EVERY, _PRUNE_AGAIN = 500, 60.0, 0.1
+
+_Interval = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds above 0")]
 
 
 class Consumer:
@@ -131,7 +136,7 @@ class Consumer:
         Raises:
             ConfigurationError: `interval` is not a time above zero, or no region is known.
         """
-        _check_interval(interval)
+        check(interval, _Interval, "interval", ConfigurationError)
         from postroad.connections.aws import AwsConnection
         from postroad.connections.cloudwatch import reporting
 
@@ -239,11 +244,6 @@ def _check(*, name: object, handler: object, concurrency: object, effects: objec
         raise _refused("effects", effects, "'database' or 'external'")
     if on_unknown not in ("dead_letter", "retry"):
         raise _refused("on_unknown", on_unknown, "'dead_letter' or 'retry'")
-
-
-def _check_interval(interval: object) -> None:
-    if isinstance(interval, bool) or not isinstance(interval, int | float) or not 0 < interval < math.inf:
-        raise _refused("interval", interval, "a number of seconds above 0")
 
 
 def _refused(field: str, value: object, wanted: str) -> ConfigurationError:

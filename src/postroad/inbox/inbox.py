@@ -9,10 +9,13 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 from uuid import UUID
 
+from msgspec import Meta
+
 from postroad import failpoints
+from postroad.arguments import check, refusal
 from postroad.connections.callers import (
     AsyncCaller,
     Caller,
@@ -88,6 +91,8 @@ def check_windows(retention: timedelta | None, windows: Windows) -> None:
 _LONGEST_TABLE = 40
 _LONGEST_CONSUMER = 200
 
+_Retention = Annotated[timedelta | None, Meta(description="a timedelta above zero, nor None")]
+
 
 class Inbox:
     """Remembers events by consumer and id. `first_time` writes on the caller's connection, all else on its own."""
@@ -104,7 +109,9 @@ class Inbox:
         check_identifier(table, "table", most=_LONGEST_TABLE)
         if schema is not None:
             check_identifier(schema, "schema")
-        _check_retention(retention)
+        check(retention, _Retention, "retention", ConfigurationError)
+        if retention is not None and retention <= timedelta(0):
+            raise refusal(retention, _Retention, "retention", ConfigurationError)
         self.retention = retention
         self._dialect = dialect
         self._database = database
@@ -329,11 +336,6 @@ def _checked_consumer(name: object) -> str:
     if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_CONSUMER or not name.isprintable():
         raise InvalidInput(f"consumer: {name!r} is not 1 to {_LONGEST_CONSUMER} printable characters", field="consumer")
     return name
-
-
-def _check_retention(retention: object) -> None:
-    if retention is not None and not (isinstance(retention, timedelta) and retention > timedelta(0)):
-        raise ConfigurationError(f"retention: {retention!r} is not a timedelta above zero, nor None", field="retention")
 
 
 def _checked_lease(seconds: object) -> float:

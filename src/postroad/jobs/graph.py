@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from postroad.arguments import check, text
 from postroad.errors import InvalidJob, InvalidTask
 from postroad.journal import Journal
 from postroad.journal.states import tasks_of_job
-from postroad.tasks.messages import check_input, check_name
+from postroad.tasks.messages import TaskName, check_input
 
 if TYPE_CHECKING:
     from postroad.jobs.records import Job
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 MAX_NEW_TASKS: Final = 50
 MAX_TASKS: Final = 10_000
 _TASK_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
+JobId = text(r"[A-Za-z0-9_-]{1,120}", "a job id", remedy="Use 1 to 120 letters, digits, '_' or '-'.")
 _FIELDS = frozenset({"taskId", "name", "dependsOn", "input"})
 
 
@@ -51,17 +52,6 @@ class Graph:
     def roots(self) -> list[str]:
         """Tasks that wait for none."""
         return [task.task_id for task in self.tasks.values() if not task.depends_on]
-
-
-def check_job_id(job_id: object) -> str:
-    """Return the job id, or refuse it."""
-    if not isinstance(job_id, str) or _JOB_ID.fullmatch(job_id) is None:
-        raise InvalidJob(
-            f"jobId: {str(job_id)[:150]!r} is not a job id",
-            field="jobId",
-            remedy="Use 1 to 120 letters, digits, '_' or '-'.",
-        )
-    return job_id
 
 
 def request_id_of(job_id: str, task_id: str) -> str:
@@ -101,7 +91,9 @@ def _read(task: object, where: str) -> GraphTask:
             field=f"{where}.taskId",
         )
     try:
-        name, given = check_name(task.get("name")), check_input(task.get("input"))
+        name: Any = task.get("name")
+        given = check_input(task.get("input"))
+        check(name, TaskName, "name", InvalidTask)
     except InvalidTask as error:
         raise InvalidJob(f"{where}.{error}", field=f"{where}.{error.field}") from None
     return GraphTask(task_id, name, _depends_on(task.get("dependsOn"), f"{where}.dependsOn"), given)

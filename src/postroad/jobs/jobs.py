@@ -9,13 +9,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from postroad.arguments import check
 from postroad.errors import Conflict, InvalidJob
-from postroad.jobs.graph import Graph, GraphTask, check_job_id, read_tasks
+from postroad.jobs.graph import Graph, GraphTask, JobId, read_tasks
 from postroad.jobs.mover import FAILED, Mover, quietly
 from postroad.jobs.records import HeldJob, Job
 from postroad.jobs.status import JobPage, JobStatus, JobViews, not_found
 from postroad.journal import Appends, JournalEvent
-from postroad.journal.checks import ID_REMEDY, is_id
+from postroad.journal.checks import Id
 from postroad.journal.states import JOB_CREATED, JOB_TASKS_ADDED
 from postroad.ports import Store
 from postroad.tasks.queues import tenant_and_app
@@ -83,8 +84,9 @@ class Jobs:
         self, tasks: Sequence[Any], *, job_id: str | None = None, request_id: str | None = None
     ) -> JobCreatedResult:
         """Have the graph of tasks run; the same job id with the same tasks is the same job."""
-        job_id = check_job_id(f"job-{uuid.uuid4()}" if job_id is None else job_id)
-        _check_asker(request_id)
+        job_id = f"job-{uuid.uuid4()}" if job_id is None else job_id
+        check(job_id, JobId, "jobId", InvalidJob)
+        check(request_id, Id | None, "requestId", InvalidJob)
         graph = Graph(self._read(tasks))
         if not graph.roots:
             raise InvalidJob("tasks: none of them can start; at least one must depend on nothing", field="tasks")
@@ -187,7 +189,8 @@ class Jobs:
         return found
 
     def _known(self, job_id: str) -> HeldJob:
-        held = self._mover.jobs.read(check_job_id(job_id))
+        check(job_id, JobId, "jobId", InvalidJob)
+        held = self._mover.jobs.read(job_id)
         if held is None:
             raise not_found(job_id)
         return held
@@ -218,11 +221,6 @@ class Jobs:
             for task_id, held in leases
             if held is not None and self._mover.state(job_id, task_id) in FAILED
         }
-
-
-def _check_asker(request_id: object) -> None:
-    if request_id is not None and not (isinstance(request_id, str) and is_id(request_id)):
-        raise InvalidJob(f"requestId: {str(request_id)[:100]!r} is not an id", field="requestId", remedy=ID_REMEDY)
 
 
 def _recorded(tasks: Any) -> list[dict[str, Any]]:

@@ -7,15 +7,15 @@ from typing import Any, Final, Literal, Self
 
 import msgspec
 
-from postroad.errors import InvalidInput, NotFound
-from postroad.jobs.graph import GraphTask, check_job_id, request_id_of
+from postroad.arguments import check, whole_number
+from postroad.errors import InvalidInput, InvalidJob, NotFound
+from postroad.jobs.graph import GraphTask, JobId, request_id_of
 from postroad.jobs.mover import Mover, fails
 from postroad.jobs.records import STATUSES, Job
 from postroad.journal import Journal
 from postroad.journal.states import EVENT_TO_STATE, JOB, JOB_CREATED, every_event, task_state
 from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
 from postroad.ports import Store
-from postroad.queues.rules import check_count
 from postroad.tasks.leases import Held
 
 PROGRESS: Final = ("waiting", "pending", "processing", "completed", "failed", "cancelled")
@@ -195,13 +195,13 @@ class JobViews:
 
     def job_status(self, job_id: str) -> JobStatus | None:
         """How the job and each of its tasks stand; None when there is no such job."""
-        check_job_id(job_id)
+        check(job_id, JobId, "jobId", InvalidJob)
         held = self._mover.jobs.read(job_id)
         return None if held is None else status_of(self._mover, job_id, held.job)
 
     def list_jobs(self, limit: int = 20, cursor: str | None = None, status: str | None = None) -> JobPage:
         """Jobs, newest first, of one status if one is named."""
-        check_count(limit, "limit", 100)
+        check(limit, whole_number(1, 100), "limit")
         if status is not None and status not in STATUSES:
             raise InvalidInput(
                 f"status: {status!r} is none of {', '.join(STATUSES)}", field="status", remedy="Name one of them."

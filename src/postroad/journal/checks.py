@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from postroad.arguments import text
 from postroad.errors import InvalidEvent
 
 MIN_TIMESTAMP: Final = 10**12
@@ -19,7 +20,11 @@ MAX_DEPTH: Final = 64
 ID_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,256}"
 ID_REMEDY: Final = "Use 1 to 256 letters, digits, '_', '.', ':' or '-'."
 _ID = re.compile(ID_PATTERN)
+Id = text(ID_PATTERN, "an id", remedy=ID_REMEDY)
 _ENTITY_TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+EntityType = text(
+    _ENTITY_TYPE.pattern, "the type of an entity", remedy="Name it in capitals, such as TASK, JOB or STORE."
+)
 _EVENT_TYPE = re.compile(r"[^\s#]+( [^\s#]+)*")
 _MAX_EVENT_TYPE = 128
 _SHOWN = 80
@@ -55,22 +60,6 @@ def are_names(event_type: str, entity_type: str, tenant_id: str, entity_id: str,
     """Whether all of these can be the names of one event."""
     ids = is_id(tenant_id) and is_id(entity_id) and is_id(app)
     return ids and is_event_type(event_type) and is_entity_type(entity_type)
-
-
-def check_id(value: object, field: str) -> None:
-    """Refuse what is no id."""
-    if not (isinstance(value, str) and is_id(value)):
-        raise InvalidEvent(f"{field}: {_shown(value)} is not an id", field=field, remedy=ID_REMEDY)
-
-
-def check_entity_type(value: object) -> None:
-    """Refuse what is no type of an entity."""
-    if not (isinstance(value, str) and is_entity_type(value)):
-        raise InvalidEvent(
-            f"entity_type: {_shown(value)} is not the type of an entity",
-            field="entity_type",
-            remedy="Name it in capitals, such as TASK, JOB or STORE.",
-        )
 
 
 def check_event_type(value: object) -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from postroad.arguments import check
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidEvent
 from postroad.journal import checks
@@ -157,15 +158,10 @@ def check_names(event: JournalEvent) -> None:
     except TypeError:
         known = False
     if not known:
-        _check_each_name(event)
-
-
-def _check_each_name(event: JournalEvent) -> None:
-    checks.check_event_type(event.event_type)
-    checks.check_entity_type(event.entity_type)
-    checks.check_id(event.tenant_id, "tenant_id")
-    checks.check_id(event.entity_id, "entity_id")
-    checks.check_id(event.app, "app")
+        checks.check_event_type(event.event_type)
+        check(event.entity_type, checks.EntityType, "entity_type", InvalidEvent)
+        for name in ("tenant_id", "entity_id", "app"):
+            check(getattr(event, name), checks.Id, name, InvalidEvent)
 
 
 def check_content(event: JournalEvent, *, packed: bool = False) -> None:

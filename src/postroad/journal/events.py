@@ -7,9 +7,11 @@ from typing import Annotated, Any, Final, Literal, Union
 
 import msgspec
 
+from postroad.arguments import check
 from postroad.errors import InvalidEvent
 from postroad.events.strict import refusal
-from postroad.journal.checks import ID_PATTERN, MAX_TIMESTAMP, MIN_TIMESTAMP, check_id
+from postroad.journal import checks
+from postroad.journal.checks import ID_PATTERN, MAX_TIMESTAMP, MIN_TIMESTAMP, is_id
 
 Id = str
 """An id under one of `ID_NAMES`: looked at by `check_properties`, where ids seen before cost a look-up."""
@@ -265,8 +267,10 @@ def check_properties(
         raise InvalidEvent(refused.message, field=refused.field) from None
     for name in ID_NAMES:
         value = properties.get(name, entity_id)
-        if value is not None and value != entity_id:
-            check_id(value, f"properties.{name}")
+        # An id that was seen a moment ago is known again.
+        fits = value is None or value == entity_id or (isinstance(value, str) and is_id(value))
+        if not fits:
+            check(value, checks.Id, f"properties.{name}", InvalidEvent)
 
 
 @functools.cache

@@ -7,17 +7,19 @@ import binascii
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, Self
+from typing import Annotated, Any, Final, Protocol, Self
 
 import msgspec
 
+from postroad.arguments import check, whole_number
 from postroad.errors import InvalidCursor, InvalidQuery, PostroadError
-from postroad.journal.checks import ID_REMEDY, is_entity_type, is_event_type, is_id, is_simple
+from postroad.journal.checks import Id, is_entity_type, is_event_type, is_simple
 from postroad.journal.event import JournalEvent, check_content, check_event, check_names
 from postroad.journal.keys import FIRST_PLACE, LAST_PLACE, PLACE_SIZE, event_id_of, place_before, time_of
 from postroad.journal.port import Entity
 
 MAX_LIMIT: Final = 1_000
+LIMIT: Final = whole_number(1, MAX_LIMIT)
 NEEDS: Final[dict[str, frozenset[str]]] = {
     "PK": frozenset(),
     "GSI1": frozenset({"entity"}),
@@ -29,6 +31,7 @@ NEEDS: Final[dict[str, frozenset[str]]] = {
     "GSI7": frozenset({"event_type", "app", "entity"}),
 }
 _SEAL_BYTES = 12
+_Time = Annotated[int, msgspec.Meta(description="a whole number of milliseconds since 1970")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +71,6 @@ def index_for(*, entity: Entity | None, app: str | None, event_type: str | None)
     return next(index for index, needs in NEEDS.items() if needs == asked)
 
 
-def check_limit(limit: object) -> None:
-    """Refuse a page of no or too many events."""
-    if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
-        raise InvalidQuery(f"limit: {limit!r} is not a whole number from 1 to {MAX_LIMIT}", field="limit")
-
-
 def _check(question: Question) -> None:
     if question.index not in NEEDS:
         raise InvalidQuery(
@@ -81,25 +78,19 @@ def _check(question: Question) -> None:
         )
     for name in ("entity", "app", "event_type"):
         _check_needed(question.index, name, getattr(question, name))
-    _check_id(question.tenant, "tenant")
-    if question.app is not None:
-        _check_id(question.app, "app")
+    check(question.tenant, Id, "tenant", InvalidQuery)
+    check(question.app, Id | None, "app", InvalidQuery)
     _check_entity(question.entity)
     if question.event_type is not None and not is_event_type(question.event_type):
         raise InvalidQuery(f"event_type: {question.event_type!r} is not the type of an event", field="event_type")
     for name in ("start", "end"):
-        _check_time(getattr(question, name), name)
+        check(getattr(question, name), _Time | None, name, InvalidQuery)
 
 
 def _check_needed(index: str, name: str, value: object) -> None:
     needed = name in NEEDS[index]
     if needed is (value is None):
         raise InvalidQuery(f"{name}: index {index} {'needs it' if needed else 'does not take it'}", field=name)
-
-
-def _check_id(value: Any, field: str) -> None:
-    if not isinstance(value, str) or not is_id(value):
-        raise InvalidQuery(f"{field}: {value!r} is not an id", field=field, remedy=ID_REMEDY)
 
 
 def _check_entity(entity: Any) -> None:
@@ -109,12 +100,7 @@ def _check_entity(entity: Any) -> None:
         raise InvalidQuery("entity: is not a pair of type and id", field="entity", remedy='Write ("TASK", "req-123").')
     if not isinstance(entity[0], str) or not is_entity_type(entity[0]):
         raise InvalidQuery(f"entity: {entity[0]!r} is not the type of an entity", field="entity")
-    _check_id(entity[1], "entity")
-
-
-def _check_time(value: object, field: str) -> None:
-    if value is not None and type(value) is not int:
-        raise InvalidQuery(f"{field}: {value!r} is not a whole number of milliseconds since 1970", field=field)
+    check(entity[1], Id, "entity", InvalidQuery)
 
 
 def _seal(question: Question, place: bytes) -> bytes:

@@ -9,13 +9,14 @@ from uuid import UUID
 
 import msgspec
 
+from postroad.arguments import check
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import InvalidEvent, PostroadError
+from postroad.errors import InvalidEvent, InvalidQuery, PostroadError
 from postroad.journal.event import JournalEvent
 from postroad.journal.keys import place_of
 from postroad.journal.overflow import Overflow, whole
 from postroad.journal.port import AppendResult, Entity, Page
-from postroad.journal.records import Entry, Question, Records, check_limit, checked_entry
+from postroad.journal.records import LIMIT, Entry, Question, Records, checked_entry
 from postroad.journal.states import KeepsStates, every_event
 
 # Clocks of several writers differ, and an index of DynamoDB lags behind its table.
@@ -126,7 +127,7 @@ class StoredJournal:
 
         An event whose blob is missing or altered says so in `overflow_error`; the others of its page are whole.
         """
-        check_limit(limit)
+        check(limit, LIMIT, "limit", InvalidQuery)
         question = Question(
             index=index,
             tenant=tenant,

@@ -12,7 +12,7 @@ from postroad.agents.aggregating import aggregate
 from postroad.agents.records import Unreadable
 from postroad.agents.tables import EVENTS_STREAM
 from postroad.clock import SYSTEM_CLOCK
-from postroad.lambdas.agents import opened
+from postroad.lambdas.environment import opened_agents
 from postroad.settings.environment import events_stream
 from postroad.streams import StreamRecord
 
@@ -20,7 +20,7 @@ from postroad.streams import StreamRecord
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
     """Aggregate the records of a batch; answers the lowest one that must come again, if any."""
     records = [_record(record) for record in event["Records"]]
-    result = aggregate(records, opened(), SYSTEM_CLOCK, stream=events_stream() or EVENTS_STREAM)
+    result = aggregate(records, opened_agents(), SYSTEM_CLOCK, stream=events_stream() or EVENTS_STREAM)
     if not result.failed:
         return {"batchItemFailures": []}
     return {"batchItemFailures": [{"itemIdentifier": min(result.failed, key=int)}]}

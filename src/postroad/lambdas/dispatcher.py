@@ -10,14 +10,14 @@ from typing import Any
 from postroad.errors import PostroadError
 from postroad.jobs import JobDispatcher
 from postroad.journal.eventbridge import event_of_detail
-from postroad.lambdas.grounds import opened
+from postroad.lambdas.environment import opened_backend
 from postroad.tasks.log import tell
 from postroad.wiring.backend import Backend
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
     """Handle one EventBridge event, or those in the records of a queue; of these, what failed is answered."""
-    dispatcher = _dispatcher(opened())
+    dispatcher = _dispatcher(opened_backend())
     if "Records" not in event:
         return {"dispatched": dispatcher.handle(event_of_detail(event.get("detail"))).dispatched}
     failed = [record["messageId"] for record in event["Records"] if not _is_handled(dispatcher, record)]

@@ -11,7 +11,7 @@ import msgspec
 
 from postroad.blobs import Blobs
 from postroad.errors import PostroadError
-from postroad.lambdas.grounds import attributes_of, opened
+from postroad.lambdas.environment import attributes_of, opened_backend
 from postroad.queues import Delivery
 from postroad.queues.references import ATTRIBUTE, read_reference
 from postroad.tasks import DeadLetterHandler
@@ -21,7 +21,7 @@ from postroad.wiring.backend import Backend
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
     """Handle the records of the dead-letter queue; what failed or names no task is answered, and stays there."""
-    backend = opened()
+    backend = opened_backend()
     letters = _letters(backend)
     failed = [record["messageId"] for record in event["Records"] if not _is_handled(letters, backend, record)]
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroad.errors import PostroadError
-from postroad.lambdas.grounds import attributes_of, opened
+from postroad.lambdas.environment import attributes_of, opened_backend
 from postroad.queues import OutgoingMessage
 from postroad.settings import archive_queue_url
 from postroad.tasks.alerts import SlackAlerts
@@ -61,6 +61,6 @@ def _keep(record: Mapping[str, Any]) -> None:
     url = archive_queue_url()
     if url is None:
         return
-    (result,) = opened().queue(url).send([OutgoingMessage(str(record["body"]), attributes_of(record))])
+    (result,) = opened_backend().queue(url).send([OutgoingMessage(str(record["body"]), attributes_of(record))])
     if result.error is not None:
         raise result.error

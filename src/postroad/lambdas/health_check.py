@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from postroad.lambdas.grounds import opened
+from postroad.lambdas.environment import opened_backend
 from postroad.settings import slack_webhook_url
 from postroad.tasks.alerts import SlackAlerts
 from postroad.tasks.health import HealthCheck
@@ -15,7 +15,7 @@ from postroad.wiring.backend import Backend
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
     """Check all running tasks, record it, and tell Slack where a webhook is set."""
-    return _check(opened(), slack_webhook_url()).check().summary
+    return _check(opened_backend(), slack_webhook_url()).check().summary
 
 
 @functools.lru_cache(maxsize=8)

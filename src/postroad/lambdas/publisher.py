@@ -12,7 +12,7 @@ from postroad.agents.aws.rows import UNREADABLE, row_of
 from postroad.agents.aws.store import AwsAgentStore
 from postroad.agents.outgoing import Marker, Row
 from postroad.agents.port import Rejected
-from postroad.lambdas.agents import opened
+from postroad.lambdas.environment import opened_agents
 
 _NOTHING: dict[str, Any] = {"batchItemFailures": []}
 Sequences = dict[tuple[str, str], str]
@@ -20,7 +20,7 @@ Sequences = dict[tuple[str, str], str]
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
     """Release the rows of a batch; answers the lowest one that must come again, if any."""
-    store = opened()
+    store = opened_agents()
     changes = [record["dynamodb"] for record in event["Records"] if record.get("eventName") == "INSERT"]
     rows, sequences, failed = _rows(store, changes)
     failed += [sequences[key] for key in store.release(rows).failed]
@@ -29,7 +29,7 @@ def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
 
 def _rows(
     store: AwsAgentStore, changes: Sequence[Mapping[str, Any]]
-) -> tuple[list[Row | Marker], Sequences, list[str]]:  # fmt: skip
+) -> tuple[list[Row | Marker], Sequences, list[str]]:
     """The rows in the order of the stream, the sequence of each, and the sequences of what could not be put aside."""
     images = _images(store, changes)
     rows: list[Row | Marker] = []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroad.lambdas.agents import opened
+from postroad.lambdas.environment import opened_agents
 
 
 def handler(event: Any = None, context: object = None) -> dict[str, int]:
     """Send what is held, as far as the queues take it."""
-    result = opened().drain()
+    result = opened_agents().drain()
     return {"sent": result.sent, "held": result.held}

@@ -2,13 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from postroad.notifications.autoscaler import Autoscaler
-from postroad.notifications.hook import RealtimeHook
+from postroad.notifications.devices import PushSender, TokenResult
+from postroad.notifications.health import Autoscaler
 from postroad.notifications.messages import OfflineMessage, PushNotification, PushPayload, parse_notification
-from postroad.notifications.offline import OfflineProcessor
+from postroad.notifications.offline import OfflineProcessor, RealtimeHook
 from postroad.notifications.push import PushProcessor
-from postroad.notifications.report import WorkerReport
-from postroad.notifications.results import PushSender, TokenResult
+from postroad.notifications.reports import WorkerReport
 from postroad.notifications.store import Device, NotificationStore
 from postroad.notifications.worker import NotificationWorker
 

@@ -78,12 +78,6 @@ def checked_data(value: object) -> dict[str, str]:
     return dict(value)
 
 
-def check_sound(value: object) -> None:
-    """Refuse what is neither None nor the name of a sound."""
-    if value is not None:
-        check_id(value, "payload.sound")
-
-
 def check_badge(value: object) -> None:
     """Refuse what is neither None nor a number that an icon can show."""
     if value is None:

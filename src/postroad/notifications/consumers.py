@@ -10,7 +10,7 @@ from postroad.backoff import CHANCE
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, InvalidNotification, StorageFull, TransportError
 from postroad.errors.root import describe
-from postroad.notifications.identity import push_id_of
+from postroad.notifications.devices import push_id_of
 from postroad.notifications.messages import OfflineMessage, PushNotification
 from postroad.notifications.offline import OfflineProcessor
 from postroad.notifications.push import PushProcessor
@@ -84,9 +84,13 @@ class PushConsumer:
         self.tally.add("sent", attempt.sent)
         self.tally.add("dropped", attempt.dropped)
         return decide_push(
-            attempt, self.retries, receive_count=delivery.receive_count, made_at=push.timestamp,
-            now=SYSTEM_CLOCK.now(), chance=CHANCE.random(),
-        )  # fmt: skip
+            attempt,
+            self.retries,
+            receive_count=delivery.receive_count,
+            made_at=push.timestamp,
+            now=SYSTEM_CLOCK.now(),
+            chance=CHANCE.random(),
+        )
 
 
 def _read(delivery: Delivery) -> _Received | Reject:

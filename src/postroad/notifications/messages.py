@@ -1,7 +1,8 @@
-"""The two messages of the chat pipeline, in the JSON in which they travel."""
+"""The two messages of the chat pipeline, in the JSON in which they travel, read strictly."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,12 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from postroad.errors import InvalidNotification
-from postroad.events.strict import sendable
+from postroad.errors import InvalidMessage, InvalidNotification
+from postroad.events.strict import MAX_BYTES, checked_bytes, sendable
 from postroad.notifications.checks import (
     check_badge,
     check_id,
-    check_sound,
     check_text,
     check_type,
     checked_data,
@@ -22,7 +22,40 @@ from postroad.notifications.checks import (
     checked_tokens,
     moment_text,
 )
-from postroad.notifications.reading import member, read_object
+
+_SHOWN = 200
+
+
+def read_object(body: str | bytes) -> dict[str, Any]:
+    """The JSON object that the body holds, or InvalidNotification."""
+    try:
+        data = checked_bytes(body, MAX_BYTES)
+        found = msgspec.json.decode(data)
+        # msgspec checks everything but repeated keys.
+        json.loads(data, object_pairs_hook=_unrepeated)
+    except InvalidNotification:
+        raise
+    except (msgspec.MsgspecError, InvalidMessage, ValueError, RecursionError) as error:
+        raise InvalidNotification(f"the notification is not valid JSON: {str(error)[:_SHOWN]}") from error
+    if not isinstance(found, dict):
+        raise InvalidNotification("the notification is not a JSON object")
+    return found
+
+
+def member(document: dict[str, Any], name: str) -> Any:
+    """The member of the object, or InvalidNotification when it is missing."""
+    if name not in document:
+        raise InvalidNotification(f"{name}: is missing", field=name)
+    return document[name]
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise InvalidNotification(f"the key {name[:80]!r} is given twice")
+        seen.add(name)
+
 
 PUSH: Final = "push_notification"
 OFFLINE: Final = "offline_message"
@@ -55,7 +88,8 @@ class PushPayload:
         check_text(self.title, "payload.title", most=_MAX_TITLE)
         check_text(self.body, "payload.body", most=_MAX_BODY)
         object.__setattr__(self, "data", checked_data(self.data))
-        check_sound(self.sound)
+        if self.sound is not None:
+            check_id(self.sound, "payload.sound")
         check_badge(self.badge)
         if self.threadId is not None:
             check_id(self.threadId, "payload.threadId")

@@ -1,21 +1,54 @@
-"""What becomes of a push: sent once to each of its devices, and written down for each by itself."""
+"""What becomes of a push: sent once to each of its devices, a few at a time, and written down for each."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, Protocol
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from postroad import failpoints
 from postroad.errors import InvalidNotification
-from postroad.notifications.identity import token_hash
+from postroad.notifications.devices import Platform, PushSender, TokenResult, bare, platform_of, token_hash
 from postroad.notifications.messages import PushNotification
-from postroad.notifications.parallel import done_in_parallel
-from postroad.notifications.platforms import Platform, bare, platform_of
-from postroad.notifications.results import PushSender, TokenResult
+from postroad.notifications.reports import tell_result
 from postroad.notifications.store import KnownDevice, NotificationStore
-from postroad.notifications.telling import tell_result
+
+Thing = TypeVar("Thing")
+Done = TypeVar("Done")
+
+
+def done_in_parallel(things: Sequence[Thing], work: Callable[[Thing], Done], *, threads: int) -> Iterator[list[Done]]:
+    """What the work gave, in groups, as soon as there is something; the work must not raise."""
+    if len(things) == 1 or threads == 1:
+        yield from ([work(thing)] for thing in things)
+        return
+    waiting: SimpleQueue[Thing] = SimpleQueue()
+    done: SimpleQueue[Done] = SimpleQueue()
+    for thing in things:
+        waiting.put(thing)
+    for _ in range(min(threads, len(things))):
+        threading.Thread(target=_run, args=(waiting, done, work), name="postroad-push", daemon=True).start()
+    left = len(things)
+    while left:
+        group = [done.get(), *_there(done)]
+        left -= len(group)
+        yield group
+
+
+def _run(waiting: SimpleQueue[Thing], done: SimpleQueue[Done], work: Callable[[Thing], Done]) -> None:
+    for thing in _there(waiting):
+        done.put(work(thing))
+
+
+def _there(queue: SimpleQueue[Thing]) -> Iterator[Thing]:
+    try:
+        while True:
+            yield queue.get_nowait()
+    except Empty:
+        return
+
 
 SETTLED: Final = ("sent", "dead_token")
 """Outcomes after which a device gets nothing more of a push."""
@@ -111,7 +144,7 @@ class PushProcessor:
         asked_at = self._store.clock.now()
         for tries in done_in_parallel(
             targets, lambda target: self._try(push, target, push_id), threads=self._concurrency
-        ):  # fmt: skip
+        ):
             answered = [each.result for each in tries if each.result is not None]
             failpoints.hit("notifications.push.after_send")
             if answered:

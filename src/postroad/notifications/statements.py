@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from postroad.connections.callers import Dialect
-from postroad.outbox.dialects import Words
+from postroad.outbox.dialects import Phrases
 from postroad.outbox.schema import Names
 
 _TABLES: Final = """
@@ -117,7 +117,7 @@ DELETE FROM {push_results} WHERE (push_id, token_hash) IN (
 
 def statements(names: Names, dialect: Dialect) -> Statements:
     """The statements in one database's own words."""
-    words = Words(names, dialect)
+    words = Phrases(names, dialect)
     own = {table: names.qualified(table) for table in ("offline_messages", "devices", "push_results")}
     written = Statements(lock=_LOCK[dialect])
     return Statements(

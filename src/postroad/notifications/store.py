@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import msgspec
+from msgspec import Meta
 
 from postroad import failpoints
+from postroad.arguments import check
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.callers import Dialect
 from postroad.connections.database import Row, Session, dialect_of
 from postroad.errors import ConfigurationError, DuplicateEvent, InvalidInput
 from postroad.events import DomainEvent
 from postroad.notifications.checks import check_id, checked_token
-from postroad.notifications.identity import event_id_of, token_hash
+from postroad.notifications.devices import Platform, TokenResult, checked_platform, event_id_of, token_hash
 from postroad.notifications.messages import OfflineMessage, PushNotification
-from postroad.notifications.platforms import Platform, checked_platform
-from postroad.notifications.results import TokenResult
 from postroad.notifications.statements import statements
 from postroad.outbox import Outbox
 from postroad.outbox.dialects import moment
@@ -36,6 +36,11 @@ _MAX_PUSH_BYTES = 900_000
 _MAX_REASON = 200
 Kept = Literal["stored", "duplicate", "conflict"]
 Compose = Callable[[OfflineMessage, Sequence[str]], PushNotification]
+
+Keep = Annotated[
+    float,
+    Meta(ge=0, le=MAX_KEEP, description=f"a number of seconds from 0 to {MAX_KEEP}, or None for ever"),
+]
 
 
 class Device(NamedTuple):
@@ -162,7 +167,9 @@ class NotificationStore:
 
         None keeps for ever.
         """
-        check_keep(keep_delivered=keep_delivered, keep_results=keep_results, keep_undelivered=keep_undelivered)
+        check(keep_delivered, Keep | None, "keep_delivered", ConfigurationError)
+        check(keep_results, Keep | None, "keep_results", ConfigurationError)
+        check(keep_undelivered, Keep | None, "keep_undelivered", ConfigurationError)
         sent = 0
         if keep_delivered is not None:
             sent = self.outbox.prune(older_than=timedelta(seconds=keep_delivered))
@@ -254,16 +261,6 @@ class NotificationStore:
 
     def _now(self) -> str:
         return _text(self.clock.now())
-
-
-def check_keep(**seconds: object) -> None:
-    """Refuse what is neither None nor a number of seconds of 0 or more."""
-    for name, value in seconds.items():
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_KEEP:
-            wanted = f"a number of seconds from 0 to {MAX_KEEP}, or None for ever"
-            raise ConfigurationError(f"{name}: {value!r} is not {wanted}", field=name, remedy=f"Give {wanted}.")
 
 
 def _message(row: Row) -> OfflineMessage:

@@ -5,27 +5,27 @@ from __future__ import annotations
 import threading
 import time
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
+from msgspec import Meta
+
+from postroad.arguments import check, seconds_between, whole_number
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError
-from postroad.notifications.breaker import ProviderBreaker, ProviderBreakers
 from postroad.notifications.consumers import DATABASE, OfflineConsumer, PushConsumer, retries_for
+from postroad.notifications.devices import Platform, PushSender
 from postroad.notifications.offline import OfflineProcessor
-from postroad.notifications.places import queue_name, refuse_engine_file
-from postroad.notifications.platforms import Platform
 from postroad.notifications.push import PushProcessor
-from postroad.notifications.relaying import relay
-from postroad.notifications.report import WorkerReport
-from postroad.notifications.results import PushSender
+from postroad.notifications.relay import queue_name, refuse_engine_file, relay
+from postroad.notifications.reports import EventLog, WorkerReport, tell_disabled, tell_prune_failed, tell_pruned
+from postroad.notifications.retries import ProviderBreaker, ProviderBreakers
 from postroad.notifications.store import (
     KEEP_DELIVERED,
     KEEP_RESULTS,
     KEEP_UNDELIVERED,
+    Keep,
     NotificationStore,
-    check_keep,
 )
-from postroad.notifications.telling import Teller, tell_disabled, tell_prune_failed, tell_pruned
 from postroad.ports import Store
 from postroad.queues import Delivery, Queue
 from postroad.receiving import (
@@ -48,6 +48,10 @@ _MOST_BATCH: Final = 10
 _LONGEST_COVER: Final = 43_200.0
 _AFTER_A_BUG_SECONDS: Final = 300.0
 _MOST_THREADS: Final = 1_000
+
+_Delays = Annotated[
+    tuple[Annotated[float, Meta(ge=0, le=43_200)], ...], Meta(description="numbers of seconds from 0 to 43200")
+]
 
 
 class NotificationWorker:
@@ -87,7 +91,8 @@ class NotificationWorker:
             "keep_results": keep_results,
             "keep_undelivered": keep_undelivered,
         }
-        check_keep(**self._keep)
+        for name, seconds in self._keep.items():
+            check(seconds, Keep | None, name, ConfigurationError)
         refuse_engine_file(backend.url, store.url)
         self._backend, self.store, self._tally = backend, store, Counts()
         self._swept_at: float | None = None
@@ -190,8 +195,9 @@ class NotificationWorker:
         if queue.traits.fifo:
             raise ConfigurationError(
                 f"{field}: {queue.name!r} is FIFO, and pushes that wait for their provider need a standard queue",
-                field=field, remedy="Name a standard queue.",
-            )  # fmt: skip
+                field=field,
+                remedy="Name a standard queue.",
+            )
         return queue
 
     def _letters(self, queue: Queue | None, given: str | None, field: str) -> DeadLetters:
@@ -231,11 +237,11 @@ class NotificationWorker:
         together: int = 1,
         breaker: Breaker | None = None,
     ) -> Receiver:
-        teller = Teller(queue.name)
+        event_log = EventLog(queue.name)
 
         def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
             self._count(what, fields)
-            teller.observe(what, delivery, **fields)
+            event_log.observe(what, delivery, **fields)
 
         return Receiver(
             queue,
@@ -274,18 +280,7 @@ class NotificationWorker:
 
 
 def _check(*, batch: object, wait: object, concurrency: object, retry_delays: object) -> None:
-    for name, value, most in (("batch", batch, _MOST_BATCH), ("concurrency", concurrency, _MOST_THREADS)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise _refused(name, value, f"a whole number from 1 to {most}")
-    if not _is_seconds(wait, 20.0):
-        raise _refused("wait", wait, "a number of seconds from 0 to 20")
-    if not isinstance(retry_delays, tuple | list) or not all(_is_seconds(delay, 43_200.0) for delay in retry_delays):
-        raise _refused("retry_delays", retry_delays, "numbers of seconds from 0 to 43200")
-
-
-def _is_seconds(value: object, most: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
-
-
-def _refused(field: str, value: object, wanted: str) -> ConfigurationError:
-    return ConfigurationError(f"{field}: {value!r} is not {wanted}", field=field, remedy=f"Give {wanted}.")
+    check(batch, whole_number(1, _MOST_BATCH), "batch", ConfigurationError)
+    check(concurrency, whole_number(1, _MOST_THREADS), "concurrency", ConfigurationError)
+    check(wait, seconds_between(0, 20), "wait", ConfigurationError)
+    check(retry_delays, _Delays, "retry_delays", ConfigurationError)

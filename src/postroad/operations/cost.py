@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from postroad.errors import InvalidInput
+from msgspec import Meta
+
+from postroad.arguments import check, whole_number
 from postroad.topology import QueueDecl, Topology
 
 PRICE_OF_MILLION: Final = Fraction("0.40")
@@ -24,6 +26,10 @@ _MOST_BYTES: Final = 1_048_576
 _MOST_WAIT: Final = 20
 _MOST: Final = 10**15
 _DAY_SECONDS: Final = 86_400
+_Amount = Annotated[float, Meta(ge=0, le=_MOST, description=f"a number of 0 or more and at most {_MOST:g}")]
+_Days = Annotated[float, Meta(gt=0, le=_MOST, description=f"a number above 0 and at most {_MOST:g}")]
+_Wait = Annotated[float, Meta(gt=0, le=_MOST_WAIT, description=f"a number above 0 and at most {_MOST_WAIT:g}")]
+_Bytes = Annotated[int, Meta(ge=1, le=_MOST_BYTES, description=f"a whole number from 1 to {_MOST_BYTES:,}")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +74,14 @@ def estimate_cost(
     days: float = 30,
 ) -> CostEstimate:
     """Estimate what so many messages a day cost; `pollers` are receivers that wait on empty queues all day."""
-    _check_number("messages_per_day", messages_per_day, least=0, most=_MOST)
-    _check_number("pollers", pollers, least=0, most=_MOST)
-    _check_number("transfer_gb", transfer_gb, least=0, most=_MOST)
-    _check_number("poll_wait", poll_wait, above=0, most=_MOST_WAIT)
-    _check_number("days", days, above=0, most=_MOST)
-    _check_whole("body_bytes", body_bytes, _MOST_BYTES)
+    check(messages_per_day, _Amount, "messages_per_day")
+    check(pollers, _Amount, "pollers")
+    check(transfer_gb, _Amount, "transfer_gb")
+    check(poll_wait, _Wait, "poll_wait")
+    check(days, _Days, "days")
+    check(body_bytes, _Bytes, "body_bytes")
     for name, batch in (("send_batch", send_batch), ("receive_batch", receive_batch), ("delete_batch", delete_batch)):
-        _check_whole(name, batch, _MOST_IN_BATCH)
+        check(batch, whole_number(1, _MOST_IN_BATCH), name)
     per_message = _carried(send_batch, body_bytes) + _carried(receive_batch, body_bytes) + Fraction(1, delete_batch)
     polls = Fraction(pollers) * Fraction(days) * _DAY_SECONDS / Fraction(poll_wait)
     requests = math.ceil(Fraction(messages_per_day) * Fraction(days) * per_message + polls)
@@ -95,17 +101,3 @@ def estimate_cost(
 def _carried(batch: int, body_bytes: int) -> Fraction:
     """Paid requests for one message that travels with others in a batch."""
     return Fraction(math.ceil(Fraction(batch * body_bytes, _CHUNK_BYTES)), batch)
-
-
-def _check_number(name: str, value: object, *, least: float = -math.inf, above: float = -math.inf, most: float) -> None:
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    if not (number > above and least <= number <= most):
-        bound = f"of {least:g} or more" if above == -math.inf else f"above {above:g}"
-        told = f"a number {bound} and at most {most:g}"
-        raise InvalidInput(f"{name}: {value!r} is not {told}", field=name, remedy=f"Give {told}.")
-
-
-def _check_whole(name: str, value: object, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        told = f"a whole number from 1 to {most:,}"
-        raise InvalidInput(f"{name}: {value!r} is not {told}", field=name, remedy=f"Give {told}.")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from postroad.arguments import check, whole_number
 from postroad.errors import NotSupported
 from postroad.queues import PeekedMessage, Queue, QueueDirectory
-from postroad.queues.bounds import check_whole
 from postroad.queues.markers import read_dead
 from postroad.queues.match import event_type, failure
 from postroad.queues.moves import as_movable
@@ -47,7 +47,7 @@ def failure_groups(backend: QueueDirectory, queue: str, *, limit: int | None = N
     On SQS looking is receiving: messages are hidden until the look ends, and `limit` is 10,000 unless given.
     """
     if limit is not None:
-        check_whole(limit, "limit", 1)
+        check(limit, whole_number(1), "limit")
     source = backend.queue(queue)
     if not source.traits.peeks_clean and backend.queue_spec(queue).dead_letter is not None:
         raise NotSupported(

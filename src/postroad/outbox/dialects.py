@@ -18,7 +18,7 @@ _SHARED: Final = {
     "holds": "(state = 'PENDING' OR NOT (SELECT policy = 'skip' FROM {meta}))",
 }
 # What lies outside the calendar (PostgreSQL's 'infinity', which drivers cannot read) is shown as its last day.
-_WORDS: Final[dict[Dialect, dict[str, str]]] = {
+_PHRASES: Final[dict[Dialect, dict[str, str]]] = {
     "postgresql": {
         "now": "now()",
         "next": "greatest(least(next_attempt, '9999-12-31 00:00+00'), '0001-01-02 00:00+00')",
@@ -49,7 +49,7 @@ _WORDS: Final[dict[Dialect, dict[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class Phrases:
     """Writes statements in one database's own words, about one outbox."""
 
     names: Names
@@ -57,7 +57,7 @@ class Words:
 
     def __call__(self, statement: str) -> str:
         """The statement with its words replaced: {outbox} and the like, {columns}, {now}, {ago}, …"""
-        for word, text in (_SHARED | _WORDS[self.dialect]).items():
+        for word, text in (_SHARED | _PHRASES[self.dialect]).items():
             statement = statement.replace(f"{{{word}}}", text)
         return self.names.fill(statement)
 

@@ -14,21 +14,16 @@ from postroad.connections.callers import Dialect, in_transaction
 from postroad.connections.database import Database, dialect_of, file_database, path_of, postgres_database
 from postroad.errors import ConfigurationError, Undecryptable
 from postroad.events import DomainEvent, EventRegistry, default_registry
-from postroad.outbox import migrating
-from postroad.outbox.asynchrony import record_async
-from postroad.outbox.canary import redrive_behind_canaries
+from postroad.outbox import migrations
 from postroad.outbox.cipher import AesGcmCipher, is_sealed
-from postroad.outbox.dialects import Words
-from postroad.outbox.dispatching.publishing import Outlet, Publisher, Sender
-from postroad.outbox.dispatching.rendering import Renderer
+from postroad.outbox.dialects import Phrases
+from postroad.outbox.dispatching.messages import Renderer
+from postroad.outbox.dispatching.publisher import Outlet, Publisher, Sender
 from postroad.outbox.drafts import Drafting, Overrides
-from postroad.outbox.grants import Role, grants
-from postroad.outbox.looking import Looking
-from postroad.outbox.pruning import prune
-from postroad.outbox.reading import stored_id
-from postroad.outbox.reconciling import Handled, reconcile
-from postroad.outbox.recording import Recording
-from postroad.outbox.redriving import Redriving, Selection, group_of, lane_named
+from postroad.outbox.inserts import Recording, record_async
+from postroad.outbox.migrations import Role, grants
+from postroad.outbox.queries import Looking, stored_id
+from postroad.outbox.redrive import Redriving, Selection, group_of, lane_named, redrive_behind_canaries
 from postroad.outbox.replay import Replay, Sendings, selected
 from postroad.outbox.rows import (
     AuditEntry,
@@ -41,6 +36,7 @@ from postroad.outbox.rows import (
     ReplayReport,
 )
 from postroad.outbox.schema import Names
+from postroad.outbox.upkeep import Handled, prune, reconcile
 
 MAX_BYTES: Final = 262_144
 _ALL: Final = 2**31 - 1
@@ -67,36 +63,55 @@ class Outbox:
         self.max_bytes = max_bytes
         self.clock = clock
         self._database = database
-        self._words = Words(names, dialect)
+        self._words = Phrases(names, dialect)
         self._drafting = Drafting(registry=registry, clock=clock, cipher=cipher, max_bytes=max_bytes)
         self._recording = Recording(names, dialect)
 
     @classmethod
     def postgres(
-        cls, dsn: str | None = None, *, table: str = "outbox", schema: str = "public",
-        cipher: AesGcmCipher | None = None, max_bytes: int = MAX_BYTES, registry: EventRegistry = default_registry,
+        cls,
+        dsn: str | None = None,
+        *,
+        table: str = "outbox",
+        schema: str = "public",
+        cipher: AesGcmCipher | None = None,
+        max_bytes: int = MAX_BYTES,
+        registry: EventRegistry = default_registry,
         clock: Clock = SYSTEM_CLOCK,
-    ) -> Outbox:  # fmt: skip
+    ) -> Outbox:
         """An outbox on PostgreSQL. Without a DSN it records on callers' connections and does nothing else."""
         names = Names(table, schema)
-        database = None if dsn is None else postgres_database(dsn, schema_remedy=migrating.INIT_REMEDY)
+        database = None if dsn is None else postgres_database(dsn, schema_remedy=migrations.INIT_REMEDY)
         return cls(names, "postgresql", database, cipher=cipher, max_bytes=max_bytes, registry=registry, clock=clock)
 
     @classmethod
     def sqlite(
-        cls, path: str | Path | None = None, *, table: str = "outbox", cipher: AesGcmCipher | None = None,
-        max_bytes: int = MAX_BYTES, registry: EventRegistry = default_registry, clock: Clock = SYSTEM_CLOCK,
-    ) -> Outbox:  # fmt: skip
+        cls,
+        path: str | Path | None = None,
+        *,
+        table: str = "outbox",
+        cipher: AesGcmCipher | None = None,
+        max_bytes: int = MAX_BYTES,
+        registry: EventRegistry = default_registry,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Outbox:
         """An outbox in a SQLite file. Without a path it records on callers' connections and does nothing else."""
         names = Names(table, None)
-        database = None if path is None else file_database(path, schema_remedy=migrating.INIT_REMEDY)
+        database = None if path is None else file_database(path, schema_remedy=migrations.INIT_REMEDY)
         return cls(names, "sqlite", database, cipher=cipher, max_bytes=max_bytes, registry=registry, clock=clock)
 
     @classmethod
     def open(
-        cls, dsn: str, *, table: str = "outbox", schema: str = "public", cipher: AesGcmCipher | None = None,
-        max_bytes: int = MAX_BYTES, registry: EventRegistry = default_registry, clock: Clock = SYSTEM_CLOCK,
-    ) -> Outbox:  # fmt: skip
+        cls,
+        dsn: str,
+        *,
+        table: str = "outbox",
+        schema: str = "public",
+        cipher: AesGcmCipher | None = None,
+        max_bytes: int = MAX_BYTES,
+        registry: EventRegistry = default_registry,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Outbox:
         """The outbox at `postgresql://…` or `sqlite:///path`; SQLite has no schemas."""
         if dialect_of(dsn) == "postgresql":
             return cls.postgres(
@@ -117,15 +132,15 @@ class Outbox:
 
     def init(self) -> int:
         """Create or migrate the tables, as often as you like and by as many as like; the version of the tables."""
-        return migrating.init(self.database, self._words)
+        return migrations.init(self.database, self._words)
 
     def init_sql(self) -> str:
         """The SQL that `init` runs on a database that has never seen it."""
-        return migrating.script(self._words)
+        return migrations.script(self._words)
 
     def require_schema(self) -> None:
         """Raise SchemaMismatch, naming the remedy, unless the tables are there in the version that is needed."""
-        migrating.require(self.database, self._words)
+        migrations.require(self.database, self._words)
 
     def grants(self, role: Role, *, to: str) -> str:
         """The SQL that gives a database role what a producer, a dispatcher or an operator needs on PostgreSQL."""
@@ -236,9 +251,13 @@ class Outbox:
         _require(by=by, reason=reason)
         named = (event_ids,) if isinstance(event_ids, str | UUID) else event_ids
         selection = Selection(
-            event_ids=tuple(stored_id(event_id) for event_id in named), lane=lane_named(key), tenant_id=tenant_id,
-            type=type, group=group, limit=None if limit is None else _positive("limit", limit),
-        )  # fmt: skip
+            event_ids=tuple(stored_id(event_id) for event_id in named),
+            lane=lane_named(key),
+            tenant_id=tenant_id,
+            type=type,
+            group=group,
+            limit=None if limit is None else _positive("limit", limit),
+        )
         if selection == Selection(limit=limit):
             raise ValueError("redrive: name event ids, a key, a tenant, a type or a group")
         redriving = Redriving(self.database, self._words)
@@ -248,9 +267,15 @@ class Outbox:
             rows = redriving.redrive(selection, by=by, reason=reason)
         else:
             rows = redrive_behind_canaries(
-                redriving, selection, canaries=_positive("canary", canary), by=by, reason=reason,
-                look=self.get, clock=self.clock, sleep=time.sleep,
-            )  # fmt: skip
+                redriving,
+                selection,
+                canaries=_positive("canary", canary),
+                by=by,
+                reason=reason,
+                look=self.get,
+                clock=self.clock,
+                sleep=time.sleep,
+            )
         return [row.event_id for row in rows]
 
     def skip(self, event_id: EventId, *, by: str, reason: str) -> None:

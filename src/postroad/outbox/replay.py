@@ -11,13 +11,11 @@ import msgspec
 
 from postroad.connections.database import Database
 from postroad.errors import InvalidInput, TargetUnavailable
-from postroad.outbox.dialects import Words
-from postroad.outbox.dispatching.planning import Call, Plan
-from postroad.outbox.dispatching.publishing import Outlet
-from postroad.outbox.dispatching.rendering import Renderer
-from postroad.outbox.dispatching.rows import ClaimedRow, Key
-from postroad.outbox.dispatching.verdicts import Rejected, Sent, TargetDown, Tried, Verdict
-from postroad.outbox.redriving import AUDIT
+from postroad.outbox.dialects import Phrases
+from postroad.outbox.dispatching.messages import ClaimedRow, Key, Renderer
+from postroad.outbox.dispatching.plan import Call, Plan
+from postroad.outbox.dispatching.publisher import Outlet, Rejected, Sent, TargetDown, Tried, Verdict
+from postroad.outbox.redrive import AUDIT
 from postroad.outbox.rows import SENT, ReplayReport
 
 _SELECT: Final = """
@@ -58,7 +56,7 @@ class Replay:
     """One replay. A key of which an event fails is stopped there; the other keys go on."""
 
     def __init__(
-        self, database: Database, words: Words, renderer: Renderer, outlet: Outlet, *, by: str, reason: str
+        self, database: Database, words: Phrases, renderer: Renderer, outlet: Outlet, *, by: str, reason: str
     ) -> None:
         self._database = database
         self._words = words
@@ -136,7 +134,7 @@ class Replay:
                 session.change(self._words(AUDIT), (by, "replay", reason, SENT, _json(sent)))
 
 
-def selected(database: Database, words: Words, wanted: Sendings) -> list[str]:
+def selected(database: Database, words: Phrases, wanted: Sendings) -> list[str]:
     """The ids of the sent events that fit, in the order in which they were recorded."""
     since, until = (_text(moment) for moment in (wanted.since or _EVER[0], wanted.until or _EVER[1]))
     with database.reading() as session:

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from postroad.arguments import check
 from postroad.errors import InvalidInput
 from postroad.queues.fingerprint import fingerprint
 from postroad.queues.markers import DeadLetter, read_dead, redriven_by, redrives
 from postroad.queues.moves import MoveStep
 from postroad.queues.port import PeekedMessage
 from postroad.queues.report import RedriveReport, Status
+
+_Moment = Annotated[datetime, Meta(tz=True, description="a moment with a time zone")]
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,8 +38,8 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidInput(f"match.{name}: {getattr(self, name)!r} is not text", field=f"match.{name}")
         if isinstance(self.ids, str):
             raise InvalidInput(f"match.ids: {self.ids!r} is one text; give a list of message ids", field="match.ids")
-        _check_moment(self.sent_before, "sent_before")
-        _check_moment(self.sent_after, "sent_after")
+        check(self.sent_before, _Moment | None, "match.sent_before")
+        check(self.sent_after, _Moment | None, "match.sent_after")
 
     def holds(self, message: PeekedMessage) -> bool:
         """Whether all that is given holds for the message."""
@@ -62,11 +67,6 @@ def failure(message: PeekedMessage) -> str:
 
 def _type(message: PeekedMessage, dead: DeadLetter | None) -> str | None:
     return message.attributes.get("EventType") or (None if dead is None else dead.type)
-
-
-def _check_moment(moment: object, name: str) -> None:
-    if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
-        raise InvalidInput(f"match.{name}: {moment!r} is not a moment with a time zone", field=f"match.{name}")
 
 
 class Chosen:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from typing import Annotated
 
-from postroad.errors import InvalidInput
+from msgspec import Meta
+
+from postroad.arguments import FINITE, check
 
 STEP = 500
+
+Rate = Annotated[float, Meta(gt=0, le=FINITE, description="a number of messages per second above 0")]
 
 
 class Pace:
     """How many messages the next step may move. `rate` below one means one message in that many seconds."""
 
     def __init__(self, rate: float | None, *, monotonic: Callable[[], float], sleep: Callable[[float], None]) -> None:
-        check_rate(rate)
+        check(rate, Rate | None, "rate")
         self._window = 1.0 if rate is None or rate >= 1 else 1 / rate
         self._ceiling = math.inf if rate is None else max(1, math.floor(rate))
         self._monotonic = monotonic
@@ -38,11 +43,3 @@ class Pace:
         while self._spent and now - self._spent[0][0] >= self._window:
             self._spent.popleft()
         return sum(count for _, count in self._spent)
-
-
-def check_rate(rate: object) -> None:
-    """Refuse what is not a number of messages per second above zero."""
-    if rate is None:
-        return
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
-        raise InvalidInput(f"rate: {rate!r} is not a number of messages per second above 0", field="rate")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Annotated, Any, TypeGuard
 
-from postroad.errors import InvalidInput, InvalidMessage, MessageTooLarge
+from msgspec import Meta
+
+from postroad.arguments import check, seconds_between, whole_number
+from postroad.errors import InvalidMessage, MessageTooLarge
 from postroad.queues.port import Delivery, OutgoingMessage
 from postroad.queues.spec import MAX_DELAY, MAX_VISIBILITY, MAX_WAIT, QueueSpec
 
@@ -17,6 +20,8 @@ MAX_RECEIVE = 1_000
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ID = re.compile(r"[!-~]{1,128}")
 _ATTRIBUTE_NAME = re.compile(r"(?!(?i:aws|amazon)\.)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+Note = Annotated[str, Meta(description="text", extra={"remedy": "Say it in words, such as str(error)."})]
 
 
 def check_messages(spec: QueueSpec, messages: Sequence[OutgoingMessage], *, limit: int | None = None) -> list[bytes]:
@@ -47,14 +52,6 @@ def check_deliveries(deliveries: object) -> None:
     for index, each in enumerate(deliveries):
         if not isinstance(each, Delivery) or not isinstance(each.receipt, str):
             raise _not_a_delivery(each, f"deliveries[{index}]")
-
-
-def check_note(text: object, field: str) -> None:
-    """Refuse an error or a reason that is no text."""
-    if text is not None and not isinstance(text, str):
-        raise InvalidInput(
-            f"{field}: {type(text).__name__} is not text", field=field, remedy="Say it in words, such as str(error)."
-        )
 
 
 def check_message(spec: QueueSpec, message: OutgoingMessage, *, where: str = "", limit: int | None = None) -> bytes:
@@ -187,22 +184,10 @@ def dedup_id(message: OutgoingMessage, body: bytes) -> str:
 
 def check_receive(max_messages: int, wait: float, visibility: float | None) -> None:
     """Refuse arguments of `receive` that are out of range."""
-    check_count(max_messages, "max_messages", MAX_RECEIVE)
-    check_seconds(wait, "wait", MAX_WAIT)
+    check(max_messages, whole_number(1, MAX_RECEIVE), "max_messages")
+    check(wait, seconds_between(0, MAX_WAIT), "wait")
     if visibility is not None:
-        check_seconds(visibility, "visibility", MAX_VISIBILITY)
-
-
-def check_count(value: object, field: str, high: int) -> None:
-    """Refuse what is not a whole number from 1 to `high`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
-        raise InvalidInput(f"{field}: {value!r} is not a whole number from 1 to {high}", field=field)
-
-
-def check_seconds(value: Any, field: str, high: float) -> None:
-    """Refuse what is not a number of seconds from 0 to `high`."""
-    if not _is_number(value) or not 0 <= value <= high:
-        raise InvalidInput(f"{field}: {value!r} is not a number of seconds from 0 to {high:.0f}", field=field)
+        check(visibility, seconds_between(0, MAX_VISIBILITY), "visibility")
 
 
 def _is_number(value: Any) -> bool:

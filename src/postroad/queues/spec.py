@@ -37,7 +37,9 @@ class QueueSpec:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        self._check_flags()
+        for name in ("fifo", "content_dedup"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigurationError(f"{name}: {getattr(self, name)!r} is neither true nor false", field=name)
         if self.fifo is not self.name.endswith(".fifo"):
             raise InvalidName(
                 f"queue name {self.name!r} and fifo={self.fifo} disagree", field="name",
@@ -54,11 +56,6 @@ class QueueSpec:
         self._check_dead_letter()
         self._check_deduplication()
         self._check_redrive_allow()
-
-    def _check_flags(self) -> None:
-        for name in ("fifo", "content_dedup"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigurationError(f"{name}: {getattr(self, name)!r} is neither true nor false", field=name)
 
     def _check_dead_letter(self) -> None:
         if self.dead_letter is None:

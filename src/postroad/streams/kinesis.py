@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections import OrderedDict
@@ -10,12 +9,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from postroad.arguments import check, seconds_between, text, whole_number
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections.aws import AwsConnection
 from postroad.connections.aws_errors import THROTTLED, Make, translated
 from postroad.connections.aws_resources import make_stream
 from postroad.connections.batches import Again, Entry, deliver
-from postroad.errors import InvalidInput, PostroadError, StreamNotFound, Unavailable
+from postroad.errors import ConfigurationError, InvalidInput, InvalidName, PostroadError, StreamNotFound, Unavailable
 from postroad.items import Items
 from postroad.streams import rules
 from postroad.streams.leases import ItemLeases, check_own
@@ -33,7 +33,9 @@ _POLL_SECONDS = 0.25
 _TRAITS = StreamTraits(
     durable=True, joins_writes=False, max_record_bytes=rules.MAX_DATA_BYTES, poll_seconds=_POLL_SECONDS
 )
-_SEQUENCE = re.compile(r"[0-9]{1,128}|at-[0-9]{1,12}\.[0-9]{1,6}")
+_Sequence = text("[0-9]{1,128}", "a sequence of this shard")
+_Place = text(r"[0-9]{1,128}|at-[0-9]{1,12}\.[0-9]{1,6}", "a sequence of this shard")
+_SEQUENCE_REMEDY = f"Give the sequence of a record that was read from this shard, {TRIM_HORIZON!r} or {LATEST!r}."
 # Kinesis has no number for the end of a shard: its place is an iterator that was made there, and the time for later.
 _PLACE = "at-"
 _MAX_ITERATORS = 1_000
@@ -49,7 +51,9 @@ class KinesisStreams:
 
     def stream(self, name: str, *, shards: int = 4, retention: float = 86_400) -> KinesisStream:
         """The stream of this name, made when missing. Retention is kept in whole hours, 24 at the least."""
-        rules.check_settings(name, shards, retention)
+        check(name, rules.Name, "name", InvalidName)
+        check(shards, rules.ShardCount, "shards", ConfigurationError)
+        check(retention, rules.Retention, "retention", ConfigurationError)
         client = self._connection.kinesis
         with translated(f"Kinesis stream {name!r}"):
             summary = make_stream(client, name, shards)
@@ -98,9 +102,10 @@ class KinesisStream:
 
     def read(self, shard: str, *, after: str, limit: int = 100, wait: float = 0.0) -> list[StreamRecord]:
         """Records behind the sequence `after`, or from 'trim_horizon', or 'latest': what comes from now on."""
-        rules.check_read(limit, wait)
+        check(limit, whole_number(1, rules.MAX_READ), "limit")
+        check(wait, seconds_between(0, rules.MAX_WAIT), "wait")
         if after not in (TRIM_HORIZON, LATEST):
-            _check_sequence(after, "after")
+            check(after, _Place, "after", remedy=_SEQUENCE_REMEDY)
         self._check_shard(shard)
         deadline = time.monotonic() + wait
         iterator: str | None = self._cached(shard, after) or self._iterator(shard, after)
@@ -126,21 +131,23 @@ class KinesisStream:
 
     def checkpoint(self, consumer: str, shard: str, sequence: str, *, lease: ShardLease | None = None) -> bool:
         """Remember that `consumer` is done up to `sequence`. With a lease that is no longer held: False, no change."""
-        rules.check_name(consumer, field="consumer")
+        check(consumer, rules.Name, "consumer", InvalidName)
         check_own(lease, shard)
-        _check_sequence(sequence, "sequence", place=False)
+        check(sequence, _Sequence, "sequence", remedy=_SEQUENCE_REMEDY)
         self._check_shard(shard)
         return self._leases.checkpoint(consumer, shard, sequence, lease)
 
     def position(self, consumer: str, shard: str) -> str | None:
         """The last checkpoint, or None."""
-        rules.check_name(consumer, field="consumer")
+        check(consumer, rules.Name, "consumer", InvalidName)
         self._check_shard(shard)
         return self._leases.position(consumer, shard)
 
     def lease(self, consumer: str, worker: str, *, seconds: float = 5.0) -> list[ShardLease]:
         """Take or renew this worker's share of the shards; a child comes when its parents are read to the end."""
-        rules.check_lease(consumer, worker, seconds)
+        check(consumer, rules.Name, "consumer", InvalidName)
+        check(worker, rules.Name, "worker", InvalidName)
+        check(seconds, rules.LeaseSeconds, "seconds")
         return self._leases.lease(consumer, worker, self._readable(consumer), seconds)
 
     def workers(self, consumer: str) -> list[str]:
@@ -184,7 +191,7 @@ class KinesisStream:
         return self._parents
 
     def _check_shard(self, shard: str) -> None:
-        rules.check_shard(shard)
+        check(shard, rules.ShardName, "shard")
         if shard not in self._parents and shard not in self._list_shards():
             raise rules.shard_missing(self.name, shard)
 
@@ -264,12 +271,3 @@ def _record(shard: str, raw: Any) -> StreamRecord:
         data=bytes(raw["Data"]),
         arrived_at=raw["ApproximateArrivalTimestamp"].astimezone(UTC),
     )
-
-
-def _check_sequence(value: object, field: str, *, place: bool = True) -> None:
-    """Refuse what is no sequence; `place` allows what `latest` gave."""
-    if not isinstance(value, str) or _SEQUENCE.fullmatch(value) is None or (value.startswith(_PLACE) and not place):
-        raise InvalidInput(
-            f"{field}: {value!r} is not a sequence of this shard", field=field,
-            remedy=f"Give the sequence of a record that was read from this shard, {TRIM_HORIZON!r} or {LATEST!r}.",
-        )  # fmt: skip

@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from typing import Annotated
 
-from postroad.errors import ConfigurationError, InvalidInput, InvalidName, StreamNotFound
+from msgspec import Meta
+
+from postroad.arguments import text
+from postroad.errors import ConfigurationError, InvalidInput, StreamNotFound
 from postroad.streams.port import LATEST, TRIM_HORIZON, Record
 
 MAX_DATA_BYTES = 1_048_576
@@ -15,29 +19,15 @@ MAX_SHARDS = 1_000
 MAX_READ = 10_000
 MAX_WAIT = 20.0
 _HASHES = 1 << 128
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+Name = text(r"[A-Za-z0-9_.-]{1,128}", "a name", remedy="Use 1 to 128 letters, digits, '_', '.' or '-'.")
+ShardName = Annotated[
+    str, Meta(description="the name of a shard", extra={"remedy": "Give one that shards() returned."})
+]
+ShardCount = Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
 _SEQUENCE = re.compile(r"[0-9]{20}")
-
-
-def check_name(name: object, *, field: str = "name") -> str:
-    """Return the name of a stream, consumer or worker, or refuse it."""
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise InvalidName(
-            f"{field}: {name!r} is not a name", field=field,
-            remedy="Use 1 to 128 letters, digits, '_', '.' or '-'.",
-        )  # fmt: skip
-    return name
-
-
-def check_settings(name: object, shards: object, retention: object) -> None:
-    """Refuse a stream that cannot be made."""
-    check_name(name)
-    if not _is_whole(shards, 1, MAX_SHARDS):
-        raise ConfigurationError(f"shards: {shards!r} is not a whole number from 1 to {MAX_SHARDS}", field="shards")
-    if isinstance(retention, bool) or not isinstance(retention, int | float) or not 0 < retention <= 31_536_000:
-        raise ConfigurationError(
-            f"retention: {retention!r} is not a number of seconds up to 31,536,000 (a year)", field="retention"
-        )
+_YEAR = "a number of seconds up to 31,536,000 (a year)"
+Retention = Annotated[float, Meta(gt=0, le=31_536_000, description=_YEAR)]
+LeaseSeconds = Annotated[float, Meta(gt=0, le=3_600, description="a number of seconds up to 3,600")]
 
 
 def other_shards(name: str, existing: int, wanted: int) -> ConfigurationError:
@@ -68,34 +58,9 @@ def check_records(records: object) -> None:
             )
 
 
-def check_shard(shard: object) -> None:
-    """Refuse what cannot be the name of a shard."""
-    if not isinstance(shard, str):
-        raise InvalidInput(
-            f"shard: {type(shard).__name__} is not the name of a shard", field="shard",
-            remedy="Give one that shards() returned.",
-        )  # fmt: skip
-
-
 def shard_missing(stream: str, shard: str) -> StreamNotFound:
     """The error for a shard that the stream does not have."""
     return StreamNotFound(f"stream {stream!r} has no shard {shard!r}", field="shard")
-
-
-def check_read(limit: object, wait: object) -> None:
-    """Refuse arguments of `read` that are out of range."""
-    if not _is_whole(limit, 1, MAX_READ):
-        raise InvalidInput(f"limit: {limit!r} is not a whole number from 1 to {MAX_READ}", field="limit")
-    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= MAX_WAIT:
-        raise InvalidInput(f"wait: {wait!r} is not a number of seconds from 0 to {MAX_WAIT:.0f}", field="wait")
-
-
-def check_lease(consumer: object, worker: object, seconds: object) -> None:
-    """Refuse arguments of `lease` that are out of range."""
-    check_name(consumer, field="consumer")
-    check_name(worker, field="worker")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= 3_600:
-        raise InvalidInput(f"seconds: {seconds!r} is not a number of seconds up to 3,600", field="seconds")
 
 
 def hash_key(key: str) -> int:
@@ -142,7 +107,3 @@ def _size(value: object, field: str) -> int:
     if not isinstance(value, bytes):
         raise InvalidInput(f"{field}: {type(value).__name__} is not bytes", field=field)
     return len(value)
-
-
-def _is_whole(value: object, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high

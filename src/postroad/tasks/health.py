@@ -9,13 +9,14 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from postroad.errors import PostroadError
+from postroad.arguments import check
+from postroad.errors import ConfigurationError, PostroadError
 from postroad.items import ABSENT
 from postroad.journal import Journal, JournalEvent
 from postroad.journal.states import HEARTBEAT, STARTED, TaskState, every_event, fold, task_history
 from postroad.ports import Store
 from postroad.tasks.alerts import AlertResult
-from postroad.tasks.config import check_seconds
+from postroad.tasks.config import Lifetime
 from postroad.tasks.log import tell
 from postroad.tasks.queues import tenant_and_app
 
@@ -77,7 +78,7 @@ class HealthCheck:
             "lookback": lookback,
         }
         for name, seconds in given.items():
-            check_seconds(seconds, name)
+            check(seconds, Lifetime, name, ConfigurationError)
         who = tenant_and_app(tenant_id, app)
         self._tenant, self._app = who.tenant_id, who.app
         self._backend = backend

@@ -8,40 +8,20 @@ from typing import Annotated, Any
 
 import msgspec
 
+from postroad.arguments import text
 from postroad.errors import InvalidMessage, InvalidTask
 from postroad.events.strict import checked_bytes, is_strict, sendable, unsendable
 from postroad.journal.events import NestedId, Number, TimeoutMs
 from postroad.queues import Delivery, OutgoingMessage, PeekedMessage
-from postroad.queues.spec import MAX_DELAY
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,256}")
 # A task of a job is called {jobId}.{taskId}; no submitted id has a dot, so that none collide.
 ANY_REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 _LEVELS_OF_INPUT = 60
-
-
-def check_name(name: object) -> str:
-    """Return the name of a task, or refuse it."""
-    if not isinstance(name, str) or NAME.fullmatch(name) is None:
-        raise InvalidTask(
-            f"name: {str(name)[:100]!r} is not the name of a task",
-            field="name",
-            remedy="Use 1 to 64 letters, digits, '_' or '-'; nothing was submitted.",
-        )
-    return name
-
-
-def check_request_id(request_id: object, *, of_a_job: bool = False) -> str:
-    """Return the request id, or refuse it; only those of a job's tasks have a dot."""
-    form = ANY_REQUEST_ID if of_a_job else REQUEST_ID
-    if not isinstance(request_id, str) or form.fullmatch(request_id) is None:
-        raise InvalidTask(
-            f"requestId: {str(request_id)[:100]!r} is not a request id",
-            field="requestId",
-            remedy="Use 1 to 256 letters, digits, '_' or '-'; nothing was submitted.",
-        )
-    return request_id
+_REMEDY = "Use 1 to {} letters, digits, '_' or '-'; nothing was submitted."
+TaskName = text(NAME.pattern, "the name of a task", remedy=_REMEDY.format(64))
+RequestId = text(r"[A-Za-z0-9_-]{1,256}", "a request id", remedy=_REMEDY.format(256))
+AnyRequestId = text(ANY_REQUEST_ID.pattern, "a request id", remedy=_REMEDY.format(256))
 
 
 def check_input(input: object) -> dict[str, Any]:
@@ -59,13 +39,6 @@ def check_input(input: object) -> dict[str, Any]:
     if not all(isinstance(key, str) for key in input) or not is_strict(input.values(), _LEVELS_OF_INPUT):
         raise _unsendable(input, None)
     return input
-
-
-def check_delay(delay: Any) -> float:
-    """Return the seconds, or refuse what a queue cannot wait."""
-    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= MAX_DELAY:
-        raise InvalidTask(f"delay: {delay!r} is not from 0 to {MAX_DELAY:.0f} seconds", field="delay")
-    return float(delay)
 
 
 def _unsendable(input: object, why: Exception | None) -> InvalidTask:

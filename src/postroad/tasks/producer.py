@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from postroad.errors import Conflict, NotFound
+from postroad.arguments import check
+from postroad.errors import ConfigurationError, Conflict, InvalidTask, NotFound
 from postroad.events.ids import uuid7
 from postroad.journal import Appends, Journal, JournalEvent
 from postroad.journal.states import CANCELLED, TaskState, task_history, task_state, tasks_of_job
 from postroad.ports import Store
+from postroad.queues.spec import MAX_DELAY
 from postroad.tasks.leases import Held, Lease
-from postroad.tasks.messages import TaskMessage, check_delay, check_input, check_name, check_request_id
+from postroad.tasks.messages import AnyRequestId, RequestId, TaskMessage, TaskName, check_input
 from postroad.tasks.queues import tenant_and_app
 from postroad.tasks.records import EventFactory, TaskId, TaskRecords
-from postroad.tasks.registry import TaskRegistry, check_timeout
+from postroad.tasks.registry import TaskRegistry, Timeout
 from postroad.tasks.submissions import Submission, Submissions, last_pending, message_of
+
+_Delay = Annotated[float, Meta(ge=0, le=MAX_DELAY, description=f"is not from 0 to {MAX_DELAY:.0f} seconds")]
 
 
 class TaskHandle(msgspec.Struct, frozen=True):
@@ -60,16 +65,20 @@ class TaskProducer:
         delay: float = 0.0,
     ) -> TaskHandle:
         """Have the task run once; the same request id with the same name and input is the same run."""
-        check_name(name)
+        request_id = str(uuid7()) if request_id is None else request_id
+        check(name, TaskName, "name", InvalidTask)
+        check(request_id, RequestId, "requestId", InvalidTask)
+        check(timeout, Timeout | None, "timeout", ConfigurationError)
+        check(delay, _Delay, "delay", InvalidTask)
         if self._registry is not None:
             self._registry.get(name)
         message = TaskMessage(
-            request_id=check_request_id(str(uuid7()) if request_id is None else request_id),
+            request_id=request_id,
             name=name,
             input=check_input(input),
-            timeout_ms=None if timeout is None else max(1, round(check_timeout(timeout) * 1_000)),
+            timeout_ms=None if timeout is None else max(1, round(timeout * 1_000)),
         )
-        submission = Submission.of(message, self._tenant, self._factory, delay=check_delay(delay))
+        submission = Submission.of(message, self._tenant, self._factory, delay=delay)
         begun = self._submissions.begin(submission)
         return TaskHandle(message.request_id, begun.run, begun.created)
 
@@ -95,7 +104,7 @@ class TaskProducer:
 
         A task of a job that waits for others never begins, and holds back what depends on it.
         """
-        check_request_id(request_id, of_a_job=True)
+        check(request_id, AnyRequestId, "requestId", InvalidTask)
         while True:
             held = self._records.read(self._tenant, request_id)
             lease = self._waiting(request_id) if held is None else held.lease
@@ -110,16 +119,16 @@ class TaskProducer:
 
     def status(self, request_id: str, at: int | None = None) -> TaskState | None:
         """How the task stands, or stood at a moment in milliseconds; None before its first event."""
-        check_request_id(request_id, of_a_job=True)
+        check(request_id, AnyRequestId, "requestId", InvalidTask)
         return task_state(self._journal, self._tenant, request_id, at)
 
     def history(self, request_id: str) -> list[JournalEvent]:
         """Every event of the task, in order."""
-        check_request_id(request_id, of_a_job=True)
+        check(request_id, AnyRequestId, "requestId", InvalidTask)
         return task_history(self._journal, self._tenant, request_id)
 
     def _known(self, request_id: str) -> Held:
-        check_request_id(request_id, of_a_job=True)
+        check(request_id, AnyRequestId, "requestId", InvalidTask)
         held = self._records.read(self._tenant, request_id)
         if held is None:
             raise NotFound(f"there is no task {request_id!r}")

@@ -10,8 +10,9 @@ from contextlib import suppress
 
 import msgspec
 
+from postroad.arguments import check
 from postroad.blobs import Blobs
-from postroad.errors import InvalidInput, OverflowMismatch, PostroadError
+from postroad.errors import ConfigurationError, InvalidInput, OverflowMismatch, PostroadError
 from postroad.items import ABSENT, Item, Items
 from postroad.journal import Journal, JournalEvent
 from postroad.journal.maintenance import Expiry
@@ -19,7 +20,7 @@ from postroad.journal.overflow import Overflow
 from postroad.journal.states import FAILED, PENDING, task_state
 from postroad.ports import Store
 from postroad.queues.markers import legible
-from postroad.tasks.config import check_seconds
+from postroad.tasks.config import Lifetime
 from postroad.tasks.leases import Held, Lease, leases_of
 from postroad.tasks.log import tell
 from postroad.tasks.queues import tenant_and_app
@@ -117,7 +118,7 @@ class Reconciler:
         app: str | None = None,
         stale_after: float = 60.0,
     ) -> None:
-        check_seconds(stale_after, "stale_after")
+        check(stale_after, Lifetime, "stale_after", ConfigurationError)
         who = tenant_and_app(tenant_id, app)
         self._tenant = who.tenant_id
         self._clock = backend.clock

@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar, overload
+from typing import Annotated, Any, TypeVar, overload
 
+from msgspec import Meta
+
+from postroad.arguments import check, check_settings
 from postroad.errors import ConfigurationError, InvalidTask, UnknownTask
 from postroad.settings import nearest
-from postroad.tasks.messages import check_name
+from postroad.tasks.messages import TaskName
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -50,6 +53,9 @@ class TaskContext:
 
 MAX_TIMEOUT = 43_200.0
 TaskFunction = Callable[..., Any]
+Timeout = Annotated[
+    float, Meta(gt=0, le=MAX_TIMEOUT, description=f"is not above 0 and at most {MAX_TIMEOUT:.0f} seconds")
+]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -60,20 +66,15 @@ class TaskDefinition:
     name: str
     function: TaskFunction | None = None
     command: tuple[str, ...] | None = None
-    timeout: float | None = None
-    max_attempts: int | None = None
-    memory_limit: int | None = None
+    timeout: Timeout | None = None
+    max_attempts: Annotated[int, Meta(ge=1)] | None = None
+    memory_limit: Annotated[int, Meta(ge=1)] | None = None
     pass_env: tuple[str, ...] = ()
     fresh: bool = False
 
     def __post_init__(self) -> None:
-        check_name(self.name)
-        if self.timeout is not None:
-            check_timeout(self.timeout)
-        if self.max_attempts is not None:
-            check_whole(self.max_attempts, "max_attempts")
-        if self.memory_limit is not None:
-            check_whole(self.memory_limit, "memory_limit")
+        check(self.name, TaskName, "name", InvalidTask)
+        check_settings(self)
         check_variables(self.pass_env)
 
 
@@ -100,23 +101,6 @@ def check_function(function: Any) -> None:
     except ValueError:
         # A function of C that does not tell its parameters.
         return
-
-
-def check_timeout(value: Any, field: str = "timeout") -> float:
-    """Return the seconds, or refuse what is not above 0 and at most 43,200."""
-    if not is_number(value) or not 0 < value <= MAX_TIMEOUT:
-        raise ConfigurationError(
-            f"{field}: {value!r} is not above 0 and at most {MAX_TIMEOUT:.0f} seconds", field=field
-        )
-    return float(value)
-
-
-def check_whole(value: Any, field: str, high: int | None = None) -> int:
-    """Return the whole number, or refuse what is below 1 or above `high`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (high is not None and value > high):
-        upwards = "on" if high is None else f"to {high}"
-        raise ConfigurationError(f"{field}: {value!r} is not a whole number from 1 {upwards}", field=field)
-    return value
 
 
 def check_variables(names: Any) -> None:

@@ -11,7 +11,7 @@ from postroad.events.strict import checked_bytes
 from postroad.queues.markers import legible
 from postroad.tasks.children.wire import FAILURE, RESULT, Report
 from postroad.tasks.failures import ErrorClass, classify_error
-from postroad.telemetry.redacting import redact
+from postroad.telemetry.text import redact
 
 CRASH = "crash"
 TRACEBACK_LINES = 20

@@ -8,11 +8,13 @@ import socket
 import uuid
 from collections.abc import Sequence
 
+from postroad.arguments import check
+from postroad.errors import ConfigurationError
 from postroad.journal import Appends
 from postroad.ports import Store
 from postroad.signals import heard_by
 from postroad.tasks.children.pool import ChildPool
-from postroad.tasks.config import WorkerConfig, check_worker_id, for_children
+from postroad.tasks.config import WorkerConfig, WorkerId, for_children
 from postroad.tasks.log import tell
 from postroad.tasks.queues import open_queue, tenant_and_app, wants_events
 from postroad.tasks.records import EventFactory, TaskRecords
@@ -104,7 +106,8 @@ class TaskWorker:
             unknown_grace=unknown_grace,
         )
         who = tenant_and_app(tenant_id, app)
-        self.worker_id = check_worker_id(_new_id() if worker_id is None else worker_id)
+        check(worker_id, WorkerId | None, "worker_id", ConfigurationError)
+        self.worker_id = _new_id() if worker_id is None else worker_id
         self._config = config
         factory = EventFactory(
             app=who.app, environment=backend.stage, origin="sqs-worker", clock=backend.clock, worker_id=self.worker_id

@@ -2,7 +2,7 @@
 
 from postroad.telemetry.audit import Auditor, recorded
 from postroad.telemetry.events import LOG_EVENTS
-from postroad.telemetry.legible import legible
 from postroad.telemetry.logs import configure_logs, get_logger
+from postroad.telemetry.text import legible
 
 __all__ = ["LOG_EVENTS", "Auditor", "configure_logs", "get_logger", "legible", "recorded"]

@@ -7,8 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from postroad.errors import ConfigurationError
-from postroad.telemetry.legible import legible
-from postroad.telemetry.redacting import redact
+from postroad.telemetry.text import legible, redact
 
 _MAX_ERROR = 500
 

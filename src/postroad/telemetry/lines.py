@@ -9,7 +9,7 @@ from typing import Any, cast
 import structlog
 from structlog.typing import Processor
 
-from postroad.telemetry.legible import legible
+from postroad.telemetry.text import legible
 
 _NOT_SHOWN = frozenset({"event", "service", "level", "ts", "exc_info", "stack_info"})
 # What a record of the standard library has already.
@@ -61,9 +61,7 @@ def json_lines() -> logging.Formatter:
 
 def console_lines(*, color: bool) -> logging.Formatter:
     """Lines for people."""
-    return _formatter(
-        _unfold, structlog.dev.ConsoleRenderer(timestamp_key="ts", pad_event_to=24, colors=color)
-    )  # fmt: skip
+    return _formatter(_unfold, structlog.dev.ConsoleRenderer(timestamp_key="ts", pad_event_to=24, colors=color))
 
 
 def _formatter(*rendering: Processor) -> logging.Formatter:

@@ -12,14 +12,17 @@ from typing import Any, Literal
 import msgspec
 
 from postroad import failpoints
+from postroad.arguments import check, text
 from postroad.errors import PlanChanged, PostroadError, TopologyConflict, TopologyError
 from postroad.telemetry import get_logger, recorded
-from postroad.topology.lint import check
+from postroad.topology.lint import check as lint
 from postroad.topology.references import Key, needs, ordered
 from postroad.topology.site import Look, Site, Sited
 from postroad.topology.topology import Topology
 
 Verb = Literal["create", "update", "replace", "delete", "skip"]
+
+_Code = text("s3://[^/]+/.+", "s3://bucket/key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +84,8 @@ def drift(topology: Topology, backend: Sited) -> tuple[Drift, ...]:
 
 def survey(topology: Topology, backend: Sited, *, prune: bool, code: str | None) -> Survey:
     """Look at everything once and draw up the plan."""
-    check(topology)
-    _check_code(code)
+    lint(topology)
+    check(code, _Code | None, "code", TopologyError)
     site = backend.site()
     looks = [site.look(topology, resource, code=code) for resource in ordered(topology)]
     actions = [action for look in looks if (action := _action(look)) is not None]
@@ -94,11 +97,6 @@ def survey(topology: Topology, backend: Sited, *, prune: bool, code: str | None)
     ]
     made = Plan(tuple(actions), unchanged, tuple(unverifiable), _digest(topology.name, actions))
     return Survey(made, site, {(look.resource.kind, look.resource.name): look for look in looks})
-
-
-def _check_code(code: str | None) -> None:
-    if code is not None and (not code.startswith("s3://") or not all(code.removeprefix("s3://").partition("/"))):
-        raise TopologyError(f"code: {code!r} is not s3://bucket/key", field="code")
 
 
 def _action(look: Look) -> Action | None:
@@ -166,7 +164,8 @@ def apply(
 ) -> ApplyResult:
     """Do what the plan lists and nothing else. Running it again finishes what failed."""
     found = survey(topology, backend, prune=prune, code=code)
-    _check_digest(found, expect)
+    if expect is not None and not hmac.compare_digest(expect.encode(), found.plan.digest.encode()):
+        raise PlanChanged(f"expect: the plan is now {found.plan.digest}, not {expect}", field="expect")
     _check_replacements(found, allow_replace=allow_replace)
     if found.plan.empty:
         return ApplyResult((), (), found.plan.actions)
@@ -178,11 +177,6 @@ def apply(
         done |= counts
     get_logger("topology").info("topology_applied", topology=topology.name, digest=found.plan.digest, **counts)
     return result
-
-
-def _check_digest(found: Survey, expect: str | None) -> None:
-    if expect is not None and not hmac.compare_digest(expect.encode(), found.plan.digest.encode()):
-        raise PlanChanged(f"expect: the plan is now {found.plan.digest}, not {expect}", field="expect")
 
 
 def _check_replacements(found: Survey, *, allow_replace: bool) -> None:

@@ -24,8 +24,8 @@ from tests.notifications.senders.conftest import PUSH, TOKEN
 from tests.notifications.senders.standins import KEY_ID, TEAM_ID, TOPIC, ApnsStandIn, Fault
 
 from postroad.errors import ConfigurationError, InvalidNotification
+from postroad.notifications.devices import TokenResult
 from postroad.notifications.messages import PushPayload
-from postroad.notifications.results import TokenResult
 from postroad.notifications.senders import APNSSender
 from postroad.testing import FakeClock
 

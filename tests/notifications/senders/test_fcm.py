@@ -17,8 +17,8 @@ from tests.notifications.senders.conftest import PUSH
 from tests.notifications.senders.standins import PROJECT, Fault, FcmStandIn
 
 from postroad.errors import ConfigurationError, InvalidNotification
+from postroad.notifications.devices import TokenResult
 from postroad.notifications.messages import PushPayload
-from postroad.notifications.results import TokenResult
 from postroad.notifications.senders import FCMSender
 
 TOKEN = "fGx:APA91b-device_1"

@@ -28,8 +28,8 @@ from tests.outbox.grounds import Ground, postgres_ground
 from tests.waiting import eventually
 
 from postroad.outbox import DispatcherConfig
-from postroad.outbox.dispatching.opening import store_for
-from postroad.outbox.dispatching.rows import FIRST_KEY
+from postroad.outbox.dispatching.messages import FIRST_KEY
+from postroad.outbox.dispatching.store import store_for
 
 pytestmark = pytest.mark.slow
 LEASE = 1.0

@@ -18,9 +18,9 @@ from tests.waiting import eventually
 from postroad import OutgoingMessage
 from postroad.errors import RowRejected
 from postroad.outbox import OutboxDispatcher
-from postroad.outbox.dialects import Words
+from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching import postgres_statements as sql
-from postroad.outbox.dispatching.wording import spelled_out
+from postroad.outbox.dispatching.store import with_phrases
 
 FAR = "2999-01-01T00:00:00.000Z"
 PAST = "2000-01-01T00:00:00.000Z"
@@ -53,7 +53,7 @@ def settle_down(ground: Ground, dispatcher: OutboxDispatcher) -> None:
 def cost_of_a_look(ground: Ground, dispatcher: OutboxDispatcher, monkeypatch: pytest.MonkeyPatch) -> int:
     """Pages that PostgreSQL reads, or statements that SQLite is asked, for one look that finds nothing."""
     if ground.on_postgres:
-        text = Words(ground.outbox.names, "postgresql")(spelled_out(sql.CLAIM, sql.WORDS))
+        text = Phrases(ground.outbox.names, "postgresql")(with_phrases(sql.CLAIM, sql.WORDS))
         with psycopg.connect(ground.dsn, autocommit=True) as connection:
             connection.execute("VACUUM outbox")
             plan = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text}", CLAIM).fetchone()
@@ -241,7 +241,7 @@ def test_a_row_that_is_being_held_behind_one_that_is_released_is_released_too(
     on_postgres.run("UPDATE outbox SET state = 'PENDING', held = 0")
     on_postgres.run("UPDATE outbox SET held = 1 WHERE id = ?", first)
     on_postgres.run("UPDATE outbox SET held = 2 WHERE id = ?", second)
-    hold = Words(on_postgres.outbox.names, "postgresql")(spelled_out(sql.HOLD, sql.WORDS))
+    hold = Phrases(on_postgres.outbox.names, "postgresql")(with_phrases(sql.HOLD, sql.WORDS))
     with on_postgres.connection() as walker:
         walker.execute(hold, {"ids": [third], "held_by": [second]})
         sending = threading.Thread(
@@ -260,7 +260,7 @@ def test_a_row_that_is_being_held_behind_one_that_is_released_is_released_too(
 def test_statistics_of_a_quiet_moment_do_not_change_how_held_rows_are_found(on_postgres: Ground) -> None:
     on_postgres.run("ANALYZE outbox")
     add_keys(on_postgres, 1_000)
-    text = Words(on_postgres.outbox.names, "postgresql")(spelled_out(sql.CLAIM, sql.WORDS))
+    text = Phrases(on_postgres.outbox.names, "postgresql")(with_phrases(sql.CLAIM, sql.WORDS))
 
     with psycopg.connect(on_postgres.dsn) as connection:
         plan = json.dumps(connection.execute(f"EXPLAIN (FORMAT JSON) {text}", CLAIM).fetchall())

@@ -9,9 +9,9 @@ import pytest
 from benchmarks.outbox_load import fill, fill_sent
 from tests.outbox.grounds import Ground
 
-from postroad.outbox.dialects import Words
+from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching import postgres_statements as sql
-from postroad.outbox.dispatching.wording import spelled_out
+from postroad.outbox.dispatching.store import with_phrases
 
 LEASE = {"owner": "x", "lease": 30.0}
 MINE = {"ids": "{}", "tokens": "{}", "states": "{}", "counts": "{}", "errors": [], "delays": "{}"}
@@ -26,7 +26,7 @@ def test_statistics_of_a_quiet_moment_do_not_make_it_walk_the_whole_backlog(
 ) -> None:
     fill_sent(on_postgres.dsn, 20_000)
     fill(on_postgres.dsn, 2_000)
-    text = Words(on_postgres.outbox.names, "postgresql")(spelled_out(statement, sql.WORDS))
+    text = Phrases(on_postgres.outbox.names, "postgresql")(with_phrases(statement, sql.WORDS))
 
     with psycopg.connect(on_postgres.dsn) as connection:
         plan = "\n".join(line for (line,) in connection.execute(f"EXPLAIN {text}", values))

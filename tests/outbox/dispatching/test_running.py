@@ -20,7 +20,7 @@ from tests.waiting import eventually
 from postroad import OutgoingMessage, SendResult
 from postroad.errors import ConfigurationError, SchemaMismatch, TargetUnavailable
 from postroad.outbox import DispatcherConfig, Outbox
-from postroad.outbox.dispatching import listening
+from postroad.outbox.dispatching import listener
 
 SELDOM = replace(QUICK, poll=60)
 
@@ -117,8 +117,8 @@ def test_behind_a_pooler_that_swallows_notifications_it_warns_once_and_polls(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(listening, "_LISTEN", b"LISTEN elsewhere")
-    monkeypatch.setattr(listening, "_TEST_SECONDS", 0.1)
+    monkeypatch.setattr(listener, "_LISTEN", b"LISTEN elsewhere")
+    monkeypatch.setattr(listener, "_TEST_SECONDS", 0.1)
     dispatcher = dispatcher_of(on_postgres.outbox, recorder)
 
     dispatcher.start()
@@ -135,7 +135,7 @@ def test_behind_a_pooler_that_shares_its_connections_everything_is_published_in_
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(listening, "_TEST_SECONDS", 0.1)
+    monkeypatch.setattr(listener, "_TEST_SECONDS", 0.1)
     for n in range(12):
         on_postgres.add(key={"transferId": f"tr_{n % 3}"}, payload={"n": n})
     with pooler(on_postgres.dsn, size=2) as dsn:

@@ -20,8 +20,8 @@ from postroad.errors import (
     TopicNotFound,
     Unavailable,
 )
-from postroad.outbox.dispatching.pausing import TargetPause
-from postroad.outbox.dispatching.verdicts import Rejected, TargetDown, Tried, Untried, described, judge
+from postroad.outbox.dispatching.publisher import Rejected, TargetDown, Tried, Untried, described, judge
+from postroad.outbox.dispatching.target import TargetPause
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from postroad import failpoints
-from postroad.agents.aws.rejects import Rejects
-from postroad.agents.aws.rows import Item, item_of, row_of
+from postroad.agents.aws.redrive import Rejects
+from postroad.agents.aws.rows import Item, item_of, row_of, text
 from postroad.agents.aws.tables import Tables
-from postroad.agents.aws.values import text
 from postroad.agents.outgoing import Row
 from postroad.agents.port import FanOut, StreamEvent
 from postroad.agents.records import refused
@@ -111,9 +110,13 @@ class DynamoFan:
     def _of(self, producer_id: str) -> list[tuple[str, int]]:
         """All subscribers of a producer and since when, read consistently."""
         items = self._tables.pages(
-            "query", SUBSCRIBERS, KeyConditionExpression="producerId = :id", ConsistentRead=True,
-            ExpressionAttributeValues={":id": text(producer_id)}, ProjectionExpression="subscriberId, createdAt",
-        )  # fmt: skip
+            "query",
+            SUBSCRIBERS,
+            KeyConditionExpression="producerId = :id",
+            ConsistentRead=True,
+            ExpressionAttributeValues={":id": text(producer_id)},
+            ProjectionExpression="subscriberId, createdAt",
+        )
         return [(item["subscriberId"]["S"], milliseconds(item["createdAt"]["S"])) for item in items]
 
     def _rows(self, event: StreamEvent, listeners: Sequence[tuple[str, int]]) -> Iterator[_Write]:

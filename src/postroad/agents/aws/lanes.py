@@ -9,13 +9,11 @@ from typing import Any
 
 import msgspec
 
-from postroad.agents.aws.discarding import Discarding
-from postroad.agents.aws.redriving import redrive
+from postroad.agents.aws.redrive import Discarding, redrive
 from postroad.agents.aws.release import DynamoRelease
-from postroad.agents.aws.rows import marker_item
+from postroad.agents.aws.rows import marker_item, number, text
 from postroad.agents.aws.subscriptions import pair_key
 from postroad.agents.aws.tables import Tables
-from postroad.agents.aws.values import number, text
 from postroad.agents.model import LaneStats
 from postroad.agents.outgoing import Recipient
 from postroad.agents.rules import not_found
@@ -91,9 +89,7 @@ class AgentQueue:
 class SQSLanes:
     """What waits for each agent, and what sends it there."""
 
-    def __init__(
-        self, tables: Tables, queues: SQSQueues, release: DynamoRelease, clock: Clock
-    ) -> None:  # fmt: skip
+    def __init__(self, tables: Tables, queues: SQSQueues, release: DynamoRelease, clock: Clock) -> None:
         self._tables = tables
         self._discarding = Discarding(tables, clock)
         self._queues = queues
@@ -160,12 +156,18 @@ class SQSLanes:
         # One that waits already is part of this one.
         earliest = since_ms if pair.replay is None else min(since_ms, pair.replay.since_ms)
         replay = {
-            "replayId": text(uuid.uuid4().hex), "since": number(earliest), "until": text(str(max(sequences))),
-        }  # fmt: skip
+            "replayId": text(uuid.uuid4().hex),
+            "since": number(earliest),
+            "until": text(str(max(sequences))),
+        }
         asked = self._tables.conditional(
-            "update_item", SUBSCRIBERS, Key=pair_key(listener_id, producer_id), UpdateExpression="SET replay = :replay",
-            ConditionExpression="attribute_exists(producerId)", ExpressionAttributeValues={":replay": {"M": replay}},
-        )  # fmt: skip
+            "update_item",
+            SUBSCRIBERS,
+            Key=pair_key(listener_id, producer_id),
+            UpdateExpression="SET replay = :replay",
+            ConditionExpression="attribute_exists(producerId)",
+            ExpressionAttributeValues={":replay": {"M": replay}},
+        )
         if asked is None:
             return None
         self._mark(listener_id, producer_id, f"replay-{replay['replayId']['S']}")
@@ -190,10 +192,14 @@ class SQSLanes:
 
     def _set_state(self, listener_id: str, producer_id: str, state: str, condition: str) -> bool:
         done = self._tables.conditional(
-            "update_item", SUBSCRIBERS, Key=pair_key(listener_id, producer_id),
-            UpdateExpression="SET #state = :state", ConditionExpression=condition,
-            ExpressionAttributeNames=_STATE, ExpressionAttributeValues={":state": text(state)},
-        )  # fmt: skip
+            "update_item",
+            SUBSCRIBERS,
+            Key=pair_key(listener_id, producer_id),
+            UpdateExpression="SET #state = :state",
+            ConditionExpression=condition,
+            ExpressionAttributeNames=_STATE,
+            ExpressionAttributeValues={":state": text(state)},
+        )
         return done is not None
 
     def _mark(self, listener_id: str, producer_id: str, marker: str) -> None:

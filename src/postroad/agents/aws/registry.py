@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from postroad.agents.aws.rows import number, text
 from postroad.agents.aws.tables import MOST_AT_ONCE, PAUSES, Tables
-from postroad.agents.aws.values import number, text
 from postroad.agents.model import Deleted
 from postroad.agents.port import AgentRecord, NewAgent
 from postroad.agents.rules import not_found
@@ -81,11 +81,14 @@ class DynamoRegistry:
     def delete(self, agent_id: str) -> Deleted:
         """Token and publishing first, then subscriptions, the queue, and the item last; a repeat goes on."""
         began = self._tables.conditional(
-            "update_item", AGENTS, Key={"agentId": text(agent_id)},
+            "update_item",
+            AGENTS,
+            Key={"agentId": text(agent_id)},
             UpdateExpression="SET #state = :deleting REMOVE tokenHash, formerHash",
-            ConditionExpression="attribute_exists(agentId) AND #state <> :deleted", ExpressionAttributeNames=_STATE,
+            ConditionExpression="attribute_exists(agentId) AND #state <> :deleted",
+            ExpressionAttributeNames=_STATE,
             ExpressionAttributeValues={":deleting": text("deleting"), ":deleted": text("deleted")},
-        )  # fmt: skip
+        )
         if began is None:
             raise not_found(agent_id)
         subscriptions = self._remove_pairs("subscriberId", agent_id)
@@ -93,24 +96,37 @@ class DynamoRegistry:
         self._remove_grants(agent_id)
         discarded = self._remove_queue(agent_id)
         self._tables.call(
-            "update_item", AGENTS, Key={"agentId": text(agent_id)}, UpdateExpression="SET #state = :deleted",
-            ExpressionAttributeNames=_STATE, ExpressionAttributeValues={":deleted": text("deleted")},
-        )  # fmt: skip
+            "update_item",
+            AGENTS,
+            Key={"agentId": text(agent_id)},
+            UpdateExpression="SET #state = :deleted",
+            ExpressionAttributeNames=_STATE,
+            ExpressionAttributeValues={":deleted": text("deleted")},
+        )
         return Deleted(discarded, subscriptions, subscribers)
 
     def _change_token(self, agent_id: str, update: str, values: dict[str, Any]) -> bool:
         done = self._tables.conditional(
-            "update_item", AGENTS, Key={"agentId": text(agent_id)}, UpdateExpression=update,
-            ConditionExpression="#state = :active", ExpressionAttributeNames=_STATE,
+            "update_item",
+            AGENTS,
+            Key={"agentId": text(agent_id)},
+            UpdateExpression=update,
+            ConditionExpression="#state = :active",
+            ExpressionAttributeNames=_STATE,
             ExpressionAttributeValues={**values, ":active": text("active")},
-        )  # fmt: skip
+        )
         return done is not None
 
     def _make_queue(self, agent: NewAgent) -> str:
         spec = QueueSpec(
-            lane_name(agent.agent_id), fifo=True, visibility=self._visibility, retention=RETENTION_SECONDS,
-            dead_letter=DEAD_QUEUE, max_receives=self._max_receives, dedup_scope="group",
-        )  # fmt: skip
+            lane_name(agent.agent_id),
+            fifo=True,
+            visibility=self._visibility,
+            retention=RETENTION_SECONDS,
+            dead_letter=DEAD_QUEUE,
+            max_receives=self._max_receives,
+            dedup_scope="group",
+        )
         try:
             queue = self._queues.create_queue(spec)
         except ConfigurationError as error:
@@ -141,10 +157,14 @@ class DynamoRegistry:
 
     def _new_item(self, agent: NewAgent, url: str) -> dict[str, Any]:
         item = {
-            "agentId": text(agent.agent_id), "createdAt": text(agent.created_at), "order": text(agent.order),
-            "accept": text(agent.accept), "tokenHash": text(agent.token_hash), "queueUrl": text(url),
+            "agentId": text(agent.agent_id),
+            "createdAt": text(agent.created_at),
+            "order": text(agent.order),
+            "accept": text(agent.accept),
+            "tokenHash": text(agent.token_hash),
+            "queueUrl": text(url),
             "state": text("active"),
-        }  # fmt: skip
+        }
         condition = "attribute_not_exists(agentId)"
         return {"Put": {"TableName": self._tables.name(AGENTS), "Item": item, "ConditionExpression": condition}}
 
@@ -156,9 +176,12 @@ class DynamoRegistry:
     def _remove_pairs(self, side: str, agent_id: str) -> int:
         index = {"IndexName": BY_SUBSCRIBER} if side == "subscriberId" else {"ConsistentRead": True}
         found = self._tables.pages(
-            "query", SUBSCRIBERS, KeyConditionExpression=f"{side} = :id",
-            ExpressionAttributeValues={":id": text(agent_id)}, **index,
-        )  # fmt: skip
+            "query",
+            SUBSCRIBERS,
+            KeyConditionExpression=f"{side} = :id",
+            ExpressionAttributeValues={":id": text(agent_id)},
+            **index,
+        )
         removed = 0
         for item in list(found):
             key = {name: item[name] for name in ("producerId", "subscriberId")}
@@ -168,9 +191,11 @@ class DynamoRegistry:
 
     def _remove_grants(self, agent_id: str) -> None:
         granted = self._tables.pages(
-            "query", AGENT_GRANTS, KeyConditionExpression="producerId = :id",
+            "query",
+            AGENT_GRANTS,
+            KeyConditionExpression="producerId = :id",
             ExpressionAttributeValues={":id": text(agent_id)},
-        )  # fmt: skip
+        )
         for item in list(granted):
             key = {name: item[name] for name in ("producerId", "subscriberId")}
             self._tables.call("delete_item", AGENT_GRANTS, Key=key)

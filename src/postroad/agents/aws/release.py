@@ -7,11 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from postroad.agents.aws.rejects import Rejects
-from postroad.agents.aws.rows import MARKER, UNREADABLE, discarded_of, held_of, row_of
+from postroad.agents.aws.redrive import Rejects
+from postroad.agents.aws.rows import MARKER, UNREADABLE, discarded_of, held_of, number, row_of, text
 from postroad.agents.aws.subscriptions import pair_key
 from postroad.agents.aws.tables import Tables
-from postroad.agents.aws.values import number, text
 from postroad.agents.outgoing import Held, Marker, Pair, Recipient, Replay, Row
 from postroad.agents.port import Rejected
 from postroad.agents.rules import time_text
@@ -46,10 +45,14 @@ class DynamoRelease:
     def pairs(self, subscriber_id: str, producer_ids: Collection[str]) -> Mapping[str, Pair]:
         """The agent's subscriptions to these producers, read consistently, and what else is held as far as known."""
         held = self._tables.pages(
-            "query", SUBSCRIBERS, IndexName=BY_SUBSCRIBER, KeyConditionExpression="subscriberId = :id",
-            FilterExpression="#state <> :active", ExpressionAttributeNames=_STATE,
+            "query",
+            SUBSCRIBERS,
+            IndexName=BY_SUBSCRIBER,
+            KeyConditionExpression="subscriberId = :id",
+            FilterExpression="#state <> :active",
+            ExpressionAttributeNames=_STATE,
             ExpressionAttributeValues={":id": text(subscriber_id), ":active": text("active")},
-        )  # fmt: skip
+        )
         # The index may lag behind: it tells where else to look, and each pair is then read as it is.
         wanted = sorted({item["producerId"]["S"] for item in held} | set(producer_ids))
         keys = [pair_key(subscriber_id, producer_id) for producer_id in wanted]
@@ -61,12 +64,20 @@ class DynamoRelease:
         for _ in range(_TRIES):
             if (
                 self._note(row, "SET heldFrom = :held", _PAUSED, {**fresh, ":paused": text("paused")})
-                or self._note(row, "SET heldFrom = :held, #state = :draining", _RUNNING,
-                              {**fresh, ":paused": text("paused"), ":draining": text("draining")})
-                or self._note(row, f"SET heldFrom.#key = :key, {_COUNT}", "heldFrom.#key > :key",
-                              {":key": text(row.key), ":one": number(1)})
+                or self._note(
+                    row,
+                    "SET heldFrom = :held, #state = :draining",
+                    _RUNNING,
+                    {**fresh, ":paused": text("paused"), ":draining": text("draining")},
+                )
+                or self._note(
+                    row,
+                    f"SET heldFrom.#key = :key, {_COUNT}",
+                    "heldFrom.#key > :key",
+                    {":key": text(row.key), ":one": number(1)},
+                )
                 or self._note(row, f"SET {_COUNT}", "attribute_exists(heldFrom)", {":one": number(1)})
-            ):  # fmt: skip
+            ):
                 return True
             if not list(self._tables.read(SUBSCRIBERS, [pair_key(row.subscriber_id, row.producer_id)])):
                 return False
@@ -82,11 +93,14 @@ class DynamoRelease:
     def drain_later(self, subscriber_id: str, producer_id: str) -> None:
         """Let the pair drain, unless it is paused."""
         self._tables.conditional(
-            "update_item", SUBSCRIBERS, Key=pair_key(subscriber_id, producer_id),
-            UpdateExpression="SET #state = :draining", ConditionExpression="#state = :active",
+            "update_item",
+            SUBSCRIBERS,
+            Key=pair_key(subscriber_id, producer_id),
+            UpdateExpression="SET #state = :draining",
+            ConditionExpression="#state = :active",
             ExpressionAttributeNames=_STATE,
             ExpressionAttributeValues={":draining": text("draining"), ":active": text("active")},
-        )  # fmt: skip
+        )
 
     def held(self, subscriber_id: str, producer_id: str, held: Held) -> Iterable[Row]:
         """The rows of a pair from where it is held, in the stream's sequence."""
@@ -120,21 +134,26 @@ class DynamoRelease:
             conditions.append("replay.replayId = :replay")
             values[":replay"] = text(pair.replay.replay_id)
         self._tables.conditional(
-            "update_item", SUBSCRIBERS, Key=pair_key(subscriber_id, producer_id),
+            "update_item",
+            SUBSCRIBERS,
+            Key=pair_key(subscriber_id, producer_id),
             UpdateExpression="SET #state = :active REMOVE heldFrom, replay",
-            ConditionExpression=" AND ".join(conditions), ExpressionAttributeNames=names,
+            ConditionExpression=" AND ".join(conditions),
+            ExpressionAttributeNames=names,
             ExpressionAttributeValues=values,
-        )  # fmt: skip
+        )
 
     def remember_newest(self, subscriber_id: str, newest_ms: int) -> None:
         """Note the youngest timestamp that the agent was sent."""
         self._tables.conditional(
-            "update_item", AGENTS, Key={"agentId": text(subscriber_id)},
+            "update_item",
+            AGENTS,
+            Key={"agentId": text(subscriber_id)},
             UpdateExpression="SET newestReleased = :newest",
             ConditionExpression="attribute_exists(agentId) AND "
             "(attribute_not_exists(newestReleased) OR newestReleased < :newest)",
             ExpressionAttributeValues={":newest": number(newest_ms)},
-        )  # fmt: skip
+        )
 
     def reject(self, rejected: Sequence[Rejected]) -> Sequence[Rejected]:
         """Put rows that no queue will ever take where they are seen; those that could not be put are returned."""
@@ -143,10 +162,12 @@ class DynamoRelease:
     def waiting(self) -> list[Marker]:
         """Markers for all pairs that drain or wait to be replayed."""
         items = self._tables.pages(
-            "scan", SUBSCRIBERS, FilterExpression=_WAITING,
+            "scan",
+            SUBSCRIBERS,
+            FilterExpression=_WAITING,
             ExpressionAttributeNames=_STATE,
             ExpressionAttributeValues={":draining": text("draining"), ":active": text("active")},
-        )  # fmt: skip
+        )
         return [Marker(item["subscriberId"]["S"], MARKER, item["producerId"]["S"]) for item in items]
 
     def read(self, keys: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -156,13 +177,20 @@ class DynamoRelease:
     def _rows(self, subscriber_id: str, producer_id: str, from_key: str) -> Iterable[Row]:
         # DynamoDB removes what has expired within days: until then it is there and no longer counts.
         items = self._tables.pages(
-            "query", SUBSCRIBER_EVENTS, ConsistentRead=True,
+            "query",
+            SUBSCRIBER_EVENTS,
+            ConsistentRead=True,
             KeyConditionExpression="subscriberId = :id AND #key BETWEEN :from AND :end",
             FilterExpression="producerId = :producer AND expiresAt > :now",
             ExpressionAttributeNames={"#key": "timestamp"},
-            ExpressionAttributeValues={":id": text(subscriber_id), ":from": text(from_key), ":end": text("~"),
-                                       ":producer": text(producer_id), ":now": number(self._now())},
-        )  # fmt: skip
+            ExpressionAttributeValues={
+                ":id": text(subscriber_id),
+                ":from": text(from_key),
+                ":end": text("~"),
+                ":producer": text(producer_id),
+                ":now": number(self._now()),
+            },
+        )
         return (row for item in items if (row := _readable(item)) is not None)
 
     def _now(self) -> int:
@@ -173,10 +201,14 @@ class DynamoRelease:
         used = f"{update} {condition}"
         names = {name: real for name, real in {**_STATE, **_HELD_NAMES}.items() if name in used}
         done = self._tables.conditional(
-            "update_item", SUBSCRIBERS, Key=pair_key(row.subscriber_id, row.producer_id), UpdateExpression=update,
-            ConditionExpression=condition, ExpressionAttributeValues=values,
+            "update_item",
+            SUBSCRIBERS,
+            Key=pair_key(row.subscriber_id, row.producer_id),
+            UpdateExpression=update,
+            ConditionExpression=condition,
+            ExpressionAttributeValues=values,
             **({"ExpressionAttributeNames": names} if names else {}),
-        )  # fmt: skip
+        )
         return done is not None
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from postroad.agents.aws.fanout import DynamoFan
 from postroad.agents.aws.lanes import SQSLanes
+from postroad.agents.aws.redrive import Rejects
 from postroad.agents.aws.registry import DynamoRegistry
-from postroad.agents.aws.rejects import Rejects
 from postroad.agents.aws.release import DynamoRelease
 from postroad.agents.aws.subscriptions import DynamoSubscriptions
 from postroad.agents.aws.tables import Tables
@@ -87,9 +87,11 @@ class AwsAgentStore:
         unsent = {key for _, key in result.failed}
         stuck = {row.producer_id for row in written if row.key in unsent}
         return FanOut(
-            outcome.written, released=result.sent, rejected=outcome.rejected + result.rejected,
+            outcome.written,
+            released=result.sent,
+            rejected=outcome.rejected + result.rejected,
             failed=(*outcome.failed, *(event for event in events if event.producer_id in stuck)),
-        )  # fmt: skip
+        )
 
     def reject(self, rejected: Sequence[Rejected]) -> Sequence[Rejected]:
         """Put records that can never be handled where they are seen; those that could not be put are returned."""
@@ -102,9 +104,13 @@ class AwsAgentStore:
     def release(self, rows: Sequence[Row | Marker]) -> ReleaseResult:
         """Send rows to their lanes, and what is held for their agents."""
         return release(
-            rows, self.release_store, self.lanes, self._clock, dispatch_delay=self._settings.dispatch_delay,
+            rows,
+            self.release_store,
+            self.lanes,
+            self._clock,
+            dispatch_delay=self._settings.dispatch_delay,
             sleep=self._sleep,
-        )  # fmt: skip
+        )
 
     def drain(self) -> ReleaseResult:
         """Empty the pairs that were held back or wait to be replayed, as far as their queues allow."""

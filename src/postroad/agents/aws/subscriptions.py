@@ -7,9 +7,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from postroad.agents.aws.rows import marker_item
+from postroad.agents.aws.rows import marker_item, text
 from postroad.agents.aws.tables import MOST_AT_ONCE, PAUSES, Tables
-from postroad.agents.aws.values import text
 from postroad.agents.model import Subscription
 from postroad.agents.port import Registry
 from postroad.agents.rules import not_found, now_text
@@ -29,9 +28,7 @@ def pair_key(listener_id: str, producer_id: str) -> Key:
 class DynamoSubscriptions:
     """Subscriptions and grants."""
 
-    def __init__(
-        self, tables: Tables, registry: Registry, clock: Clock, discard: Callable[[str, str], None]
-    ) -> None:  # fmt: skip
+    def __init__(self, tables: Tables, registry: Registry, clock: Clock, discard: Callable[[str, str], None]) -> None:
         self._tables = tables
         self._registry = registry
         self._clock = clock
@@ -79,9 +76,13 @@ class DynamoSubscriptions:
             condition, values = f"{condition} AND {other} > :after", {**values, ":after": text(after)}
         where = {"ConsistentRead": True} if listener_id is None else {"IndexName": BY_SUBSCRIBER}
         answer = self._tables.call(
-            "query", SUBSCRIBERS, KeyConditionExpression=condition, ExpressionAttributeValues=values, Limit=limit,
+            "query",
+            SUBSCRIBERS,
+            KeyConditionExpression=condition,
+            ExpressionAttributeValues=values,
+            Limit=limit,
             **where,
-        )  # fmt: skip
+        )
         return [_subscription(item) for item in answer["Items"]]
 
     def grant(self, producer_id: str, listener_id: str) -> None:
@@ -99,7 +100,7 @@ class DynamoSubscriptions:
         """Whether the producer granted it."""
         answer = self._tables.call(
             "get_item", AGENT_GRANTS, Key=pair_key(listener_id, producer_id), ConsistentRead=True
-        )  # fmt: skip
+        )
         return bool(answer.get("Item"))
 
     def _item(self, key: Key) -> Mapping[str, Any] | None:
@@ -111,18 +112,26 @@ class DynamoSubscriptions:
         """Remove the pair as it was seen; what it held goes to the publisher in the same step."""
         if held is None:
             done = self._tables.conditional(
-                "delete_item", SUBSCRIBERS, Key=key, ReturnValues="ALL_OLD",
+                "delete_item",
+                SUBSCRIBERS,
+                Key=key,
+                ReturnValues="ALL_OLD",
                 ConditionExpression="attribute_not_exists(heldFrom)",
-            )  # fmt: skip
+            )
             return done is not None
         marker = marker_item(
-            key["subscriberId"]["S"], key["producerId"]["S"], self._clock.now(), f"ended-{uuid.uuid4().hex}",
+            key["subscriberId"]["S"],
+            key["producerId"]["S"],
+            self._clock.now(),
+            f"ended-{uuid.uuid4().hex}",
             heldFrom=held,
-        )  # fmt: skip
+        )
         gone = {
-            "TableName": self._tables.name(SUBSCRIBERS), "Key": key, "ConditionExpression": "heldFrom = :held",
+            "TableName": self._tables.name(SUBSCRIBERS),
+            "Key": key,
+            "ConditionExpression": "heldFrom = :held",
             "ExpressionAttributeValues": {":held": held},
-        }  # fmt: skip
+        }
         put = {"TableName": self._tables.name(SUBSCRIBER_EVENTS), "Item": marker}
         return self._tables.transact([{"Delete": gone}, {"Put": put}])
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from postroad import failpoints
-from postroad.agents.merging import merged
+from postroad.agents.delivery import merged
 from postroad.agents.port import StreamEvent
 from postroad.agents.sqlite import names
+from postroad.agents.sqlite.receipts import microseconds
 from postroad.agents.sqlite.rows import checksum
 from postroad.agents.sqlite.schema import HELD
-from postroad.agents.sqlite.times import microseconds
 from postroad.agents.sqlite.waking import wake_held, wake_listeners
 from postroad.engine.engine import Engine
 from postroad.engine.transaction import Transaction, every, one
@@ -127,9 +127,20 @@ class Fan:
             expires_us = arrived_us + self._retention_us
             tx.connection.execute(
                 _EVENT,
-                (place, producer, event.event_id, kind, occurred_ms, arrived_us, expires_us, event.sequence,
-                 traceparent, checksum(data), data),
-            )  # fmt: skip
+                (
+                    place,
+                    producer,
+                    event.event_id,
+                    kind,
+                    occurred_ms,
+                    arrived_us,
+                    expires_us,
+                    event.sequence,
+                    traceparent,
+                    checksum(data),
+                    data,
+                ),
+            )
         return count
 
     def _release(self, tx: Transaction, event: _HeldEvent, place: int) -> int:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import apsw
 
 from postroad.agents.model import LaneStats
-from postroad.agents.sqlite import groups, looking, moving, names, waiting
-from postroad.agents.sqlite.burying import Undertaker
-from postroad.agents.sqlite.claiming import Claimer
+from postroad.agents.sqlite import groups, moves, names, queries
+from postroad.agents.sqlite.claims import Claimer
 from postroad.agents.sqlite.names import Ids
 from postroad.agents.sqlite.queue import Lane, traits_of
 from postroad.agents.sqlite.receipts import MessageIds
 from postroad.agents.sqlite.rows import Reader
-from postroad.agents.sqlite.settling import Settler
+from postroad.agents.sqlite.settlement import ExpiryRules, Settler
 from postroad.engine.engine import Engine
 from postroad.engine.transaction import Transaction
 from postroad.queues import PeekedMessage
@@ -28,9 +27,9 @@ class SQLiteLanes:
         self.visibility = visibility
         self.traits = traits_of(durable=durable, visibility=visibility, max_receives=max_receives)
         self.reader = Reader(Ids(), MessageIds(engine.salt))
-        undertaker = Undertaker(max_receives)
-        self.claimer = Claimer(engine, self.reader, undertaker)
-        self.settler = Settler(engine, undertaker)
+        expiry = ExpiryRules(max_receives)
+        self.claimer = Claimer(engine, self.reader, expiry)
+        self.settler = Settler(engine, expiry)
 
     def queue(self, agent_id: str) -> Lane:
         """The agent's lane as a queue."""
@@ -41,9 +40,7 @@ class SQLiteLanes:
 
         def look(connection: apsw.Connection) -> LaneStats:
             lane = names.active(connection, agent_id)
-            return waiting.count(
-                connection, lane, monotonic_us=self.engine.monotonic_us(), now_us=self.engine.now_us()
-            )  # fmt: skip
+            return queries.count(connection, lane, monotonic_us=self.engine.monotonic_us(), now_us=self.engine.now_us())
 
         return self.engine.read(look)
 
@@ -52,7 +49,7 @@ class SQLiteLanes:
 
         def look(connection: apsw.Connection) -> list[PeekedMessage]:
             lane = names.active(connection, agent_id)
-            return looking.dead_letters(connection, self.reader, lane, limit=limit, after=int(after or 0))
+            return queries.dead_letters(connection, self.reader, lane, limit=limit, after=int(after or 0))
 
         return self.engine.read(look)
 
@@ -61,7 +58,7 @@ class SQLiteLanes:
 
         def work(tx: Transaction) -> int:
             lane = names.active(tx.connection, agent_id)
-            return moving.redrive(tx, lane, _ALL if limit is None else limit, self.engine.monotonic_us())
+            return moves.redrive(tx, lane, _ALL if limit is None else limit, self.engine.monotonic_us())
 
         return self.engine.write(work)
 
@@ -90,7 +87,7 @@ class SQLiteLanes:
             pair = self._pair(tx.connection, listener_id, producer_id)
             if pair is None or not groups.is_pair(tx.connection, *pair):
                 return None
-            return moving.replay(
+            return moves.replay(
                 tx, *pair, since_ms=since_ms, now_us=self.engine.now_us(), monotonic_us=self.engine.monotonic_us()
             )
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import apsw
 
 from postroad import failpoints
-from postroad.agents.sqlite import looking, waiting
+from postroad.agents.sqlite import queries
 from postroad.agents.sqlite.waking import channels_of
 from postroad.agents.tables import lane_name
+from postroad.arguments import check, seconds_between, whole_number
 from postroad.clock import SystemClock
 from postroad.engine.transaction import Transaction
 from postroad.errors import NotSupported, QueueNotFound
@@ -26,7 +27,7 @@ from postroad.queues import (
     SendResult,
 )
 from postroad.queues.markers import legible
-from postroad.queues.rules import check_count, check_note, check_receive, check_seconds
+from postroad.queues.rules import Note, check_receive
 from postroad.queues.spec import MAX_MESSAGE_BYTES, MAX_VISIBILITY
 
 if TYPE_CHECKING:
@@ -76,17 +77,15 @@ class Lane:
         return results
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
-        check_seconds(seconds, "seconds", MAX_VISIBILITY)
+        check(seconds, seconds_between(0, MAX_VISIBILITY), "seconds")
         return self._write(self._lanes.settler.extend, deliveries, seconds)
 
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
-        check_seconds(after, "after", MAX_VISIBILITY)
-        check_note(error, "error")
-        return self._write(
-            self._lanes.settler.release, deliveries, after, None if error is None else legible(error)
-        )  # fmt: skip
+        check(after, seconds_between(0, MAX_VISIBILITY), "after")
+        check(error, Note | None, "error")
+        return self._write(self._lanes.settler.release, deliveries, after, None if error is None else legible(error))
 
     def undo(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
         """Give back what was not handled, without spending a receive."""
@@ -104,27 +103,32 @@ class Lane:
         return min(self._look_every, max(0.0, (due_us - self._engine.monotonic_us()) / 1_000_000))
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
-        check_note(reason, "reason")
-        check_note(error, "error")
+        check(reason, Note | None, "reason")
+        check(error, Note | None, "error")
         return self._write(self._lanes.settler.reject, deliveries, reason, error, durable=True, relieves=True)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
-        check_count(limit, "limit", _LONGEST_PEEK)
+        check(limit, whole_number(1, _LONGEST_PEEK), "limit")
 
         def look(connection: apsw.Connection) -> list[PeekedMessage]:
-            return looking.peek(
-                connection, self._lanes.reader, self._lane, after=after, limit=limit,
-                monotonic_us=self._engine.monotonic_us(), now_us=self._engine.now_us(),
-            )  # fmt: skip
+            return queries.peek(
+                connection,
+                self._lanes.reader,
+                self._lane,
+                after=after,
+                limit=limit,
+                monotonic_us=self._engine.monotonic_us(),
+                now_us=self._engine.now_us(),
+            )
 
         return self._engine.read(look)
 
     def stats(self) -> QueueStats:
         def look(connection: apsw.Connection) -> QueueStats:
-            held = waiting.count(
+            held = queries.count(
                 connection, self._lane, monotonic_us=self._engine.monotonic_us(), now_us=self._engine.now_us()
             )
-            expired = waiting.expired(connection, self._lane)
+            expired = queries.expired(connection, self._lane)
             return QueueStats(
                 held.visible, held.in_flight, held.delayed + (held.held or 0), held.oldest_age_seconds, expired
             )
@@ -156,7 +160,7 @@ class Lane:
 
     def _due_us(self) -> int | None:
         try:
-            return self._engine.read(lambda connection: looking.due_us(connection, self._lane))
+            return self._engine.read(lambda connection: queries.due_us(connection, self._lane))
         except QueueNotFound as error:
             raise self._deleted() from error
 

@@ -1,9 +1,10 @@
-"""Message ids and receipts of lanes, made out of numbers so that neither needs to be stored or searched."""
+"""Message ids and receipts of agents' queues, made out of numbers, and stored times."""
 
 from __future__ import annotations
 
 import os
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 _LANE_BITS: Final = 34
@@ -61,3 +62,19 @@ class MessageIds:
         bits = (number >> 80) << 74 | (number >> 64 & 0xFFF) << 62 | low
         place = bits & ((1 << _PLACE_BITS) - 1)
         return place if self.text(lane, place) == text else None
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment(us: int) -> datetime:
+    """The time of a stored wall clock; the end of time for one that is damaged."""
+    try:
+        return _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def microseconds(at: datetime) -> int:
+    """A time as it is stored."""
+    return (at - _EPOCH) // timedelta(microseconds=1)

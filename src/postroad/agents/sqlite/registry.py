@@ -11,7 +11,7 @@ from postroad.agents.model import Deleted
 from postroad.agents.port import AgentRecord, NewAgent
 from postroad.agents.rules import milliseconds, time_text
 from postroad.agents.sqlite import names
-from postroad.agents.sqlite.waiting import waiting
+from postroad.agents.sqlite.queries import waiting
 from postroad.engine.engine import Engine
 from postroad.engine.transaction import Transaction, every, one
 from postroad.errors import AgentDeleted, AgentExists
@@ -53,10 +53,15 @@ class SQLiteRegistry:
     def add(self, agents: Sequence[NewAgent]) -> list[str | None]:
         """Keep new agents, all or none."""
         rows = [
-            (agent.agent_id, milliseconds(agent.created_at), agent.order == "total", agent.accept == "all",
-             agent.token_hash)
+            (
+                agent.agent_id,
+                milliseconds(agent.created_at),
+                agent.order == "total",
+                agent.accept == "all",
+                agent.token_hash,
+            )
             for agent in agents
-        ]  # fmt: skip
+        ]
 
         def work(tx: Transaction) -> list[str | None]:
             for agent in agents:

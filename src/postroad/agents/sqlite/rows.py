@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import apsw
 import msgspec
 
-from postroad.agents.messages import Message, encode
+from postroad.agents.delivery import Message, encode
 from postroad.agents.rules import time_text
 from postroad.agents.sqlite.names import Ids
 from postroad.agents.sqlite.receipts import MessageIds

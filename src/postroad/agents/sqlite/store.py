@@ -13,9 +13,9 @@ from postroad.agents.settings import AgentSettings
 from postroad.agents.sqlite import schema
 from postroad.agents.sqlite.fanout import Fan
 from postroad.agents.sqlite.lanes import SQLiteLanes
+from postroad.agents.sqlite.moves import sweep
 from postroad.agents.sqlite.registry import SQLiteRegistry
 from postroad.agents.sqlite.subscriptions import SQLiteSubscriptions
-from postroad.agents.sqlite.sweeping import sweep
 from postroad.engine.engine import Engine
 from postroad.engine.transaction import Transaction, every
 from postroad.queues import OutgoingMessage, Queue

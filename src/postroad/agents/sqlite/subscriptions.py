@@ -26,9 +26,7 @@ _OF_LISTENER: Final = f"""
 _OF_PRODUCER: Final = f"""
 {_PAIRS} WHERE pair.producer = (SELECT num FROM agent WHERE id = ?) AND subscriber.id > ? ORDER BY subscriber.id LIMIT ?
 """  # noqa: S608 - a constant
-_GRANT: Final = (
-    "INSERT INTO agent_grant (producer, subscriber, created_ms) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-)  # fmt: skip
+_GRANT: Final = "INSERT INTO agent_grant (producer, subscriber, created_ms) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _REVOKE: Final = "DELETE FROM agent_grant WHERE producer = ? AND subscriber = ?"
 _IS_GRANTED: Final = """
 SELECT 1 FROM agent_grant WHERE producer = (SELECT num FROM agent WHERE id = ?)

@@ -11,18 +11,17 @@ from litestar.openapi.spec import Example
 from litestar.params import Body
 
 from postroad.agents import AgentEvent
-from postroad.agents.publishing import Published
+from postroad.agents.publisher import Published
 from postroad.agents.rules import check_agent_id, is_agent_id
-from postroad.documents import entry_problem, published
 from postroad.errors import IdentityMismatch, InvalidEvent, PostroadError
-from postroad.http import agent_forms as forms
-from postroad.http.agent_answers import EventAccepted, EventBatch
-from postroad.http.answers import answers
+from postroad.http import forms
+from postroad.http.authentication import AGENT, ANY_AGENT
+from postroad.http.changes import perform
 from postroad.http.forms import misfit
-from postroad.http.guard import AGENT, ANY_AGENT
 from postroad.http.idempotency import Answer
-from postroad.http.performing import perform
+from postroad.http.openapi import answers
 from postroad.http.requests import ApiRequest
+from postroad.views import EventAccepted, EventBatch, accepted, event_outcome
 
 _EXAMPLE = {"agentId": "ann", "eventType": "order.placed", "data": {"id": 7}, "timestamp": "2025-07-01T12:00:00.000Z"}
 EventBody = Annotated[forms.Event, Body(examples=[Example(value=_EXAMPLE)])]
@@ -42,10 +41,8 @@ async def publish_event(request: ApiRequest, data: EventBody) -> Response[Any]:
     await _charge(request, [event.agent_id])
 
     def effect() -> Answer:
-        [outcome] = request.context.desk.agents.publish_each([event], traceparent=_traceparent(request))
-        if outcome.error is not None:
-            raise outcome.error
-        return Answer(202, published(outcome))
+        [outcome] = request.context.agent_access.agents.publish_each([event], traceparent=_traceparent(request))
+        return Answer(202, accepted(outcome))
 
     return await perform(request, effect)
 
@@ -63,19 +60,19 @@ async def publish_events(request: ApiRequest, data: EventsBody) -> Response[Any]
     await _charge(request, [event.agent_id for event in entries if isinstance(event, AgentEvent)])
 
     def effect() -> Answer:
-        results = [_outcome(each) for each in _publish(request, entries)]
-        return Answer(202, {"results": results, "failed": sum(not result["ok"] for result in results)})
+        results = [event_outcome(each) for each in _publish(request, entries)]
+        return Answer(202, EventBatch(results, failed=sum(not result.ok for result in results)))
 
     return await perform(request, effect)
 
 
 async def _charge(request: ApiRequest, agent_ids: Sequence[str]) -> None:
     """Count the events of agents that exist: an operator may name any, and only its own token names an agent."""
-    desk = request.context.desk
+    access = request.context.agent_access
     if _caller(request) is None:
-        known = await request.context.run(lambda: desk.agents.store.registry.known(set(agent_ids)))
+        known = await request.context.run(lambda: access.agents.store.registry.known(set(agent_ids)))
         agent_ids = [agent_id for agent_id in agent_ids if agent_id in known]
-    desk.take(agent_ids)
+    access.take(agent_ids)
 
 
 class _Refused(Exception):
@@ -89,7 +86,7 @@ class _Refused(Exception):
 def _publish(request: ApiRequest, entries: Sequence[AgentEvent | _Refused]) -> list[Published]:
     # A refused entry takes part as an event of its agent that cannot be sent, so that later ones are held back.
     events = [entry if isinstance(entry, AgentEvent) else _stand_in(entry) for entry in entries]
-    outcomes = request.context.desk.agents.publish_each(events, traceparent=_traceparent(request))
+    outcomes = request.context.agent_access.agents.publish_each(events, traceparent=_traceparent(request))
     return [
         outcome._replace(error=entry.error) if isinstance(entry, _Refused) else outcome
         for entry, outcome in zip(entries, outcomes, strict=True)
@@ -121,15 +118,6 @@ def _event(data: forms.Event, caller: str | None) -> AgentEvent:
     if named not in (None, agent_id):
         raise IdentityMismatch(f'agentId: the token is not that of "{named}"', field="agentId")
     return AgentEvent(agent_id, data.eventType, data.data, data.timestamp, data.eventId)
-
-
-def _outcome(outcome: Published) -> dict[str, Any]:
-    return {
-        "ok": outcome.error is None,
-        "eventId": outcome.event_id if isinstance(outcome.event_id, str) else None,
-        "sequenceNumber": outcome.sequence,
-        "error": None if outcome.error is None else entry_problem(outcome.error),
-    }
 
 
 def _caller(request: ApiRequest) -> str | None:

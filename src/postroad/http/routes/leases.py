@@ -10,16 +10,15 @@ from litestar import Response, post
 from litestar.openapi.spec import Example
 from litestar.params import Body
 
-from postroad.documents import delivery, entry_problem, open_queue
 from postroad.http import forms
-from postroad.http.answers import LeasedBatch, SettledBatch, answers
+from postroad.http.changes import perform, perform_waiting
 from postroad.http.context import Context
 from postroad.http.idempotency import Answer
-from postroad.http.performing import perform, perform_waiting
+from postroad.http.openapi import answers
 from postroad.http.polls import CallerGone
-from postroad.http.requests import ApiRequest, gone
-from postroad.http.routes.parameters import QueueName, checked
+from postroad.http.requests import ApiRequest, QueueName, checked, gone
 from postroad.queues import AckResult, Delivery, Queue
+from postroad.views import LeasedBatch, SettledBatch, leased, open_queue, settled
 
 LeaseBody = Annotated[forms.Lease, Body(examples=[Example(value={"max_messages": 10, "wait": 20, "visibility": 30})])]
 AcksBody = Annotated[forms.Acks, Body(examples=[Example(value={"receipts": ["a receipt of a delivery"]})])]
@@ -50,7 +49,7 @@ async def lease_messages(request: ApiRequest, queue: QueueName, data: LeaseBody)
         return await perform_waiting(request, lambda: _lease(request, checked(queue), data))
     except CallerGone:
         # Nobody is there to read it.
-        return Response({"deliveries": []})
+        return Response(LeasedBatch([]))
 
 
 @post("/queues/{queue:str}/acks", opt={"scope": "publish"}, status_code=200, responses=_SETTLED)
@@ -89,23 +88,23 @@ def rejecting(context: Context, reason: str, error: str | None) -> Settle:
 async def _lease(request: ApiRequest, name: str, data: forms.Lease) -> Answer:
     context = request.context
     queue = await context.run(lambda: open_queue(context.backend, name))
-    leased = await context.run(lambda: queue.receive(max_messages=data.max_messages, visibility=data.visibility))
-    if not leased and data.wait:
-        leased = await context.polls.receive(
+    received = await context.run(lambda: queue.receive(max_messages=data.max_messages, visibility=data.visibility))
+    if not received and data.wait:
+        received = await context.polls.receive(
             queue,
             max_messages=data.max_messages,
             wait=data.wait,
             visibility=data.visibility,
             gone=lambda: gone(request),
         )
-    context.leased.remember(queue, leased)
-    return Answer(200, {"deliveries": [delivery(one) for one in leased]})
+    context.leased.remember(queue, received)
+    return Answer(200, LeasedBatch([leased(one) for one in received]))
 
 
 async def _settle(request: ApiRequest, name: str, receipts: list[str], settle: Settle) -> Response[Any]:
     def effect() -> Answer:
         results = settle(open_queue(request.context.backend, checked(name)), [held(receipt) for receipt in receipts])
-        return Answer(200, {"results": [_settled(result) for result in results]})
+        return Answer(200, SettledBatch([settled(result) for result in results]))
 
     return await perform(request, effect)
 
@@ -123,7 +122,3 @@ def held(receipt: str) -> Delivery:
         first_received_at=_NEVER,
         sequence=None,
     )
-
-
-def _settled(result: AckResult) -> dict[str, Any]:
-    return {"ok": result.ok, "error": None if result.error is None else entry_problem(result.error)}

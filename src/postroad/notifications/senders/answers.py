@@ -1,10 +1,15 @@
-"""What both providers' answers have in common."""
+"""What both providers' senders share: arguments, answers, and what is kept out of the log."""
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import math
 import re
 import threading
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -12,7 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from postroad.notifications.results import TokenResult
+from postroad.errors import ConfigurationError
+from postroad.notifications.devices import TokenResult
 
 _SECONDS = re.compile(r"\d{1,9}")
 _UNPRINTABLE = re.compile(r"[^ -~]")
@@ -98,3 +104,71 @@ def retry_after(answer: Answer, now: datetime) -> float | None:
     except ValueError:
         return None
     return max(0.0, (moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds())
+
+
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_:-]|\.(?!\.)){0,254}")
+
+
+@contextmanager
+def needing_extra() -> Iterator[None]:
+    """Say how to install what an import inside does not find."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigurationError(f"{error.name} is not installed", remedy="pip install 'postroad[push]'") from error
+
+
+def checked_name(value: object, field: str) -> str:
+    """The name, fit for a URL, a header and a token's claim."""
+    if not isinstance(value, str) or _NAME.fullmatch(value) is None:
+        raise ConfigurationError(f"{field}: is not a name of letters, digits, dots and hyphens", field=field)
+    return value
+
+
+def checked_seconds(value: object, field: str) -> float:
+    """The number of seconds, above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ConfigurationError(f"{field}: {value!r} is not a number of seconds above 0", field=field)
+    return float(value)
+
+
+def checked_lifetime(value: object, field: str) -> int:
+    """The whole number of seconds, 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigurationError(f"{field}: {value!r} is not a whole number of seconds of 0 or more", field=field)
+    return value
+
+
+_PUSHES: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://postroad.dev/push")
+
+
+def collapse_id(push_id: str) -> str:
+    """The name under which the provider and the device keep only the newest of several copies."""
+    return hashlib.sha256(push_id.encode()).hexdigest()[:32]
+
+
+def request_id(push_id: str, token: str) -> str:
+    """The name of this push to this device, the same whenever it is sent."""
+    return str(uuid.uuid5(_PUSHES, f"{push_id}\n{token}"))
+
+
+THREAD_NAME: Final = "postroad-push"
+_LOGGERS: Final = (
+    "httpx",
+    "httpcore.connection",
+    "httpcore.http11",
+    "httpcore.http2",
+    "httpcore.proxy",
+    "hpack.hpack",
+    "hpack.table",
+)
+
+
+def silence_libraries() -> None:
+    """Keep the libraries quiet in the threads that talk to providers, and nowhere else."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_spoken_elsewhere)
+
+
+def _spoken_elsewhere(_: logging.LogRecord) -> bool:
+    return threading.current_thread().name != THREAD_NAME

@@ -13,11 +13,22 @@ import msgspec
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidNotification
 from postroad.notifications.checks import checked_token
+from postroad.notifications.devices import Outcome, TokenResult
 from postroad.notifications.messages import PushNotification, PushPayload
-from postroad.notifications.results import Outcome, TokenResult
-from postroad.notifications.senders.answers import Answer, Doubt, document, retry_after, unanswered, word
-from postroad.notifications.senders.arguments import checked_lifetime, checked_name, checked_seconds, needing_extra
-from postroad.notifications.senders.collapsing import collapse_id, request_id
+from postroad.notifications.senders.answers import (
+    Answer,
+    Doubt,
+    checked_lifetime,
+    checked_name,
+    checked_seconds,
+    collapse_id,
+    document,
+    needing_extra,
+    request_id,
+    retry_after,
+    unanswered,
+    word,
+)
 
 _DEAD_TOKENS: Final = frozenset({"BadDeviceToken", "DeviceTokenNotForTopic"})
 _REFUSED_TEAM: Final = frozenset({"ExpiredProviderToken", "InvalidProviderToken"})
@@ -48,7 +59,7 @@ class APNSSender:
         seconds = checked_seconds(timeout, "timeout")
         with needing_extra():
             from postroad.notifications.senders.addresses import provider
-            from postroad.notifications.senders.provider_token import ProviderToken
+            from postroad.notifications.senders.tokens import ProviderToken
             from postroad.notifications.senders.wire import Wire
         self._team = ProviderToken(key, clock=clock, **names)
         self._doubt = Doubt("DeviceTokenNotForTopic")

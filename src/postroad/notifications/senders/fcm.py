@@ -13,13 +13,24 @@ import msgspec
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.notifications.checks import checked_token
+from postroad.notifications.devices import Outcome, TokenResult
 from postroad.notifications.messages import PushNotification, PushPayload
-from postroad.notifications.results import Outcome, TokenResult
-from postroad.notifications.senders.access_tokens import AccessTokens, NoToken
-from postroad.notifications.senders.answers import Answer, Doubt, document, items, member, retry_after, unanswered, word
+from postroad.notifications.senders.answers import (
+    Answer,
+    Doubt,
+    checked_name,
+    checked_seconds,
+    collapse_id,
+    document,
+    items,
+    member,
+    needing_extra,
+    retry_after,
+    unanswered,
+    word,
+)
 from postroad.notifications.senders.apns import aps
-from postroad.notifications.senders.arguments import checked_name, checked_seconds, needing_extra
-from postroad.notifications.senders.collapsing import collapse_id
+from postroad.notifications.senders.tokens import AccessTokens, NoToken
 
 _TTL: Final = "86400s"
 

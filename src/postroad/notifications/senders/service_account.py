@@ -11,8 +11,8 @@ from google.auth import exceptions, transport
 from google.oauth2 import service_account
 
 from postroad.errors import ConfigurationError
-from postroad.notifications.senders.access_tokens import AccessTokens
 from postroad.notifications.senders.addresses import trusting
+from postroad.notifications.senders.tokens import AccessTokens
 
 _SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
 

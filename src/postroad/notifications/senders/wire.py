@@ -17,9 +17,8 @@ import httpx
 
 from postroad.errors import ConfigurationError
 from postroad.notifications.senders.addresses import Provider
-from postroad.notifications.senders.answers import Answer
+from postroad.notifications.senders.answers import THREAD_NAME, Answer, silence_libraries
 from postroad.notifications.senders.connection import Connection, Refused, Unheard
-from postroad.notifications.senders.silence import THREAD_NAME, silence_libraries
 
 _PLAIN: Final = (("accept-encoding", "identity"),)
 

@@ -1,9 +1,8 @@
 """Dispatching: from committed rows to a topic, per key in order."""
 
-from postroad.outbox.dispatching.config import DispatcherConfig
+from postroad.outbox.dispatching.config import DispatcherConfig, DispatchReport
 from postroad.outbox.dispatching.dispatcher import OutboxDispatcher
-from postroad.outbox.dispatching.naming import bus_name, group_id
-from postroad.outbox.dispatching.publishing import Publisher
-from postroad.outbox.dispatching.report import DispatchReport
+from postroad.outbox.dispatching.messages import bus_name, group_id
+from postroad.outbox.dispatching.publisher import Publisher
 
 __all__ = ["DispatchReport", "DispatcherConfig", "OutboxDispatcher", "Publisher", "bus_name", "group_id"]

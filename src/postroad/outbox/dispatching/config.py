@@ -1,54 +1,51 @@
-"""How a dispatcher claims, publishes and retries, checked when it is written down."""
+"""How a dispatcher claims, publishes and retries, checked when it is written down, and what it did."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Annotated, Literal
 
+from msgspec import Meta
+
+from postroad.arguments import check_settings, refusal
 from postroad.errors import ConfigurationError
 
 Policy = Literal["block", "park", "skip"]
-_POLICIES = ("block", "park", "skip")
-_MOST_SECONDS = 31_536_000.0
-_COUNTS = {"batch": 1_000, "concurrency": 1_000, "retry_max": 1_000_000, "publish_batch": 1_000}
+Count = Annotated[int, Meta(ge=1, le=1_000, description="a whole number from 1 to 1,000")]
+Attempts = Annotated[int, Meta(ge=1, le=1_000_000, description="a whole number from 1 to 1,000,000")]
+Positive = Annotated[float, Meta(gt=0, le=31_536_000, description="a number above 0")]
+Pause = Annotated[float, Meta(ge=0, le=31_536_000, description="a number of 0 or more")]
+Pauses = Annotated[tuple[Pause, ...], Meta(min_length=1, description="one or more numbers of seconds of 0 or more")]
+Kept = Annotated[timedelta | None, Meta(description="a timedelta of 0 or more, or None")]
 
 
 @dataclass(frozen=True, slots=True)
 class DispatcherConfig:
     """The settings of one dispatcher; the defaults are those of the seed."""
 
-    batch: int = 50
+    batch: Count = 50
     """Rows that one claim takes at the most."""
-    concurrency: int = 10
-    backoff: tuple[float, ...] = (1, 5, 30, 120, 600, 3600)
-    retry_max: int = 10
-    jitter: float = 0.1
+    concurrency: Count = 10
+    backoff: Pauses = (1, 5, 30, 120, 600, 3600)
+    retry_max: Attempts = 10
+    jitter: Pause = 0.1
     """The part by which a pause may be longer, by chance."""
-    lease: float = 30.0
-    poll: float = 1.0
+    lease: Positive = 30.0
+    poll: Positive = 1.0
     listen: bool = True
     policy: Policy = "block"
     """What becomes of a key when one of its rows can not be published."""
-    publish_batch: int = 10
-    target_pause: float = 5.0
-    keep_sent: timedelta | None = timedelta(days=7)
+    publish_batch: Count = 10
+    target_pause: Positive = 5.0
+    keep_sent: Kept = timedelta(days=7)
     """How long rows that were sent or skipped are kept; None keeps them until somebody runs `prune`."""
 
     def __post_init__(self) -> None:
-        for name, most in _COUNTS.items():
-            _check_count(name, getattr(self, name), most)
-        for name in ("lease", "poll", "target_pause"):
-            _check_seconds(name, getattr(self, name), above_zero=True)
-        _check_seconds("jitter", self.jitter, above_zero=False)
-        _check_backoff(self.backoff)
+        check_settings(self)
         object.__setattr__(self, "backoff", tuple(self.backoff))
-        if not isinstance(self.listen, bool):
-            raise _refused("listen", self.listen, "true or false")
-        _check_kept("keep_sent", self.keep_sent)
-        if self.policy not in _POLICIES:
-            raise _refused("policy", self.policy, f"one of {', '.join(_POLICIES)}")
+        if isinstance(self.keep_sent, timedelta) and self.keep_sent < timedelta(0):
+            raise refusal(self.keep_sent, Kept, "keep_sent", ConfigurationError)
 
     @property
     def horizon(self) -> float:
@@ -60,28 +57,27 @@ class DispatcherConfig:
         return self.backoff[min(attempts, len(self.backoff)) - 1] * (1 + chance * self.jitter)
 
 
-def _check_count(name: str, value: object, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise _refused(name, value, f"a whole number from 1 to {most:,}")
+@dataclass(frozen=True, slots=True)
+class DispatchReport:
+    """How many rows were claimed, and what became of them."""
 
+    claimed: int = 0
+    sent: int = 0
+    retried: int = 0
+    """Failed and due again later."""
+    failed: int = 0
+    """Given up: FAILED."""
+    held: int = 0
+    """Given back without an attempt: behind a failed row of their key, or because the target is unavailable."""
+    stale: int = 0
+    """Another dispatcher has them by now; nothing was changed."""
 
-def _check_seconds(name: str, value: object, *, above_zero: bool) -> None:
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    if not 0 <= number <= _MOST_SECONDS or (above_zero and number == 0):
-        raise _refused(name, value, "a number above 0" if above_zero else "a number of 0 or more")
-
-
-def _check_kept(name: str, value: object) -> None:
-    if value is not None and not (isinstance(value, timedelta) and value >= timedelta(0)):
-        raise _refused(name, value, "a timedelta of 0 or more, or None")
-
-
-def _check_backoff(backoff: object) -> None:
-    if not isinstance(backoff, tuple | list) or not backoff:
-        raise _refused("backoff", backoff, "one or more numbers of seconds")
-    for pause in backoff:
-        _check_seconds("backoff", pause, above_zero=False)
-
-
-def _refused(name: str, value: object, wanted: str) -> ConfigurationError:
-    return ConfigurationError(f"{name}: {value!r} is not {wanted}", field=name, remedy=f"Give {wanted}.")
+    def __add__(self, other: DispatchReport) -> DispatchReport:
+        return DispatchReport(
+            claimed=self.claimed + other.claimed,
+            sent=self.sent + other.sent,
+            retried=self.retried + other.retried,
+            failed=self.failed + other.failed,
+            held=self.held + other.held,
+            stale=self.stale + other.stale,
+        )

@@ -12,17 +12,14 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from postroad.errors import ConfigurationError, PostroadError
-from postroad.outbox.dialects import Words
-from postroad.outbox.dispatching.config import DispatcherConfig
-from postroad.outbox.dispatching.metrics import OutboxMetrics
-from postroad.outbox.dispatching.opening import Dispatchable, store_for, waker_for
-from postroad.outbox.dispatching.publishing import Outlet, Publisher, Sender
+from postroad.outbox.dialects import Phrases
+from postroad.outbox.dispatching.config import DispatcherConfig, DispatchReport
+from postroad.outbox.dispatching.messages import Render, Renderer
+from postroad.outbox.dispatching.metrics import EventLog, OutboxMetrics
+from postroad.outbox.dispatching.publisher import Outlet, Publisher, Sender, described
 from postroad.outbox.dispatching.pump import PRUNE_BATCH, Pump
-from postroad.outbox.dispatching.rendering import Render, Renderer
-from postroad.outbox.dispatching.report import DispatchReport
-from postroad.outbox.dispatching.telling import Teller
-from postroad.outbox.dispatching.verdicts import described
-from postroad.outbox.pruning import prune_batch
+from postroad.outbox.dispatching.store import Dispatchable, store_for, waker_for
+from postroad.outbox.upkeep import prune_batch
 from postroad.signals import stopped_by_sigterm
 
 if TYPE_CHECKING:
@@ -54,13 +51,18 @@ class OutboxDispatcher:
         self._outbox = outbox
         # Two dispatchers of one name must not take each other's leases for their own.
         self._store = store_for(outbox, owner=f"{self.name}/{secrets.token_hex(4)}", config=config)
-        self._teller = Teller(self.name)
+        self._event_log = EventLog(self.name)
         self._metrics = OutboxMetrics(service, self._store.gauges, metrics)
         renderer = Renderer(max_bytes=outbox.max_bytes, decrypt=outbox.opened, service=service, render=render)
         self._pump = Pump(
-            self._store, Outlet(publisher), renderer.message, config,
-            teller=self._teller, observe=self._metrics.observe, prune=self._pruning(),
-        )  # fmt: skip
+            self._store,
+            Outlet(publisher),
+            renderer.message,
+            config,
+            event_log=self._event_log,
+            observe=self._metrics.observe,
+            prune=self._pruning(),
+        )
         self._working = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -127,7 +129,7 @@ class OutboxDispatcher:
         older_than = self.config.keep_sent
         if older_than is None:
             return None
-        words = Words(self._outbox.names, self._outbox.dialect)
+        words = Phrases(self._outbox.names, self._outbox.dialect)
         return lambda: prune_batch(self._outbox.database, words, older_than=older_than, batch=PRUNE_BATCH)
 
     def _run(self, stop: threading.Event | None = None) -> DispatchReport:
@@ -137,7 +139,7 @@ class OutboxDispatcher:
         with self._at_work(), self._woken():
             self._turned_at = time.monotonic()
             self._running = True
-            self._teller.tell("outbox_started")
+            self._event_log.tell("outbox_started")
             try:
                 self._pump.wake()
                 while not told_to_stop():
@@ -153,7 +155,7 @@ class OutboxDispatcher:
             try:
                 self._run()
             except PostroadError as error:
-                self._teller.tell("outbox_database_lost", error=described(error))
+                self._event_log.tell("outbox_database_lost", error=described(error))
                 self._stopping.wait(_RECONNECT[-1])
 
     def _flow(self) -> None:
@@ -181,7 +183,7 @@ class OutboxDispatcher:
         self._pump.give_back()
         while not is_over():
             self._undeterred(self._ebb, is_over)
-        self._teller.tell("outbox_stopped" if self._pump.idle else "outbox_stop_timed_out")
+        self._event_log.tell("outbox_stopped" if self._pump.idle else "outbox_stop_timed_out")
 
     def _undeterred(self, step: Callable[[], None], give_up: Callable[[], bool]) -> None:
         """Take a step; when the database fails, connect anew until it answers or there is no point any more."""
@@ -190,7 +192,7 @@ class OutboxDispatcher:
             step()
         except PostroadError as error:
             self._connected = False
-            self._teller.tell("outbox_database_lost", error=described(error))
+            self._event_log.tell("outbox_database_lost", error=described(error))
             self._reconnect(give_up)
 
     def _reconnect(self, give_up: Callable[[], bool]) -> None:
@@ -203,7 +205,7 @@ class OutboxDispatcher:
                 self._store.open()
                 self._pump.doubt_leases()
                 self._connected = True
-                self._teller.tell("outbox_database_back")
+                self._event_log.tell("outbox_database_back")
                 return
 
     @contextmanager
@@ -211,9 +213,10 @@ class OutboxDispatcher:
         """One at a time, with an open database, which is closed in the end."""
         if not self._working.acquire(blocking=False):
             raise ConfigurationError(
-                f"dispatcher {self.name!r} is at work already", field="dispatcher",
+                f"dispatcher {self.name!r} is at work already",
+                field="dispatcher",
                 remedy="Stop it first, or make another one.",
-            )  # fmt: skip
+            )
         try:
             self._store.open()
             self._connected = True
@@ -229,7 +232,7 @@ class OutboxDispatcher:
         """Be woken when rows are added, where that is possible."""
         waker = waker_for(self._outbox, self._pump.wake) if self.config.listen else None
         if waker is not None and not waker.start():
-            self._teller.tell("outbox_listen_unavailable", poll=self.config.poll)
+            self._event_log.tell("outbox_listen_unavailable", poll=self.config.poll)
         try:
             yield
         finally:

@@ -11,20 +11,29 @@ import psycopg
 from postroad.connections.database import Row
 from postroad.connections.postgres import PostgresDatabase
 from postroad.errors import ConfigurationError, Unavailable
-from postroad.outbox.dialects import Words
+from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching import postgres_statements as sql
 from postroad.outbox.dispatching.config import Policy
-from postroad.outbox.dispatching.ordering import contiguous
-from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Gauges, Key, Lease, Settled, Settlement, given_back
-from postroad.outbox.dispatching.wording import spelled_out
-from postroad.outbox.migrating import require
+from postroad.outbox.dispatching.messages import (
+    FIRST_KEY,
+    ClaimedRow,
+    Gauges,
+    Key,
+    Lease,
+    Settled,
+    Settlement,
+    given_back,
+)
+from postroad.outbox.dispatching.plan import contiguous
+from postroad.outbox.dispatching.store import with_phrases
+from postroad.outbox.migrations import require
 from postroad.outbox.rows import FAILED, SENT
 
 
 class PostgresDispatchStore:
     """Claims and settles over one connection in autocommit mode."""
 
-    def __init__(self, database: PostgresDatabase, words: Words, *, owner: str, lease: float, policy: Policy) -> None:
+    def __init__(self, database: PostgresDatabase, words: Phrases, *, owner: str, lease: float, policy: Policy) -> None:
         self._database = database
         self._words = words
         self._owner = owner
@@ -49,9 +58,16 @@ class PostgresDispatchStore:
 
     def claim(self, limit: int, *, after: Key, leaving: int = 0) -> list[ClaimedRow]:
         found = self._rows(
-            sql.CLAIM, limit=limit, leaving=leaving, tenant=after.tenant, lane=after.lane, deep=after == FIRST_KEY,
-            skip=self._policy == "skip", owner=self._owner, lease=self._lease,
-        )  # fmt: skip
+            sql.CLAIM,
+            limit=limit,
+            leaving=leaving,
+            tenant=after.tenant,
+            lane=after.lane,
+            deep=after == FIRST_KEY,
+            skip=self._policy == "skip",
+            owner=self._owner,
+            lease=self._lease,
+        )
         *_, stuck, held_by = found[-1] if found else (None, None)
         if stuck:
             self._change(sql.HOLD, ids=stuck, held_by=held_by)
@@ -94,13 +110,15 @@ class PostgresDispatchStore:
         errors = [each.error for each in settlements]
         ages = _by_lease(
             self._rows(
-                sql.SETTLE, **mine, owner=self._owner,
+                sql.SETTLE,
+                **mine,
+                owner=self._owner,
                 states=_array(each.state for each in settlements),
                 counts=_array("t" if each.counts else "f" for each in settlements),
                 delays=_array("NULL" if each.delay is None else repr(each.delay) for each in settlements),
                 errors=errors if any(errors) else [],
             )
-        )  # fmt: skip
+        )
         if len(ages) < len(settlements):
             missing = [each for each in settlements if each.row.lease not in ages]
             mine = _ids_and_tokens([each.row for each in missing])
@@ -147,14 +165,24 @@ class PostgresDispatchStore:
 
     def _fill(self, statement: str) -> bytes:
         if statement not in self._filled:
-            self._filled[statement] = self._words(spelled_out(statement, sql.WORDS)).encode()
+            self._filled[statement] = self._words(with_phrases(statement, sql.WORDS)).encode()
         return self._filled[statement]
 
 
 def _placed(
-    tenant: str, lane: str, seq: int, place: int, row_id: str, payload: str, attempts: int, redrives: int, token: int,
-    gap: Sequence[str] | None, waited: bool, *_: object,
-) -> tuple[int, ClaimedRow]:  # fmt: skip
+    tenant: str,
+    lane: str,
+    seq: int,
+    place: int,
+    row_id: str,
+    payload: str,
+    attempts: int,
+    redrives: int,
+    token: int,
+    gap: Sequence[str] | None,
+    waited: bool,
+    *_: object,
+) -> tuple[int, ClaimedRow]:
     key, gaps = Key(tenant, lane), tuple(gap or ())
     return place, ClaimedRow(row_id, key, seq, payload, attempts, redrives, token, gaps, waited)
 

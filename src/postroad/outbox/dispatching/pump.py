@@ -14,16 +14,21 @@ from queue import Empty, SimpleQueue
 from postroad import failpoints
 from postroad.backoff import CHANCE
 from postroad.errors import NotPermitted
-from postroad.outbox.dispatching.calling import Callers
-from postroad.outbox.dispatching.config import DispatcherConfig
-from postroad.outbox.dispatching.planning import Build, Call, Outcome, Plan, Run
-from postroad.outbox.dispatching.publishing import Outlet
-from postroad.outbox.dispatching.report import DispatchReport
-from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Lease, Settled, Settlement, given_back, settlement
+from postroad.outbox.dispatching.config import DispatcherConfig, DispatchReport
+from postroad.outbox.dispatching.messages import (
+    FIRST_KEY,
+    ClaimedRow,
+    Lease,
+    Settled,
+    Settlement,
+    given_back,
+    settlement,
+)
+from postroad.outbox.dispatching.metrics import EventLog
+from postroad.outbox.dispatching.plan import Build, Call, Outcome, Plan, Run
+from postroad.outbox.dispatching.publisher import Callers, Outlet, Verdict, described, judge
 from postroad.outbox.dispatching.store import DispatchStore
 from postroad.outbox.dispatching.target import Target
-from postroad.outbox.dispatching.telling import Teller
-from postroad.outbox.dispatching.verdicts import Verdict, described, judge
 
 Landed = tuple[Call, list[Verdict]]
 _LINGER = 0.01
@@ -47,13 +52,13 @@ class Pump:
         build: Build,
         config: DispatcherConfig,
         *,
-        teller: Teller,
+        event_log: EventLog,
         observe: Callable[[float], None],
         prune: Callable[[], int] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = CHANCE.random,
     ) -> None:
-        self._store, self._outlet, self._config, self._teller = store, outlet, config, teller
+        self._store, self._outlet, self._config, self._event_log = store, outlet, config, event_log
         self._observe, self._monotonic, self._chance = observe, monotonic, chance
         self._prune, self._prune_at = prune, 0.0
         self._plan = Plan(build, publish_batch=config.publish_batch, atomic=outlet.atomic)
@@ -69,7 +74,7 @@ class Pump:
         self._pace = config.poll
         self._saw_all = False
         self._counts: Counter[str] = Counter()
-        self.target = Target(store, teller, first_pause=config.target_pause)
+        self.target = Target(store, event_log, first_pause=config.target_pause)
 
     @property
     def idle(self) -> bool:
@@ -130,7 +135,7 @@ class Pump:
             pruned = self._prune()
         except NotPermitted as error:
             self._prune = None
-            self._teller.tell("outbox_prune_refused", error=described(error))
+            self._event_log.tell("outbox_prune_refused", error=described(error))
             return
         self._prune_at = self._monotonic() + (_PRUNE_AGAIN if pruned == PRUNE_BATCH else _PRUNE_EVERY)
 
@@ -229,7 +234,7 @@ class Pump:
         lost = [row for row in rows if row.lease not in kept]
         self._note(Outcome(untouched=[row for row in rows if row.lease in kept]))
         self._counts["stale"] += len(lost)
-        self._teller.tell("outbox_stale", rows=len(lost))
+        self._event_log.tell("outbox_stale", rows=len(lost))
 
     def _is_time_to_settle(self) -> bool:
         if not self._unsettled:
@@ -264,9 +269,9 @@ class Pump:
     def _tell(self, settled: list[Settled], stale: int) -> None:
         for each, age in settled:
             self._counts[each.kind] += 1
-            self._teller.tell_row(each)
+            self._event_log.tell_row(each)
             if each.kind == "sent":
                 self._observe(age)
         if stale:
             self._counts["stale"] += stale
-            self._teller.tell("outbox_stale", rows=stale)
+            self._event_log.tell("outbox_stale", rows=stale)

@@ -10,12 +10,12 @@ from typing import Final
 from postroad.backoff import CHANCE
 from postroad.connections.application_file import ApplicationFile, FileSession
 from postroad.connections.database import Row
-from postroad.outbox.dialects import Words
+from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching import sqlite_statements as sql
 from postroad.outbox.dispatching.config import Policy
-from postroad.outbox.dispatching.rows import FIRST_KEY, ClaimedRow, Gauges, Key, Lease, Settled, Settlement
-from postroad.outbox.dispatching.wording import spelled_out
-from postroad.outbox.migrating import require
+from postroad.outbox.dispatching.messages import FIRST_KEY, ClaimedRow, Gauges, Key, Lease, Settled, Settlement
+from postroad.outbox.dispatching.store import with_phrases
+from postroad.outbox.migrations import require
 from postroad.outbox.rows import FAILED, PENDING, SENT
 
 _MOST_HELD: Final = 10_000
@@ -44,7 +44,7 @@ class _Head:
 class SQLiteDispatchStore:
     """Claims and settles in short transactions on the file."""
 
-    def __init__(self, file: ApplicationFile, words: Words, *, owner: str, lease: float, policy: Policy) -> None:
+    def __init__(self, file: ApplicationFile, words: Phrases, *, owner: str, lease: float, policy: Policy) -> None:
         self._file = file
         self._words = words
         self._owner = owner
@@ -158,9 +158,14 @@ class SQLiteDispatchStore:
 
     def _settle(self, session: FileSession, each: Settlement) -> bool:
         values = {
-            "id": each.row.id, "token": each.row.token, "owner": self._owner, "state": each.state,
-            "counts": each.counts, "error": each.error, "delay": each.delay,
-        }  # fmt: skip
+            "id": each.row.id,
+            "token": each.row.token,
+            "owner": self._owner,
+            "state": each.state,
+            "counts": each.counts,
+            "error": each.error,
+            "delay": each.delay,
+        }
         if session.connection.execute(self._fill(sql.SETTLE), values).rowcount == 1:
             return True
         return bool(session.rows(self._fill(sql.SETTLED_BEFORE), (each.row.id, each.row.token, each.state)))
@@ -177,7 +182,7 @@ class SQLiteDispatchStore:
 
     def _fill(self, statement: str) -> str:
         if statement not in self._filled:
-            self._filled[statement] = self._words(spelled_out(statement, sql.WORDS))
+            self._filled[statement] = self._words(with_phrases(statement, sql.WORDS))
         return self._filled[statement]
 
 

@@ -1,11 +1,17 @@
-"""What a dispatcher needs of the database: each verb is one short transaction, timed by the database's own clock."""
+"""What a dispatcher needs of the database, and which store and wake-up fit it. Drivers are imported when needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, cast
 
-from postroad.outbox.dispatching.rows import ClaimedRow, Gauges, Key, Lease, Settled, Settlement
+from postroad.connections.callers import Dialect
+from postroad.connections.database import Database
+from postroad.events import DomainEvent
+from postroad.outbox.dialects import Phrases
+from postroad.outbox.dispatching.config import DispatcherConfig
+from postroad.outbox.dispatching.messages import ClaimedRow, Gauges, Key, Lease, Settled, Settlement
+from postroad.outbox.schema import Names
 
 Wake = Callable[[], None]
 
@@ -43,3 +49,66 @@ class DispatchStore(Protocol):
     def close(self) -> None:
         """Let go of the connection."""
         ...
+
+
+class Dispatchable(Protocol):
+    """The outbox, as far as a dispatcher needs it."""
+
+    names: Names
+    dialect: Dialect
+    max_bytes: int
+
+    @property
+    def database(self) -> Database: ...
+
+    def opened(self, event: DomainEvent) -> DomainEvent:
+        """The event with a readable payload, or Undecryptable."""
+        ...
+
+
+class Waker(Protocol):
+    """Wakes a dispatcher when rows were added."""
+
+    def start(self) -> bool:
+        """Begin; False when it cannot work here."""
+        ...
+
+    def stop(self) -> None:
+        """End."""
+        ...
+
+
+def store_for(outbox: Dispatchable, *, owner: str, config: DispatcherConfig) -> DispatchStore:
+    """The outbox's rows, for the dispatcher that is called `owner` in leases."""
+    words = Phrases(outbox.names, outbox.dialect)
+    if outbox.dialect == "postgresql":
+        from postroad.connections.postgres import PostgresDatabase
+        from postroad.outbox.dispatching.postgres import PostgresDispatchStore
+
+        database = cast(PostgresDatabase, outbox.database)
+        return PostgresDispatchStore(database, words, owner=owner, lease=config.lease, policy=config.policy)
+    from postroad.connections.application_file import ApplicationFile
+    from postroad.outbox.dispatching.sqlite import SQLiteDispatchStore
+
+    file = cast(ApplicationFile, outbox.database)
+    return SQLiteDispatchStore(file, words, owner=owner, lease=config.lease, policy=config.policy)
+
+
+def waker_for(outbox: Dispatchable, wake: Wake) -> Waker:
+    """What calls `wake` soon after rows were added."""
+    if outbox.dialect == "postgresql":
+        from postroad.connections.postgres import PostgresDatabase
+        from postroad.outbox.dispatching.listener import Listener
+
+        return Listener(cast(PostgresDatabase, outbox.database), outbox.names, wake)
+    from postroad.connections.application_file import ApplicationFile
+    from postroad.outbox.dispatching.watcher import Watcher
+
+    return Watcher(cast(ApplicationFile, outbox.database), wake)
+
+
+def with_phrases(statement: str, words: Mapping[str, str]) -> str:
+    """The statement with each {word} replaced by what it stands for."""
+    for word, meaning in words.items():
+        statement = statement.replace(f"{{{word}}}", meaning)
+    return statement

@@ -1,4 +1,4 @@
-"""What the tables of one outbox are called: everything is named after the outbox table."""
+"""What the tables of one outbox are called, and the version that this Postroad reads and writes."""
 
 from __future__ import annotations
 
@@ -48,3 +48,6 @@ class Names:
             "space": str(self.space),
             **parts,
         }
+
+
+SCHEMA_VERSION = 2

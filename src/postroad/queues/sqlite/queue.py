@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from postroad import failpoints
+from postroad.arguments import check, seconds_between, whole_number
 from postroad.clock import SystemClock
 from postroad.engine.transaction import Transaction
 from postroad.errors import QueueNotFound, StorageFull
@@ -23,7 +24,7 @@ from postroad.queues.port import (
     QueueTraits,
     SendResult,
 )
-from postroad.queues.rules import check_count, check_messages, check_note, check_receive, check_seconds
+from postroad.queues.rules import Note, check_messages, check_receive
 from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
 from postroad.queues.sqlite import looking
 from postroad.queues.sqlite.claims import Leased, Waiter
@@ -101,26 +102,26 @@ class SQLiteQueue:
         return results
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
-        check_seconds(seconds, "seconds", MAX_VISIBILITY)
+        check(seconds, seconds_between(0, MAX_VISIBILITY), "seconds")
         until_us = self._engine.monotonic_us() + int(seconds * 1_000_000)
         return self._write(self._store.settler.extend, deliveries, until_us, durable=False)
 
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
-        check_seconds(after, "after", MAX_VISIBILITY)
-        check_note(error, "error")
+        check(after, seconds_between(0, MAX_VISIBILITY), "after")
+        check(error, Note | None, "error")
         text = None if error is None else legible(error)
         return self._write(self._store.settler.release, deliveries, int(after * 1_000_000), text, durable=False)
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
-        check_note(reason, "reason")
-        check_note(error, "error")
+        check(reason, Note | None, "reason")
+        check(error, Note | None, "error")
         return self._write(self._store.settler.reject, deliveries, reason, error, relieves=True)
 
     def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
         """Give the messages back without spending a receive, to be received again after `after` seconds."""
-        check_seconds(after, "after", MAX_VISIBILITY)
+        check(after, seconds_between(0, MAX_VISIBILITY), "after")
         return self._write(self._store.settler.undo, deliveries, int(after * 1_000_000), durable=False)
 
     def watch(self, rung: Callable[[bool], None]) -> AbstractContextManager[object]:
@@ -133,7 +134,7 @@ class SQLiteQueue:
         return 0.0 if due_us is not None and due_us <= self._engine.monotonic_us() else self._pause(due_us)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
-        check_count(limit, "limit", _LONGEST_PEEK)
+        check(limit, whole_number(1, _LONGEST_PEEK), "limit")
         oldest_us = self._engine.now_us() - int(self._spec.retention * 1_000_000)
 
         def look(connection: Any) -> list[PeekedMessage]:
@@ -155,11 +156,11 @@ class SQLiteQueue:
     def move(
         self, decide: Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
     ) -> MoveStep:
-        check_count(limit, "limit", _LONGEST_PEEK)
+        check(limit, whole_number(1, _LONGEST_PEEK), "limit")
         return self._write(self._store.mover.move, decide, cursor, limit, only)
 
     def look(self, *, cursor: str | None = None, limit: int = 500) -> Looked:
-        check_count(limit, "limit", _LONGEST_PEEK)
+        check(limit, whole_number(1, _LONGEST_PEEK), "limit")
         now, ids = self._engine.monotonic_us(), self._store.ids
         return self._engine.read(partial(looking.walk, ids=ids, queue_id=self._id, cursor=cursor, limit=limit, now=now))
 

@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from postroad import failpoints
+from postroad.arguments import check, whole_number
 from postroad.errors import InvalidInput, NotSupported, OutcomeUnknown, PostroadError, RedriveRunning, Unavailable
-from postroad.queues import rules
 from postroad.queues.markers import REDRIVE
 from postroad.queues.moves import Decide, Keep, Looked, Move, MoveStep, MoveTask
 from postroad.queues.port import Delivery, OutgoingMessage, PeekedMessage
@@ -40,7 +40,7 @@ class Mover:
         self._held: dict[str, dict[str, Delivery]] = {}
 
     def step(self, decide: Decide, *, cursor: str | None, limit: int) -> MoveStep:
-        rules.check_count(limit, "limit", 10_000)
+        check(limit, whole_number(1, 10_000), "limit")
         held = {} if cursor is None else self._held.pop(cursor, {})
         moved: list[tuple[str, str]] = []
         looked_at = failed = 0

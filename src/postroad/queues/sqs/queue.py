@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from postroad.arguments import check, seconds_between, whole_number
 from postroad.backoff import CHANCE
 from postroad.clock import Clock
 from postroad.connections.batches import ATTEMPTS, Entry, deliver
@@ -194,15 +195,15 @@ class SQSQueue:
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
         """Keep the leases for `seconds` from now, rounded up, at most twelve hours in all."""
-        rules.check_seconds(seconds, "seconds", MAX_VISIBILITY)
+        check(seconds, seconds_between(0, MAX_VISIBILITY), "seconds")
         return self._hide(deliveries, whole(seconds))
 
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
         """Give the messages back, to be received again after `after` seconds. SQS has no place for the error."""
-        rules.check_seconds(after, "after", MAX_VISIBILITY)
-        rules.check_note(error, "error")
+        check(after, seconds_between(0, MAX_VISIBILITY), "after")
+        check(error, rules.Note | None, "error")
         return self._hide(deliveries, whole(after))
 
     def _hide(self, deliveries: Sequence[Delivery], seconds: int) -> list[AckResult]:
@@ -212,13 +213,13 @@ class SQSQueue:
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         """Send the messages to the dead letters with the reason, then delete them: under a new id."""
-        rules.check_note(reason, "reason")
-        rules.check_note(error, "error")
+        check(reason, rules.Note | None, "reason")
+        check(error, rules.Note | None, "error")
         return rejecting.reject(self, deliveries, reason=reason, error=error)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
         """Look at some messages, by receiving them without hiding them: each look counts as a receive."""
-        rules.check_count(limit, "limit", rules.MAX_RECEIVE)
+        check(limit, whole_number(1, rules.MAX_RECEIVE), "limit")
         if self.spec.dead_letter is not None and not force:
             raise NotSupported(
                 f"looking at queue {self.name!r} counts as receiving: often enough, it sends messages to the dead "

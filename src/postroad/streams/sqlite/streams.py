@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from postroad.arguments import check, seconds_between, whole_number
 from postroad.engine.engine import Engine
 from postroad.engine.transaction import Transaction, every, one
-from postroad.errors import StreamNotFound
+from postroad.errors import ConfigurationError, InvalidName, StreamNotFound
 from postroad.streams import rules
 from postroad.streams.leases import check_own
 from postroad.streams.port import LATEST, TRIM_HORIZON, PutResult, Record, ShardLease, StreamRecord, StreamTraits
@@ -40,7 +41,9 @@ class SQLiteStreams:
 
     def stream(self, name: str, *, shards: int, retention: float) -> SQLiteStream:
         """The stream of this name, made when missing. A longer retention than before holds from now on."""
-        rules.check_settings(name, shards, retention)
+        check(name, rules.Name, "name", InvalidName)
+        check(shards, rules.ShardCount, "shards", ConfigurationError)
+        check(retention, rules.Retention, "retention", ConfigurationError)
         retention_us = int(retention * 1_000_000)
         stream, found = self._engine.write(lambda tx: _find_or_make(tx, name, shards, retention_us), relieves=True)
         if len(found) != shards:
@@ -108,7 +111,8 @@ class SQLiteStream:
 
     def read(self, shard: str, *, after: str, limit: int = 100, wait: float = 0.0) -> list[StreamRecord]:
         """Records behind the sequence `after`, or from 'trim_horizon', or 'latest': what comes from now on."""
-        rules.check_read(limit, wait)
+        check(limit, whole_number(1, rules.MAX_READ), "limit")
+        check(wait, seconds_between(0, rules.MAX_WAIT), "wait")
         source = self._shard(shard)
         start = self._start(source, after)
         found = self._behind(source, start, limit)
@@ -129,7 +133,7 @@ class SQLiteStream:
 
     def checkpoint(self, consumer: str, shard: str, sequence: str, *, lease: ShardLease | None = None) -> bool:
         """Remember that `consumer` is done up to `sequence`. With a lease that is no longer held: False, no change."""
-        rules.check_name(consumer, field="consumer")
+        check(consumer, rules.Name, "consumer", InvalidName)
         check_own(lease, shard)
         source = self._shard(shard)
         number = source.number(sequence, "sequence")
@@ -143,14 +147,16 @@ class SQLiteStream:
 
     def position(self, consumer: str, shard: str) -> str | None:
         """The last checkpoint, or None."""
-        rules.check_name(consumer, field="consumer")
+        check(consumer, rules.Name, "consumer", InvalidName)
         source = self._shard(shard)
         number = self._engine.read(lambda connection: leases.position(connection, consumer, source))
         return None if number is None else rules.sequence_text(number)
 
     def lease(self, consumer: str, worker: str, *, seconds: float = 5.0) -> list[ShardLease]:
         """Take or renew this worker's share of the shards; a dead worker's are taken over when its time is over."""
-        rules.check_lease(consumer, worker, seconds)
+        check(consumer, rules.Name, "consumer", InvalidName)
+        check(worker, rules.Name, "worker", InvalidName)
+        check(seconds, rules.LeaseSeconds, "seconds")
         lasting_us = int(seconds * 1_000_000)
 
         def work(tx: Transaction) -> list[ShardLease]:
@@ -172,7 +178,7 @@ class SQLiteStream:
         return self._engine.read(lambda connection: log.behind(connection, shard, start, limit, now_us))
 
     def _shard(self, name: str) -> Shard:
-        rules.check_shard(name)
+        check(name, rules.ShardName, "shard")
         try:
             return self._shards[name]
         except KeyError:

@@ -1,0 +1,116 @@
+"""Arguments: what a value may be is declared as a type, and one function refuses what does not fit.
+
+    Limit = Annotated[int, Meta(ge=1, le=100)]
+    check(limit, Limit, "limit")    # InvalidInput: limit: 0 is not a whole number from 1 to 100
+
+A description in the `Meta` replaces the words that follow from the bounds. It completes "is not", or is a whole
+predicate such as "is neither 'a' nor 'b'". `extra={"remedy": ...}` replaces the remedy.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from postroad.errors import ConfigurationError, InvalidInput, PostroadError
+
+FINITE: Final = sys.float_info.max
+"""The upper bound of numbers that need none but that they are finite."""
+_SHOWN = 120
+# A text is no moment, and a number no duration.
+_AS_THEY_ARE = (datetime, timedelta)
+
+
+@lru_cache(maxsize=256)
+def whole_number(low: int, high: int | None = None) -> Any:
+    """Return the type of whole numbers from `low` to `high`, or from `low` on."""
+    return Annotated[int, Meta(ge=low, le=high)]
+
+
+@lru_cache(maxsize=256)
+def seconds_between(low: float, high: float) -> Any:
+    """Return the type of numbers of seconds from `low` to `high`."""
+    return Annotated[float, Meta(ge=low, le=high, description=f"a number of seconds from {low:g} to {high:.0f}")]
+
+
+def text(pattern: str, what: str, *, remedy: str | None = None) -> Any:
+    """Return the type of texts that match the pattern as a whole; `what` says what such a text is."""
+    extra = None if remedy is None else {"remedy": remedy}
+    return Annotated[str, Meta(pattern=rf"\A(?:{pattern})\Z", description=what, extra=extra)]
+
+
+def check(
+    value: object, kind: Any, field: str, error: type[PostroadError] = InvalidInput, *, remedy: str | None = None
+) -> None:
+    """Refuse a value that is not of the declared type.
+
+    Args:
+        value: What was passed.
+        kind: A type that msgspec validates, usually `Annotated[..., Meta(...)]`.
+        field: The name of the argument, for the error.
+        error: The class of the error.
+        remedy: What to do about it; by default to give what the type describes.
+
+    Raises:
+        PostroadError: `error`, which names the field, the value, the bounds and the remedy.
+    """
+    try:
+        msgspec.convert(value, kind, builtin_types=_AS_THEY_ARE)
+    except msgspec.ValidationError:
+        raise refusal(value, kind, field, error, remedy=remedy) from None
+
+
+def check_settings(settings: Any, error: type[PostroadError] = ConfigurationError) -> None:
+    """Refuse a dataclass with a field that is not of its declared type."""
+    settings_class: Any = type(settings)
+    for field, kind in _declared(settings_class):
+        check(getattr(settings, field), kind, field, error)
+
+
+def refusal(
+    value: object, kind: Any, field: str, error: type[PostroadError] = InvalidInput, *, remedy: str | None = None
+) -> PostroadError:
+    """Return the error for a value that is not of the declared type."""
+    wanted = _wanted(kind)
+    predicate = wanted if wanted.startswith("is ") else f"is not {wanted}"
+    shown = repr(value) if len(repr(value)) <= _SHOWN else f"{repr(value)[:_SHOWN]}…"
+    own = next((meta.extra["remedy"] for meta in _metas(kind) if meta.extra), None)
+    instead = None if wanted.startswith("is ") else f"Give {wanted}."
+    return error(f"{field}: {shown} {predicate}", field=field, remedy=remedy or own or instead)
+
+
+@lru_cache(maxsize=64)
+def _declared(settings: Any) -> list[tuple[str, Any]]:
+    """Return the fields whose types say more than a class does."""
+    hints = get_type_hints(settings, include_extras=True)
+    named = ((field.name, hints[field.name]) for field in fields(settings))
+    return [(name, kind) for name, kind in named if kind is bool or get_origin(kind) is Literal or any(_metas(kind))]
+
+
+def _metas(kind: Any) -> Iterator[Meta]:
+    """Yield what annotates the type itself or a member of a union."""
+    if get_origin(kind) is Annotated:
+        yield from (each for each in kind.__metadata__ if isinstance(each, Meta))
+    elif get_origin(kind) not in (tuple, list, dict, Literal):
+        for member in get_args(kind):
+            yield from _metas(member)
+
+
+def _wanted(kind: Any) -> str:
+    """Return what the type accepts, in words."""
+    for meta in _metas(kind):
+        return meta.description or _range(meta)
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    return "true or false" if kind is bool else f"of type {getattr(kind, '__name__', kind)}"
+
+
+def _range(meta: Meta) -> str:
+    return f"a whole number from {meta.ge} " + ("on" if meta.le is None else f"to {meta.le}")

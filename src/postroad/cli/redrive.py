@@ -1,0 +1,180 @@
+"""`postroad queue redrive`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from postroad.cli.call import Call, add_verb
+from postroad.cli.output import ANSWER_IS_NO, confirm_yes
+from postroad.cli.parameters import duration, moment, per_second, queue_names
+from postroad.cli.queues import attributes
+from postroad.signals import interrupted_by_sigterm
+
+if TYPE_CHECKING:
+    from postroad.queues.redrive import RedriveReport
+    from postroad.wiring import Backend
+
+
+_EXAMPLE = "postroad queue redrive orders-dlq --type orders.placed --rate 50 --dry-run"
+
+_STOPPED = ("returned", "canary_failed")
+# Why messages were left that should have gone.
+_LEFT = {"failed", "no_destination"}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make the verb part of `postroad queue`."""
+    add_verb(app, "redrive", redrive, example=_EXAMPLE, destructive=True)
+
+
+def redrive(
+    call: Call,
+    name: Annotated[str, typer.Argument(metavar="DLQ", help="The dead-letter queue.", autocompletion=queue_names)],
+    to: Annotated[
+        str | None, typer.Option(metavar="QUEUE", help="Where to, if not back.", autocompletion=queue_names)
+    ] = None,
+    failure_group: Annotated[str | None, typer.Option(metavar="FP", help="Only this failure group.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="K", help="Only this key.")] = None,
+    type_: Annotated[str | None, typer.Option("--type", metavar="T", help="Only this event type.")] = None,
+    attr: Annotated[list[str] | None, typer.Option(metavar="K=V", help="Only with this attribute; repeatable.")] = None,
+    id_: Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message; repeatable.")] = None,
+    sent_after: Annotated[
+        datetime | None, typer.Option(parser=moment, metavar="TIME", help="Only what was first sent after this time.")
+    ] = None,
+    sent_before: Annotated[
+        datetime | None, typer.Option(parser=moment, metavar="TIME", help="Only what was first sent before this time.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Move at most so many.")] = None,
+    max_redrives: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Leave what was redriven this many times already (3).")
+    ] = None,
+    native: Annotated[
+        bool | None,
+        typer.Option(
+            "--native/--no-native",
+            show_default=False,
+            help="Have SQS move a whole queue by itself, or never; by default it does where it can.",
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(parser=per_second, metavar="R", help="Move at most so many per second.")
+    ] = None,
+    canary: Annotated[int, typer.Option(min=0, metavar="N", help="Move so many first, and wait for them.")] = 0,
+    canary_wait: Annotated[
+        float | None, typer.Option(parser=duration, metavar="DURATION", help="Wait at most so long for it (60s).")
+    ] = None,
+    stop_after: Annotated[int, typer.Option(min=0, metavar="N", help="Stop when so many came back; 0: never.")] = 5,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would move, change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the record.")] = "",
+    status: Annotated[bool, typer.Option("--status", help="Show what SQS itself moves out of it, and end.")] = False,
+) -> None:
+    """Send dead letters back to where they came from."""
+    from postroad.operations import Match
+    from postroad.operations import redrive as move
+    from postroad.views import open_queue
+
+    if status:
+        _show_tasks(call, name)
+        return
+    match = Match(
+        fingerprint=failure_group,
+        key=key,
+        event_type=type_,
+        attributes=attributes(attr or []),
+        ids=tuple(id_ or ()),
+        sent_before=sent_before,
+        sent_after=sent_after,
+    )
+    options: dict[str, Any] = {
+        "to": to,
+        "match": match,
+        "limit": limit,
+        "rate": rate,
+        "canary": canary,
+        "stop_after": stop_after,
+        "native": native,
+    }
+    if max_redrives is not None:
+        # SQS itself would move what was redriven too often as well.
+        options.update(max_redrives=max_redrives, native=bool(native))
+    if canary_wait is not None:
+        options["canary_wait"] = canary_wait
+    with call.backend() as backend:
+        for queue in filter(None, (name, to)):
+            open_queue(backend, queue)
+        if dry_run:
+            report = move(backend, name, dry_run=True, **options)
+        else:
+            confirm_yes(yes, f'redriving "{name}"', lambda: _effect(backend, name, options))
+            with _progress(call) as progress, interrupted_by_sigterm():
+                report = move(backend, name, reason=reason, progress=progress, **options)
+    call.show(report, *_summary(report))
+    if report.status in _STOPPED or _LEFT & report.skipped.keys():
+        raise typer.Exit(ANSWER_IS_NO)
+
+
+def _effect(backend: Backend, name: str, options: dict[str, Any]) -> str:
+    """What a run would do, told without touching a message."""
+    from postroad.operations import redrive as move
+
+    queue = backend.queue(name)
+    if queue.traits.peeks_clean:
+        return f"moves {_counts(move(backend, name, dry_run=True, **options).destinations)}"
+    return f"moves up to about {queue.stats().visible:,} messages"
+
+
+def _show_tasks(call: Call, name: str) -> None:
+    from postroad.operations import redrive_tasks
+    from postroad.views import open_queue
+
+    with call.backend() as backend:
+        open_queue(backend, name)
+        items = redrive_tasks(backend, name)
+    lines = [f"{item.status.lower()}: {item.moved:,} moved of {item.to_move or 0:,}" for item in items]
+    call.show({"items": items}, *(lines or ["SQS moves nothing out of it by itself"]))
+
+
+@contextmanager
+def _progress(call: Call) -> Iterator[Callable[[RedriveReport], None] | None]:
+    """Count on one line of the terminal while messages move; nothing elsewhere."""
+    if call.json or not sys.stderr.isatty():
+        yield None
+        return
+    try:
+        yield lambda report: _overwrite(f"moved {report.moved:,}, {report.returned:,} came back")
+    finally:
+        _overwrite("")
+
+
+def _overwrite(text: str) -> None:
+    sys.stderr.write(f"\r{text:<60}\r")
+    sys.stderr.flush()
+
+
+def _summary(report: RedriveReport) -> Iterator[str]:
+    if report.status == "native":
+        yield f"SQS moves about {_counts(report.destinations)} by itself; --status shows how far it is"
+        return
+    verb = "would move" if report.status == "dry_run" else "moved"
+    yield f"{verb} {_counts(report.destinations)} ({report.matched:,} matched)"
+    for why, count in report.skipped.items():
+        yield f"left {count:,}: {why.replace('_', ' ')}"
+    if report.status == "canary_failed" and not report.returned:
+        yield "stopped: the canary was not handled in time; look at why before going on"
+    elif report.status in _STOPPED:
+        yield f"stopped: {report.returned:,} came back; look at why before going on"
+    if report.status == "limit":
+        yield "more matched than the limit; run it again for the rest"
+
+
+def _counts(destinations: Mapping[str, int]) -> str:
+    if not destinations:
+        return "nothing"
+    return ", ".join(f"{count:,} to {name}" for name, count in sorted(destinations.items()))

@@ -1,0 +1,162 @@
+"""What the routes reach: agents and their limits, tasks and jobs, and what this server has leased."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Final
+
+from postroad.agents import Agents
+from postroad.arguments import check
+from postroad.clock import Clock
+from postroad.errors import InvalidTask, NotSupported, RateLimited, TooManyPolls
+from postroad.jobs import Jobs
+from postroad.jobs.status import JobViews
+from postroad.journal import TaskState, task_state
+from postroad.queues import AckResult, Delivery, Queue
+from postroad.settings import Settings
+from postroad.settings.environment import agent_polls, agent_rate
+from postroad.tasks import TaskProducer
+from postroad.tasks.messages import AnyRequestId
+from postroad.wiring.backend import Backend
+
+_BURST = 2
+
+
+MAX_BUCKETS = 10_000
+
+
+class RateLimits:
+    """A bucket for each caller that holds `burst` seconds' worth and fills as time goes by.
+
+    Of more than 10,000 callers those that asked longest ago are forgotten: their buckets are full again.
+    """
+
+    def __init__(self, per_second: int, clock: Clock, *, burst: int = 1, what: str = "requests") -> None:
+        self._rate = float(per_second)
+        self._most = self._rate * burst
+        self._what = what
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float]] = {}
+
+    def take(self, caller: str, count: int = 1) -> None:
+        """Count so many, or raise `RateLimited` with the seconds until they fit. 0 is no limit."""
+        if not self._rate:
+            return
+        now = self._clock.monotonic()
+        # The one that asked last stands at the end.
+        left, at = self._buckets.pop(caller, (self._most, now))
+        left = min(self._most, left + (now - at) * self._rate)
+        enough = left >= count
+        self._buckets[caller] = (left - count if enough else left, now)
+        if len(self._buckets) > MAX_BUCKETS:
+            del self._buckets[next(iter(self._buckets))]
+        if not enough:
+            raise RateLimited(
+                f"more than {self._rate:.0f} {self._what} per second by one caller",
+                retry_after=(count - left) / self._rate,
+            )
+
+
+class AgentAccess:
+    """One server's agents. What it counts, it counts for each agent alone."""
+
+    def __init__(self, agents: Agents, clock: Clock) -> None:
+        self.agents = agents
+        self._rates = RateLimits(agent_rate(), clock, burst=_BURST, what="events")
+        self._most_polls = agent_polls()
+        self._polls: Counter[str] = Counter()
+
+    def take(self, agent_ids: Iterable[str]) -> None:
+        """Count the events of each agent, or raise `RateLimited` before any is accepted."""
+        for agent_id, count in Counter(agent_ids).items():
+            self._rates.take(agent_id, count)
+
+    def begin_waiting(self, agent_id: str) -> None:
+        """Count a poll or stream of the agent until `end_waiting`; `TooManyPolls` when it has too many."""
+        if self._polls[agent_id] >= self._most_polls:
+            raise TooManyPolls(f"{self._most_polls} polls and streams wait for this agent, which is the limit")
+        self._polls[agent_id] += 1
+
+    def end_waiting(self, agent_id: str) -> None:
+        """Count it no longer."""
+        self._polls[agent_id] -= 1
+        if not self._polls[agent_id]:
+            del self._polls[agent_id]
+
+
+MAX_DELIVERIES: Final = 1_000
+
+
+MAX_BYTES: Final = 32 * 1_048_576
+
+
+class LeasedMessages:
+    """Deliveries by their receipts, the newest only.
+
+    A store such as SQS rejects by sending a copy to the dead letters, and a caller gives no more than the receipt.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._deliveries: dict[str, Delivery] = {}
+        self._bytes = 0
+
+    def remember(self, queue: Queue, leased: Sequence[Delivery]) -> None:
+        """Keep what was leased from the queue, unless its receipts alone are enough."""
+        if queue.traits.atomic_reject:
+            return
+        with self._lock:
+            for delivery in leased:
+                self._deliveries[delivery.receipt] = delivery
+                self._bytes += len(delivery.body)
+            while len(self._deliveries) > MAX_DELIVERIES or self._bytes > MAX_BYTES:
+                oldest = self._deliveries.pop(next(iter(self._deliveries)))
+                self._bytes -= len(oldest.body)
+
+    def reject(self, queue: Queue, held: Sequence[Delivery], *, reason: str, error: str | None) -> list[AckResult]:
+        """Send the messages of these receipts to the dead letters; one that is not remembered stays where it is."""
+        if queue.traits.atomic_reject:
+            return queue.reject(held, reason=reason, error=error)
+        with self._lock:
+            known = {each.receipt: self._deliveries[each.receipt] for each in held if each.receipt in self._deliveries}
+        results = queue.reject(list(known.values()), reason=reason, error=error)
+        by_receipt = dict(zip(known, results, strict=True))
+        return [by_receipt.get(each.receipt) or AckResult(False, _unknown()) for each in held]
+
+
+def _unknown() -> NotSupported:
+    return NotSupported(
+        "this server no longer has the message of the receipt, and the store cannot reject it without",
+        remedy="Release it with the error, or reject it soon after the lease, through the server that leased it.",
+    )
+
+
+class WorkAccess:
+    """The tasks and jobs of the tenant that the settings name."""
+
+    def __init__(self, backend: Backend, settings: Settings) -> None:
+        self._backend = backend
+        self._settings = settings
+
+    @cached_property
+    def tasks(self) -> TaskProducer:
+        """Submits tasks."""
+        return TaskProducer(self._backend, tenant_id=self._settings.tenant, app=self._settings.app)
+
+    def task_state(self, request_id: str, at: int | None = None) -> TaskState | None:
+        """How a task stands, or stood at a moment in milliseconds."""
+        check(request_id, AnyRequestId, "requestId", InvalidTask)
+        return task_state(self._backend.journal(), self._settings.tenant, request_id, at)
+
+    @cached_property
+    def views(self) -> JobViews:
+        """Tells how jobs stand."""
+        return JobViews.of(self._backend, tenant_id=self._settings.tenant, app=self._settings.app)
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """Submits, extends, resumes and cancels jobs."""
+        return Jobs(self._backend, tenant_id=self._settings.tenant, app=self._settings.app)

@@ -1,0 +1,206 @@
+"""What holds for every request before a route is found, and for every answer on its way out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from contextlib import suppress
+from urllib.parse import parse_qsl
+
+from litestar.enums import ScopeType
+from litestar.types import (
+    ASGIApp,
+    HTTPReceiveMessage,
+    HTTPScope,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    WebSocketReceiveMessage,
+)
+
+from postroad import failpoints
+from postroad.errors import HostNotAllowed, PostroadError, RouteNotFound, TokenInUrl
+from postroad.http.context import Context
+from postroad.http.requests import MEDIA_TYPE, Endless, encoded, headers_of
+from postroad.telemetry import get_logger
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_DISCARD_SECONDS = 30.0
+_SILENT_SECONDS = 5.0
+# What the server put into the scope and may look at while it sends an answer.
+_OF_SERVER = frozenset(
+    {"type", "http_version", "server", "client", "scheme", "method", "root_path", "path", "query_string", "headers"}
+)
+_QUIET = frozenset({"/health", "/ready"})
+_SECURITY = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+]
+_log = get_logger("http")
+_logging = logging.getLogger("postroad.http")
+
+
+class RequestMiddleware:
+    """Names every request, refuses foreign hosts and tokens in URLs, and adds the headers of every answer."""
+
+    def __init__(self, app: ASGIApp, context: Context) -> None:
+        self._app, self._context = app, context
+        settings = context.settings
+        self._hosts = _LOOPBACK | {_host_name(name) for name in (settings.host, *settings.allowed_hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP:
+            await self._app(scope, receive, send)
+            return
+        started = time.monotonic()
+        headers = dict(scope["headers"])
+        head = scope["method"] == "HEAD"
+        body = _Body(receive) if _has_body(headers) else None
+        answer = _Answer(send, _request_id(headers.get(b"x-request-id")), headless=head, body=body)
+        scope.setdefault("state", {}).update(
+            context=self._context, request_id=answer.request_id, headers=headers, head=head
+        )
+        method, path = scope["method"], scope["path"]
+        if (refusal := self._refusal(scope, headers)) is not None:
+            await _refuse(refusal, answer)
+        else:
+            _as_route_methods(scope)
+            await self._app(scope, receive if body is None else body, answer)
+        route = scope.get("path_template", "-")
+        if (running := scope["state"].get(Endless.RUNNING)) is not None:
+            _forget_request(scope)
+            del headers
+            try:
+                await running.run(receive, answer, send)
+            except PostroadError as error:
+                await _refuse(error, answer)
+        if path not in _QUIET and _logging.isEnabledFor(logging.INFO):
+            _log.info(
+                "http_request",
+                request_id=answer.request_id,
+                method=method,
+                route=route,
+                status=answer.status,
+                duration_ms=round((time.monotonic() - started) * 1000, 3),
+            )
+
+    def _refusal(self, scope: HTTPScope, headers: dict[bytes, bytes]) -> PostroadError | None:
+        host = headers.get(b"host", b"").decode("latin-1")
+        if _host_name(host) not in self._hosts:
+            return HostNotAllowed(f"host {host!r} is not served here")
+        query = scope["query_string"]
+        if b"token" in query and {"token", "access_token"} & {
+            name for name, _ in parse_qsl(query.decode("latin-1"), True)
+        }:
+            return TokenInUrl("a token in the URL is not accepted")
+        # The router takes "/queues/" for "/queues", which would read an empty name as the list of all.
+        if "//" in scope["path"] or (scope["path"] != "/" and scope["path"].endswith("/")):
+            return RouteNotFound("there is nothing at this address")
+        return None
+
+
+class _Body:
+    """The body of a request on its way in, and whether it was read to its end."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.is_read = False
+
+    async def __call__(self) -> HTTPReceiveMessage | WebSocketReceiveMessage:
+        message = await self._receive()
+        self.is_read = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    async def discard(self) -> None:
+        """Read the rest and forget it, unless it comes too slowly.
+
+        A connection that is closed while its client still sends is reset, and the client never sees the answer.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                while not self.is_read:
+                    async with asyncio.timeout(_SILENT_SECONDS):
+                        await self()
+
+
+class _Answer:
+    """The way out: adds the headers that every answer has, and leaves the body out for HEAD."""
+
+    def __init__(self, send: Send, request_id: str, *, headless: bool, body: _Body | None) -> None:
+        self._send = send
+        self._headless = headless
+        self._body = body
+        self.request_id = request_id
+        self.status = 0
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            failpoints.hit("http.before_reply")
+            message["headers"] = [
+                *message["headers"],
+                *_SECURITY,
+                (b"x-request-id", self.request_id.encode()),
+            ]
+        elif message["type"] == "http.response.body":
+            if self._headless:
+                message["body"] = b""
+            if self._body is not None and not self._body.is_read and not message.get("more_body", False):
+                # The answer is complete for its reader; the connection may be closed once the request is, too.
+                await self._send({**message, "more_body": True})
+                await self._body.discard()
+                message = {**message, "body": b""}
+        await self._send(message)
+
+
+async def _refuse(error: PostroadError, answer: _Answer) -> None:
+    body = encoded(error, answer.request_id)
+    headers = {"content-type": MEDIA_TYPE, "content-length": str(len(body)), **headers_of(error)}
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await answer({"type": "http.response.start", "status": error.status, "headers": raw})
+    await answer({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _has_body(headers: dict[bytes, bytes]) -> bool:
+    """Whether a body follows; a client that waits for leave to send it sends none that is refused."""
+    follows = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+    return follows and b"expect" not in headers
+
+
+def _forget_request(scope: HTTPScope) -> None:
+    """Let go of what only finding and running the route needed."""
+    for key in scope.keys() - _OF_SERVER:
+        del scope[key]  # type: ignore[misc]  # the framework put them there
+
+
+def _as_route_methods(scope: HTTPScope) -> None:
+    """HEAD is GET without its body; OPTIONS, which the framework would answer itself, is a method nobody takes."""
+    if scope["method"] == "HEAD":
+        scope["method"] = "GET"
+    elif scope["method"] == "OPTIONS":
+        scope["method"] = "TRACE"
+
+
+def _request_id(given: bytes | None) -> str:
+    if given is not None and _REQUEST_ID.fullmatch(given):
+        return given.decode()
+    return uuid.uuid4().hex
+
+
+def _host_name(host: str) -> str:
+    """The host without its port, in small letters; IPv6 addresses in brackets."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return f"[{host}]" if host.count(":") > 1 else host.partition(":")[0]

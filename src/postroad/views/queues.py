@@ -1,0 +1,242 @@
+"""Queues and messages as the CLI prints them and the HTTP API answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from postroad.errors import QueueNotFound
+from postroad.queues import AckResult, Delivery, PeekedMessage, Queue, QueueOverview, SendResult
+from postroad.settings.names import nearest
+from postroad.views.problems import EntryProblem, entry_problem
+
+if TYPE_CHECKING:
+    from postroad.operations import FailureGroups
+    from postroad.wiring.backend import Backend
+
+
+class QueueRow(msgspec.Struct):
+    """One queue of a list: its kind, its dead-letter queue and what it holds."""
+
+    name: str
+    fifo: bool
+    visible: int
+    in_flight: int
+    delayed: int
+    oldest_age_seconds: float | None
+    dead_letter: str | None
+
+
+class QueueLook(QueueRow):
+    """What a queue held at a moment."""
+
+    at: datetime
+
+
+class QueueDetail(QueueRow):
+    """A queue with its settings and the queues whose dead letters it takes."""
+
+    settings: dict[str, Any]
+    sources: list[str]
+
+
+class QueuePage(msgspec.Struct):
+    """Queues by name."""
+
+    items: list[QueueRow]
+    next_cursor: str | msgspec.UnsetType | None = msgspec.UNSET
+    """None on the last page; left out where all are listed at once."""
+
+
+class FailureGroupRow(msgspec.Struct):
+    """Dead letters of one cause."""
+
+    fingerprint: str
+    event_type: str | None
+    error: str | None
+    count: int
+    first_sent_at: datetime
+    last_sent_at: datetime
+    sample_ids: list[str]
+
+
+class FailureGroupPage(msgspec.Struct):
+    """Dead letters by what they died of; `complete` says whether all were looked at."""
+
+    items: list[FailureGroupRow]
+    scanned: int
+    complete: bool
+
+
+class PeekedRow(msgspec.Struct):
+    """A message seen without touching it; its body only when asked for."""
+
+    message_id: str
+    attributes: Mapping[str, str]
+    group: str | None
+    receive_count: int
+    sent_at: datetime
+    state: Literal["visible", "in_flight", "delayed"]
+    size: int
+    body: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class PeekedPage(msgspec.Struct):
+    """Messages in order."""
+
+    items: list[PeekedRow]
+    next_cursor: str | None
+
+
+class Sent(msgspec.Struct):
+    """What became of one message."""
+
+    ok: bool
+    message_id: str | None
+    error: EntryProblem | None
+
+
+class SentBatch(msgspec.Struct):
+    """What became of each message, in order."""
+
+    results: list[Sent]
+
+
+class Settled(msgspec.Struct):
+    """Whether one receipt still held its lease."""
+
+    ok: bool
+    error: EntryProblem | None
+
+
+class SettledBatch(msgspec.Struct):
+    """What became of each receipt, in order."""
+
+    results: list[Settled]
+
+
+class Leased(msgspec.Struct):
+    """A leased message with the receipt that settles it."""
+
+    message_id: str
+    body: str
+    attributes: Mapping[str, str]
+    group: str | None
+    receipt: str
+    receive_count: int
+    sent_at: datetime
+    first_received_at: datetime
+    sequence: int | None
+
+
+class LeasedBatch(msgspec.Struct):
+    """Leased messages; none when there was none in time."""
+
+    deliveries: list[Leased]
+
+
+class Purged(msgspec.Struct):
+    """How many messages are gone."""
+
+    purged: int
+
+
+def open_queue(backend: Backend, name: str) -> Queue:
+    """Return the queue of this name, or raise `QueueNotFound` with the nearest name that exists."""
+    try:
+        return backend.queue(name)
+    except QueueNotFound as error:
+        raise queue_not_found(backend, name) from error
+
+
+def queue_not_found(backend: Backend, name: str) -> QueueNotFound:
+    """Return the error for a queue that does not exist, with the nearest name that does."""
+    return QueueNotFound(f'queue "{name}" does not exist', nearest=nearest(name, backend.queues()))
+
+
+def overview(backend: Backend, name: str) -> QueueOverview:
+    """Look at one queue."""
+    found = backend.overviews([name])
+    if not found:
+        raise queue_not_found(backend, name)
+    return found[0]
+
+
+def queue_row(found: QueueOverview) -> QueueRow:
+    """Return one queue of a list, as it was looked at."""
+    return QueueRow(**_counts(found))
+
+
+def queue_look(found: QueueOverview, at: datetime) -> QueueLook:
+    """Return what a queue held at a moment."""
+    return QueueLook(**_counts(found), at=at)
+
+
+def queue_detail(backend: Backend, name: str) -> QueueDetail:
+    """Return one queue with every setting under its own name, and its sources."""
+    counts = _counts(overview(backend, name))
+    settings = msgspec.to_builtins(backend.queue_spec(name))
+    if isinstance(settings["redrive_allow"], tuple):
+        settings["redrive_allow"] = list(settings["redrive_allow"])
+    return QueueDetail(**counts, settings=settings, sources=list(backend.sources(name)))
+
+
+def _counts(found: QueueOverview) -> dict[str, Any]:
+    spec, stats = found.spec, found.stats
+    return {
+        "name": spec.name,
+        "fifo": spec.fifo,
+        "visible": stats.visible,
+        "in_flight": stats.in_flight,
+        "delayed": stats.delayed,
+        "oldest_age_seconds": stats.oldest_age_seconds,
+        "dead_letter": spec.dead_letter,
+    }
+
+
+def peeked(message: PeekedMessage, *, body: bool) -> PeekedRow:
+    """Return a message that was looked at; its body only when asked for."""
+    return PeekedRow(
+        message_id=message.message_id,
+        attributes=dict(message.attributes),
+        group=message.group,
+        receive_count=message.receive_count,
+        sent_at=message.sent_at,
+        state=message.state,
+        size=len(message.body),
+        body=message.body.decode(errors="replace") if body else msgspec.UNSET,
+    )
+
+
+def leased(delivery: Delivery) -> Leased:
+    """Return a leased message with the receipt that settles it."""
+    return Leased(
+        message_id=delivery.message_id,
+        body=delivery.body.decode(errors="replace"),
+        attributes=dict(delivery.attributes),
+        group=delivery.group,
+        receipt=delivery.receipt,
+        receive_count=delivery.receive_count,
+        sent_at=delivery.sent_at,
+        first_received_at=delivery.first_received_at,
+        sequence=delivery.sequence,
+    )
+
+
+def sent(result: SendResult) -> Sent:
+    """Return what became of one message."""
+    return Sent(result.ok, result.message_id, None if result.error is None else entry_problem(result.error))
+
+
+def settled(result: AckResult) -> Settled:
+    """Return whether one receipt still held its lease."""
+    return Settled(result.ok, None if result.error is None else entry_problem(result.error))
+
+
+def failure_groups_page(found: FailureGroups) -> FailureGroupPage:
+    """Return dead letters by what they died of, the largest group first."""
+    rows = [msgspec.convert(group, FailureGroupRow, from_attributes=True) for group in found.groups]
+    return FailureGroupPage(rows, found.scanned, found.complete)
