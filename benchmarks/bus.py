@@ -29,7 +29,7 @@ class Placed:
     """An event; what it holds does not matter here."""
 
 
-@postroad.event(name="benchmarks.placed")
+@postroad.event(name="benchmarks.ordered")
 class OrderPlaced:
     """An event that leaves the process."""
 
