@@ -20,6 +20,7 @@ from postroad.connections.callers import (
     AsyncCaller,
     Caller,
     Dialect,
+    Row,
     in_async_transaction,
     in_transaction,
     is_deadlock,
@@ -219,7 +220,7 @@ class Inbox:
             first = bool(await settled(caller.rows(marked(self._sql.first, caller), (*key, fingerprint))))
             failpoints.hit("inbox.after_insert")
             if not first and fingerprint is not None:
-                stored = await settled(caller.rows(marked(self._sql.fingerprint, caller), key))
+                stored: list[Row] = await settled(caller.rows(marked(self._sql.fingerprint, caller), key))
                 if stored and stored[0][0] not in (None, fingerprint):
                     tell_conflict(*key)
         except Exception as error:

@@ -133,7 +133,7 @@ def completed(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 async def settled(value: Result | Awaitable[Result]) -> Result:
     """Return the value, or what it gives when it has to be awaited."""
-    return await value if isinstance(value, Awaitable) else value
+    return await cast(Awaitable[Result], value) if isinstance(value, Awaitable) else value
 
 
 def is_async(handler: _Callable) -> bool:
