@@ -25,6 +25,8 @@ from postroad.outbox.dispatching.postgres import PostgresDispatchStore
 from postroad.outbox.dispatching.wording import spelled_out
 
 NEVER = RowRejected("never")
+_WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+_FIRST_IS_DUE = "UPDATE outbox SET next_attempt = now() + interval '{}' WHERE seq = 1"
 
 
 @contextmanager
@@ -36,7 +38,7 @@ def being_held(ground: Ground, *, seq: int, behind: int, meanwhile: Callable[[],
         walker.execute(hold, {"ids": [ids[seq]], "held_by": [ids[behind]]})
         other = threading.Thread(target=meanwhile)
         other.start()
-        eventually(lambda: ground.run("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+        eventually(lambda: ground.run(_WAITING))
         walker.commit()
     other.join()
     yield
@@ -127,12 +129,13 @@ def test_a_row_is_not_held_behind_one_that_has_failed_since_where_keys_go_on(
 
     def fail_first(store: PostgresDispatchStore, statement: str, **values: Any) -> int:
         if statement is sql.HOLD and next(late, False):
+            on_postgres.run(_FIRST_IS_DUE.format("0"))
             eventually(lambda: failer.run_once().failed)
         return change(store, statement, **values)
 
     monkeypatch.setattr(PostgresDispatchStore, "_change", fail_first)
-    dispatcher = dispatcher_of(on_postgres.outbox, recorder, replace(skipping, backoff=(60,)))
-    on_postgres.run("UPDATE outbox SET next_attempt = now() + interval '1 second' WHERE seq = 1")
+    dispatcher = dispatcher_of(on_postgres.outbox, recorder, skipping)
+    on_postgres.run(_FIRST_IS_DUE.format("1 hour"))
 
     dispatcher.run_once()
     dispatcher.drain()
