@@ -37,7 +37,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "tcp_user_timeout": 20_000,
 }
 _KEPT: Final = 4
-_BEGIN: Final = "BEGIN"
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _BEGIN_READING: Final = "BEGIN READ ONLY"
 _SHOWN: Final = 300
 _NO_TABLES = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction)

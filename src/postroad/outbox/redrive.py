@@ -140,8 +140,13 @@ class Redriving:
 
     def _with_parked_keys(self, session: Session, rows: Sequence[OutboxRow]) -> list[OutboxRow]:
         """The rows with all others of their parked keys: a key comes back as a whole, or its order would be lost."""
-        found = session.rows(self._words(_OF_PARKED_KEYS), (_keys(rows),)) if rows else []
-        together = {row.seq: row for row in (*rows, *map(row_of, found))}
+        together = {row.seq: row for row in rows}
+        while together:
+            before = len(together)
+            found = session.rows(self._words(_OF_PARKED_KEYS), (_keys(list(together.values())),))
+            together |= {row.seq: row for row in map(row_of, found)}
+            if len(together) == before:  # a dispatcher that was parking another row of them has ended meanwhile
+                break
         return [together[seq] for seq in sorted(together)]
 
     def _wake(self, session: Session) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -212,49 +211,6 @@ def test_rows_that_are_always_due_again_leave_room_for_others(ground: Ground, di
         dispatcher.run_once()
 
     assert len(recorder.calls) < 40 * 40
-
-
-def test_a_row_is_not_held_behind_one_that_somebody_is_taking_out_of_the_way(
-    on_postgres: Ground, dispatcher_of: MakeDispatcher, recorder: Recorder
-) -> None:
-    add_keys(on_postgres, 1)
-    hold_back(on_postgres, state="FAILED")
-    dispatcher = dispatcher_of(on_postgres.outbox, recorder)
-    dispatcher.run_once()
-    with on_postgres.connection() as operator:
-        operator.execute("UPDATE outbox SET state = 'PENDING' WHERE state = 'FAILED'")
-        dispatcher.run_once()
-        dispatcher.run_once()
-        operator.commit()
-
-    dispatcher.drain()
-
-    assert recorder.numbers("k0") == [0, 1]
-
-
-def test_a_row_that_is_being_held_behind_one_that_is_released_is_released_too(
-    on_postgres: Ground, dispatcher_of: MakeDispatcher, recorder: Recorder
-) -> None:
-    add_keys(on_postgres, 1, rows=3)
-    dispatcher_of(on_postgres.outbox, Recorder()).run_once()
-    first, second, third = (row for (row,) in on_postgres.run("SELECT id FROM outbox ORDER BY seq"))
-    on_postgres.run("UPDATE outbox SET state = 'PENDING', held = 0")
-    on_postgres.run("UPDATE outbox SET held = 1 WHERE id = ?", first)
-    on_postgres.run("UPDATE outbox SET held = 2 WHERE id = ?", second)
-    hold = Phrases(on_postgres.outbox.names, "postgresql")(with_phrases(sql.HOLD, sql.WORDS))
-    with on_postgres.connection() as walker:
-        walker.execute(hold, {"ids": [third], "held_by": [second]})
-        sending = threading.Thread(
-            target=on_postgres.run, args=("UPDATE outbox SET state = 'SENT' WHERE id = ?", first)
-        )
-        sending.start()
-        eventually(lambda: on_postgres.run("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
-        walker.commit()
-    sending.join()
-
-    dispatcher_of(on_postgres.outbox, recorder).drain()
-
-    assert recorder.numbers("k0") == [1, 2]
 
 
 def test_statistics_of_a_quiet_moment_do_not_change_how_held_rows_are_found(on_postgres: Ground) -> None:

@@ -46,14 +46,10 @@ class PostgresDispatchStore:
         self.close()
         require(self._database, self._words)
         self._connection = self._database.connect()
-        if self._rows(sql.READ_ONLY)[0][0]:
-            raise ConfigurationError(
-                "dsn: the server is read-only", field="dsn", remedy="Name the primary server, not a replica."
-            )
+        self._check_server()
         with self._transaction():
             if self._change(sql.SET_POLICY, policy=self._policy):
-                while self._change(sql.RELEASE_ALL):  # again, for what others were holding back meanwhile
-                    pass
+                self._change(sql.RELEASE_ALL)
         self._rows(sql.SKIP_TOKENS)
 
     def claim(self, limit: int, *, after: Key, leaving: int = 0) -> list[ClaimedRow]:
@@ -103,6 +99,19 @@ class PostgresDispatchStore:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def _check_server(self) -> None:
+        ((read_only, isolation),) = self._rows(sql.SERVER)
+        if read_only:
+            raise ConfigurationError(
+                "dsn: the server is read-only", field="dsn", remedy="Name the primary server, not a replica."
+            )
+        if isolation != "read committed":
+            raise ConfigurationError(
+                f"dsn: its transactions are {isolation!r} by default; a dispatcher needs 'read committed'",
+                field="dsn",
+                remedy="ALTER ROLE the_dispatchers_role SET default_transaction_isolation = 'read committed'",
+            )
 
     def _settle(self, settlements: Sequence[Settlement]) -> dict[Lease, float]:
         """The ages of the rows that were ours to settle, by their leases: of one row there may be two."""

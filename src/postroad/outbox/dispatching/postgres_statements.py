@@ -93,16 +93,23 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, array_a
   FROM (SELECT id, held_by FROM head WHERE stuck LIMIT 10000) AS stuck HAVING count(*) > 0
 """
 # Whoever holds a row back has locked the row on which it depends and seen that it still stands in the way; whoever
-# takes that row out of the way releases those behind it afterwards. So none is held that nothing will release. In a
-# key that is parked, what comes behind is parked.
+# takes that row out of the way releases those behind it afterwards. So none is held that nothing will release. Whether
+# a failed row stands in the way is told by the policy in force, which cannot change meanwhile. The row is written, not
+# only locked, so that a release whose transaction cannot see what was held behind it fails instead. In a key that is
+# parked, what comes behind is parked.
 HOLD: Final = """
-WITH sure AS MATERIALIZED (
+WITH settings AS MATERIALIZED (
+  SELECT policy FROM {meta} FOR SHARE
+), sure AS MATERIALIZED (
   SELECT given.id, given.held_by, o.state <> 'PENDING' AS given_up
-    FROM unnest(%(ids)s::uuid[], %(held_by)s::uuid[]) AS given(id, held_by)
+    FROM settings CROSS JOIN unnest(%(ids)s::uuid[], %(held_by)s::uuid[]) AS given(id, held_by)
     JOIN {outbox} o ON o.id = coalesce(given.held_by, given.id)
    WHERE o.state || '' NOT IN ('SENT', 'SKIPPED')
-     AND CASE WHEN given.held_by IS NULL THEN o.state <> 'PENDING' OR o.next_attempt > now() ELSE o.held <> 0 END
+     AND CASE WHEN given.held_by IS NULL THEN o.state <> 'PENDING' OR o.next_attempt > now()
+              ELSE o.held <> 0 AND (o.state = 'PENDING' OR settings.policy <> 'skip') END
      FOR UPDATE OF o SKIP LOCKED
+), touched AS (
+  UPDATE {outbox} o SET held = o.held FROM sure WHERE o.id = sure.held_by
 ), chosen AS MATERIALIZED (
   SELECT id, CASE WHEN given_up THEN 2 ELSE 1 END AS held, false AS parked FROM sure WHERE held_by IS NULL
   UNION ALL
@@ -156,8 +163,9 @@ SELECT o.id::text, o.lease_token, extract(epoch FROM now() - o.createdat)::float
 # Every connection therefore begins with tokens far beyond any that may have been forgotten, and this is on disk before
 # the first of them is used. The lock lets one do it at a time.
 SKIP_TOKENS: Final = """
-SELECT setval('{token}', nextval('{token}') + 4294967296) FROM {meta}
- WHERE set_config('synchronous_commit', 'on', true) IS NOT NULL FOR UPDATE
+WITH alone AS MATERIALIZED (SELECT FROM {meta} FOR UPDATE)
+SELECT setval('{token}', nextval('{token}') + 4294967296) FROM alone
+ WHERE set_config('synchronous_commit', 'on', true) IS NOT NULL
 """
 NOTE_GAPS: Final = """
 INSERT INTO {gaps} (tenant, lane, seq, event_id)
@@ -188,7 +196,17 @@ SELECT count(*) FILTER (WHERE state = 'PENDING'),
        count(*) FILTER (WHERE state NOT IN ('PENDING', 'PARKED'))
   FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED')
 """
-READ_ONLY: Final = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean"
+SERVER: Final = """
+SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
+       current_setting('default_transaction_isolation')
+"""
 SET_POLICY: Final = "UPDATE {meta} SET policy = %(policy)s WHERE policy <> %(policy)s"
-# What a failed row holds back depends on the policy, so all is looked at anew when it changes.
-RELEASE_ALL: Final = "UPDATE {outbox} o SET held = 0 WHERE {open} AND o.held IN (1, 2) AND o.state = 'PENDING'"
+# What a failed row holds back depends on the policy, so all is looked at anew when it changes. Rows are locked in the
+# order in which settlements lock them.
+RELEASE_ALL: Final = """
+WITH locked AS MATERIALIZED (
+  SELECT o.id FROM {outbox} o WHERE {open} AND o.held IN (1, 2) AND o.state = 'PENDING'
+   ORDER BY coalesce(o.tenant, ''), o.lane, o.seq FOR UPDATE
+)
+UPDATE {outbox} o SET held = 0 FROM locked WHERE o.id = locked.id
+"""

@@ -134,8 +134,14 @@ class SQLiteDispatchStore:
         return skips and bool(session.rows(self._fill(sql.ANY_LEASED), head.key))
 
     def _hold(self, session: FileSession, stuck: Sequence[_Head]) -> None:
-        """Move rows out of the way of the next looks; the table's trigger brings them back."""
+        """Move rows out of the way of the next looks; the table's trigger brings them back.
+
+        The policy in force decides, as it does in the trigger: another dispatcher may have been given another one.
+        """
+        ((policy,),) = session.rows(self._fill(sql.POLICY))
         for head in stuck:
+            if policy == "skip" and head.behind not in (None, PENDING):
+                continue
             if head.behind is None:
                 session.change(self._fill(sql.HOLD), (*head.key, head.seq))
                 continue

@@ -101,5 +101,6 @@ SELECT count(*) FILTER (WHERE state = 'PENDING'),
        count(*) FILTER (WHERE state NOT IN ('PENDING', 'PARKED'))
   FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED')
 """
+POLICY: Final = "SELECT policy FROM {meta}"
 SET_POLICY: Final = "UPDATE {meta} SET policy = ? WHERE policy <> ?"
 RELEASE_ALL: Final = "UPDATE {outbox} SET held = 0 WHERE {open} AND held IN (1, 2) AND state = 'PENDING'"

@@ -179,6 +179,7 @@ CREATE INDEX IF NOT EXISTS {table}_done ON {outbox} (updatedat) WHERE state IN (
 # Of a key with many rows the first thousand are released; the one behind them comes up by itself once they are gone,
 # since it is due and nothing is before it, and then releases the next. Somebody may be holding back further rows
 # meanwhile, and has locked the one that they wait behind: this waits for that lock, and sees them when it looks again.
+# Rows are locked in the order of `seq`, as by everyone else.
 _HOLD: Final = """
 ALTER TABLE {outbox} ADD COLUMN IF NOT EXISTS held smallint NOT NULL DEFAULT 0;
 DROP INDEX IF EXISTS {schema}.{table}_heads;
@@ -196,13 +197,15 @@ BEGIN
     RETURN NULL;
   END IF;
   LOOP
-    UPDATE {outbox} AS o SET held = 0
-      FROM (
-        (SELECT id, seq FROM {outbox} WHERE {behind} AND held = 1 ORDER BY seq LIMIT room)
-        UNION ALL
-        (SELECT id, seq FROM {outbox} WHERE {behind} AND held = 2 ORDER BY seq LIMIT room)
-        ORDER BY seq LIMIT room) AS freed
-     WHERE o.id = freed.id;
+    WITH freed AS MATERIALIZED (
+      (SELECT id, seq FROM {outbox} WHERE {behind} AND held = 1 ORDER BY seq LIMIT room)
+      UNION ALL
+      (SELECT id, seq FROM {outbox} WHERE {behind} AND held = 2 ORDER BY seq LIMIT room)
+      ORDER BY seq LIMIT room
+    ), locked AS MATERIALIZED (
+      SELECT o.id FROM {outbox} AS o JOIN freed ON o.id = freed.id ORDER BY o.seq FOR UPDATE OF o
+    )
+    UPDATE {outbox} AS o SET held = 0 FROM locked WHERE o.id = locked.id;
     GET DIAGNOSTICS count = ROW_COUNT;
     room := room - count;
     EXIT WHEN count = 0 OR room = 0;
