@@ -12,8 +12,7 @@ from postroad.clock import Clock
 from postroad.events import EventRegistry
 from postroad.items import Items
 from postroad.journal import Journal
-from postroad.queues import Queue, QueueOverview, QueueSpec
-from postroad.queues.port import ListedQueues
+from postroad.queues import ListedQueues, Queue, QueueOverview, QueueSpec
 from postroad.streams import Stream
 from postroad.telemetry import Auditor
 from postroad.topics import Topic

@@ -19,8 +19,7 @@ from tests.waiting import eventually
 import postroad
 from postroad import Backend
 from postroad.connections.aws import AwsConnection
-from postroad.jobs import JobDispatcher, Jobs
-from postroad.jobs import dispatcher as roles_of_jobs
+from postroad.jobs import JobDispatcher, Jobs, dispatcher as roles_of_jobs
 from postroad.jobs.dispatcher import worker_roles
 from postroad.journal import JournalEvent
 from postroad.journal.events import TaskCompleted

@@ -8,8 +8,7 @@ from itertools import pairwise
 from uuid import RFC_4122, UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from postroad.events import UUID7Source, uuid7
 from postroad.events.ids import uuid7_of

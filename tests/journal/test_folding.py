@@ -7,8 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from postroad.journal import EVENT_TO_STATE, STATES, TERMINAL, JournalEvent, fold
 from postroad.journal.states import Progress

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import apsw
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from postroad.blobs.directory import DirectoryBlobs
 from postroad.engine.engine import Engine

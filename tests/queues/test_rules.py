@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import postroad.queues
 from postroad.errors import ConfigurationError, InvalidInput, InvalidMessage, InvalidName, MessageTooLarge

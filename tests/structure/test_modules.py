@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,7 @@ def test_the_contents_of_a_folder_are_complete_and_sorted(name: str) -> None:
         for node in tree.body
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("postroad")
         for alias in node.names
+        if alias.asname != alias.name  # `name as name` is for other folders of the package only
     }
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     public = {entry for entry in imported - used if not entry.startswith("_")}
@@ -77,3 +79,26 @@ def test_the_contents_of_a_folder_are_complete_and_sorted(name: str) -> None:
     assert listed == sorted(listed, key=constants_then_classes_then_functions)
     assert public <= set(listed), f"missing from __all__: {sorted(public - set(listed))}"
     assert all(hasattr(module, entry) for entry in listed)
+
+
+def imports_at_once(tree: ast.AST) -> Iterator[ast.ImportFrom]:
+    """Yield the imports that run when a module is loaded, which leaves out those inside functions."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield node
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from imports_at_once(node)
+
+
+def test_folders_import_each_other_through_their_contents() -> None:
+    past = [
+        f"{short(path)}: from {node.module}"
+        for path in SOURCES
+        if path != PACKAGE / "__init__.py"
+        for node in imports_at_once(ast.parse(path.read_text()))
+        if (parts := str(node.module).split("."))[0] == "postroad"
+        and len(parts) > 2
+        and parts[1] != path.relative_to(PACKAGE).parts[0]
+    ]
+
+    assert past == [], "import from the folder; only an import inside a function may go past its contents"

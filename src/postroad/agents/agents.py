@@ -26,7 +26,7 @@ from postroad.agents.settings import AgentSettings
 from postroad.arguments import check, seconds_between, whole_number
 from postroad.clock import Clock
 from postroad.errors import ConsentRequired, SubscriptionNotFound
-from postroad.events.ids import uuid7
+from postroad.events import uuid7
 from postroad.queues import PeekedMessage, Queue
 from postroad.streams import TRIM_HORIZON, Stream
 

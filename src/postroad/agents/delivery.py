@@ -15,7 +15,7 @@ from postroad.agents.outgoing import LaneSender, Marker, Pair, Recipient, Releas
 from postroad.agents.records import refused
 from postroad.agents.rules import time_text
 from postroad.errors import InvalidInput, PostroadError
-from postroad.events.strict import sendable
+from postroad.events import sendable
 from postroad.queues import OutgoingMessage
 from postroad.telemetry import get_logger
 

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 import msgspec
 
 from postroad.agents.model import Accept, Deleted, LaneStats, Order, Subscription
-from postroad.events.strict import sendable
+from postroad.events import sendable
 from postroad.queues import PeekedMessage, Queue
 
 Mover = Literal["runner", "functions", "any"]

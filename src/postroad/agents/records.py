@@ -12,9 +12,9 @@ from postroad.agents import rules
 from postroad.agents.outgoing import Row
 from postroad.agents.port import Rejected, StreamEvent
 from postroad.errors import PostroadError
-from postroad.events.strict import checked_bytes
+from postroad.events import checked_bytes
 from postroad.streams import StreamRecord
-from postroad.telemetry.tracing import valid_traceparent
+from postroad.telemetry import valid_traceparent
 
 _NAMESPACE: Final = uuid.UUID("6f0a7f1e-9d0b-5c53-8d7b-0d7a3c1f5e21")
 _MISSING: Final = "is missing"

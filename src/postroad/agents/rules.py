@@ -17,9 +17,8 @@ from postroad.errors import (
     InvalidMessage,
     InvalidName,
 )
-from postroad.events.ids import uuid7
-from postroad.events.strict import refuse_what_json_cannot_hold
-from postroad.telemetry.tracing import valid_traceparent
+from postroad.events import refuse_what_json_cannot_hold, uuid7
+from postroad.telemetry import valid_traceparent
 
 MAX_EVENT_BYTES: Final = 262_144
 MAX_EVENT_TYPE: Final = 256

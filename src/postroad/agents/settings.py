@@ -8,9 +8,9 @@ from typing import Any
 from postroad.agents.rules import MAX_DELAY
 from postroad.arguments import check, seconds_between, whole_number
 from postroad.errors import ConfigurationError, InvalidName
-from postroad.queues.spec import MAX_VISIBILITY
-from postroad.settings.environment import dispatch_delay_text
-from postroad.streams.rules import Name
+from postroad.queues import MAX_VISIBILITY
+from postroad.settings import dispatch_delay_text
+from postroad.streams import Name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from postroad.connections.aws_resources import TableIndex, TableShape
+from postroad.connections import TableIndex, TableShape
 from postroad.queues import QueueSpec
 
 EVENTS_STREAM: Final = "agent-events"

@@ -10,8 +10,7 @@ from postroad.arguments import check
 from postroad.blobs.port import BlobRef
 from postroad.blobs.rules import Age, check_data, check_prefix, check_reference, check_size, missing, reference
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.connections.aws import AwsConnection
-from postroad.connections.aws_errors import Make, translated
+from postroad.connections import AwsConnection, Make, translated
 from postroad.errors import ConfigurationError, PostroadError, Unavailable
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from postroad.bus.archived import ArchivedEvent
 from postroad.bus.config import BusConfig, SQSEventBusConfig
 from postroad.bus.deduplication import DeduplicatingEventBus, DeduplicationCache
 from postroad.bus.eventbridge import EventBridgeEventBus
+from postroad.bus.groups import Group as Group
 from postroad.bus.kinesis import KinesisEventBus
 from postroad.bus.local import (
     ControlBus,
@@ -15,6 +16,7 @@ from postroad.bus.local import (
     PublishResult,
     TelemetryBus,
 )
+from postroad.bus.messages import attributes_of as attributes_of
 from postroad.bus.remote import RemoteEventBus
 from postroad.bus.replay import ReplayReport
 from postroad.bus.sns import SNSEventBus

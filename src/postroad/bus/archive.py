@@ -20,8 +20,7 @@ from postroad.bus.groups import ensure
 from postroad.bus.naming import Names, names_of
 from postroad.bus.replay import Deliver, ReplayReport, deliverer, export, replay
 from postroad.bus.tail import order_key
-from postroad.errors import InvalidMessage, MessageTooLarge, NotPermitted, NotSupported, PostroadError
-from postroad.errors.root import describe
+from postroad.errors import InvalidMessage, MessageTooLarge, NotPermitted, NotSupported, PostroadError, describe
 from postroad.events import Codec, Envelope
 from postroad.ports import Store
 from postroad.queues import Delivery, Queue, QueueSpec

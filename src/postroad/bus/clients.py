@@ -8,9 +8,9 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from postroad.clock import Clock
-from postroad.connections.aws import AwsConnection
+from postroad.connections import AwsConnection
 from postroad.errors import ConfigurationError
-from postroad.queues.sqs import SQSQueues
+from postroad.queues import SQSQueues
 from postroad.settings import bus_variable
 
 _HOST = re.compile(r"(?:sqs\.(?P<a>[a-z0-9-]+)|(?P<b>[a-z0-9-]+)\.queue)\.amazonaws\.com(\.cn)?")

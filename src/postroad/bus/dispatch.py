@@ -12,14 +12,23 @@ from postroad.bus.deduplication import Failure, Memory
 from postroad.bus.inbox import DatabaseFailed, InboxHandlers
 from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult
 from postroad.bus.telemetry import BusTelemetry
-from postroad.errors import InvalidMessage
-from postroad.errors.root import describe
+from postroad.errors import InvalidMessage, describe
 from postroad.events import Codec, Envelope
 from postroad.queues import Delivery
-from postroad.receiving import Ack, HandlingContext, Outcome, Reject, Retry, current_work, handling
-from postroad.receiving.asynchrony import in_thread, is_async, name_of
-from postroad.receiving.context import read_envelope
-from postroad.receiving.settlement import HANDLER_FAILED
+from postroad.receiving import (
+    HANDLER_FAILED,
+    Ack,
+    HandlingContext,
+    Outcome,
+    Reject,
+    Retry,
+    current_work,
+    handling,
+    in_thread,
+    is_async,
+    name_of,
+    read_envelope,
+)
 from postroad.telemetry import tracing
 
 Wanted = Callable[[Delivery, Envelope], bool]

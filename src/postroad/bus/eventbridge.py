@@ -16,10 +16,9 @@ from postroad.bus.transport import Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidInput
 from postroad.events import EventRegistry, default_registry
-from postroad.queues.markers import EVENT_SOURCE, wrap_detail
-from postroad.queues.references import ATTRIBUTE
+from postroad.queues import ATTRIBUTE, EVENT_SOURCE, wrap_detail
 from postroad.receiving import CircuitBreakerConfig
-from postroad.topics.eventbridge import MAX_MESSAGE_BYTES, EventBridgeTopic
+from postroad.topics import MAX_EVENTBRIDGE_BYTES, EventBridgeTopic
 
 
 class EventBridgeEventBus(RemoteEventBus):
@@ -58,7 +57,7 @@ class EventBridgeEventBus(RemoteEventBus):
             outlet=Outlet(
                 name=topic.name,
                 send=topic_of(topic, blobs, config, clock).publish,
-                limit=limit_of(config, blobs, MAX_MESSAGE_BYTES),
+                limit=limit_of(config, blobs, MAX_EVENTBRIDGE_BYTES),
                 longest=clients.longest("events"),
                 close=clients.close,
             ),

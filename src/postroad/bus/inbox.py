@@ -9,11 +9,17 @@ from typing import Any
 from postroad.bus.local import EventHandler
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.events import DomainEvent, Envelope
-from postroad.inbox import Inbox, Windows
-from postroad.inbox.applications import InDatabase, Transaction, check_connections, in_database
-from postroad.inbox.decisions import fingerprint_of
-from postroad.inbox.inbox import check_windows
-from postroad.receiving.asynchrony import completed, name_of
+from postroad.inbox import (
+    Inbox,
+    InDatabase,
+    Transaction,
+    Windows,
+    check_connections,
+    check_windows,
+    fingerprint_of,
+    in_database,
+)
+from postroad.receiving import completed, name_of
 
 
 class DatabaseFailed(Exception):

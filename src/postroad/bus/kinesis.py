@@ -26,11 +26,9 @@ from postroad.bus.transport import Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidMessage, InvalidName, PostroadError, TransportError
 from postroad.events import Codec, EventRegistry, default_registry
-from postroad.queues import Delivery, OutgoingMessage, Queue, SendResult
-from postroad.queues.references import PREFIX, References, new_hex, read_reference
+from postroad.queues import PREFIX, Delivery, OutgoingMessage, Queue, References, SendResult, new_hex, read_reference
 from postroad.receiving import CircuitBreakerConfig, GivenDeadLetters
-from postroad.streams import Stream
-from postroad.streams.rules import Name
+from postroad.streams import Name, Stream
 
 _LONGEST_LEASE = 3_600.0
 

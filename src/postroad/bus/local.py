@@ -10,10 +10,9 @@ from uuid import UUID
 
 import msgspec
 
-from postroad.errors.root import describe
-from postroad.events import EventRegistry
-from postroad.events.registry import can_travel
-from postroad.queues.markers import legible
+from postroad.errors import describe
+from postroad.events import EventRegistry, can_travel
+from postroad.queues import legible
 from postroad.receiving import asynchrony
 from postroad.telemetry import get_logger
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from postroad.bus.config import SQSEventBusConfig, group_of
 from postroad.bus.local import register
 from postroad.events import Codec, Envelope
-from postroad.queues import OutgoingMessage
-from postroad.queues.rules import check_content
+from postroad.queues import OutgoingMessage, check_content
 from postroad.receiving import HandlingContext, current_context
 from postroad.telemetry import tracing
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from postroad.errors import InvalidName
-from postroad.queues.spec import check_name
+from postroad.queues import check_name
 
 _WORD = re.compile(r"[A-Za-z0-9_-]+")
 _RESERVED = ("archive", "dead")

@@ -14,8 +14,7 @@ from postroad.bus.telemetry import BusTelemetry
 from postroad.errors import PostroadError
 from postroad.events import Envelope
 from postroad.queues import OutgoingMessage
-from postroad.receiving import HandlingContext, handling
-from postroad.receiving.asynchrony import in_thread
+from postroad.receiving import HandlingContext, handling, in_thread
 from postroad.telemetry import tracing
 
 _CHUNK = 10

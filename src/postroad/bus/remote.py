@@ -44,8 +44,8 @@ from postroad.receiving import (
     DeadLetters,
     Hooks,
     Receiver,
+    in_thread,
 )
-from postroad.receiving.asynchrony import in_thread
 from postroad.settings import bus_variable
 
 _LONGEST_NAME = 100

@@ -15,7 +15,7 @@ from postroad.bus.local import EventBus, local_part
 from postroad.clock import Clock
 from postroad.errors import InvalidInput
 from postroad.events import Codec, uuid7
-from postroad.queues.pace import Pace
+from postroad.queues import Pace
 from postroad.receiving import HandlingContext, handling
 
 Deliver = Callable[[ArchivedEvent], None]

@@ -15,9 +15,7 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.events import EventRegistry
 from postroad.receiving import CircuitBreakerConfig
-from postroad.topics import Topic
-from postroad.topics.overflow import OverflowingTopic
-from postroad.topics.sns import MAX_MESSAGE_BYTES, SNSTopics
+from postroad.topics import MAX_SNS_BYTES, OverflowingTopic, SNSTopics, Topic
 
 
 class SNSEventBus(RemoteEventBus):
@@ -52,7 +50,7 @@ class SNSEventBus(RemoteEventBus):
                 name=topic.name,
                 send=topic_of(topic, blobs, config, clock).publish,
                 fifo=topic.name.endswith(".fifo"),
-                limit=limit_of(config, blobs, MAX_MESSAGE_BYTES),
+                limit=limit_of(config, blobs, MAX_SNS_BYTES),
                 longest=clients.longest("sns"),
                 close=clients.close,
             ),

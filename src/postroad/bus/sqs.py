@@ -12,12 +12,10 @@ from postroad.bus.local import EventBus
 from postroad.bus.remote import RemoteEventBus
 from postroad.bus.transport import GivenQueue, Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.connections.aws_rights import CONSUME, FIND, OBSERVE, SEND, allowed, document
+from postroad.connections import CONSUME, FIND, OBSERVE, SEND, allowed, document
 from postroad.errors import InvalidInput
 from postroad.events import EventRegistry
-from postroad.queues import Queue
-from postroad.queues.overflow import OverflowingQueue
-from postroad.queues.spec import MAX_MESSAGE_BYTES
+from postroad.queues import MAX_MESSAGE_BYTES, OverflowingQueue, Queue
 from postroad.receiving import CircuitBreakerConfig, DeadLetters, GivenDeadLetters
 
 _Arn = text(

@@ -11,9 +11,18 @@ from dataclasses import dataclass, field
 from postroad.arguments import check, seconds_between
 from postroad.clock import Clock
 from postroad.errors import NotSupported, StaleReceipt, TransportError
-from postroad.queues import AckResult, Delivery, OutgoingMessage, PeekedMessage, QueueStats, QueueTraits, SendResult
-from postroad.queues.rules import Note, check_deliveries
-from postroad.queues.spec import MAX_VISIBILITY
+from postroad.queues import (
+    MAX_VISIBILITY,
+    AckResult,
+    Delivery,
+    Note,
+    OutgoingMessage,
+    PeekedMessage,
+    QueueStats,
+    QueueTraits,
+    SendResult,
+    check_deliveries,
+)
 from postroad.streams import TRIM_HORIZON, Record, ShardLease, Stream, StreamRecord
 
 

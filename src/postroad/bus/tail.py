@@ -16,8 +16,7 @@ from postroad.bus.messages import attributes_of
 from postroad.bus.naming import Names, check_group, names_of
 from postroad.bus.transport import Inlet
 from postroad.errors import InvalidInput, InvalidMessage, NotSupported, PostroadError, QueueNotFound
-from postroad.events import Codec, Envelope, uuid7
-from postroad.events.ids import checked_name
+from postroad.events import Codec, Envelope, checked_name, uuid7
 from postroad.ports import Store
 from postroad.queues import Delivery, OutgoingMessage, Queue
 from postroad.topics import Topic

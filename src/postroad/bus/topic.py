@@ -17,14 +17,11 @@ from postroad.bus.remote import RemoteEventBus
 from postroad.bus.transport import Outlet
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import Envelope, EventRegistry
-from postroad.inbox import Inbox, Windows
-from postroad.inbox.applications import Transaction
+from postroad.inbox import Inbox, Transaction, Windows
 from postroad.ports import QueueTags, Store
 from postroad.queues import Delivery
 from postroad.receiving import OwnDeadLetters
-from postroad.topics import Topic
-from postroad.topics.overflow import OverflowingTopic
-from postroad.topics.rules import check_filter, lets_through
+from postroad.topics import OverflowingTopic, Topic, check_filter, lets_through
 
 
 class OpenTopic(Protocol):

@@ -14,7 +14,7 @@ from postroad.cli.parameters import duration
 from postroad.telemetry import legible, recorded
 
 if TYPE_CHECKING:
-    from postroad.http.tokens import TokenFile
+    from postroad.http import TokenFile
     from postroad.operations import AuditLog, AuditRecord
     from postroad.views import Scope
 

@@ -17,7 +17,7 @@ from postroad.errors import InvalidInput, PostroadError, QueueNotFound, TopicNot
 from postroad.signals import ended_by_sigterm, stopped_by_signals
 
 if TYPE_CHECKING:
-    from postroad.bus.archived import ArchivedEvent
+    from postroad.bus import ArchivedEvent
     from postroad.events import Envelope
     from postroad.topics import Topic
     from postroad.wiring import Backend

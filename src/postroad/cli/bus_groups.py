@@ -12,7 +12,7 @@ from postroad.errors import InvalidInput, QueueNotFound
 from postroad.settings import nearest
 
 if TYPE_CHECKING:
-    from postroad.bus.groups import Group
+    from postroad.bus import Group
     from postroad.topics import Topic
     from postroad.wiring import Backend
 

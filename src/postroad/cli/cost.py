@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from postroad.agents.plan import Plan, PlanInput
-    from postroad.operations.cost import Consumption
+    from postroad.agents import Plan, PlanInput
+    from postroad.operations import Consumption
 
 
 def add_to(app: typer.Typer) -> None:

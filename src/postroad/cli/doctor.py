@@ -19,7 +19,7 @@ from postroad.telemetry import legible
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from postroad.engine.upkeep import Compaction
+    from postroad.engine import Compaction
     from postroad.settings import Settings
     from postroad.topology import Finding
 

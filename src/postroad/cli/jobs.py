@@ -13,8 +13,7 @@ from postroad.cli.output import ANSWER_IS_NO, confirm_name
 from postroad.errors import InvalidJob, NotFound
 
 if TYPE_CHECKING:
-    from postroad.jobs import Jobs
-    from postroad.jobs.status import JobViews
+    from postroad.jobs import Jobs, JobViews
     from postroad.wiring import Backend
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]

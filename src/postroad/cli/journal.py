@@ -16,8 +16,7 @@ from postroad.errors import InvalidInput
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from postroad.journal.maintenance import Verification
-    from postroad.journal.stories import Step
+    from postroad.journal import Step, Verification
     from postroad.views import Timeline
 
 Tenant = Annotated[str | None, typer.Option(metavar="ID", help="Whose events; the setting `tenant` by default.")]

@@ -24,7 +24,7 @@ from postroad.signals import stopped_by_signals
 from postroad.telemetry import configure_logs, get_logger
 
 if TYPE_CHECKING:
-    from postroad.notifications.health import Health
+    from postroad.notifications import Health
 
 
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")

@@ -17,7 +17,7 @@ from postroad.cli.queues import attributes
 from postroad.signals import interrupted_by_sigterm
 
 if TYPE_CHECKING:
-    from postroad.queues.redrive import RedriveReport
+    from postroad.queues import RedriveReport
     from postroad.wiring import Backend
 
 
@@ -76,8 +76,7 @@ def redrive(
     status: Annotated[bool, typer.Option("--status", help="Show what SQS itself moves out of it, and end.")] = False,
 ) -> None:
     """Send dead letters back to where they came from."""
-    from postroad.operations import Match
-    from postroad.operations import redrive as move
+    from postroad.operations import Match, redrive as move
     from postroad.views import open_queue
 
     if status:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from postroad.cli.parameters import spoken
-from postroad.queues.markers import DEAD_LETTER, read_dead
+from postroad.queues import DEAD_LETTER, read_dead
 from postroad.telemetry import legible
 
 if TYPE_CHECKING:

@@ -76,8 +76,7 @@ def apply(
     code: Code = None,
 ) -> None:
     """Make the store what the topology says."""
-    from postroad.topology import apply as carry_out
-    from postroad.topology import plan as draw_up
+    from postroad.topology import apply as carry_out, plan as draw_up
 
     topology = _topology(call, template, project, env, prefix, stage, file)
     options: dict[str, Any] = {"code": code, "prune": prune}

@@ -18,8 +18,7 @@ from postroad.telemetry import configure_logs
 
 if TYPE_CHECKING:
     from postroad.settings import Settings
-    from postroad.tasks import TaskWorker
-    from postroad.tasks.roles import Role
+    from postroad.tasks import Role, TaskWorker
     from postroad.wiring import Backend
 
 

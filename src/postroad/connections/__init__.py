@@ -1,1 +1,90 @@
 """Connections: the embedded engine and AWS, where drivers are opened and their errors translated."""
+
+from typing import TYPE_CHECKING
+
+from postroad.connections.aws import AwsConnection as AwsConnection
+from postroad.connections.aws_errors import (
+    THROTTLED as THROTTLED,
+    Make as Make,
+    refused as refused,
+    short_code as short_code,
+    translated as translated,
+    was_unsure as was_unsure,
+    watch as watch,
+)
+from postroad.connections.aws_resources import (
+    BILLING as BILLING,
+    PRIVATE as PRIVATE,
+    StreamView as StreamView,
+    TableIndex as TableIndex,
+    TableShape as TableShape,
+    expiry_of as expiry_of,
+    key_names as key_names,
+    make_bucket as make_bucket,
+    make_event_bus as make_event_bus,
+    make_queue as make_queue,
+    make_stream as make_stream,
+    make_subscription as make_subscription,
+    make_table as make_table,
+    make_topic as make_topic,
+    put_rule as put_rule,
+    put_target as put_target,
+    set_expiry as set_expiry,
+    tag_pairs as tag_pairs,
+    wait_for_removal as wait_for_removal,
+    wait_for_stream as wait_for_stream,
+    wait_for_table as wait_for_table,
+)
+from postroad.connections.aws_rights import (
+    CONSUME as CONSUME,
+    FIND as FIND,
+    INVOKE as INVOKE,
+    OBSERVE as OBSERVE,
+    SEND as SEND,
+    VERSION as VERSION,
+    Statement as Statement,
+    allow_source as allow_source,
+    allowed as allowed,
+    disallow_source as disallow_source,
+    document as document,
+)
+from postroad.connections.batches import ATTEMPTS as ATTEMPTS, Again as Again, Entry as Entry, deliver as deliver
+from postroad.connections.callers import (
+    AsyncCaller as AsyncCaller,
+    Caller as Caller,
+    Dialect as Dialect,
+    Row as Row,
+    in_async_transaction as in_async_transaction,
+    in_transaction as in_transaction,
+    is_deadlock as is_deadlock,
+    lacks_tables as lacks_tables,
+    marked as marked,
+)
+from postroad.connections.database import (
+    Database as Database,
+    Session as Session,
+    check_identifier as check_identifier,
+    dialect_of as dialect_of,
+    file_database as file_database,
+    path_of as path_of,
+    postgres_database as postgres_database,
+)
+from postroad.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from postroad.connections.application_file import ApplicationFile as ApplicationFile, FileSession as FileSession
+    from postroad.connections.file_states import (
+        FileState as FileState,
+        application_file_state as application_file_state,
+        engine_file_state as engine_file_state,
+    )
+    from postroad.connections.postgres import PostgresDatabase as PostgresDatabase, shares_servers as shares_servers
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "postroad.connections.application_file": "ApplicationFile FileSession",
+            "postroad.connections.file_states": "FileState application_file_state engine_file_state",
+            "postroad.connections.postgres": "PostgresDatabase shares_servers",
+        },
+    )

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from postroad.connections.database import Row
-from postroad.engine.file import APPLICATION_ID
-from postroad.engine.forks import is_open
+from postroad.connections.callers import Row
+from postroad.engine import APPLICATION_ID, is_open
 from postroad.errors import ConfigurationError, PostroadError, SchemaMismatch, StorageDamaged, StorageFull, Unavailable
 
 _BUSY_SECONDS: Final = 5.0

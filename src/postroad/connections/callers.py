@@ -13,10 +13,10 @@ from typing import Any, Literal, Protocol
 
 from postroad.errors import NotInTransaction
 
+Row = tuple[Any, ...]
 Dialect = Literal["postgresql", "sqlite"]
 Mark = Literal["%s", "?", "$"]
 """How a driver marks a value: %s, ?, or $1, $2 and so on."""
-Row = tuple[Any, ...]
 ACCEPTED = "psycopg Connection, SQLAlchemy Connection or Session, Django's connection, sqlite3.Connection"
 ACCEPTED_ASYNC = (
     "psycopg AsyncConnection, asyncpg Connection, SQLAlchemy AsyncConnection or AsyncSession, aiosqlite Connection"

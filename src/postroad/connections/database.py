@@ -8,14 +8,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from postroad.connections.callers import Dialect
+from postroad.connections.callers import Dialect, Row
 from postroad.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from postroad.connections.postgres import PostgresDatabase
-
-
-Row = tuple[Any, ...]
 
 
 class Session(Protocol):

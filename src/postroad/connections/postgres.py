@@ -15,7 +15,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 
-from postroad.connections.database import Row
+from postroad.connections.callers import Row
 from postroad.errors import (
     ConfigurationError,
     DeadlockDetected,

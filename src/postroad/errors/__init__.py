@@ -100,6 +100,8 @@ from postroad.errors.root import (
     RemoteError,
     SchemaMismatch,
     UnknownEventType,
+    describe as describe,
+    without_credentials as without_credentials,
 )
 from postroad.errors.stores import (
     BlobNotFound,

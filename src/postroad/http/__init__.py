@@ -1,1 +1,12 @@
 """HTTP: the API that `postroad up` serves. `app.create_app(context)` builds it, `app.serve` listens."""
+
+from postroad.http.app import create_app as create_app, make_server as make_server
+from postroad.http.context import Context as Context, make_context as make_context
+from postroad.http.idempotency import Memory as Memory
+from postroad.http.polls import MAX_OPEN as MAX_OPEN
+from postroad.http.tokens import (
+    PREFIX as PREFIX,
+    TokenFile as TokenFile,
+    kept_secret as kept_secret,
+    read_secret as read_secret,
+)

@@ -12,15 +12,12 @@ from postroad.agents import Agents
 from postroad.arguments import check
 from postroad.clock import Clock
 from postroad.errors import InvalidTask, NotSupported, RateLimited, TooManyPolls
-from postroad.jobs import Jobs
-from postroad.jobs.status import JobViews
+from postroad.jobs import Jobs, JobViews
 from postroad.journal import TaskState, task_state
 from postroad.queues import AckResult, Delivery, Queue
-from postroad.settings import Settings
-from postroad.settings.environment import agent_polls, agent_rate
-from postroad.tasks import TaskProducer
-from postroad.tasks.messages import AnyRequestId
-from postroad.wiring.backend import Backend
+from postroad.settings import Settings, agent_polls, agent_rate
+from postroad.tasks import AnyRequestId, TaskProducer
+from postroad.wiring import Backend
 
 _BURST = 2
 

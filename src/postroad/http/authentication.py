@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from litestar import Request
 
-from postroad.agents.rules import not_found
-from postroad.agents.tokens import claimed_id
+from postroad.agents import claimed_id, not_found
 from postroad.errors import Forbidden, ReadOnly, TransportError, Unauthorized
 from postroad.http.context import Context
 from postroad.http.requests import ApiRequest

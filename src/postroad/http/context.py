@@ -23,7 +23,7 @@ from postroad.http.readiness import Parts, Readiness
 from postroad.http.streams import LaneStreams
 from postroad.http.tokens import Identities, TokenFile, kept_secret
 from postroad.settings import Settings, beside
-from postroad.wiring.backend import Backend
+from postroad.wiring import Backend
 
 _THREADS = 12
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from postroad.errors import InvalidInput
-from postroad.events.strict import checked_bytes, explained
+from postroad.events import checked_bytes, explained
 from postroad.http.tokens import MAX_SECONDS, NAME
 from postroad.views import Scope
 

@@ -19,8 +19,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from postroad.errors import PostroadError, TooManyPolls
-from postroad.queues import Delivery, Queue, Undoable, Watchable
-from postroad.queues.overflow import OverflowingQueue
+from postroad.queues import Delivery, OverflowingQueue, Queue, Undoable, Watchable
 
 MAX_OPEN: Final = 5_000
 _THREADS: Final = 3

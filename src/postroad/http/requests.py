@@ -26,7 +26,7 @@ from postroad.errors import (
 from postroad.http.context import Context
 from postroad.http.forms import Form, decode
 from postroad.http.tokens import Identity
-from postroad.queues.spec import check_name
+from postroad.queues import check_name
 from postroad.telemetry import get_logger
 from postroad.views import problem
 

@@ -11,14 +11,12 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 
 from postroad import failpoints
 from postroad.clock import Clock
-from postroad.connections.callers import in_async_transaction, in_transaction
-from postroad.errors import ConfigurationError, NotInTransaction, PostroadError, Unavailable
-from postroad.errors.root import describe
+from postroad.connections import in_async_transaction, in_transaction
+from postroad.errors import ConfigurationError, NotInTransaction, PostroadError, Unavailable, describe
 from postroad.events import DomainEvent
 from postroad.inbox.inbox import Inbox, refuse_ended
 from postroad.inbox.records import Effect, EffectNotDone
-from postroad.receiving import Ack, Outcome, Reject, Retry
-from postroad.receiving.asynchrony import is_async, name_of, to_its_end
+from postroad.receiving import Ack, Outcome, Reject, Retry, is_async, name_of, to_its_end
 
 _SHORTEST = 1.0
 

@@ -31,8 +31,7 @@ from postroad.inbox.decisions import AsyncTimed, Decisions, Timed, choose
 from postroad.inbox.inbox import Inbox, Windows, check_windows
 from postroad.inbox.telemetry import ConsumeReport, ConsumerTelemetry, Timing
 from postroad.queues import Delivery, Queue
-from postroad.receiving import NO_DEAD_LETTERS, Counts, Hooks, Receiver
-from postroad.receiving.asynchrony import completed, in_thread, is_async
+from postroad.receiving import NO_DEAD_LETTERS, Counts, Hooks, Receiver, completed, in_thread, is_async
 from postroad.settings import aws_place
 from postroad.signals import stopped_by_sigterm
 

@@ -13,15 +13,23 @@ from typing import Any
 
 import msgspec
 
-from postroad.errors import ConfigurationError, InvalidMessage, StorageFull, TransportError, UnknownEventType
-from postroad.errors.root import describe
+from postroad.errors import ConfigurationError, InvalidMessage, StorageFull, TransportError, UnknownEventType, describe
 from postroad.events import DomainEvent, codec, default_registry
 from postroad.inbox.applications import DEAD, IGNORED, Application, Handler
 from postroad.inbox.telemetry import TOO_SHORT, ConsumerTelemetry, Timing
 from postroad.queues import Delivery
-from postroad.receiving import Ack, Defer, HandlingContext, Outcome, Reject, Retry, current_context, handling
-from postroad.receiving.asynchrony import completed
-from postroad.receiving.context import read_envelope
+from postroad.receiving import (
+    Ack,
+    Defer,
+    HandlingContext,
+    Outcome,
+    Reject,
+    Retry,
+    completed,
+    current_context,
+    handling,
+    read_envelope,
+)
 from postroad.telemetry import tracing
 
 _TYPE = re.compile(r"[A-Za-z0-9._:-]{1,200}(\.\*)?")

@@ -16,22 +16,20 @@ from msgspec import Meta
 
 from postroad import failpoints
 from postroad.arguments import check, refusal
-from postroad.connections.callers import (
+from postroad.connections import (
     AsyncCaller,
     Caller,
+    Database,
     Dialect,
     Row,
+    check_identifier,
+    dialect_of,
+    file_database,
     in_async_transaction,
     in_transaction,
     is_deadlock,
     lacks_tables,
     marked,
-)
-from postroad.connections.database import (
-    Database,
-    check_identifier,
-    dialect_of,
-    file_database,
     path_of,
     postgres_database,
 )
@@ -43,11 +41,11 @@ from postroad.errors import (
     PostroadError,
     SchemaMismatch,
 )
-from postroad.events.envelope import as_uuid
+from postroad.events import as_uuid
 from postroad.inbox.records import REMEDY, Effect, Key, Records
 from postroad.inbox.statements import statements
 from postroad.inbox.telemetry import tell_conflict
-from postroad.receiving.asynchrony import completed, settled
+from postroad.receiving import completed, settled
 
 RETENTION: Final = timedelta(days=30)
 """How long an inbox remembers when nobody says."""

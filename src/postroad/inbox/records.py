@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from postroad.connections.database import Database, Session
+from postroad.connections import Database, Session
 from postroad.errors import SchemaMismatch
 from postroad.inbox.statements import SCHEMA_VERSION, Statements
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self
 
-from postroad.connections.callers import Dialect
+from postroad.connections import Dialect
 
 SCHEMA_VERSION = 1
 

@@ -16,8 +16,7 @@ from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import PostroadError
 from postroad.events import DomainEvent
 from postroad.queues import Delivery, Queue
-from postroad.telemetry import get_logger
-from postroad.telemetry.metrics import counter, gauge, histogram
+from postroad.telemetry import counter, gauge, get_logger, histogram
 
 if TYPE_CHECKING:
     from prometheus_client import Gauge, Histogram

@@ -6,8 +6,7 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from postroad.connections.aws import AwsConnection
-from postroad.connections.aws_errors import Make, translated, was_unsure
+from postroad.connections import AwsConnection, Make, translated, was_unsure
 from postroad.errors import ConfigurationError, OutcomeUnknown
 from postroad.items.port import ABSENT, ANY, Expect, Expected, Item, ItemPage, ItemResult, ItemsTraits
 from postroad.items.rules import (

@@ -7,9 +7,7 @@ from typing import Any
 
 import apsw
 
-from postroad.engine.engine import Engine
-from postroad.engine.schema import Schema
-from postroad.engine.transaction import Transaction, text_of
+from postroad.engine import Engine, Schema, Transaction, text_of
 from postroad.errors import StorageDamaged
 from postroad.items.port import ANY, Expected, Item, ItemPage, ItemResult, ItemsTraits
 from postroad.items.rules import MAX_VALUE_BYTES, check_expect, check_key, check_scan, check_value, holds

@@ -3,7 +3,14 @@
 from postroad.jobs.dispatcher import JobDispatcher
 from postroad.jobs.jobs import Cancelled, JobCreatedResult, Jobs, Resumed, TasksAdded
 from postroad.jobs.mover import DispatchResult
-from postroad.jobs.status import JobPage, JobStatus, JobSummary, JobTaskStatus
+from postroad.jobs.status import (
+    JobPage,
+    JobStatus,
+    JobSummary,
+    JobTaskStatus,
+    JobViews as JobViews,
+    job_story as job_story,
+)
 
 __all__ = [
     "Cancelled",

@@ -10,21 +10,25 @@ from typing import TYPE_CHECKING, Final
 
 from postroad.errors import InvalidMessage, PostroadError
 from postroad.jobs.mover import DispatchResult, Mover
-from postroad.journal import JournalEvent
-from postroad.journal.overflow import Overflow
-from postroad.journal.states import COMPLETED, EVENT_TO_STATE, TERMINAL
+from postroad.journal import COMPLETED, EVENT_TO_STATE, TERMINAL, JournalEvent, Overflow
 from postroad.ports import Store
 from postroad.queues import Delivery, Queue
 from postroad.settings import load
-from postroad.tasks.dead_letters import DeadLetterHandler
-from postroad.tasks.log import tell
-from postroad.tasks.queues import open_dispatch_queue, open_queue, tenant_and_app, wants_events
-from postroad.tasks.reconciler import Reconciler, ReconcilerLease
-from postroad.tasks.records import WakeUp
-from postroad.tasks.roles import Role
+from postroad.tasks import (
+    DeadLetterHandler,
+    Reconciler,
+    ReconcilerLease,
+    Role,
+    WakeUp,
+    open_dispatch_queue,
+    open_queue,
+    tell,
+    tenant_and_app,
+    wants_events,
+)
 
 if TYPE_CHECKING:
-    from postroad.tasks.event_publisher import EventPublisher
+    from postroad.tasks import EventPublisher
 
 
 # After so many a look at all open jobs has long done what a wake-up asks for.

@@ -11,9 +11,8 @@ import msgspec
 
 from postroad.arguments import check, text
 from postroad.errors import InvalidJob, InvalidTask
-from postroad.journal import Journal
-from postroad.journal.states import tasks_of_job
-from postroad.tasks.messages import TaskName, check_input
+from postroad.journal import Journal, tasks_of_job
+from postroad.tasks import TaskName, check_input
 
 if TYPE_CHECKING:
     from postroad.jobs.records import Job

@@ -15,12 +15,9 @@ from postroad.jobs.graph import Graph, GraphTask, JobId, read_tasks
 from postroad.jobs.mover import FAILED, Mover, quietly
 from postroad.jobs.records import HeldJob, Job
 from postroad.jobs.status import JobPage, JobStatus, JobViews, not_found
-from postroad.journal import Appends, JournalEvent
-from postroad.journal.checks import Id
-from postroad.journal.states import JOB_CREATED, JOB_TASKS_ADDED
+from postroad.journal import JOB_CREATED, JOB_TASKS_ADDED, Appends, Id, JournalEvent
 from postroad.ports import Store
-from postroad.tasks.queues import tenant_and_app
-from postroad.tasks.registry import TaskRegistry
+from postroad.tasks import TaskRegistry, tenant_and_app
 
 JOB_CANCELLED = "Job Cancelled"
 JOB_RESUMED = "Job Resumed"

@@ -15,15 +15,20 @@ import msgspec
 from postroad.errors import PostroadError, Unavailable
 from postroad.jobs.graph import Graph, GraphCache, GraphProgress, request_id_of
 from postroad.jobs.records import HeldJob, Job, JobRecords, Status
-from postroad.journal import Appends, Journal, JournalEvent
-from postroad.journal.overflow import whole
-from postroad.journal.states import CANCELLED, COMPLETED, TERMINAL, task_state
+from postroad.journal import CANCELLED, COMPLETED, TERMINAL, Appends, Journal, JournalEvent, task_state, whole
 from postroad.ports import Store
-from postroad.tasks.leases import Held, Lease
-from postroad.tasks.log import tell
-from postroad.tasks.messages import TaskMessage
-from postroad.tasks.records import WITH_ITS_JOB, EventFactory, TaskId, TaskRecords
-from postroad.tasks.submissions import Submission, Submissions
+from postroad.tasks import (
+    WITH_ITS_JOB,
+    EventFactory,
+    Held,
+    Lease,
+    Submission,
+    Submissions,
+    TaskId,
+    TaskMessage,
+    TaskRecords,
+    tell,
+)
 
 JOB_COMPLETED: Final = "Job Completed"
 FAILURE_DETECTED: Final = "Job Failure Detected"

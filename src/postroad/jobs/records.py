@@ -12,12 +12,10 @@ import msgspec
 
 from postroad import failpoints
 from postroad.blobs import BlobRef
-from postroad.items import ABSENT
-from postroad.items.port import Expect
-from postroad.journal import Appends, JournalEvent
-from postroad.journal.owed import OwingItems, Versioned, owes, owing_nothing
+from postroad.items import ABSENT, Expect
+from postroad.journal import Appends, JournalEvent, OwingItems, Versioned, owes, owing_nothing
 from postroad.ports import Store
-from postroad.tasks.leases import open_job_key
+from postroad.tasks import open_job_key
 
 Status = Literal["processing", "completed", "partial_failure", "cancelled"]
 STATUSES: Final = ("processing", "completed", "partial_failure", "cancelled")

@@ -12,11 +12,21 @@ from postroad.errors import InvalidInput, InvalidJob, NotFound
 from postroad.jobs.graph import GraphTask, JobId, request_id_of
 from postroad.jobs.mover import Mover, fails
 from postroad.jobs.records import STATUSES, Job
-from postroad.journal import Journal
-from postroad.journal.states import EVENT_TO_STATE, JOB, JOB_CREATED, every_event, task_state
-from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
+from postroad.journal import (
+    EVENT_TO_STATE,
+    JOB,
+    JOB_CREATED,
+    NOTHING,
+    Journal,
+    Related,
+    Story,
+    Verdict,
+    every_event,
+    steps_of,
+    task_state,
+)
 from postroad.ports import Store
-from postroad.tasks.leases import Held
+from postroad.tasks import Held
 
 PROGRESS: Final = ("waiting", "pending", "processing", "completed", "failed", "cancelled")
 

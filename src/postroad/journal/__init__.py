@@ -1,18 +1,76 @@
 """The journal: what happened to tasks and jobs, appended once, read in eight orders and folded into states."""
 
+from typing import TYPE_CHECKING
+
+from postroad.journal.checks import Id as Id
 from postroad.journal.event import JournalEvent
-from postroad.journal.eventbridge import EventBridgeSender
+from postroad.journal.eventbridge import (
+    EventBridgeSender,
+    RelayedJournal as RelayedJournal,
+    event_of_detail as event_of_detail,
+)
+from postroad.journal.events import (
+    EVENT_CLASSES as EVENT_CLASSES,
+    NestedId as NestedId,
+    Number as Number,
+    TimeoutMs as TimeoutMs,
+)
+from postroad.journal.keys import EVENTS as EVENTS, KEY_NAMES as KEY_NAMES, table_name as table_name
+from postroad.journal.maintenance import Expiry as Expiry, Verification as Verification
+from postroad.journal.overflow import Overflow as Overflow, whole as whole
+from postroad.journal.owed import (
+    OwingItems as OwingItems,
+    Versioned as Versioned,
+    owes as owes,
+    owing_nothing as owing_nothing,
+)
 from postroad.journal.port import AppendResult, Appends, Entity, Journal, Page
+from postroad.journal.records import Entry as Entry
+from postroad.journal.sqlite import SQLiteRecords as SQLiteRecords
 from postroad.journal.states import (
+    ATTEMPT_FAILED as ATTEMPT_FAILED,
+    CANCELLED as CANCELLED,
+    COMPLETED as COMPLETED,
     EVENT_TO_STATE,
+    FAILED as FAILED,
+    HEARTBEAT as HEARTBEAT,
+    INTERRUPTED as INTERRUPTED,
+    JOB as JOB,
+    JOB_CREATED as JOB_CREATED,
+    JOB_TASKS_ADDED as JOB_TASKS_ADDED,
+    PENDING as PENDING,
+    STARTED as STARTED,
     STATES,
     TERMINAL,
+    TIMEOUT as TIMEOUT,
     TaskState,
+    every_event as every_event,
     fold,
     task_history,
     task_state,
     tasks_by_state,
+    tasks_of_job as tasks_of_job,
 )
+from postroad.journal.store import Followed as Followed, Follows as Follows, StoredJournal as StoredJournal
+from postroad.journal.stories import (
+    NOTHING as NOTHING,
+    Related as Related,
+    Step as Step,
+    Story as Story,
+    Verdict as Verdict,
+    steps_of as steps_of,
+)
+from postroad.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from postroad.journal.dynamodb import DynamoRecords as DynamoRecords
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "postroad.journal.dynamodb": "DynamoRecords",
+        },
+    )
 
 __all__ = [
     "EVENT_TO_STATE",

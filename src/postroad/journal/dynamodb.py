@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from postroad.connections.aws import AwsConnection
-from postroad.connections.aws_errors import Make, translated
-from postroad.connections.aws_resources import BILLING, expiry_of, key_names, make_table
-from postroad.connections.batches import Entry as Sent
-from postroad.connections.batches import deliver
+from postroad.connections import (
+    BILLING,
+    AwsConnection,
+    Entry as Sent,
+    Make,
+    deliver,
+    expiry_of,
+    key_names,
+    make_table,
+    translated,
+)
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.journal.checks import MAX_TIMESTAMP, MIN_TIMESTAMP
 from postroad.journal.event import JournalEvent, keys_of

@@ -10,9 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from postroad.blobs import Blobs
-from postroad.connections.aws_errors import translated
-from postroad.connections.batches import Again, deliver
-from postroad.connections.batches import Entry as Sent
+from postroad.connections import Again, Entry as Sent, deliver, translated
 from postroad.errors import (
     ConfigurationError,
     EventTooLarge,
@@ -22,7 +20,7 @@ from postroad.errors import (
     PostroadError,
     Unavailable,
 )
-from postroad.events.strict import sendable
+from postroad.events import sendable
 from postroad.journal.event import ATTRIBUTES, OVERFLOW, JournalEvent, check_event, keys_of
 from postroad.journal.maintenance import Removes
 from postroad.journal.overflow import MAX_ITEM_BYTES, Overflow, checked_pointer

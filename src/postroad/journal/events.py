@@ -9,7 +9,7 @@ import msgspec
 
 from postroad.arguments import check
 from postroad.errors import InvalidEvent
-from postroad.events.strict import refusal
+from postroad.events import refusal
 from postroad.journal import checks
 from postroad.journal.checks import ID_PATTERN, MAX_TIMESTAMP, MIN_TIMESTAMP, is_id
 

@@ -10,8 +10,8 @@ from uuid import UUID
 
 import msgspec
 
-from postroad.connections.aws_resources import TableIndex, TableShape
-from postroad.events.ids import uuid7_of
+from postroad.connections import TableIndex, TableShape
+from postroad.events import uuid7_of
 
 KEYS: Final = ("PK", "SK")
 INDEX_KEYS: Final = {f"GSI{number}-index": (f"GSI{number}PK", f"GSI{number}SK") for number in range(1, 8)}

@@ -9,8 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from postroad.blobs import BlobRef, Blobs
-from postroad.blobs.rules import reference
+from postroad.blobs import BlobRef, Blobs, reference
 from postroad.errors import (
     BlobNotFound,
     EventTooLarge,

@@ -14,8 +14,7 @@ import msgspec
 
 from postroad.blobs import BlobRef, Blobs
 from postroad.errors import BlobNotFound, ConfigurationError, PostroadError
-from postroad.items import Items
-from postroad.items.port import Expect, Item
+from postroad.items import Expect, Item, Items
 from postroad.journal.event import JournalEvent
 from postroad.journal.port import Appends
 

@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from postroad.agents.aggregating import aggregate
-from postroad.agents.records import Unreadable
-from postroad.agents.tables import EVENTS_STREAM
+from postroad.agents import EVENTS_STREAM, Unreadable, aggregate
 from postroad.clock import SYSTEM_CLOCK
 from postroad.lambdas.environment import opened_agents
-from postroad.settings.environment import events_stream
+from postroad.settings import events_stream
 from postroad.streams import StreamRecord
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from postroad.errors import PostroadError
 from postroad.jobs import JobDispatcher
-from postroad.journal.eventbridge import event_of_detail
+from postroad.journal import event_of_detail
 from postroad.lambdas.environment import opened_backend
-from postroad.tasks.log import tell
-from postroad.wiring.backend import Backend
+from postroad.tasks import tell
+from postroad.wiring import Backend
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:

@@ -12,11 +12,9 @@ import msgspec
 from postroad.blobs import Blobs
 from postroad.errors import PostroadError
 from postroad.lambdas.environment import attributes_of, opened_backend
-from postroad.queues import Delivery
-from postroad.queues.references import ATTRIBUTE, read_reference
-from postroad.tasks import DeadLetterHandler
-from postroad.tasks.log import tell
-from postroad.wiring.backend import Backend
+from postroad.queues import ATTRIBUTE, Delivery, read_reference
+from postroad.tasks import DeadLetterHandler, tell
+from postroad.wiring import Backend
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from postroad.errors import ConfigurationError
-from postroad.settings import function_of_tasks
-from postroad.settings.environment import function_environment
-from postroad.wiring import connect
-from postroad.wiring.backend import Backend
+from postroad.settings import function_environment, function_of_tasks
+from postroad.wiring import Backend, connect
 
 if TYPE_CHECKING:
-    from postroad.agents.aws.store import AwsAgentStore
+    from postroad.agents import AwsAgentStore
 
 
 def opened_backend() -> Backend:

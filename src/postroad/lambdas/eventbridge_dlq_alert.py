@@ -10,8 +10,7 @@ from postroad.errors import PostroadError
 from postroad.lambdas.environment import attributes_of, opened_backend
 from postroad.queues import OutgoingMessage
 from postroad.settings import archive_queue_url
-from postroad.tasks.alerts import SlackAlerts
-from postroad.tasks.log import tell
+from postroad.tasks import SlackAlerts, tell
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:

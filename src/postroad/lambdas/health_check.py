@@ -8,9 +8,8 @@ from typing import Any
 
 from postroad.lambdas.environment import opened_backend
 from postroad.settings import slack_webhook_url
-from postroad.tasks.alerts import SlackAlerts
-from postroad.tasks.health import HealthCheck
-from postroad.wiring.backend import Backend
+from postroad.tasks import HealthCheck, SlackAlerts
+from postroad.wiring import Backend
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:

@@ -8,10 +8,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.agents.aws.rows import UNREADABLE, row_of
-from postroad.agents.aws.store import AwsAgentStore
-from postroad.agents.outgoing import Marker, Row
-from postroad.agents.port import Rejected
+from postroad.agents import UNREADABLE, AwsAgentStore, Marker, Rejected, Row, row_of
 from postroad.lambdas.environment import opened_agents
 
 _NOTHING: dict[str, Any] = {"batchItemFailures": []}

@@ -8,12 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroad.clock import SYSTEM_CLOCK
-from postroad.connections.aws import AwsConnection
+from postroad.connections import AwsConnection
 from postroad.errors import ConfigurationError, InvalidEvent, PostroadError
-from postroad.journal.dynamodb import DynamoRecords
-from postroad.journal.event import JournalEvent
-from postroad.journal.eventbridge import event_of_detail
-from postroad.journal.records import Entry
+from postroad.journal import DynamoRecords, Entry, JournalEvent, event_of_detail
 from postroad.settings import allowed_tenants, aws_place, events_table, events_ttl_days
 from postroad.telemetry import get_logger
 

@@ -1,9 +1,10 @@
 """Chat notifications: what an offline user missed is stored once and pushed once to each device."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from postroad.lazy import lazy_names
 from postroad.notifications.devices import PushSender, TokenResult
-from postroad.notifications.health import Autoscaler
+from postroad.notifications.health import Autoscaler, Health as Health
 from postroad.notifications.messages import OfflineMessage, PushNotification, PushPayload, parse_notification
 from postroad.notifications.offline import OfflineProcessor, RealtimeHook
 from postroad.notifications.push import PushProcessor
@@ -13,6 +14,8 @@ from postroad.notifications.worker import NotificationWorker
 
 if TYPE_CHECKING:
     from postroad.notifications.senders import APNSSender, FCMSender
+else:  # only who sends pushes needs what the extra `push` installs
+    __getattr__ = lazy_names(__name__, {"postroad.notifications.senders": "APNSSender FCMSender"})
 
 __all__ = [
     "APNSSender",
@@ -32,12 +35,3 @@ __all__ = [
     "WorkerReport",
     "parse_notification",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    # Only who sends pushes needs what the extra `push` installs.
-    if name in ("APNSSender", "FCMSender"):
-        from postroad.notifications import senders
-
-        return getattr(senders, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,8 +8,7 @@ from typing import Final
 
 from postroad.backoff import CHANCE
 from postroad.clock import SYSTEM_CLOCK
-from postroad.errors import ConfigurationError, InvalidNotification, StorageFull, TransportError
-from postroad.errors.root import describe
+from postroad.errors import ConfigurationError, InvalidNotification, StorageFull, TransportError, describe
 from postroad.notifications.devices import push_id_of
 from postroad.notifications.messages import OfflineMessage, PushNotification
 from postroad.notifications.offline import OfflineProcessor

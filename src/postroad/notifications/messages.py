@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from postroad.errors import InvalidMessage, InvalidNotification
-from postroad.events.strict import MAX_BYTES, checked_bytes, sendable
+from postroad.events import MAX_BYTES, checked_bytes, sendable
 from postroad.notifications.checks import (
     check_badge,
     check_id,

@@ -7,15 +7,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from postroad.connections.database import dialect_of, path_of
+from postroad.connections import dialect_of, path_of
 from postroad.errors import ConfigurationError, InvalidNotification, RowRejected
 from postroad.events import DomainEvent
 from postroad.notifications.devices import PUSH_ID, push_id_of_event
 from postroad.notifications.messages import PUSH, PushNotification
 from postroad.notifications.store import NotificationStore
 from postroad.outbox import DispatcherConfig, OutboxDispatcher
-from postroad.queues import OutgoingMessage, Queue
-from postroad.queues.spec import check_name
+from postroad.queues import OutgoingMessage, Queue, check_name
 from postroad.settings import data_path
 
 # A push that cannot be relayed holds back no other one; a relay that died is replaced soon, since a push that is

@@ -6,12 +6,11 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.errors.root import describe
+from postroad.errors import describe
 from postroad.notifications.devices import Platform, TokenResult, user_hash
 from postroad.notifications.store import Pruned
 from postroad.queues import Delivery
-from postroad.telemetry import get_logger
-from postroad.telemetry.metrics import counter
+from postroad.telemetry import counter, get_logger
 
 _standard = logging.getLogger("postroad.notifications")
 _log = get_logger("notifications")

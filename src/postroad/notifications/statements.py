@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-from postroad.connections.callers import Dialect
-from postroad.outbox.dialects import Phrases
-from postroad.outbox.schema import Names
+from postroad.connections import Dialect
+from postroad.outbox import Names, Phrases
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS {offline_messages} (

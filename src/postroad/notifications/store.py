@@ -14,16 +14,14 @@ from msgspec import Meta
 from postroad import failpoints
 from postroad.arguments import check
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.connections.callers import Dialect
-from postroad.connections.database import Row, Session, dialect_of
+from postroad.connections import Dialect, Row, Session, dialect_of
 from postroad.errors import ConfigurationError, DuplicateEvent, InvalidInput
 from postroad.events import DomainEvent
 from postroad.notifications.checks import check_id, checked_token
 from postroad.notifications.devices import Platform, TokenResult, checked_platform, event_id_of, token_hash
 from postroad.notifications.messages import OfflineMessage, PushNotification
 from postroad.notifications.statements import statements
-from postroad.outbox import Outbox
-from postroad.outbox.dialects import moment
+from postroad.outbox import Outbox, moment
 
 KEEP_DELIVERED = 86_400.0
 KEEP_RESULTS = 604_800.0

@@ -14,8 +14,7 @@ from typing import Any, BinaryIO
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidInput
-from postroad.settings import actor as settings_actor
-from postroad.settings import audit_path, default_url
+from postroad.settings import actor as settings_actor, audit_path, default_url
 
 FIRST_PREV = "0" * 64
 RECOVERED = "recovered"

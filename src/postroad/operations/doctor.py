@@ -8,17 +8,16 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
-from postroad.agents.tables import DEAD_QUEUE, EVENTS_STREAM, REJECTED_QUEUE
+from postroad.agents import DEAD_QUEUE, EVENTS_STREAM, REJECTED_QUEUE
 from postroad.errors import ConfigurationError, InvalidInput, NotPermitted, QueueNotFound
-from postroad.inbox.inbox import RETENTION, Windows
+from postroad.inbox import RETENTION, Windows
 from postroad.operations.audit import AuditLog
 from postroad.operations.doctor_files import dsn_findings, engine_findings, file_findings
 from postroad.ports import Store
 from postroad.queues import Queue, QueueOverview, QueueSpec
 from postroad.settings import nearest
 from postroad.telemetry import Auditor
-from postroad.topology.findings import Finding
-from postroad.topology.lint import lint_queues, unencrypted
+from postroad.topology import Finding, lint_queues, unencrypted
 
 Specs = Mapping[str, QueueSpec]
 EXPIRING_SECONDS: Final = 172_800

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shutil import disk_usage
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from postroad.connections.database import dialect_of, path_of, postgres_database
-from postroad.connections.inspecting import FileState, application_file, engine_file
-from postroad.engine.file import FIXED_VERSION
+from postroad.connections import application_file_state, dialect_of, engine_file_state, path_of, postgres_database
+from postroad.engine import FIXED_VERSION
 from postroad.settings import audit_path, data_path
-from postroad.topology.findings import Finding
+from postroad.topology import Finding
+
+if TYPE_CHECKING:
+    from postroad.connections import FileState
 
 BLOAT_BYTES: Final = 100_000_000
 BLOAT_PART: Final = 0.5
@@ -24,7 +26,7 @@ def engine_findings(url: str) -> Iterator[Finding]:
     """What is wrong with the file of the embedded engine, where the backend is one."""
     path = data_path(url)
     if path is not None:
-        yield from judged(path, engine_file(path))
+        yield from judged(path, engine_file_state(path))
 
 
 def judged(path: Path, state: FileState) -> Iterator[Finding]:
@@ -47,7 +49,7 @@ def dsn_findings(dsn: str) -> Iterator[Finding]:
     """What is wrong with the application's database, as outbox and inbox use it."""
     if dialect_of(dsn) == "sqlite":
         path = Path(path_of(dsn))
-        yield from _application_findings(path, application_file(path))
+        yield from _application_findings(path, application_file_state(path))
     else:
         yield from _server_findings(dsn)
 
@@ -63,7 +65,7 @@ def _application_findings(path: Path, state: FileState) -> Iterator[Finding]:
 
 def _server_findings(dsn: str) -> Iterator[Finding]:
     database = postgres_database(dsn, schema_remedy="Run `postroad outbox init`.")
-    from postroad.connections.postgres import shares_servers
+    from postroad.connections import shares_servers
 
     if shares_servers(database):
         yield Finding(

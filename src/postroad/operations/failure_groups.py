@@ -8,10 +8,7 @@ from datetime import datetime
 
 from postroad.arguments import check, whole_number
 from postroad.errors import NotSupported
-from postroad.queues import PeekedMessage, Queue, QueueDirectory
-from postroad.queues.markers import read_dead
-from postroad.queues.match import event_type, failure
-from postroad.queues.moves import as_movable
+from postroad.queues import PeekedMessage, Queue, QueueDirectory, as_movable, event_type, failure, read_dead
 
 _SAMPLES = 5
 _PAGE = 500

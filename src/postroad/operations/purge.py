@@ -13,8 +13,7 @@ import msgspec
 
 from postroad.errors import InvalidInput, StorageFull
 from postroad.ports import Store
-from postroad.queues import PeekedMessage, Queue
-from postroad.queues import purge as remove
+from postroad.queues import PeekedMessage, Queue, purge as remove
 from postroad.telemetry import get_logger, recorded
 
 _BEGINNING: Final = b'{"message_id":'

@@ -10,12 +10,19 @@ from typing import Any
 
 from postroad.errors import NotSupported
 from postroad.ports import Store
-from postroad.queues import Match, MoveTask, QueueDirectory, RedriveReport
-from postroad.queues import redrive as move
-from postroad.queues.bounds import BoundOptions, Bounds
-from postroad.queues.destinations import Destinations
-from postroad.queues.moves import NativeMoves, as_movable
-from postroad.queues.report import Progress
+from postroad.queues import (
+    BoundOptions,
+    Bounds,
+    Destinations,
+    Match,
+    MoveTask,
+    NativeMoves,
+    Progress,
+    QueueDirectory,
+    RedriveReport,
+    as_movable,
+    redrive as move,
+)
 from postroad.telemetry import get_logger, recorded
 
 _FASTEST = 500

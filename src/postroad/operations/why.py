@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from postroad.errors import InvalidInput, NotFound
-from postroad.jobs.status import JobViews, job_story
-from postroad.journal.stories import Story
+from postroad.jobs import JobViews, job_story
+from postroad.journal import Story
 from postroad.ports import Store
-from postroad.tasks.stories import task_story
+from postroad.tasks import task_story
 
 
 def why(backend: Store, name: str, *, tenant: str, app: str) -> Story:

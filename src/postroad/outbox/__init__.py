@@ -2,6 +2,7 @@
 
 from postroad.events import DomainEvent
 from postroad.outbox.cipher import AesGcmCipher
+from postroad.outbox.dialects import Phrases as Phrases, moment as moment
 from postroad.outbox.dispatching import (
     DispatcherConfig,
     DispatchReport,
@@ -20,6 +21,7 @@ from postroad.outbox.rows import (
     Reconciliation,
     ReplayReport,
 )
+from postroad.outbox.schema import Names as Names
 
 __all__ = [
     "AesGcmCipher",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from postroad.connections.callers import Dialect
+from postroad.connections import Dialect
 from postroad.outbox.schema import Names
 
 _SHARED: Final = {

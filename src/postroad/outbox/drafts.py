@@ -14,11 +14,9 @@ from opentelemetry.trace import INVALID_SPAN, get_current_span
 
 from postroad.clock import Clock
 from postroad.errors import InvalidMessage, MessageTooLarge
-from postroad.events import Codec, DomainEvent, EventRegistry
-from postroad.events.domain import as_key, domain_json, ordering_key
-from postroad.events.envelope import as_uuid
+from postroad.events import Codec, DomainEvent, EventRegistry, as_key, as_uuid, domain_json, ordering_key
 from postroad.outbox.cipher import AesGcmCipher
-from postroad.telemetry.tracing import traceparent
+from postroad.telemetry import traceparent
 
 _TYPE: Final = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from postroad.connections.callers import Caller, Dialect, in_transaction, is_deadlock, lacks_tables, marked
+from postroad.connections import Caller, Dialect, in_transaction, is_deadlock, lacks_tables, marked
 from postroad.errors import DeadlockDetected, DuplicateEvent, NotInTransaction, SchemaMismatch
 from postroad.outbox.drafts import Draft
 from postroad.outbox.schema import Names

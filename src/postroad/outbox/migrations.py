@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-from postroad.connections.database import Database, Session, check_identifier
+from postroad.connections import Database, Session, check_identifier
 from postroad.errors import ConfigurationError, SchemaMismatch
 from postroad.outbox.dialects import Phrases
 from postroad.outbox.schema import SCHEMA_VERSION, Names, postgres, sqlite

@@ -10,8 +10,15 @@ from typing import Final
 from uuid import UUID
 
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.connections.callers import Dialect, in_transaction
-from postroad.connections.database import Database, dialect_of, file_database, path_of, postgres_database
+from postroad.connections import (
+    Database,
+    Dialect,
+    dialect_of,
+    file_database,
+    in_transaction,
+    path_of,
+    postgres_database,
+)
 from postroad.errors import ConfigurationError, Undecryptable
 from postroad.events import DomainEvent, EventRegistry, default_registry
 from postroad.outbox import migrations

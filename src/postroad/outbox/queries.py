@@ -6,7 +6,7 @@ import re
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from postroad.connections.database import Database, Row, Session
+from postroad.connections import Database, Row, Session
 from postroad.errors import InvalidInput
 from postroad.outbox.dialects import Phrases, moment
 from postroad.outbox.rows import (

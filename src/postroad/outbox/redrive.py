@@ -9,14 +9,14 @@ from typing import Final
 import msgspec
 
 from postroad.clock import Clock
-from postroad.connections.database import Database, Row, Session
+from postroad.connections import Database, Row, Session
 from postroad.errors import NotRedrivable
-from postroad.events.domain import ordering_key
+from postroad.events import ordering_key
 from postroad.outbox.dialects import Phrases
 from postroad.outbox.queries import row_of, stored_id
 from postroad.outbox.rows import PENDING, SENT, SKIPPED, EventId, OutboxRow
 from postroad.outbox.schema.names import CHANNEL
-from postroad.queues.fingerprint import fingerprint
+from postroad.queues import fingerprint
 
 _BY_ID: Final = "SELECT {columns} FROM {outbox} WHERE event_id IN {among} ORDER BY seq {for_update}"
 _BY_FILTER: Final = """

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from postroad.connections.database import Database
+from postroad.connections import Database
 from postroad.errors import InvalidInput, TargetUnavailable
 from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching.messages import ClaimedRow, Key, Renderer

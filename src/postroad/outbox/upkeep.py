@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from postroad.connections.database import Database
+from postroad.connections import Database
 from postroad.outbox.dialects import Phrases, moment
 from postroad.outbox.queries import event_id_of
 from postroad.outbox.rows import Reconciliation

@@ -11,7 +11,7 @@ import msgspec
 
 from postroad.errors import InvalidMessage
 from postroad.queues.rules import MAX_ATTRIBUTES
-from postroad.telemetry.text import redact
+from postroad.telemetry import redact
 
 DEAD_LETTER = "DeadLetter"
 REDRIVE = "Redrive"

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from postroad.blobs import MAX_BLOB_BYTES, BlobRef, Blobs
-from postroad.blobs.rules import check_reference, reference
+from postroad.blobs import MAX_BLOB_BYTES, BlobRef, Blobs, check_reference, reference
 from postroad.clock import Clock
 from postroad.errors import (
     ConfigurationError,

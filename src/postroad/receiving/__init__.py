@@ -1,7 +1,23 @@
 """Receiving: one receiver polls a queue, keeps leases, and acks, retries, rejects or defers each message."""
 
+from postroad.receiving.asynchrony import (
+    LoopThread as LoopThread,
+    Result as Result,
+    completed as completed,
+    in_thread as in_thread,
+    is_async as is_async,
+    name_of as name_of,
+    settled as settled,
+    to_its_end as to_its_end,
+)
 from postroad.receiving.breaker import Breaker, BreakerState, CircuitBreaker, CircuitBreakerConfig
-from postroad.receiving.context import HandlingContext, context_of, current_context, handling
+from postroad.receiving.context import (
+    HandlingContext,
+    context_of,
+    current_context,
+    handling,
+    read_envelope as read_envelope,
+)
 from postroad.receiving.housekeeping import Chore
 from postroad.receiving.outcomes import (
     NO_DEAD_LETTERS,
@@ -18,7 +34,7 @@ from postroad.receiving.outcomes import (
 )
 from postroad.receiving.polling import Hooks
 from postroad.receiving.receiver import Receiver
-from postroad.receiving.settlement import Counts
+from postroad.receiving.settlement import HANDLER_FAILED as HANDLER_FAILED, Counts
 from postroad.receiving.work import current_work
 
 __all__ = [

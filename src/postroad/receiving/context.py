@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from postroad.events import Codec, Envelope
-from postroad.events.domain import OUTBOX
-from postroad.events.envelope import envelope_of
+from postroad.events import OUTBOX, Codec, Envelope, envelope_of
 from postroad.queues import Delivery
 
 

@@ -8,8 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from postroad.clock import Clock
 from postroad.errors import NotSupported
-from postroad.queues import Delivery, OutgoingMessage, Queue
-from postroad.queues.markers import mark_dead
+from postroad.queues import Delivery, OutgoingMessage, Queue, mark_dead
 
 
 @dataclass(frozen=True, slots=True)

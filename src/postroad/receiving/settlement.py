@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from postroad.errors import PostroadError, StaleReceipt
-from postroad.queues import AckResult, Delivery, OutgoingMessage, Queue, Undoable
-from postroad.queues.markers import legible
-from postroad.queues.spec import MAX_DELAY
+from postroad.queues import MAX_DELAY, AckResult, Delivery, OutgoingMessage, Queue, Undoable, legible
 from postroad.receiving.breaker import Breaker
 from postroad.receiving.leases import Acks, Attempts, Held, Leases
 from postroad.receiving.outcomes import Ack, DeadLetters, Defer, Outcome, Reject, Retry

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 
-from postroad.errors.root import describe
+from postroad.errors import describe
 from postroad.queues import Delivery, Queue
 from postroad.receiving.asynchrony import to_its_end
 from postroad.receiving.leases import Held

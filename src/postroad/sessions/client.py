@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 from uuid import UUID, uuid4
 
-from postroad.bus import EventBus, PublishResult
-from postroad.bus.config import SQSEventBusConfig
+from postroad.bus import EventBus, PublishResult, SQSEventBusConfig
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import RequestFailed, RequestTimeout
 from postroad.sessions.requests import Budget, MainLoopCompleted, MainLoopFailed, MainLoopRequest

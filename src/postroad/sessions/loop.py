@@ -8,12 +8,10 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
-from postroad.bus import EventBus, EventHandler, PublishResult
-from postroad.bus.config import SQSEventBusConfig
+from postroad.bus import EventBus, EventHandler, PublishResult, SQSEventBusConfig
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import DeadlineExceeded, InvalidMessage
-from postroad.receiving import context_of
-from postroad.receiving.asynchrony import LoopThread, Result, completed, is_async, to_its_end
+from postroad.receiving import LoopThread, Result, completed, context_of, is_async, to_its_end
 from postroad.sessions.requests import (
     Budget,
     MainLoopCompleted,

@@ -11,11 +11,9 @@ from uuid import UUID
 
 import msgspec
 
-from postroad.bus import EventBus
-from postroad.bus.config import SQSEventBusConfig
+from postroad.bus import EventBus, SQSEventBusConfig
 from postroad.errors import InvalidSnapshot
-from postroad.events import Codec, Envelope, codec
-from postroad.events.strict import checked_bytes
+from postroad.events import Codec, Envelope, checked_bytes, codec
 from postroad.topics import Topic
 
 _VERSION = 1

@@ -1,19 +1,25 @@
 """Settings: what this process was told by flags, environment and file; the only reader of the environment."""
 
 from postroad.settings.environment import (
+    agent_polls as agent_polls,
+    agent_rate as agent_rate,
     alerts_allow_loopback,
     allowed_tenants,
     archive_queue_url,
     aws_place,
     bus_variable,
     database_dsn,
+    dispatch_delay_text as dispatch_delay_text,
     event_bus_name,
     events_bucket,
+    events_stream as events_stream,
     events_table,
     events_ttl_days,
+    function_environment as function_environment,
     function_of_tasks,
     slack_webhook_url,
     sns_arn,
+    table_name as table_name,
 )
 from postroad.settings.files import actor, audit_is_named, audit_path, beside, data_path
 from postroad.settings.loading import (

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
-from postroad.errors.root import without_credentials
+from postroad.errors import without_credentials
 
 _GROUP = "postroad.adapters"
 

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.arguments import check, seconds_between, text, whole_number
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.connections.aws import AwsConnection
-from postroad.connections.aws_errors import THROTTLED, Make, translated
-from postroad.connections.aws_resources import make_stream
-from postroad.connections.batches import Again, Entry, deliver
+from postroad.connections import THROTTLED, Again, AwsConnection, Entry, Make, deliver, make_stream, translated
 from postroad.errors import ConfigurationError, InvalidInput, InvalidName, PostroadError, StreamNotFound, Unavailable
 from postroad.items import Items
 from postroad.streams import rules

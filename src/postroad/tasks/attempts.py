@@ -10,10 +10,8 @@ import msgspec
 
 from postroad import failpoints
 from postroad.errors import InvalidEvent, PostroadError
-from postroad.journal import JournalEvent
-from postroad.journal.states import ATTEMPT_FAILED, COMPLETED, FAILED, HEARTBEAT, INTERRUPTED, STARTED, TIMEOUT
-from postroad.queues import Delivery
-from postroad.queues.markers import legible
+from postroad.journal import ATTEMPT_FAILED, COMPLETED, FAILED, HEARTBEAT, INTERRUPTED, STARTED, TIMEOUT, JournalEvent
+from postroad.queues import Delivery, legible
 from postroad.tasks.children.kernel import resident_bytes
 from postroad.tasks.children.wire import Order, Report, TaskEntry
 from postroad.tasks.config import named

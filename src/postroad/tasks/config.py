@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from postroad.arguments import check_settings, text
 from postroad.errors import ConfigurationError
-from postroad.queues.spec import MAX_LIFE, MAX_VISIBILITY, MAX_WAIT
+from postroad.queues import MAX_LIFE, MAX_VISIBILITY, MAX_WAIT
 from postroad.tasks.registry import Timeout, check_variables
 
 MAX_REUSE = 1_000

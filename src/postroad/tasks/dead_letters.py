@@ -7,10 +7,9 @@ from typing import Literal
 import msgspec
 
 from postroad.errors import InvalidMessage
-from postroad.journal.states import FAILED
+from postroad.journal import FAILED
 from postroad.ports import Store
-from postroad.queues import Delivery, Queue
-from postroad.queues.markers import legible, read_dead
+from postroad.queues import Delivery, Queue, legible, read_dead
 from postroad.tasks.leases import Drop, Failure, HandBack, Held, Lease, decide
 from postroad.tasks.log import tell
 from postroad.tasks.messages import TaskMessage, read, tenant_of

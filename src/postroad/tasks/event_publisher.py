@@ -12,15 +12,11 @@ from typing import Final
 import msgspec
 
 from postroad import failpoints
-from postroad.bus.messages import attributes_of
+from postroad.bus import attributes_of
 from postroad.errors import InvalidInput, NotSupported, PostroadError
 from postroad.events import Codec
-from postroad.items import ABSENT
-from postroad.items.port import Item
-from postroad.journal import JournalEvent
-from postroad.journal.events import EVENT_CLASSES
-from postroad.journal.overflow import whole
-from postroad.journal.store import Followed, Follows
+from postroad.items import ABSENT, Item
+from postroad.journal import EVENT_CLASSES, Followed, Follows, JournalEvent, whole
 from postroad.ports import Store
 from postroad.queues import OutgoingMessage
 from postroad.tasks.log import tell

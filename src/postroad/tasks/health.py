@@ -12,8 +12,7 @@ import msgspec
 from postroad.arguments import check
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.items import ABSENT
-from postroad.journal import Journal, JournalEvent
-from postroad.journal.states import HEARTBEAT, STARTED, TaskState, every_event, fold, task_history
+from postroad.journal import HEARTBEAT, STARTED, Journal, JournalEvent, TaskState, every_event, fold, task_history
 from postroad.ports import Store
 from postroad.tasks.alerts import AlertResult
 from postroad.tasks.config import Lifetime

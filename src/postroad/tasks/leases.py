@@ -12,8 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from postroad.blobs import BlobRef
-from postroad.journal import JournalEvent
-from postroad.journal.states import EVENT_TO_STATE
+from postroad.journal import EVENT_TO_STATE, JournalEvent
 
 
 class Outcome(msgspec.Struct, frozen=True, rename="camel"):

@@ -7,8 +7,8 @@ import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from postroad.errors.root import describe
-from postroad.queues.markers import legible
+from postroad.errors import describe
+from postroad.queues import legible
 from postroad.telemetry import get_logger
 
 if TYPE_CHECKING:

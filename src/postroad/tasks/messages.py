@@ -10,8 +10,8 @@ import msgspec
 
 from postroad.arguments import text
 from postroad.errors import InvalidMessage, InvalidTask
-from postroad.events.strict import checked_bytes, is_strict, sendable, unsendable
-from postroad.journal.events import NestedId, Number, TimeoutMs
+from postroad.events import checked_bytes, is_strict, sendable, unsendable
+from postroad.journal import NestedId, Number, TimeoutMs
 from postroad.queues import Delivery, OutgoingMessage, PeekedMessage
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

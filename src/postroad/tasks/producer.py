@@ -9,11 +9,19 @@ from msgspec import Meta
 
 from postroad.arguments import check
 from postroad.errors import ConfigurationError, Conflict, InvalidTask, NotFound
-from postroad.events.ids import uuid7
-from postroad.journal import Appends, Journal, JournalEvent
-from postroad.journal.states import CANCELLED, TaskState, task_history, task_state, tasks_of_job
+from postroad.events import uuid7
+from postroad.journal import (
+    CANCELLED,
+    Appends,
+    Journal,
+    JournalEvent,
+    TaskState,
+    task_history,
+    task_state,
+    tasks_of_job,
+)
 from postroad.ports import Store
-from postroad.queues.spec import MAX_DELAY
+from postroad.queues import MAX_DELAY
 from postroad.tasks.leases import Held, Lease
 from postroad.tasks.messages import AnyRequestId, RequestId, TaskMessage, TaskName, check_input
 from postroad.tasks.queues import tenant_and_app

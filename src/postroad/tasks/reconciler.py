@@ -14,12 +14,9 @@ from postroad.arguments import check
 from postroad.blobs import Blobs
 from postroad.errors import ConfigurationError, InvalidInput, OverflowMismatch, PostroadError
 from postroad.items import ABSENT, Item, Items
-from postroad.journal import Journal, JournalEvent
-from postroad.journal.maintenance import Expiry
-from postroad.journal.overflow import Overflow
-from postroad.journal.states import FAILED, PENDING, task_state
+from postroad.journal import FAILED, PENDING, Expiry, Journal, JournalEvent, Overflow, task_state
 from postroad.ports import Store
-from postroad.queues.markers import legible
+from postroad.queues import legible
 from postroad.tasks.config import Lifetime
 from postroad.tasks.leases import Held, Lease, leases_of
 from postroad.tasks.log import tell

@@ -11,10 +11,8 @@ import msgspec
 
 from postroad.clock import Clock
 from postroad.errors import InvalidMessage, PostroadError
-from postroad.items import ABSENT
-from postroad.items.port import Expect
-from postroad.journal import Appends, JournalEvent
-from postroad.journal.owed import OwingItems, Versioned, owes, owing_nothing
+from postroad.items import ABSENT, Expect
+from postroad.journal import Appends, JournalEvent, OwingItems, Versioned, owes, owing_nothing
 from postroad.ports import Store
 from postroad.queues import Delivery, OutgoingMessage, Queue
 from postroad.tasks.leases import Held, Lease, lease_key, open_job_key

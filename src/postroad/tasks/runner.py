@@ -13,7 +13,7 @@ import msgspec
 
 from postroad import failpoints
 from postroad.errors import InvalidMessage
-from postroad.journal.states import ATTEMPT_FAILED, FAILED
+from postroad.journal import ATTEMPT_FAILED, FAILED
 from postroad.queues import Delivery
 from postroad.settings import nearest
 from postroad.tasks.attempts import QUARANTINED, Attempt

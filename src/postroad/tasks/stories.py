@@ -7,9 +7,19 @@ from contextlib import suppress
 import msgspec
 
 from postroad.errors import PostroadError
-from postroad.journal import JournalEvent
-from postroad.journal.states import ATTEMPT_FAILED, PENDING, TaskState, fold, task_history
-from postroad.journal.stories import NOTHING, Related, Story, Verdict, steps_of
+from postroad.journal import (
+    ATTEMPT_FAILED,
+    NOTHING,
+    PENDING,
+    JournalEvent,
+    Related,
+    Story,
+    TaskState,
+    Verdict,
+    fold,
+    steps_of,
+    task_history,
+)
 from postroad.ports import Store
 from postroad.queues import PeekedMessage
 from postroad.tasks.leases import Lease

@@ -17,10 +17,8 @@ import msgspec
 
 from postroad import failpoints
 from postroad.errors import Conflict, InvalidTask, PostroadError
-from postroad.events.strict import refusal
-from postroad.journal import Journal, JournalEvent
-from postroad.journal.overflow import whole
-from postroad.journal.states import PENDING
+from postroad.events import refusal
+from postroad.journal import PENDING, Journal, JournalEvent, whole
 from postroad.ports import Store
 from postroad.queues import Queue
 from postroad.tasks.leases import Held, Lease

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from postroad.errors import InvalidMessage
-from postroad.events.strict import checked_bytes
-from postroad.queues.markers import legible
+from postroad.events import checked_bytes
+from postroad.queues import legible
 from postroad.tasks.children.wire import FAILURE, RESULT, Report
 from postroad.tasks.failures import ErrorClass, classify_error
-from postroad.telemetry.text import redact
+from postroad.telemetry import redact
 
 CRASH = "crash"
 TRACEBACK_LINES = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from postroad.errors.root import without_credentials
+from postroad.errors import without_credentials
 
 
 def legible(value: object) -> str:

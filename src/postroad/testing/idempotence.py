@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from postroad.connections.callers import Caller, in_transaction, marked
+from postroad.connections import Caller, in_transaction, marked
 from postroad.inbox import DomainEvent, Inbox
 
 Handler = Callable[[DomainEvent, Any], Any]

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from postroad.errors import StaleReceipt
-from postroad.queues import AckResult, Delivery, OutgoingMessage, QueueSpec, redrive
-from postroad.queues.markers import read_dead, redrives
-from postroad.queues.port import QueueStore
+from postroad.queues import AckResult, Delivery, OutgoingMessage, QueueSpec, QueueStore, read_dead, redrive, redrives
 from postroad.testing.clock import FakeClock
 from postroad.testing.queue_model import Place, QueueModel
 

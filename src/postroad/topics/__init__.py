@@ -1,5 +1,27 @@
 """Topics: each subscribed queue gets its own copy, on memory, on the embedded engine, on SNS and EventBridge."""
 
+from typing import TYPE_CHECKING
+
+from postroad.lazy import lazy_names
+from postroad.topics.overflow import OverflowingTopic as OverflowingTopic
 from postroad.topics.port import EVERYTHING, Filter, Subscription, Topic, TopicTraits
+from postroad.topics.rules import check_filter as check_filter, is_arn as is_arn, lets_through as lets_through
+from postroad.topics.sqlite import SQLiteTopics as SQLiteTopics
+
+if TYPE_CHECKING:
+    from postroad.topics.eventbridge import (
+        MAX_EVENTBRIDGE_BYTES as MAX_EVENTBRIDGE_BYTES,
+        EventBridgeTopic as EventBridgeTopic,
+        EventBridgeTopics as EventBridgeTopics,
+    )
+    from postroad.topics.sns import MAX_SNS_BYTES as MAX_SNS_BYTES, SNSTopics as SNSTopics
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "postroad.topics.eventbridge": "EventBridgeTopic EventBridgeTopics MAX_EVENTBRIDGE_BYTES",
+            "postroad.topics.sns": "MAX_SNS_BYTES SNSTopics",
+        },
+    )
 
 __all__ = ["EVERYTHING", "Filter", "Subscription", "Topic", "TopicTraits"]

@@ -8,15 +8,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from postroad.connections.aws import AwsConnection
-from postroad.connections.aws_errors import THROTTLED, Make, refused, translated
-from postroad.connections.aws_resources import make_event_bus, put_rule, put_target
-from postroad.connections.aws_rights import allow_source, disallow_source
-from postroad.connections.batches import ATTEMPTS, Again, Entry, deliver
+from postroad.connections import (
+    ATTEMPTS,
+    THROTTLED,
+    Again,
+    AwsConnection,
+    Entry,
+    Make,
+    allow_source,
+    deliver,
+    disallow_source,
+    make_event_bus,
+    put_rule,
+    put_target,
+    refused,
+    translated,
+)
 from postroad.errors import NotSupported, PostroadError, TopicNotFound, Unavailable
-from postroad.queues import OutgoingMessage, Queue, SendResult
-from postroad.queues.markers import EVENT_SOURCE, wrap_detail
-from postroad.queues.sqs import SQSQueue, SQSQueues
+from postroad.queues import EVENT_SOURCE, OutgoingMessage, Queue, SendResult, SQSQueue, SQSQueues, wrap_detail
 from postroad.topics import rules
 from postroad.topics.port import Filter, Subscription, TopicTraits
 
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
     from mypy_boto3_events.client import EventBridgeClient
 
 # A body becomes text in JSON, where a quotation mark takes two bytes: half of the entry's mebibyte always fits.
-MAX_MESSAGE_BYTES = 520_000
+MAX_EVENTBRIDGE_BYTES = 520_000
 MAX_BATCH = 10
 MAX_BATCH_BYTES = 1_048_576
 _RULE_PREFIX = "postroad-"
@@ -96,7 +105,7 @@ class EventBridgeTopic:
             durable=True,
             atomic_batch=False,
             filters_at_once=False,
-            max_message_bytes=MAX_MESSAGE_BYTES,
+            max_message_bytes=MAX_EVENTBRIDGE_BYTES,
         )
 
     @cached_property
@@ -111,7 +120,7 @@ class EventBridgeTopic:
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Copy each message to every queue whose filter matches its attributes."""
-        bodies = rules.check_published(messages, fifo=False, limit=MAX_MESSAGE_BYTES)
+        bodies = rules.check_published(messages, fifo=False, limit=MAX_EVENTBRIDGE_BYTES)
         entries = [self._entry(message, body) for message, body in zip(messages, bodies, strict=True)]
         outcomes = deliver(entries, self._publish, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES, attempts=self._attempts)
         return [

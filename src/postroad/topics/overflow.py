@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 
 from postroad.blobs import MAX_BLOB_BYTES, Blobs
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.queues import OutgoingMessage, Queue, SendResult
-from postroad.queues.overflow import OverflowingQueue
-from postroad.queues.references import Pruning, References, new_hex
+from postroad.queues import OutgoingMessage, OverflowingQueue, Pruning, Queue, References, SendResult, new_hex
 from postroad.topics.port import Filter, Subscription, Topic, TopicTraits
 
 

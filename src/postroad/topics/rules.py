@@ -6,8 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from postroad.errors import ConfigurationError, InvalidInput, InvalidMessage, InvalidName, TopicNotFound
-from postroad.queues import OutgoingMessage, QueueSpec
-from postroad.queues.rules import check_messages
+from postroad.queues import OutgoingMessage, QueueSpec, check_messages
 from postroad.settings import nearest
 from postroad.topics.port import EVERYTHING, Filter
 

@@ -7,11 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from postroad.connections.aws import AwsConnection
-from postroad.connections.aws_errors import THROTTLED, Make, refused, short_code, translated
-from postroad.connections.aws_resources import make_subscription, make_topic
-from postroad.connections.aws_rights import allow_source, disallow_source
-from postroad.connections.batches import ATTEMPTS, Again, Entry, deliver
+from postroad.connections import (
+    ATTEMPTS,
+    THROTTLED,
+    Again,
+    AwsConnection,
+    Entry,
+    Make,
+    allow_source,
+    deliver,
+    disallow_source,
+    make_subscription,
+    make_topic,
+    refused,
+    short_code,
+    translated,
+)
 from postroad.errors import (
     InvalidInput,
     NotPermitted,
@@ -21,17 +32,23 @@ from postroad.errors import (
     TopicNotFound,
     Unavailable,
 )
-from postroad.queues import OutgoingMessage, Queue, SendResult
-from postroad.queues.markers import kept_verbatim
-from postroad.queues.sqs import SQSQueue, SQSQueues
-from postroad.queues.sqs.wire import attributes_of, size_of
+from postroad.queues import (
+    OutgoingMessage,
+    Queue,
+    SendResult,
+    SQSQueue,
+    SQSQueues,
+    kept_verbatim,
+    message_attributes,
+    size_of,
+)
 from postroad.topics import rules
 from postroad.topics.port import Filter, Subscription, TopicTraits
 
 if TYPE_CHECKING:
     from mypy_boto3_sns.client import SNSClient
 
-MAX_MESSAGE_BYTES = 262_144
+MAX_SNS_BYTES = 262_144
 MAX_BATCH = 10
 _NO_FILTER = "{}"
 
@@ -121,7 +138,7 @@ class SNSTopic:
             durable=True,
             atomic_batch=False,
             filters_at_once=False,
-            max_message_bytes=MAX_MESSAGE_BYTES,
+            max_message_bytes=MAX_SNS_BYTES,
         )
 
     @cached_property
@@ -134,11 +151,9 @@ class SNSTopic:
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Copy each message to every queue whose filter matches; on FIFO a failed one holds back its group."""
-        bodies = rules.check_published(messages, fifo=self._fifo, limit=MAX_MESSAGE_BYTES)
+        bodies = rules.check_published(messages, fifo=self._fifo, limit=MAX_SNS_BYTES)
         entries = [self._entry(message, body) for message, body in zip(messages, bodies, strict=True)]
-        outcomes = deliver(
-            entries, self._publish, most=MAX_BATCH, most_bytes=MAX_MESSAGE_BYTES, attempts=self._attempts
-        )
+        outcomes = deliver(entries, self._publish, most=MAX_BATCH, most_bytes=MAX_SNS_BYTES, attempts=self._attempts)
         return [_published(outcome) for outcome in outcomes]
 
     def subscribe(self, queue: Queue, *, filter: Filter | None = None, keep_filter: bool = False) -> None:
@@ -185,7 +200,7 @@ class SNSTopic:
     def _entry(self, message: OutgoingMessage, body: bytes) -> Entry[dict[str, Any]]:
         content: dict[str, Any] = {"Message": body.decode()}
         if attributes := kept_verbatim(content["Message"], message.attributes):
-            content["MessageAttributes"] = attributes_of(attributes)
+            content["MessageAttributes"] = message_attributes(attributes)
         if message.group is not None:
             content["MessageGroupId"] = message.group
         if self._fifo:

@@ -7,14 +7,18 @@ from typing import Any, Final
 
 import msgspec
 
-from postroad.engine.engine import Engine
-from postroad.engine.schema import Schema
-from postroad.engine.transaction import Transaction, every, one, text_of
+from postroad.engine import Engine, Schema, Transaction, every, one, text_of
 from postroad.errors import StorageDamaged
-from postroad.queues import OutgoingMessage, Queue, SendResult
-from postroad.queues.rules import check_messages, dedup_id
-from postroad.queues.spec import MAX_MESSAGE_BYTES, queue_missing
-from postroad.queues.sqlite import SQLiteQueues
+from postroad.queues import (
+    MAX_MESSAGE_BYTES,
+    OutgoingMessage,
+    Queue,
+    SendResult,
+    SQLiteQueues,
+    check_messages,
+    dedup_id,
+    queue_missing,
+)
 from postroad.topics import rules
 from postroad.topics.port import Filter, Subscription, TopicTraits
 

@@ -20,9 +20,10 @@ from postroad.topology.declarations import (
 )
 from postroad.topology.findings import Finding
 from postroad.topology.iam import consumer_policy, iam_policy, producer_policy
-from postroad.topology.lint import lint
+from postroad.topology.lint import lint, lint_queues as lint_queues, unencrypted as unencrypted
 from postroad.topology.names import aws_name
 from postroad.topology.plans import Action, ApplyResult, Drift, Plan, apply, drift, plan
+from postroad.topology.site import Site as Site
 from postroad.topology.templates import (
     agents_topology,
     bus_topology,

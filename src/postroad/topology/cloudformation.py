@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from postroad.connections.aws_resources import PRIVATE, tag_pairs
-from postroad.connections.aws_rights import INVOKE
+from postroad.connections import INVOKE, PRIVATE, tag_pairs
 from postroad.topology.aws.alarms import alarm_definition
 from postroad.topology.aws.functions import POLICY, RUNTIME, trigger_definition
 from postroad.topology.aws.stores import EXPIRY, shape_of

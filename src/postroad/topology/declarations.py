@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from postroad.connections.aws_resources import StreamView, TableShape
+from postroad.connections import StreamView, TableShape
 from postroad.queues import QueueSpec
 
 Kind = Literal["queue", "topic", "subscription", "stream", "table", "bucket", "bus", "rule", "function", "alarm"]

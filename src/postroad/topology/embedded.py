@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 from postroad.errors import QueueNotFound, TopologyConflict
 from postroad.items import Items
-from postroad.queues import QueueSpec, QueueStats
-from postroad.queues.port import QueueStore
+from postroad.queues import QueueSpec, QueueStats, QueueStore
 from postroad.streams import Stream
 from postroad.topics import Topic
 from postroad.topology.alarms import dead_letter_queues, measured

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.connections.aws_rights import VERSION, allow_source
-from postroad.queues.sqs.settings import rounded
+from postroad.connections import VERSION, allow_source
+from postroad.queues import rounded
 from postroad.topology.alarms import runbook
 from postroad.topology.declarations import (
     AlarmDecl,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from postroad.connections import aws_rights as rights
-from postroad.connections.aws_rights import Statement, document
+from postroad.connections import Statement, aws_rights as rights, document
 from postroad.errors import TopologyError
 from postroad.settings import nearest
 from postroad.topology.declarations import Component, FunctionDecl, QueueDecl, TableDecl

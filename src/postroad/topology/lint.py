@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from postroad.errors import InvalidInput
-from postroad.queues import QueueSpec
-from postroad.queues.spec import MAX_RETENTION
+from postroad.queues import MAX_RETENTION, QueueSpec
 from postroad.settings import nearest
 from postroad.topology.checks import check_values
 from postroad.topology.declarations import AlarmDecl, QueueDecl, RuleDecl, SubscriptionDecl, TopicDecl

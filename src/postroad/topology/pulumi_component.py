@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from postroad.connections.aws_rights import INVOKE
+from postroad.connections import INVOKE
 from postroad.errors import ConfigurationError
 from postroad.topology.aws.alarms import OPERATORS
 from postroad.topology.aws.functions import POLICY, RUNTIME

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from postroad.errors import InvalidMessage, InvalidName, PostroadError, TopologyError
-from postroad.events.strict import checked_bytes
+from postroad.events import checked_bytes
 from postroad.queues import QueueSpec
 from postroad.settings import nearest
 from postroad.topology.declarations import BY_KIND, Component, QueueDecl

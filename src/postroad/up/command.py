@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from postroad.errors import ConfigurationError, Unavailable
-from postroad.http.tokens import PREFIX, kept_secret, read_secret
+from postroad.http import PREFIX, kept_secret, read_secret
 from postroad.settings import Settings, beside, no_color
 from postroad.telemetry import configure_logs
 from postroad.up.children import Child, Job

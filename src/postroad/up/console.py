@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from postroad.errors import Unavailable
-from postroad.errors.root import without_credentials
+from postroad.errors import Unavailable, without_credentials
 from postroad.settings import Settings, beside, data_path
 from postroad.version import __version__
 from postroad.views import Part

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from postroad.errors import ConfigurationError, InvalidName
 from postroad.queues import Queue
 from postroad.settings import NotificationSettings, notification_settings
-from postroad.wiring.backend import Backend
+from postroad.wiring import Backend
 
 if TYPE_CHECKING:
     from postroad.notifications import NotificationWorker, PushSender

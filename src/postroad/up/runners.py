@@ -18,8 +18,7 @@ from postroad.up.children import Notice, PartReport, Restarts
 from postroad.up.notifications import send_notifications
 from postroad.up.work import keep_house, load_modules, move_events, run_buses, run_tasks
 from postroad.views import PartState
-from postroad.wiring import connect
-from postroad.wiring.backend import Backend
+from postroad.wiring import Backend, connect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

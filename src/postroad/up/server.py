@@ -7,9 +7,7 @@ import os
 import resource
 import socket
 
-from postroad.http.app import create_app, make_server
-from postroad.http.context import Context, make_context
-from postroad.http.polls import MAX_OPEN
+from postroad.http import MAX_OPEN, Context, create_app, make_context, make_server
 from postroad.up.child import Line
 from postroad.up.children import Notice, PartReport
 from postroad.up.work import load_modules, moved_here

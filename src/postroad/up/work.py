@@ -12,10 +12,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from postroad.errors import ConfigurationError, QueueNotFound
-from postroad.http.idempotency import Memory
+from postroad.http import Memory
 from postroad.settings import Settings, nearest
 from postroad.telemetry import get_logger
-from postroad.wiring.backend import Backend
+from postroad.wiring import Backend
 
 if TYPE_CHECKING:
     from postroad.bus import Bus

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from postroad.queues import Delivery, PeekedMessage
-from postroad.queues.markers import read_dead
+from postroad.queues import Delivery, PeekedMessage, read_dead
 from postroad.views.problems import EntryProblem, entry_problem
 
 if TYPE_CHECKING:
-    from postroad.agents import Agent, LaneStats, Registered, Subscription
-    from postroad.agents.publisher import Published
+    from postroad.agents import Agent, LaneStats, Published, Registered, Subscription
 
 State = Literal["active", "paused", "draining"]
 

@@ -10,12 +10,12 @@ import msgspec
 
 from postroad.errors import QueueNotFound
 from postroad.queues import AckResult, Delivery, PeekedMessage, Queue, QueueOverview, SendResult
-from postroad.settings.names import nearest
+from postroad.settings import nearest
 from postroad.views.problems import EntryProblem, entry_problem
 
 if TYPE_CHECKING:
     from postroad.operations import FailureGroups
-    from postroad.wiring.backend import Backend
+    from postroad.wiring import Backend
 
 
 class QueueRow(msgspec.Struct):

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from postroad.errors import InvalidQuery
-from postroad.journal import JournalEvent, Page
-from postroad.journal.keys import KEY_NAMES
-from postroad.journal.port import Entity
+from postroad.journal import KEY_NAMES, Entity, JournalEvent, Page
 
 if TYPE_CHECKING:
-    from postroad.jobs import JobCreatedResult
-    from postroad.jobs.status import JobPage
+    from postroad.jobs import JobCreatedResult, JobPage
     from postroad.journal import TaskState
     from postroad.tasks import TaskHandle
 

@@ -7,35 +7,23 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from postroad.blobs import Blobs
-from postroad.blobs.s3 import S3Blobs
+from postroad.blobs import Blobs, S3Blobs
 from postroad.clock import Clock
-from postroad.connections.aws import AwsConnection
-from postroad.connections.batches import ATTEMPTS
+from postroad.connections import ATTEMPTS, AwsConnection
 from postroad.errors import ConfigurationError, NotSupported, Unavailable
-from postroad.items.dynamodb import DynamoItems
-from postroad.journal import EventBridgeSender, Journal
-from postroad.journal.dynamodb import DynamoRecords
-from postroad.journal.eventbridge import RelayedJournal
-from postroad.journal.overflow import Overflow
-from postroad.journal.store import StoredJournal
-from postroad.queues import Queue
-from postroad.queues.sqs import SQSQueues, SQSTags
+from postroad.items import DynamoItems
+from postroad.journal import DynamoRecords, EventBridgeSender, Journal, Overflow, RelayedJournal, StoredJournal
+from postroad.queues import Queue, SQSQueues, SQSTags
 from postroad.settings import default_stage, event_bus_name, events_bucket, events_table, events_ttl_days
-from postroad.streams import Stream
-from postroad.streams.kinesis import KinesisStreams
-from postroad.topics import Topic
-from postroad.topics.eventbridge import EventBridgeTopics
-from postroad.topics.rules import is_arn
-from postroad.topics.sns import SNSTopics
+from postroad.streams import KinesisStreams, Stream
+from postroad.topics import EventBridgeTopics, SNSTopics, Topic, is_arn
 from postroad.wiring.url import Address
 
 if TYPE_CHECKING:
-    from postroad.agents.port import AgentStore, Mover
-    from postroad.agents.settings import AgentSettings
-    from postroad.engine.upkeep import Compaction
+    from postroad.agents import AgentSettings, AgentStore, Mover
+    from postroad.engine import Compaction
     from postroad.ports import QueueTags
-    from postroad.topology.site import Site
+    from postroad.topology import Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

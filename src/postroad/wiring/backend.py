@@ -12,27 +12,19 @@ from postroad.blobs import Blobs
 from postroad.errors import ConfigurationError, QueueNotFound
 from postroad.items import Items
 from postroad.journal import Journal
-from postroad.queues import Queue, QueueOverview, QueueSpec
-from postroad.queues.overflow import OverflowingQueue
-from postroad.queues.references import Pruning
+from postroad.queues import OverflowingQueue, Pruning, Queue, QueueOverview, QueueSpec
 from postroad.streams import Stream
-from postroad.topics import Topic
-from postroad.topics.overflow import OverflowingTopic
+from postroad.topics import OverflowingTopic, Topic
 
 if TYPE_CHECKING:
     # A program that only uses queues does not pay for the import of the bus.
-    from postroad.agents import Agents
-    from postroad.agents.port import AgentStore, Mover
-    from postroad.agents.settings import AgentSettings
-    from postroad.bus.archive import Archive
-    from postroad.bus.config import BusConfig
-    from postroad.bus.topic import Bus
-    from postroad.engine.upkeep import Compaction
-    from postroad.inbox import Inbox, Windows
-    from postroad.inbox.applications import Transaction
-    from postroad.operations.audit import AuditLog
+    from postroad.agents import Agents, AgentSettings, AgentStore, Mover
+    from postroad.bus import Archive, Bus, BusConfig
+    from postroad.engine import Compaction
+    from postroad.inbox import Inbox, Transaction, Windows
+    from postroad.operations import AuditLog
     from postroad.ports import Ports, QueueTags, TopicStore
-    from postroad.topology.site import Site
+    from postroad.topology import Site
 
 Overflow = Literal["blobs", "fail"]
 

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, cast
 
 from postroad import failpoints
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import ConfigurationError
-from postroad.errors.root import without_credentials
+from postroad.errors import ConfigurationError, without_credentials
 from postroad.events import EventRegistry, default_registry
-from postroad.settings import adapter, default_url
-from postroad.settings import failpoints as configured_failpoints
+from postroad.settings import adapter, default_url, failpoints as configured_failpoints
 from postroad.signals import stopped_by_signals
 from postroad.wiring.backend import Backend
 from postroad.wiring.url import Address, parse
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from postroad.items import Items
     from postroad.journal import Journal
     from postroad.ports import Ports, StreamStore, TopicStore
-    from postroad.queues.port import ListedQueues
+    from postroad.queues import ListedQueues
     from postroad.wiring.aws import AwsInstallation
     from postroad.wiring.sqlite import SQLiteInstallation
 

@@ -13,28 +13,22 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from postroad.blobs.directory import DirectoryBlobs
+from postroad.blobs import DirectoryBlobs
 from postroad.clock import Clock
-from postroad.engine.engine import Engine
-from postroad.engine.upkeep import Compaction, compact
+from postroad.engine import Compaction, Engine, compact
 from postroad.errors import NotSupported
-from postroad.items.sqlite import SQLiteItems
-from postroad.journal.overflow import Overflow
-from postroad.journal.sqlite import SQLiteRecords
-from postroad.journal.store import StoredJournal
-from postroad.queues import Queue
-from postroad.queues.sqlite import SQLiteQueues
+from postroad.items import SQLiteItems
+from postroad.journal import Overflow, SQLiteRecords, StoredJournal
+from postroad.queues import Queue, SQLiteQueues
 from postroad.settings import default_stage, events_ttl_days
-from postroad.streams import Stream
-from postroad.streams.sqlite import SQLiteStreams
-from postroad.topics.sqlite import SQLiteTopics
+from postroad.streams import SQLiteStreams, Stream
+from postroad.topics import SQLiteTopics
 from postroad.wiring.url import file_url
 
 if TYPE_CHECKING:
-    from postroad.agents.port import AgentStore, Mover
-    from postroad.agents.settings import AgentSettings
+    from postroad.agents import AgentSettings, AgentStore, Mover
     from postroad.ports import QueueTags
-    from postroad.topology.site import Site
+    from postroad.topology import Site
 
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a temporary file

@@ -8,8 +8,7 @@ from typing import Any
 from tests.sessions.wink.values import TELEMETRY, Finding
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.runtime import MainLoop, MainLoopCompleted, MainLoopFailed, MainLoopRequest
-from weakincentives.runtime.events import InProcessEventBus as TheirBus
-from weakincentives.runtime.events import PromptExecuted, PromptRendered, ToolInvoked
+from weakincentives.runtime.events import InProcessEventBus as TheirBus, PromptExecuted, PromptRendered, ToolInvoked
 from weakincentives.runtime.session import Session, reducer
 
 from postroad.bus import InProcessEventBus

@@ -20,9 +20,17 @@ from postroad.agents.rules import not_found
 from postroad.agents.tables import DEAD_QUEUE, SUBSCRIBER_EVENTS, SUBSCRIBERS
 from postroad.clock import Clock
 from postroad.errors import InvalidInput, NotSupported, PostroadError
-from postroad.queues import AckResult, Delivery, OutgoingMessage, PeekedMessage, Queue, QueueStats, SendResult
-from postroad.queues.port import QueueTraits
-from postroad.queues.sqs import SQSQueues
+from postroad.queues import (
+    AckResult,
+    Delivery,
+    OutgoingMessage,
+    PeekedMessage,
+    Queue,
+    QueueStats,
+    QueueTraits,
+    SendResult,
+    SQSQueues,
+)
 
 _STATE = {"#state": "state"}
 _NOTHING = "attribute_not_exists(heldFrom) AND attribute_not_exists(replay)"

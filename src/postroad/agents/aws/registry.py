@@ -22,10 +22,9 @@ from postroad.agents.tables import (
     SUBSCRIBERS,
     lane_name,
 )
-from postroad.connections.aws_rights import CONSUME, FIND, allowed, document
+from postroad.connections import CONSUME, FIND, allowed, document
 from postroad.errors import AgentDeleted, AgentExists, ConfigurationError, QueueNotFound, Unavailable
-from postroad.queues import QueueSpec
-from postroad.queues.sqs import SQSQueues
+from postroad.queues import QueueSpec, SQSQueues
 
 _STATE: Final = {"#state": "state"}
 

@@ -20,9 +20,8 @@ from postroad.agents.releasing import release
 from postroad.agents.settings import AgentSettings
 from postroad.agents.tables import dead_letters
 from postroad.clock import Clock
-from postroad.connections.aws import AwsConnection
-from postroad.queues import Queue
-from postroad.queues.sqs import SQSQueues
+from postroad.connections import AwsConnection
+from postroad.queues import Queue, SQSQueues
 
 SWEEP_EVERY: Final = 60.0
 

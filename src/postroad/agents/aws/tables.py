@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postroad.agents.port import Mover
 from postroad.agents.tables import AGENTS, SUBSCRIBER_EVENTS, TABLES, Table
-from postroad.connections.aws import AwsConnection
-from postroad.connections.aws_errors import Make, translated
-from postroad.connections.aws_resources import make_table
+from postroad.connections import AwsConnection, Make, make_table, translated
 from postroad.errors import ConfigurationError, NotPermitted, PostroadError, Throttled
-from postroad.settings.environment import table_name
+from postroad.settings import table_name
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient

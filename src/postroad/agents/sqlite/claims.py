@@ -10,8 +10,7 @@ from postroad.agents.sqlite.receipts import Receipt, moment, new_fence
 from postroad.agents.sqlite.rows import Reader, Row, StoredEvent
 from postroad.agents.sqlite.schema import NEVER
 from postroad.agents.sqlite.settlement import ExpiryRules
-from postroad.engine.engine import Engine
-from postroad.engine.transaction import Transaction, every, one
+from postroad.engine import Engine, Transaction, every, one
 from postroad.errors import QueueNotFound
 from postroad.queues import Delivery
 

@@ -13,8 +13,7 @@ from postroad.agents.sqlite.receipts import microseconds
 from postroad.agents.sqlite.rows import checksum
 from postroad.agents.sqlite.schema import HELD
 from postroad.agents.sqlite.waking import wake_held, wake_listeners
-from postroad.engine.engine import Engine
-from postroad.engine.transaction import Transaction, every, one
+from postroad.engine import Engine, Transaction, every, one
 
 # Sequences of one shard are told apart by number; a pair that was made on another stream, by its time.
 _LISTENS: Final = "iif(after >> 40 = ?3 >> 40, after < ?3, created_us <= ?4)"

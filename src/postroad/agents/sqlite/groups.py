@@ -8,7 +8,7 @@ import apsw
 
 from postroad.agents.sqlite.names import channel
 from postroad.agents.sqlite.schema import NEVER
-from postroad.engine.transaction import Transaction, every, one
+from postroad.engine import Transaction, every, one
 
 TOTAL: Final = 0
 """The one group of an agent whose order is total."""

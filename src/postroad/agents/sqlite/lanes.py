@@ -12,8 +12,7 @@ from postroad.agents.sqlite.queue import Lane, traits_of
 from postroad.agents.sqlite.receipts import MessageIds
 from postroad.agents.sqlite.rows import Reader
 from postroad.agents.sqlite.settlement import ExpiryRules, Settler
-from postroad.engine.engine import Engine
-from postroad.engine.transaction import Transaction
+from postroad.engine import Engine, Transaction
 from postroad.queues import PeekedMessage
 
 _ALL = 1 << 31

@@ -7,7 +7,7 @@ from typing import Final
 from postroad.agents.sqlite import groups
 from postroad.agents.sqlite.names import channel, next_places
 from postroad.agents.sqlite.schema import HELD
-from postroad.engine.transaction import Transaction, every, one
+from postroad.engine import Transaction, every, one
 
 _DEAD: Final = "SELECT n, place, producer FROM agent_dead WHERE lane = ? ORDER BY n LIMIT ?"
 _RISE: Final = "DELETE FROM agent_dead WHERE lane = ? AND n = ?"

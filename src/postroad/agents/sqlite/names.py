@@ -7,7 +7,7 @@ from typing import Final
 import apsw
 
 from postroad.agents.rules import not_found
-from postroad.engine.transaction import Transaction, one
+from postroad.engine import Transaction, one
 
 _NUMBER: Final = "SELECT num FROM agent WHERE id = ?"
 _ACTIVE: Final = "SELECT num FROM agent WHERE id = ? AND state = 'active'"

@@ -11,11 +11,9 @@ from postroad.agents.sqlite.receipts import moment
 from postroad.agents.sqlite.rows import Reader, StoredEvent
 from postroad.agents.sqlite.settlement import DAMAGED
 from postroad.agents.tables import lane_name
-from postroad.engine.transaction import every, one, text_of
+from postroad.engine import every, one, text_of
 from postroad.errors import InvalidInput, QueueNotFound
-from postroad.queues import PeekedMessage
-from postroad.queues.markers import mark_dead
-from postroad.queues.port import MessageState
+from postroad.queues import MessageState, PeekedMessage, mark_dead
 
 _HEAD: Final = "coalesce((SELECT head FROM agent_lane WHERE agent_lane.lane = ?1), 0)"
 _DUE: Final = f"""

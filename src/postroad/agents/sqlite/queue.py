@@ -15,20 +15,22 @@ from postroad.agents.sqlite.waking import channels_of
 from postroad.agents.tables import lane_name
 from postroad.arguments import check, seconds_between, whole_number
 from postroad.clock import SystemClock
-from postroad.engine.transaction import Transaction
+from postroad.engine import Transaction
 from postroad.errors import NotSupported, QueueNotFound
 from postroad.queues import (
+    MAX_MESSAGE_BYTES,
+    MAX_VISIBILITY,
     AckResult,
     Delivery,
+    Note,
     OutgoingMessage,
     PeekedMessage,
     QueueStats,
     QueueTraits,
     SendResult,
+    check_receive,
+    legible,
 )
-from postroad.queues.markers import legible
-from postroad.queues.rules import Note, check_receive
-from postroad.queues.spec import MAX_MESSAGE_BYTES, MAX_VISIBILITY
 
 if TYPE_CHECKING:
     from postroad.agents.sqlite.lanes import SQLiteLanes

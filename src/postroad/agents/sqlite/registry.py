@@ -12,8 +12,7 @@ from postroad.agents.port import AgentRecord, NewAgent
 from postroad.agents.rules import milliseconds, time_text
 from postroad.agents.sqlite import names
 from postroad.agents.sqlite.queries import waiting
-from postroad.engine.engine import Engine
-from postroad.engine.transaction import Transaction, every, one
+from postroad.engine import Engine, Transaction, every, one
 from postroad.errors import AgentDeleted, AgentExists
 
 _COLUMNS: Final = "id, created_ms, total, open, token_hash, former_hash, former_until"

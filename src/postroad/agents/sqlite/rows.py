@@ -12,7 +12,7 @@ from postroad.agents.delivery import Message, encode
 from postroad.agents.rules import time_text
 from postroad.agents.sqlite.names import Ids
 from postroad.agents.sqlite.receipts import MessageIds
-from postroad.engine.transaction import one, text_of
+from postroad.engine import one, text_of
 
 _EVENT: Final = """
 SELECT event.producer, CAST(event_id AS BLOB), CAST(type AS BLOB), occurred_ms, arrived_us, expires_us,

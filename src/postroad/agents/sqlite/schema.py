@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from postroad.engine.schema import Schema
-from postroad.engine.transaction import Transaction
+from postroad.engine import Schema, Transaction
 
 HELD: Final = 1 << 60
 """Places from here on are of events that wait for the end of the hold-back window."""

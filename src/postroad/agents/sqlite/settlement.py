@@ -10,12 +10,9 @@ from postroad.agents.sqlite import groups
 from postroad.agents.sqlite.names import channel, next_places
 from postroad.agents.sqlite.receipts import Receipt, read_receipt
 from postroad.agents.sqlite.rows import Row, StoredEvent
-from postroad.engine.engine import Engine
-from postroad.engine.transaction import Transaction, one, text_of
+from postroad.engine import Engine, Transaction, one, text_of
 from postroad.errors import StaleReceipt
-from postroad.queues import AckResult, Delivery
-from postroad.queues.rules import check_deliveries
-from postroad.queues.spec import MAX_VISIBILITY
+from postroad.queues import MAX_VISIBILITY, AckResult, Delivery, check_deliveries
 
 _BURY: Final = """
 INSERT INTO agent_dead (lane, n, place, producer, receives, at_us, error, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?)

@@ -16,12 +16,9 @@ from postroad.agents.sqlite.lanes import SQLiteLanes
 from postroad.agents.sqlite.moves import sweep
 from postroad.agents.sqlite.registry import SQLiteRegistry
 from postroad.agents.sqlite.subscriptions import SQLiteSubscriptions
-from postroad.engine.engine import Engine
-from postroad.engine.transaction import Transaction, every
+from postroad.engine import Engine, Transaction, every
 from postroad.queues import OutgoingMessage, Queue
-from postroad.streams import Stream
-from postroad.streams.rules import shard_of
-from postroad.streams.sqlite.log import Shard
+from postroad.streams import Shard, Stream, shard_of
 
 SWEEP_EVERY: Final = 60.0
 _SHARDS: Final = """

@@ -8,8 +8,7 @@ from typing import Any, Final
 from postroad.agents.model import Subscription
 from postroad.agents.rules import time_text
 from postroad.agents.sqlite import groups, names
-from postroad.engine.engine import Engine
-from postroad.engine.transaction import Transaction, every, one
+from postroad.engine import Engine, Transaction, every, one
 
 _ADD: Final = """
 INSERT INTO agent_pair (producer, subscriber, created_us, after) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from postroad.agents.sqlite.names import channel
-from postroad.engine.transaction import Transaction, every
+from postroad.engine import Transaction, every
 
 MOST: Final = 1_000
 """So many lanes are woken by name: the names of a hundred thousand would cost more memory than the rows do."""

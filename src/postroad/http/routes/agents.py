@@ -10,8 +10,7 @@ from litestar import Response, delete, get, post, put
 from litestar.openapi.spec import Example
 from litestar.params import Body
 
-from postroad.agents import Page, Subscription
-from postroad.agents.rules import now_text
+from postroad.agents import Page, Subscription, now_text
 from postroad.http import forms
 from postroad.http.authentication import AGENT
 from postroad.http.changes import perform

@@ -10,9 +10,7 @@ from litestar import Response, post
 from litestar.openapi.spec import Example
 from litestar.params import Body
 
-from postroad.agents import AgentEvent
-from postroad.agents.publisher import Published
-from postroad.agents.rules import check_agent_id, is_agent_id
+from postroad.agents import AgentEvent, Published, check_agent_id, is_agent_id
 from postroad.errors import IdentityMismatch, InvalidEvent, PostroadError
 from postroad.http import forms
 from postroad.http.authentication import AGENT, ANY_AGENT

@@ -17,8 +17,7 @@ from postroad.http.openapi import answers
 from postroad.http.pages import page, peek_after, position
 from postroad.http.requests import ApiRequest, Confirm, Cursor, Limit, Payload, QueueName, checked
 from postroad.operations import failure_groups, purge
-from postroad.queues import OutgoingMessage, Queue, QueueSpec, SendResult
-from postroad.queues.rules import check_message
+from postroad.queues import OutgoingMessage, Queue, QueueSpec, SendResult, check_message
 from postroad.views import (
     FailureGroupPage,
     PeekedPage,
@@ -34,7 +33,7 @@ from postroad.views import (
     queue_row,
     sent,
 )
-from postroad.wiring.backend import Backend
+from postroad.wiring import Backend
 
 SettingsBody = Annotated[
     forms.QueueSettings,

@@ -21,8 +21,8 @@ from postroad.http.idempotency import Answer
 from postroad.http.openapi import STYLE, answers, render
 from postroad.http.pages import page
 from postroad.http.requests import ApiRequest, Cursor, Limit, Name
-from postroad.journal.stories import Story
-from postroad.operations.why import why
+from postroad.journal import Story
+from postroad.operations import why
 from postroad.version import __version__
 from postroad.views import BackendShown, ErrorPage, Health, Ready, Status, TokenMade, TokenPage, error_page
 

@@ -10,8 +10,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from postroad.engine.engine import Engine
-from postroad.engine.transaction import Transaction, every, one, run_many
+from postroad.engine import Engine, Transaction, every, one, run_many
 from postroad.errors import PostroadError, StorageDamaged
 from postroad.journal.event import JournalEvent
 from postroad.journal.keys import event_id_of, place_of

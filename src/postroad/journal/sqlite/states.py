@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import apsw
 
-from postroad.engine.engine import Engine
-from postroad.engine.transaction import Transaction, every, run_many
+from postroad.engine import Engine, Transaction, every, run_many
 from postroad.journal.event import JournalEvent
 from postroad.journal.keys import FIRST_PLACE, place_before
 from postroad.journal.records import read_body

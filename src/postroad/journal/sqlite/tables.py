@@ -7,8 +7,7 @@ from typing import Final
 
 import apsw
 
-from postroad.engine.schema import Schema
-from postroad.engine.transaction import Transaction, one, run_many
+from postroad.engine import Schema, Transaction, one, run_many
 from postroad.journal.event import JournalEvent
 from postroad.journal.records import Question
 

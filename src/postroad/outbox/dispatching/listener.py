@@ -6,15 +6,17 @@ import threading
 import time
 import uuid
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from postroad.connections.database import Row
-from postroad.connections.postgres import PostgresDatabase
+from postroad.connections import Row
 from postroad.errors import PostroadError
 from postroad.outbox.dispatching.store import Wake
 from postroad.outbox.schema.names import CHANNEL, Names
+
+if TYPE_CHECKING:
+    from postroad.connections import PostgresDatabase
 
 _LISTEN: Final = f"LISTEN {CHANNEL}".encode()
 # Until then commits need not notify: we look again after it. Even, so that it is known for a dispatcher's word.

@@ -11,8 +11,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from postroad.errors import InvalidMessage, MessageTooLarge, Undecryptable
-from postroad.events import DomainEvent
-from postroad.events.strict import sendable
+from postroad.events import DomainEvent, sendable
 from postroad.outbox.dispatching.config import DispatcherConfig
 from postroad.outbox.dispatching.publisher import Rejected, Sent, TargetDown, Tried, Untried, Verdict, described
 from postroad.outbox.rows import FAILED, PENDING, SENT

@@ -12,8 +12,7 @@ from weakref import ref
 
 from postroad.errors import PostroadError
 from postroad.outbox.dispatching.messages import Gauges, Settlement
-from postroad.telemetry import get_logger
-from postroad.telemetry.metrics import gauge, histogram
+from postroad.telemetry import gauge, get_logger, histogram
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from postroad.connections.database import Row
-from postroad.connections.postgres import PostgresDatabase
+from postroad.connections import Row
 from postroad.errors import ConfigurationError, Unavailable
 from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching import postgres_statements as sql
@@ -28,6 +27,9 @@ from postroad.outbox.dispatching.plan import contiguous
 from postroad.outbox.dispatching.store import with_phrases
 from postroad.outbox.migrations import require
 from postroad.outbox.rows import FAILED, SENT
+
+if TYPE_CHECKING:
+    from postroad.connections import PostgresDatabase
 
 
 class PostgresDispatchStore:

@@ -29,7 +29,7 @@ from postroad.errors import (
     TopicNotFound,
 )
 from postroad.queues import OutgoingMessage
-from postroad.telemetry.text import redact
+from postroad.telemetry import redact
 
 _MOST_CHARACTERS = 500
 _MOST_READ = 4_000

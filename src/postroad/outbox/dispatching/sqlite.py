@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from postroad.backoff import CHANCE
-from postroad.connections.application_file import ApplicationFile, FileSession
-from postroad.connections.database import Row
+from postroad.connections import Row
 from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching import sqlite_statements as sql
 from postroad.outbox.dispatching.config import Policy
@@ -17,6 +16,9 @@ from postroad.outbox.dispatching.messages import FIRST_KEY, ClaimedRow, Gauges, 
 from postroad.outbox.dispatching.store import with_phrases
 from postroad.outbox.migrations import require
 from postroad.outbox.rows import FAILED, PENDING, SENT
+
+if TYPE_CHECKING:
+    from postroad.connections import ApplicationFile, FileSession
 
 _MOST_HELD: Final = 10_000
 """Keys that one look moves out of the way at the most."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
 
-from postroad.connections.callers import Dialect
-from postroad.connections.database import Database
+from postroad.connections import Database, Dialect
 from postroad.events import DomainEvent
 from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching.config import DispatcherConfig
@@ -82,12 +81,12 @@ def store_for(outbox: Dispatchable, *, owner: str, config: DispatcherConfig) -> 
     """The outbox's rows, for the dispatcher that is called `owner` in leases."""
     words = Phrases(outbox.names, outbox.dialect)
     if outbox.dialect == "postgresql":
-        from postroad.connections.postgres import PostgresDatabase
+        from postroad.connections import PostgresDatabase
         from postroad.outbox.dispatching.postgres import PostgresDispatchStore
 
         database = cast(PostgresDatabase, outbox.database)
         return PostgresDispatchStore(database, words, owner=owner, lease=config.lease, policy=config.policy)
-    from postroad.connections.application_file import ApplicationFile
+    from postroad.connections import ApplicationFile
     from postroad.outbox.dispatching.sqlite import SQLiteDispatchStore
 
     file = cast(ApplicationFile, outbox.database)
@@ -97,11 +96,11 @@ def store_for(outbox: Dispatchable, *, owner: str, config: DispatcherConfig) -> 
 def waker_for(outbox: Dispatchable, wake: Wake) -> Waker:
     """What calls `wake` soon after rows were added."""
     if outbox.dialect == "postgresql":
-        from postroad.connections.postgres import PostgresDatabase
+        from postroad.connections import PostgresDatabase
         from postroad.outbox.dispatching.listener import Listener
 
         return Listener(cast(PostgresDatabase, outbox.database), outbox.names, wake)
-    from postroad.connections.application_file import ApplicationFile
+    from postroad.connections import ApplicationFile
     from postroad.outbox.dispatching.watcher import Watcher
 
     return Watcher(cast(ApplicationFile, outbox.database), wake)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import closing
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from postroad.connections.application_file import ApplicationFile
 from postroad.outbox.dispatching.store import Wake
+
+if TYPE_CHECKING:
+    from postroad.connections import ApplicationFile
 
 _LOOK_SECONDS: Final = 0.02
 _VERSION: Final = "PRAGMA data_version"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-from postroad.connections.database import check_identifier
+from postroad.connections import check_identifier
 
 CHANNEL = "postroad_outbox"
 SLOTS = 2_048

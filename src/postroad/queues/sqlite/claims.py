@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
-from postroad.engine.engine import Engine
-from postroad.engine.listeners import Listener
-from postroad.engine.transaction import Transaction, every, one, run_many, text_of
+from postroad.engine import Engine, Listener, Transaction, every, one, run_many, text_of
 from postroad.queues.port import Delivery
 from postroad.queues.sqlite.rows import (
     COLUMNS,

@@ -7,7 +7,7 @@ from typing import Final
 
 import apsw
 
-from postroad.engine.transaction import every, one, text_of
+from postroad.engine import every, one, text_of
 from postroad.errors import InvalidInput, QueueNotFound
 from postroad.queues.moves import Looked
 from postroad.queues.port import MessageState, PeekedMessage, QueueStats

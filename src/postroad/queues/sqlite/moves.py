@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from postroad.engine.engine import Engine
-from postroad.engine.transaction import Transaction, every, one, run_many, text_of
+from postroad.engine import Engine, Transaction, every, one, run_many, text_of
 from postroad.queues.moves import Decide, Move, MoveStep
 from postroad.queues.spec import queue_missing
 from postroad.queues.sqlite.claims import id_range

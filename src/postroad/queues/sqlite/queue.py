@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from postroad import failpoints
 from postroad.arguments import check, seconds_between, whole_number
 from postroad.clock import SystemClock
-from postroad.engine.transaction import Transaction
+from postroad.engine import Transaction
 from postroad.errors import QueueNotFound, StorageFull
 from postroad.queues.markers import legible
 from postroad.queues.moves import Decide, Keep, Looked, MoveStep

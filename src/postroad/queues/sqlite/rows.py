@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import apsw
 import msgspec
 
-from postroad.engine.transaction import Transaction, every, one, text_of
+from postroad.engine import Transaction, every, one, text_of
 from postroad.queues.sqlite.state import ENTRY, QueueState
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from postroad.engine.engine import Engine
-from postroad.engine.transaction import Transaction, one
+from postroad.engine import Engine, Transaction, one
 from postroad.queues.port import OutgoingMessage, SendResult
 from postroad.queues.rules import DEDUP_SECONDS, dedup_id
 from postroad.queues.sqlite.rows import MessageIds, channel, checksum, write_attributes

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from postroad import failpoints
-from postroad.engine.engine import Engine
-from postroad.engine.transaction import Transaction, one, run_many, text_of
+from postroad.engine import Engine, Transaction, one, run_many, text_of
 from postroad.errors import NotSupported, StaleReceipt
 from postroad.queues.markers import mark_dead
 from postroad.queues.port import AckResult, Delivery

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from postroad.engine.transaction import Transaction, run_many
+from postroad.engine import Transaction, run_many
 from postroad.errors import QueueNotFound, StorageDamaged
 from postroad.queues.spec import QueueSpec
 

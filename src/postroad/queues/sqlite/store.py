@@ -8,8 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from postroad.engine.engine import Engine
-from postroad.engine.transaction import Transaction, every, one, text_of
+from postroad.engine import Engine, Transaction, every, one, text_of
 from postroad.errors import PostroadError, QueueNotFound
 from postroad.queues.port import QueueOverview, overviews_one_by_one, sources_one_by_one
 from postroad.queues.spec import (

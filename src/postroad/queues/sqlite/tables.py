@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from postroad.engine.schema import Schema
-from postroad.engine.transaction import Transaction
+from postroad.engine import Schema, Transaction
 
 ID_BITS: Final = 40
 

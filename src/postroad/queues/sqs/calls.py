@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol, cast, runtime_checkable
 
-from postroad.connections.aws import AwsConnection
-from postroad.connections.aws_errors import THROTTLED, refused, short_code, translated, watch
-from postroad.connections.aws_resources import make_queue
-from postroad.connections.batches import Again
+from postroad.connections import THROTTLED, Again, AwsConnection, make_queue, refused, short_code, translated, watch
 from postroad.errors import (
     InvalidMessage,
     NotSupported,

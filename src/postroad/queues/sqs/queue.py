@@ -12,7 +12,7 @@ from typing import Any
 from postroad.arguments import check, seconds_between, whole_number
 from postroad.backoff import CHANCE
 from postroad.clock import Clock
-from postroad.connections.batches import ATTEMPTS, Entry, deliver
+from postroad.connections import ATTEMPTS, Entry, deliver
 from postroad.errors import NotSupported, PostroadError, TransportError, Unavailable
 from postroad.queues import rules
 from postroad.queues.moves import Decide, Keep, Looked, MoveStep

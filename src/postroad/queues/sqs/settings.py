@@ -31,7 +31,7 @@ def rounded(spec: QueueSpec) -> QueueSpec:
     )
 
 
-def attributes_of(spec: QueueSpec, dead_letter_arn: str | None) -> dict[str, str]:
+def queue_attributes(spec: QueueSpec, dead_letter_arn: str | None) -> dict[str, str]:
     """The attributes that give a queue these settings, but for who may use it as dead letters."""
     attributes = {
         "VisibilityTimeout": str(whole(spec.visibility)),

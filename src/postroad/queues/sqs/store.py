@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.connections.aws import AwsConnection
-from postroad.connections.batches import ATTEMPTS
+from postroad.connections import ATTEMPTS, AwsConnection
 from postroad.errors import ConfigurationError, NotPermitted, PostroadError, QueueNotFound, Unavailable
 from postroad.queues.port import QueueOverview
 from postroad.queues.spec import (
@@ -62,7 +61,7 @@ class SQSQueues:
             return _same(self.queue(spec.name), spec)
         except QueueNotFound:
             pass
-        attributes = settings.attributes_of(spec, self._dead_letter_arn(spec))
+        attributes = settings.queue_attributes(spec, self._dead_letter_arn(spec))
         try:
             self._calls.make(spec.name, attributes, fifo=spec.fifo)
         except PostroadError as error:
@@ -79,7 +78,7 @@ class SQSQueues:
         check_spec(spec)
         spec = settings.rounded(spec)
         queue = self.queue(spec.name)
-        attributes = settings.attributes_of(spec, self._dead_letter_arn(spec))
+        attributes = settings.queue_attributes(spec, self._dead_letter_arn(spec))
         if spec.dead_letter is None and queue.spec.dead_letter is not None:
             attributes["RedrivePolicy"] = ""
         self._set(queue, attributes)

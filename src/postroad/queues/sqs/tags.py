@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postroad.connections.aws import AwsConnection
+from postroad.connections import AwsConnection
 from postroad.queues.sqs.calls import SQSCalls, name_in
 from postroad.queues.sqs.store import SQSQueues
 

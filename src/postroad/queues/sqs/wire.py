@@ -20,7 +20,7 @@ def entry_of(message: OutgoingMessage, body: bytes, *, fifo: bool) -> dict[str, 
     text = body.decode()
     entry: dict[str, Any] = {"MessageBody": text}
     if attributes := kept_verbatim(text, message.attributes):
-        entry["MessageAttributes"] = attributes_of(attributes)
+        entry["MessageAttributes"] = message_attributes(attributes)
     if message.group is not None:
         entry["MessageGroupId"] = message.group
     if fifo and message.dedup_id is not None:
@@ -30,7 +30,7 @@ def entry_of(message: OutgoingMessage, body: bytes, *, fifo: bool) -> dict[str, 
     return entry
 
 
-def attributes_of(attributes: Mapping[str, str]) -> dict[str, Any]:
+def message_attributes(attributes: Mapping[str, str]) -> dict[str, Any]:
     """Message attributes, all of them of type String."""
     return {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import apsw
 
-from postroad.engine.transaction import Transaction
+from postroad.engine import Transaction
 from postroad.streams.leases import share
 from postroad.streams.port import ShardLease
 from postroad.streams.sqlite.log import Shard

@@ -10,8 +10,7 @@ from typing import Any
 
 import apsw
 
-from postroad.engine.schema import Schema
-from postroad.engine.transaction import Transaction
+from postroad.engine import Schema, Transaction
 from postroad.errors import StorageDamaged
 from postroad.streams import rules
 from postroad.streams.port import Record, StreamRecord

@@ -6,8 +6,7 @@ import time
 from collections.abc import Sequence
 
 from postroad.arguments import check, seconds_between, whole_number
-from postroad.engine.engine import Engine
-from postroad.engine.transaction import Transaction, every, one
+from postroad.engine import Engine, Transaction, every, one
 from postroad.errors import ConfigurationError, InvalidName, StreamNotFound
 from postroad.streams import rules
 from postroad.streams.leases import check_own

@@ -16,9 +16,8 @@ from typing import Any
 
 import msgspec
 
-from postroad.errors import ConfigurationError
-from postroad.errors.root import describe
-from postroad.events.strict import checked_bytes
+from postroad.errors import ConfigurationError, describe
+from postroad.events import checked_bytes
 from postroad.tasks.children.wire import ACTIVITY, FAILURE, RESULT, Order, Plan, TaskEntry
 from postroad.tasks.failures import ErrorClass, NonRetryable, Retryable, classify_exception
 from postroad.tasks.registry import TaskContext, TaskDefinition, TaskFunction, TaskRegistry, default_tasks

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from postroad.telemetry.text import redact
+from postroad.telemetry import redact
 
 TAIL_BYTES = 65_536
 TAIL_LINES = 20

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from postroad.blobs import Blobs
-from postroad.journal import Journal, JournalEvent
-from postroad.journal.states import every_event
+from postroad.journal import Journal, JournalEvent, every_event
 from postroad.testing.differences import Differences
 
 T0 = 1_767_453_739_640

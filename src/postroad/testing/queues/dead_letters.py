@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from postroad.errors import ConfigurationError, NotSupported, PostroadError, QueueNotFound, StaleReceipt
-from postroad.queues import OutgoingMessage
-from postroad.queues.markers import DEAD_LETTER, read_dead
+from postroad.queues import DEAD_LETTER, OutgoingMessage, read_dead
 from postroad.testing.queues.fixture import (
     LEASE,
     LEASE_OVER,

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from postroad.queues import Delivery, OutgoingMessage, Queue, QueueSpec
-from postroad.queues.port import QueueStore
+from postroad.queues import Delivery, OutgoingMessage, Queue, QueueSpec, QueueStore
 from postroad.testing.clock import FakeClock
 from postroad.testing.differences import Differences
 

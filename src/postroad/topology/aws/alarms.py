@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.connections.aws import AwsConnection
-from postroad.connections.aws_resources import tag_pairs
+from postroad.connections import AwsConnection, tag_pairs
 from postroad.topology.aws.calls import ask, unpaired
 from postroad.topology.forms import Form
 from postroad.topology.names import Place

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
-from postroad.connections.aws_errors import translated
+from postroad.connections import translated
 from postroad.errors import PostroadError
 from postroad.topology.forms import Form
 

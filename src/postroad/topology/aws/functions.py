@@ -7,10 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from postroad.connections.aws import AwsConnection
-from postroad.connections.aws_errors import translated
-from postroad.connections.aws_resources import tag_pairs
-from postroad.connections.aws_rights import INVOKE
+from postroad.connections import INVOKE, AwsConnection, tag_pairs, translated
 from postroad.errors import InvalidInput, TopologyConflict
 from postroad.topology.aws.calls import ask
 from postroad.topology.aws.queues import Queues

@@ -6,12 +6,9 @@ import json
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from postroad.connections.aws import AwsConnection
-from postroad.connections.aws_errors import translated
-from postroad.connections.aws_resources import make_queue
+from postroad.connections import AwsConnection, make_queue, translated
 from postroad.errors import TopologyConflict
-from postroad.queues import QueueSpec
-from postroad.queues.sqs.settings import attributes_of, redrive_allow_policy, spec_of
+from postroad.queues import QueueSpec, queue_attributes, redrive_allow_policy, spec_of
 from postroad.topology.aws.calls import ask
 from postroad.topology.forms import Form
 from postroad.topology.names import Place
@@ -136,7 +133,7 @@ class Queues:
         """Every attribute with its value; an empty one removes it."""
         spec = _spec(form)
         dead_letter = None if spec.dead_letter is None else self._place.arn("queue", spec.dead_letter)
-        attributes = {"RedrivePolicy": "", **attributes_of(spec, dead_letter)}
+        attributes = {"RedrivePolicy": "", **queue_attributes(spec, dead_letter)}
         if spec.redrive_allow != "all":
             attributes["RedriveAllowPolicy"] = redrive_allow_policy(spec, self._place.arn("queue", form.name))
         attributes |= _encryption(str(form.settings["encryption"]))

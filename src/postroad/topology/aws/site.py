@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from postroad.connections.aws import AwsConnection
+from postroad.connections import AwsConnection
 from postroad.topology.alarms import dead_letter_queues
 from postroad.topology.aws import queues, topics
 from postroad.topology.aws.alarms import Alarms

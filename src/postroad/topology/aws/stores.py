@@ -6,9 +6,8 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from postroad.connections.aws import AwsConnection
-from postroad.connections.aws_errors import translated
-from postroad.connections.aws_resources import (
+from postroad.connections import (
+    AwsConnection,
     TableIndex,
     TableShape,
     expiry_of,
@@ -18,6 +17,7 @@ from postroad.connections.aws_resources import (
     make_table,
     set_expiry,
     tag_pairs,
+    translated,
     wait_for_removal,
     wait_for_stream,
     wait_for_table,

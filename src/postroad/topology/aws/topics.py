@@ -6,15 +6,15 @@ import json
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from postroad.connections.aws import AwsConnection
-from postroad.connections.aws_errors import translated
-from postroad.connections.aws_resources import (
+from postroad.connections import (
+    AwsConnection,
     make_event_bus,
     make_subscription,
     make_topic,
     put_rule,
     put_target,
     tag_pairs,
+    translated,
 )
 from postroad.errors import TopicNotFound, TopologyConflict, Unavailable
 from postroad.topology.aws.calls import ask, unpaired

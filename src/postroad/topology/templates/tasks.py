@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroad.journal.keys import EVENTS, table_name
-from postroad.tasks.queues import queue_specs
+from postroad.journal import EVENTS, table_name
+from postroad.tasks import queue_specs
 from postroad.topology.declarations import (
     DEFAULT_BUS,
     AlarmDecl,

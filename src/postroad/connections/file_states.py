@@ -12,9 +12,7 @@ from pathlib import Path
 import apsw
 
 from postroad.connections.application_file import ApplicationFile
-from postroad.engine.failures import translate
-from postroad.engine.file import FIXED_VERSION
-from postroad.engine.read_only import ReadOnlyFile, may_write
+from postroad.engine import FIXED_VERSION, ReadOnlyFile, may_write, translate
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class FileState:
         return tuple(int(part) for part in self.library.split(".")) >= FIXED_VERSION
 
 
-def engine_file(path: Path) -> FileState:
+def engine_file_state(path: Path) -> FileState:
     """The embedded engine's own file, read by the engine's library."""
     if not may_write(path):
         with closing(ReadOnlyFile(path)) as looked_at:
@@ -51,7 +49,7 @@ def engine_file(path: Path) -> FileState:
         raise translate(error, path) from error
 
 
-def application_file(path: Path) -> FileState:
+def application_file_state(path: Path) -> FileState:
     """A file of the application's, read by the interpreter's library."""
     file = ApplicationFile(path, schema_remedy="")
     try:
