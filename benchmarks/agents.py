@@ -303,9 +303,7 @@ def _growing(directory: Path, load: Load) -> Iterator[Opened]:
     yield Opened(run)
 
 
-def _wake(
-    send: Callable[[], object], receive: Callable[[], object], count: int, *, quantile: float = 0.5
-) -> float:  # fmt: skip
+def _wake(send: Callable[[], object], receive: Callable[[], object], count: int, *, quantile: float = 0.5) -> float:
     """Seconds from sending to having received, of so many the one at the quantile."""
     took = []
     for _ in range(count):
@@ -346,58 +344,94 @@ def _idle_loads() -> Loads:
 
 ROWS = [
     Row(
-        name="agents-fan-out-one", unit="per_second", target=0.5, loads=_loads(100_000, 1_000),
+        name="agents-fan-out-one",
+        unit="per_second",
+        target=0.5,
+        loads=_loads(100_000, 1_000),
         what="1 event to 1,000 subscribers, published and durable in their lanes",
         ours=Side(label="agents", open=_fanning(producers=lambda _: 1, listeners=lambda load: load.crowd)),
         peer=Side(label="bare loop of the same rows", open=_inserting(listeners=lambda load: load.crowd)),
     ),
     Row(
-        name="agents-fan-out-many", unit="per_second", target=0.4, loads=_loads(100_000, 1_000),
+        name="agents-fan-out-many",
+        unit="per_second",
+        target=0.4,
+        loads=_loads(100_000, 1_000),
         what="1,000 producers to 100 subscribers each",
         ours=Side(label="agents", open=_fanning(producers=lambda load: load.crowd, listeners=lambda _: 100)),
         peer=Side(label="bare loop of the same rows", open=_inserting(listeners=lambda _: 100)),
     ),
     Row(
-        name="agents-100k", unit="per_second", target=0.77, loads=_loads(4_000, 100_000),
+        name="agents-100k",
+        unit="per_second",
+        target=0.77,
+        loads=_loads(4_000, 100_000),
         what="deliver, receive and ack among 100,000 agents against 1,000",
         ours=Side(label="100,000 agents", open=_consuming(crowd=lambda load: load.crowd)),
         peer=Side(label="1,000 agents", open=_consuming(crowd=lambda load: min(1_000, load.crowd))),
     ),
     Row(
-        name="agents-unacked", unit="per_second", target=0.9, loads=_loads(4_000, 100_000),
+        name="agents-unacked",
+        unit="per_second",
+        target=0.9,
+        loads=_loads(4_000, 100_000),
         what="deliver, receive and ack beside one lane with 100,000 unacked messages",
         ours=Side(label="beside it", open=_consuming(crowd=lambda _: 1_000, unacked=lambda load: load.crowd)),
         peer=Side(label="without it", open=_consuming(crowd=lambda _: 1_000)),
     ),
     Row(
-        name="agents-large-event", unit="bytes", target=1.0, loads=_loads(40, 1_000),
+        name="agents-large-event",
+        unit="bytes",
+        target=1.0,
+        loads=_loads(40, 1_000),
         what="growth of the file by one event of 100 KB to 1,000 lanes",
-        ours=Side(label="agents", open=_large), peer=limit("limit of 2 MB", _LARGE_LIMIT),
+        ours=Side(label="agents", open=_large),
+        peer=limit("limit of 2 MB", _LARGE_LIMIT),
     ),
     Row(
-        name="agents-wake-up", unit="seconds", target=0.33, loads=_loads(200, 1_000),
+        name="agents-wake-up",
+        unit="seconds",
+        target=0.33,
+        loads=_loads(200, 1_000),
         what="publish to a waiting agent among 1,000, median",
-        ours=Side(label="agents", open=_lane_waking(0.5)), peer=Side(label="bare queue", open=_queue_waking),
+        ours=Side(label="agents", open=_lane_waking(0.5)),
+        peer=Side(label="bare queue", open=_queue_waking),
     ),
     Row(
-        name="agents-wake-up-p99", unit="seconds", target=1.0, loads=_loads(200, 1_000),
+        name="agents-wake-up-p99",
+        unit="seconds",
+        target=1.0,
+        loads=_loads(200, 1_000),
         what="publish to a waiting agent among 1,000, 99 of 100",
-        ours=Side(label="agents", open=_lane_waking(0.99)), peer=limit("limit of 100 ms", 0.1),
+        ours=Side(label="agents", open=_lane_waking(0.99)),
+        peer=limit("limit of 100 ms", 0.1),
     ),
     Row(
-        name="agents-fan-out-memory", unit="bytes", target=1.0, loads=_loads(40, 100_000),
+        name="agents-fan-out-memory",
+        unit="bytes",
+        target=1.0,
+        loads=_loads(40, 100_000),
         what="growth of a process's memory by fanning 1 event out to 100,000 subscribers",
-        ours=Side(label="runner", open=_growing), peer=limit("limit of 32 MB", 32e6),
+        ours=Side(label="runner", open=_growing),
+        peer=limit("limit of 32 MB", 32e6),
     ),
     Row(
-        name="agents-idle-memory", unit="bytes", target=1.0, loads=_idle_loads(),
+        name="agents-idle-memory",
+        unit="bytes",
+        target=1.0,
+        loads=_idle_loads(),
         what="memory of a process that runs the runner for 100,000 idle agents",
-        ours=Side(label="runner", open=_idling(0)), peer=limit("limit of 150 MB", 150e6),
+        ours=Side(label="runner", open=_idling(0)),
+        peer=limit("limit of 150 MB", 150e6),
     ),
     Row(
-        name="agents-idle-cpu", unit="ratio", target=1.0, loads=_idle_loads(),
+        name="agents-idle-cpu",
+        unit="ratio",
+        target=1.0,
+        loads=_idle_loads(),
         what="part of a core that the runner takes for 100,000 idle agents",
-        ours=Side(label="runner", open=_idling(1)), peer=limit("limit of 2 %", 0.02),
+        ours=Side(label="runner", open=_idling(1)),
+        peer=limit("limit of 2 %", 0.02),
     ),
     *agents_aws.ROWS,
-]  # fmt: skip
+]

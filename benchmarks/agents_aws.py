@@ -76,9 +76,12 @@ def _writing(directory: Path, load: Load) -> Iterator[Opened]:
 
         def run() -> float:
             record = StreamRecord(
-                shard="shardId-000000000000", sequence=str(uuid.uuid4().int), key="ann", arrived_at=datetime.now(UTC),
+                shard="shardId-000000000000",
+                sequence=str(uuid.uuid4().int),
+                key="ann",
+                arrived_at=datetime.now(UTC),
                 data=b'{"agentId":"ann","eventType":"measured","data":{}}',
-            )  # fmt: skip
+            )
             with _called("DynamoDB") as calls:
                 result = aggregate([record], store, SYSTEM_CLOCK)
             if result.written != load.crowd:
@@ -92,10 +95,14 @@ def _fill(store: AwsAgentStore, count: int) -> None:
     """Let so many subscribe without a queue each: the aggregator never looks at them."""
     tables = store._tables
     items = [
-        {"producerId": {"S": "ann"}, "subscriberId": {"S": f"listener-{n}"}, "state": {"S": "active"},
-         "createdAt": {"S": time_text(_TIME_MS)}}
+        {
+            "producerId": {"S": "ann"},
+            "subscriberId": {"S": f"listener-{n}"},
+            "state": {"S": "active"},
+            "createdAt": {"S": time_text(_TIME_MS)},
+        }
         for n in range(count)
-    ]  # fmt: skip
+    ]
     for start in range(0, count, _BATCH):
         requests = [{"PutRequest": {"Item": item}} for item in items[start : start + _BATCH]]
         tables.batch("batch_write_item", {tables.name(SUBSCRIBERS): requests})
@@ -121,10 +128,16 @@ def _sending(directory: Path, load: Load) -> Iterator[Opened]:
 def _row(subscriber_id: str, producer_id: str) -> LaneRow:
     sequence = str(uuid.uuid4().int)
     return LaneRow(
-        subscriber_id=subscriber_id, key=sort_key(_TIME_MS, producer_id, sequence), producer_id=producer_id,
-        event_id=uuid.uuid4().hex, event_type="measured", occurred_ms=_TIME_MS, data=b"{}", sequence=sequence,
+        subscriber_id=subscriber_id,
+        key=sort_key(_TIME_MS, producer_id, sequence),
+        producer_id=producer_id,
+        event_id=uuid.uuid4().hex,
+        event_type="measured",
+        occurred_ms=_TIME_MS,
+        data=b"{}",
+        sequence=sequence,
         arrived_ms=_TIME_MS,
-    )  # fmt: skip
+    )
 
 
 @contextmanager
@@ -138,8 +151,9 @@ def _by_sns(directory: Path, load: Load) -> Iterator[Opened]:
         stack.callback(sqs.close)
         fifo = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
         urls = [sqs.create_queue(QueueName=f"q{n}.fifo", Attributes=fifo)["QueueUrl"] for n in range(load.crowd)]
-        topics = [sns.create_topic(Name=f"t{n}.fifo", Attributes={"FifoTopic": "true"})["TopicArn"]
-                  for n in range(PRODUCERS)]  # fmt: skip
+        topics = [
+            sns.create_topic(Name=f"t{n}.fifo", Attributes={"FifoTopic": "true"})["TopicArn"] for n in range(PRODUCERS)
+        ]
         for url in urls:
             arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
             for topic in topics:
@@ -169,20 +183,31 @@ def _ours(opened: Open) -> Side:
 
 ROWS = [
     Row(
-        name="agents-dynamodb-calls", unit="ratio", target=1.0, loads=_loads(1_000, 30),
+        name="agents-dynamodb-calls",
+        unit="ratio",
+        target=1.0,
+        loads=_loads(1_000, 30),
         what="DynamoDB calls of the aggregator for each delivery, 1 event to 1,000 subscribers (fewer is better)",
-        ours=_ours(_writing), peer=limit("limit of 0.05", 0.05),
+        ours=_ours(_writing),
+        peer=limit("limit of 0.05", 0.05),
     ),
     Row(
-        name="agents-sqs-calls", unit="ratio", target=1.0, loads=_loads(20, 2),
+        name="agents-sqs-calls",
+        unit="ratio",
+        target=1.0,
+        loads=_loads(20, 2),
         what="SQS send calls for each delivery, 10 producers waiting for each subscriber (fewer is better)",
-        ours=_ours(_sending), peer=limit("limit of 0.12", 0.12),
+        ours=_ours(_sending),
+        peer=limit("limit of 0.12", 0.12),
     ),
     Row(
-        name="agents-sns-calls", unit="ratio", target=None, loads=_loads(20, 2),
+        name="agents-sns-calls",
+        unit="ratio",
+        target=None,
+        loads=_loads(20, 2),
         what="calls for each delivery beside raw SNS FIFO to SQS, 10 producers and 20 subscribers (fewer is better)",
         ours=_ours(_sending),
         peer=Side(label="SNS FIFO to SQS", package="boto3", needs=version, open=_by_sns),
         note="SNS: one call for each event and topic; 100 subscriptions of a FIFO topic and 1,000 such topics at most.",
     ),
-]  # fmt: skip
+]

@@ -180,7 +180,9 @@ def _by_threads(bus: Bus, count: int) -> None:
 
 ROWS = [
     Row(
-        name="async-publish", unit="per_second", target=0.7,
+        name="async-publish",
+        unit="per_second",
+        target=0.7,
         what="publish 1,000 events to a file, from 100 coroutines against 32 threads",
         ours=Side(label="100 coroutines", package="postroad", open=_shop(_by_coroutines)),
         peer=Side(label="32 threads", package="postroad", open=_shop(_by_threads)),
@@ -193,13 +195,16 @@ ROWS = [
     _row("bare", _bare, None, 1, 1 / 4),
     _row("bare", _bare, None, 10, 1 / 2),
     Row(
-        name="publish-types", unit="per_second", target=0.9,
+        name="publish-types",
+        unit="per_second",
+        target=0.9,
         what="publish events of 1,000 types with 10 handlers each against events of one type",
         ours=Side(label="1,000 types", package="postroad", open=_typed(lambda load: load.crowd)),
         peer=Side(label="one type", package="postroad", open=_typed(lambda _: 1)),
         loads=Loads(
-            full=Load(messages=100_000, crowd=1_000), quick=Load(messages=20_000, crowd=1_000),
+            full=Load(messages=100_000, crowd=1_000),
+            quick=Load(messages=20_000, crowd=1_000),
             smallest=Load(messages=40, crowd=20),
         ),
     ),
-]  # fmt: skip
+]

@@ -175,15 +175,27 @@ _HANDLED = "publish in one process until the handler in another idle one is call
 
 ROWS = [
     Row(
-        name="bus-latency-p50", unit="seconds", target=1.0, loads=_LATENCY, ours=_side("postroad", _latency(50)),
-        what=f"{_HANDLED}, median", peer=limit("limit of 5 ms", 0.005),
+        name="bus-latency-p50",
+        unit="seconds",
+        target=1.0,
+        loads=_LATENCY,
+        ours=_side("postroad", _latency(50)),
+        what=f"{_HANDLED}, median",
+        peer=limit("limit of 5 ms", 0.005),
     ),
     Row(
-        name="bus-latency-p99", unit="seconds", target=1.0, loads=_LATENCY, ours=_side("postroad", _latency(99)),
-        what=f"{_HANDLED}, 99th percentile", peer=limit("limit of 25 ms", 0.025),
+        name="bus-latency-p99",
+        unit="seconds",
+        target=1.0,
+        loads=_LATENCY,
+        ours=_side("postroad", _latency(99)),
+        what=f"{_HANDLED}, 99th percentile",
+        peer=limit("limit of 25 ms", 0.025),
     ),
     Row(
-        name="bus-broadcast", unit="seconds", target=0.2,
+        name="bus-broadcast",
+        unit="seconds",
+        target=0.2,
         what="time of a publish that 50 processes hear against one that a single process hears",
         ours=_side("50 subscribers", _broadcast(lambda load: load.crowd)),
         peer=_side("one subscriber", _broadcast(lambda _: 1)),
@@ -192,12 +204,17 @@ ROWS = [
         ),
     ),
     Row(
-        name="bus-memory", unit="ratio", target=1.0, peer=limit("limit of 1.1", 1.1),
+        name="bus-memory",
+        unit="ratio",
+        target=1.0,
+        peer=limit("limit of 1.1", 1.1),
         what="memory of a process after 1,000,000 events through one bus against that after the first 100,000",
-        ours=_side("postroad", _growing), note="one run, whose figure stands for all rounds",
+        ours=_side("postroad", _growing),
+        note="one run, whose figure stands for all rounds",
         loads=Loads(
-            full=Load(messages=0, crowd=1_000_000), quick=Load(messages=0, crowd=100_000),
+            full=Load(messages=0, crowd=1_000_000),
+            quick=Load(messages=0, crowd=100_000),
             smallest=Load(messages=0, crowd=1_000),
         ),
     ),
-]  # fmt: skip
+]

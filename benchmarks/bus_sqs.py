@@ -130,9 +130,12 @@ def _same_message(body: str) -> dict[str, Any]:
     """What the bus sends for an event of this text, written by hand."""
     now = datetime.now(UTC).isoformat()
     envelope = {
-        "event_type": "benchmarks.noted", "event_id": str(uuid.uuid4()), "created_at": now, "publisher_id": _BY_HAND,
+        "event_type": "benchmarks.noted",
+        "event_id": str(uuid.uuid4()),
+        "created_at": now,
+        "publisher_id": _BY_HAND,
         "payload": {"text": body},
-    }  # fmt: skip
+    }
     attributes = {"EventType": "benchmarks.noted", "PublisherId": _BY_HAND, "CreatedAt": now}
     typed = {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()}
     return {"MessageBody": json.dumps(envelope), "MessageAttributes": typed}
@@ -157,9 +160,12 @@ def _by_hand(directory: Path) -> Iterator[tuple[Callable[[Any], None], Callable[
 
         def take() -> list[str]:
             answer = sqs.receive_message(
-                QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1, MessageAttributeNames=["All"],
+                QueueUrl=url,
+                MaxNumberOfMessages=10,
+                WaitTimeSeconds=1,
+                MessageAttributeNames=["All"],
                 AttributeNames=["All"],
-            )  # fmt: skip
+            )
             found = answer.get("Messages", [])
             entries = [{"Id": str(number), "ReceiptHandle": m["ReceiptHandle"]} for number, m in enumerate(found)]
             if entries:
@@ -190,36 +196,66 @@ _FEWER = "(fewer is better)"
 
 ROWS = [
     Row(
-        name="bus-sqs-threads", unit="ratio", target=1.0, loads=_LOADS, peer=limit("limit of 0.2", 0.2),
+        name="bus-sqs-threads",
+        unit="ratio",
+        target=1.0,
+        loads=_LOADS,
+        peer=limit("limit of 0.2", 0.2),
         what=f"send requests per event of {THREADS} threads that publish one by one {_FEWER}",
         ours=_side(_requests(_by_threads)),
     ),
     Row(
-        name="bus-sqs-many", unit="ratio", target=1.0, loads=_LOADS, peer=limit("limit of 0.11", 0.11),
-        what=f"send requests per event of publish_many {_FEWER}", ours=_side(_requests(_in_batches)),
+        name="bus-sqs-many",
+        unit="ratio",
+        target=1.0,
+        loads=_LOADS,
+        peer=limit("limit of 0.11", 0.11),
+        what=f"send requests per event of publish_many {_FEWER}",
+        ours=_side(_requests(_in_batches)),
     ),
     Row(
-        name="bus-fifo-threads", unit="ratio", target=1.0, loads=_LOADS, peer=limit("limit of 0.2", 0.2),
+        name="bus-fifo-threads",
+        unit="ratio",
+        target=1.0,
+        loads=_LOADS,
+        peer=limit("limit of 0.2", 0.2),
         what=f"send requests per event of one FIFO group, {THREADS} threads that publish one by one {_FEWER}",
         ours=_side(_requests(_by_threads, fifo=True)),
     ),
     Row(
-        name="bus-fifo-many", unit="ratio", target=1.0, loads=_LOADS, peer=limit("limit of 0.11", 0.11),
+        name="bus-fifo-many",
+        unit="ratio",
+        target=1.0,
+        loads=_LOADS,
+        peer=limit("limit of 0.11", 0.11),
         what=f"send requests per event of one FIFO group, publish_many {_FEWER}",
         ours=_side(_requests(_in_batches, fifo=True)),
     ),
     Row(
-        name="bus-sqs-requests", unit="ratio", target=1.0, loads=_LOADS, peer=limit("limit of 0.35", 0.35),
-        what=f"requests per event published, received, handled and acked {_FEWER}", ours=_side(_all_requests),
+        name="bus-sqs-requests",
+        unit="ratio",
+        target=1.0,
+        loads=_LOADS,
+        peer=limit("limit of 0.35", 0.35),
+        what=f"requests per event published, received, handled and acked {_FEWER}",
+        ours=_side(_all_requests),
     ),
     Row(
-        name="bus-sqs-throughput", unit="per_second", target=0.8, loads=_LOADS,
-        what="publish, receive, handle and ack a backlog in batches of 10", ours=_side(throughput(_moving)),
+        name="bus-sqs-throughput",
+        unit="per_second",
+        target=0.8,
+        loads=_LOADS,
+        what="publish, receive, handle and ack a backlog in batches of 10",
+        ours=_side(throughput(_moving)),
         peer=_boto3("hand-written boto3 loop of the same messages", throughput(_by_hand)),
     ),
     Row(
-        name="bus-sqs-lone", unit="per_second", target=1 / 1.2, loads=_LOADS,
-        what="publish one event at a time, one request each", ours=_side(_alone),
+        name="bus-sqs-lone",
+        unit="per_second",
+        target=1 / 1.2,
+        loads=_LOADS,
+        what="publish one event at a time, one request each",
+        ours=_side(_alone),
         peer=_boto3("bare send_message of the same message", _bare_sends),
     ),
-]  # fmt: skip
+]

@@ -13,9 +13,7 @@ _NO_BATCH = "the peer has no batches and moves one at a time"
 
 def _row(name: str, what: str, target: float | None, our_side: Side, peer: Side, messages: int, note: str = "") -> Row:
     loads = Loads(full=Load(messages=messages), quick=Load(messages=messages // 4), smallest=_SMALL)
-    return Row(
-        name=name, what=what, unit="per_second", target=target, ours=our_side, peer=peer, loads=loads, note=note
-    )  # fmt: skip
+    return Row(name=name, what=what, unit="per_second", target=target, ours=our_side, peer=peer, loads=loads, note=note)
 
 
 def _ours(*, producers: int, send_batch: int, take_batch: int) -> Side:

@@ -89,21 +89,30 @@ def _side(label: str, opened: Open) -> Side:
 
 ROWS = [
     Row(
-        name="backlog-1m", unit="per_second", target=0.8, loads=_crowds(10_000, 1_000_000, 100_000),
+        name="backlog-1m",
+        unit="per_second",
+        target=0.8,
+        loads=_crowds(10_000, 1_000_000, 100_000),
         what="send, receive and ack in batches of 10 with a backlog of 1,000,000 against one of 1,000",
         ours=_side("backlog of 1,000,000", _standing(backlog=lambda load: load.crowd)),
         peer=_side("backlog of 1,000", _standing(backlog=lambda load: min(1_000, load.crowd))),
     ),
     Row(
-        name="fifo-groups-few", unit="per_second", target=0.85, loads=_crowds(10_000, 100_000, 100_000),
+        name="fifo-groups-few",
+        unit="per_second",
+        target=0.85,
+        loads=_crowds(10_000, 100_000, 100_000),
         what="FIFO with 100,000 groups against 10, few of them waiting at a time",
         ours=_side("100,000 groups", _standing(backlog=lambda _: 0, groups=lambda load: load.crowd)),
         peer=_side("10 groups", _standing(backlog=lambda _: 0, groups=lambda _: 10)),
     ),
     Row(
-        name="fifo-groups-all", unit="per_second", target=0.5, loads=_crowds(10_000, 100_000, 20_000),
+        name="fifo-groups-all",
+        unit="per_second",
+        target=0.5,
+        loads=_crowds(10_000, 100_000, 20_000),
         what="FIFO with 100,000 groups against 10, all of them non-empty, the same backlog",
         ours=_side("100,000 groups", _standing(backlog=lambda load: load.crowd, groups=lambda load: load.crowd)),
         peer=_side("10 groups", _standing(backlog=lambda load: load.crowd, groups=lambda _: 10)),
     ),
-]  # fmt: skip
+]

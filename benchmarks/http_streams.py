@@ -129,18 +129,30 @@ def _loads() -> Loads:
 
 ROWS = [
     Row(
-        name="http-idle-streams", unit="ratio", target=1.0, loads=_loads(),
+        name="http-idle-streams",
+        unit="ratio",
+        target=1.0,
+        loads=_loads(),
         what="part of a core that the server takes for 5,000 idle streams",
-        ours=Side(label="server", open=_streaming(_part_of_a_core)), peer=limit("limit of 3 %", 0.03),
+        ours=Side(label="server", open=_streaming(_part_of_a_core)),
+        peer=limit("limit of 3 %", 0.03),
     ),
     Row(
-        name="http-idle-streams-memory", unit="bytes", target=1.0, loads=_loads(),
+        name="http-idle-streams-memory",
+        unit="bytes",
+        target=1.0,
+        loads=_loads(),
         what="memory of the server with 5,000 idle streams",
-        ours=Side(label="server", open=_streaming(_bytes)), peer=limit("limit of 150 MB", 150e6),
+        ours=Side(label="server", open=_streaming(_bytes)),
+        peer=limit("limit of 150 MB", 150e6),
     ),
     Row(
-        name="http-idle-streams-threads", unit="ratio", target=1.0, loads=_loads(),
+        name="http-idle-streams-threads",
+        unit="ratio",
+        target=1.0,
+        loads=_loads(),
         what="threads of the server with 5,000 idle streams",
-        ours=Side(label="server", open=_streaming(_threads)), peer=limit("limit of 20", 20.0),
+        ours=Side(label="server", open=_streaming(_threads)),
+        peer=limit("limit of 20", 20.0),
     ),
-]  # fmt: skip
+]

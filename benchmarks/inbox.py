@@ -70,16 +70,23 @@ def _bare(connection: psycopg.Connection[Any], _: str) -> Remember:
 
 ROWS = [
     Row(
-        name="inbox-first-time", what="remember one event in each transaction", unit="per_second", target=1 / 1.2,
+        name="inbox-first-time",
+        what="remember one event in each transaction",
+        unit="per_second",
+        target=1 / 1.2,
         loads=Loads(full=Load(messages=3_000), quick=Load(messages=1_000), smallest=Load(messages=20)),
         ours=Side(
-            label="postroad", package="postroad", needs=postgres.version,
+            label="postroad",
+            package="postroad",
+            needs=postgres.version,
             open=_remembering(_ours, _COUNT_OURS.encode()),
         ),
         peer=Side(
-            label="bare insert into the seed's table", package="psycopg", needs=postgres.version,
+            label="bare insert into the seed's table",
+            package="psycopg",
+            needs=postgres.version,
             open=_remembering(_bare, _COUNT_BARE.encode()),
         ),
         note="at most 1.2 times the time, which is 0.83 of the rate",
     ),
-]  # fmt: skip
+]

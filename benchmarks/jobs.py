@@ -132,10 +132,14 @@ def _whole(shape: Shape, *, small: bool) -> Open:
 
 def _row(name: str, what: str, shape: Shape, loads: Loads) -> Row:
     return Row(
-        name=name, what=what, unit="seconds", target=1 / 1.5, loads=loads,
+        name=name,
+        what=what,
+        unit="seconds",
+        target=1 / 1.5,
+        loads=loads,
         ours=Side(label="postroad, a large graph", package="postroad", open=_whole(shape, small=False)),
         peer=Side(label="postroad, a small graph", package="postroad", open=_whole(shape, small=True)),
-    )  # fmt: skip
+    )
 
 
 _THOUSAND = Loads(

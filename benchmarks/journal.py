@@ -183,16 +183,21 @@ def _sizes(messages: int) -> Loads:
 def _growth(name: str, what: str, run: Run, *, unit: str, target: float, messages: int) -> Row:
     """The same work on a large journal and on a small one."""
     return Row(
-        name=name, unit=unit, target=target, loads=_sizes(messages),  # type: ignore[arg-type]  # one of the units
+        name=name,
+        unit=unit,  # type: ignore[arg-type]  # one of the units
+        target=target,
+        loads=_sizes(messages),
         what=f"{what} with 1,000,000 events in the journal against 1,000",
         ours=Side(label="1,000,000 events", open=_standing(run, lambda load: load.crowd, writes=run is _appending)),
         peer=Side(label="1,000 events", open=_standing(run, lambda load: FEW, writes=run is _appending)),
-    )  # fmt: skip
+    )
 
 
 ROWS = [
     Row(
-        name="journal-append", unit="per_second", target=0.5,
+        name="journal-append",
+        unit="per_second",
+        target=0.5,
         what="append in batches of 100, durable, beside a bare loop that writes the same events into the same tables",
         ours=Side(label="journal.append", open=_standing(_appending, lambda load: FEW)),
         peer=Side(label="bare inserts", open=_bare(made_before=False)),
@@ -200,20 +205,47 @@ ROWS = [
         note="checks, the fold of states, results and the sharing of the file are on our side only",
     ),
     Row(
-        name="journal-append-rows", unit="per_second", target=None,
+        name="journal-append-rows",
+        unit="per_second",
+        target=None,
         what="the same beside inserts of rows that were made beforehand, their JSON included",
         ours=Side(label="journal.append", open=_standing(_appending, lambda load: FEW)),
         peer=Side(label="bare inserts of rows", open=_bare(made_before=True)),
         loads=Loads(full=Load(messages=20_000), quick=Load(messages=5_000), smallest=Load(messages=100)),
     ),
-    _growth("journal-append-1m", "append in batches of 100", _appending, unit="per_second", target=0.8,
-            messages=10_000),
-    _growth("journal-state-1m-p50", "task_state, the median", _asking(statistics.median, _state), unit="seconds",
-            target=0.5, messages=2_000),
-    _growth("journal-state-1m-p99", "task_state, the 99th percentile", _asking(_p99, _state), unit="seconds",
-            target=0.33, messages=2_000),
-    _growth("journal-query-1m-p50", "query of 100 events, the median", _asking(statistics.median, _page),
-            unit="seconds", target=0.5, messages=1_000),
-    _growth("journal-query-1m-p99", "query of 100 events, the 99th percentile", _asking(_p99, _page),
-            unit="seconds", target=0.33, messages=1_000),
-]  # fmt: skip
+    _growth(
+        "journal-append-1m", "append in batches of 100", _appending, unit="per_second", target=0.8, messages=10_000
+    ),
+    _growth(
+        "journal-state-1m-p50",
+        "task_state, the median",
+        _asking(statistics.median, _state),
+        unit="seconds",
+        target=0.5,
+        messages=2_000,
+    ),
+    _growth(
+        "journal-state-1m-p99",
+        "task_state, the 99th percentile",
+        _asking(_p99, _state),
+        unit="seconds",
+        target=0.33,
+        messages=2_000,
+    ),
+    _growth(
+        "journal-query-1m-p50",
+        "query of 100 events, the median",
+        _asking(statistics.median, _page),
+        unit="seconds",
+        target=0.5,
+        messages=1_000,
+    ),
+    _growth(
+        "journal-query-1m-p99",
+        "query of 100 events, the 99th percentile",
+        _asking(_p99, _page),
+        unit="seconds",
+        target=0.33,
+        messages=1_000,
+    ),
+]

@@ -50,9 +50,16 @@ class Life:
             self.finished.append(properties["requestId"])
             self._remember()
         return JournalEvent(
-            event_type=event_type, entity_type="TASK", entity_id=properties["requestId"], tenant_id=self.tenant,
-            app="shop", timestamp=self._now, event_id=new_event_id(self._now), context=CONTEXT, properties=properties,
-        )  # fmt: skip
+            event_type=event_type,
+            entity_type="TASK",
+            entity_id=properties["requestId"],
+            tenant_id=self.tenant,
+            app="shop",
+            timestamp=self._now,
+            event_id=new_event_id(self._now),
+            context=CONTEXT,
+            properties=properties,
+        )
 
     def _remember(self) -> None:
         # A page from here on has its hundred heartbeats: they are two events of five.

@@ -132,10 +132,12 @@ def _relay(connection: sqlite3.Connection, pushes: Queue) -> None:
 
 ROWS = [
     Row(
-        name="offline-stored", unit="per_second", target=0.5,
+        name="offline-stored",
+        unit="per_second",
+        target=0.5,
         loads=Loads(full=Load(messages=2_000), quick=Load(messages=500), smallest=Load(messages=20)),
         what="missed messages stored with their pushes, and the pushes queued, on SQLite",
         ours=Side(label="NotificationWorker", package="postroad", open=_moving(_ours)),
         peer=Side(label="bare loop of the same SQL and sends", package="postroad", open=_moving(_bare)),
     ),
-]  # fmt: skip
+]

@@ -238,9 +238,10 @@ def _timed(work: Callable[[], None]) -> float:
 
 def _loads(full: int, quick: int) -> Loads:
     return Loads(
-        full=Load(messages=full, crowd=full), quick=Load(messages=quick, crowd=quick),
+        full=Load(messages=full, crowd=full),
+        quick=Load(messages=quick, crowd=quick),
         smallest=Load(messages=200, crowd=200),
-    )  # fmt: skip
+    )
 
 
 _REDRIVEN = _loads(100_000, 20_000)
@@ -251,47 +252,69 @@ _CALLS = Loads(
 
 ROWS = [
     Row(
-        name="queue-list-calls", unit="ratio", target=1.0, loads=_CALLS,
+        name="queue-list-calls",
+        unit="ratio",
+        target=1.0,
+        loads=_CALLS,
         what="HTTP requests for each queue in a list of queues on SQS (fewer is better)",
-        ours=Side(label="postroad", package="postroad", open=_listing), peer=limit("limit of 1.1", 1.1),
+        ours=Side(label="postroad", package="postroad", open=_listing),
+        peer=limit("limit of 1.1", 1.1),
     ),
     Row(
-        name="redrive-calls", unit="ratio", target=1.0, loads=_CALLS,
+        name="redrive-calls",
+        unit="ratio",
+        target=1.0,
+        loads=_CALLS,
         what="HTTP requests of a redrive on SQS beside 34 other queues against one beside none (fewer is better)",
         ours=Side(label="34 other queues", open=_redriving_on_sqs(lambda load: load.crowd)),
         peer=Side(label="no other queue", open=_redriving_on_sqs(lambda _: 0)),
     ),
     Row(
-        name="redrive-loop", unit="per_second", target=2.0, loads=_REDRIVEN,
+        name="redrive-loop",
+        unit="per_second",
+        target=2.0,
+        loads=_REDRIVEN,
         what="redrive of 100,000 messages against a loop of receive, send and ack in tens",
         ours=Side(label="redrive", open=_redriving(lambda load: load.crowd)),
         peer=Side(label="loop in tens", open=_looping),
     ),
     Row(
-        name="redrive-growth", unit="per_second", target=1 / 1.2, loads=_REDRIVEN,
+        name="redrive-growth",
+        unit="per_second",
+        target=1 / 1.2,
+        loads=_REDRIVEN,
         what="messages per second of a redrive of 100,000 against one of 10,000 (within 20 %)",
         ours=Side(label="100,000 messages", open=_redriving(lambda load: load.crowd)),
         peer=Side(label="10,000 messages", open=_redriving(lambda load: load.crowd // _FEWER)),
     ),
     Row(
-        name="redrive-memory", unit="bytes", target=1.0, loads=_REDRIVEN,
+        name="redrive-memory",
+        unit="bytes",
+        target=1.0,
+        loads=_REDRIVEN,
         what="bytes by which a process grows that redrives 100,000 messages (fewer is better)",
         ours=Side(label="redrive", open=_growing),
         peer=limit("limit of 50 MB", _MEMORY),
     ),
     Row(
-        name="redrive-match", unit="seconds", target=1 / 3, loads=_REDRIVEN,
+        name="redrive-match",
+        unit="seconds",
+        target=1 / 3,
+        loads=_REDRIVEN,
         what="redrive of the 1 % of 100,000 messages that match against one full peek scan (at most 3 times as long)",
         ours=Side(label="redrive by match", open=_choosing),
         peer=Side(label="peek scan", open=_peeking),
     ),
     Row(
-        name="looks-1m", unit="seconds", target=0.5, loads=_loads(1_000_000, 100_000),
+        name="looks-1m",
+        unit="seconds",
+        target=0.5,
+        loads=_loads(1_000_000, 100_000),
         what="list, show and peek beside a backlog of 1,000,000 against one of 1,000 (at most twice as long)",
         ours=Side(label="backlog of 1,000,000", open=_looking(lambda load: load.crowd)),
         peer=Side(label="backlog of 1,000", open=_looking(lambda load: min(1_000, load.crowd))),
     ),
-]  # fmt: skip
+]
 
 
 def main() -> None:

@@ -129,14 +129,17 @@ def _side(label: str, opened: Open) -> Side:
 
 ROWS = [
     Row(
-        name="outbox-steady", unit="seconds", target=1 / 1.5,
+        name="outbox-steady",
+        unit="seconds",
+        target=1 / 1.5,
         what=f"claim at 500 rows a second with prune, after {SECONDS:,} seconds of it against at the start",
         loads=Loads(
             full=Load(messages=2_500, crowd=SECONDS),
             quick=Load(messages=2_500, crowd=min(SECONDS, 120)),
             smallest=Load(messages=200, crowd=1),
         ),
-        ours=_side("in the end", after(lambda load: load.crowd)), peer=_side("at the start", after(lambda _: 0)),
+        ours=_side("in the end", after(lambda load: load.crowd)),
+        peer=_side("at the start", after(lambda _: 0)),
         note="refused when dead rows exceed 20 % of live ones + 100,000",
     ),
-]  # fmt: skip
+]

@@ -49,9 +49,13 @@ def _ours(directory: Path, load: Load) -> Iterator[Opened]:
     devices = _DEVICES[: load.messages]
     with running(certificates) as url, ThreadPoolExecutor(CONCURRENCY) as pool:
         with APNSSender(
-            key=key, key_id="ABC123DEFG", team_id="DEF123GHIJ", topic="com.example.chat",
-            base_url=url, ca_file=certificates.ca_file,
-        ) as sender:  # fmt: skip
+            key=key,
+            key_id="ABC123DEFG",
+            team_id="DEF123GHIJ",
+            topic="com.example.chat",
+            base_url=url,
+            ca_file=certificates.ca_file,
+        ) as sender:
 
             def run() -> float:
                 started = time.perf_counter()
@@ -106,10 +110,12 @@ def _check(answers: list[tuple[int | None, str | None]], devices: list[str]) -> 
 
 ROWS = [
     Row(
-        name="push-http2", unit="per_second", target=0.7,
+        name="push-http2",
+        unit="per_second",
+        target=0.7,
         loads=Loads(full=Load(messages=1_000), quick=Load(messages=1_000), smallest=Load(messages=20)),
         what=f"pushes to 1,000 devices over one HTTP/2 connection, {CONCURRENCY} at a time",
         ours=Side(label="APNSSender", package="postroad", open=_ours),
         peer=Side(label="bare loop of httpx", package="httpx", open=_bare),
     ),
-]  # fmt: skip
+]

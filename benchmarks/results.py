@@ -92,11 +92,24 @@ def row_result(row: Row, samples: Samples, *, scale: Scale) -> RowResult:
 def wrong_result(row: Row, why: str, *, scale: Scale) -> RowResult:
     """A row of which a round came out wrong: no time counts."""
     return RowResult(
-        name=row.name, what=row.what, ours=row.ours.version() or row.ours.label,
-        peer=row.peer.version() or row.peer.label, unit=row.unit, ours_samples=(), peer_samples=(),
-        ratio=None, ratio_low=None, ratio_high=None, target=row.target, met=False, checked=False,
-        note=f"wrong result: {why}", quick=scale != "full", commit=commit(), code=code_hash(),
-    )  # fmt: skip
+        name=row.name,
+        what=row.what,
+        ours=row.ours.version() or row.ours.label,
+        peer=row.peer.version() or row.peer.label,
+        unit=row.unit,
+        ours_samples=(),
+        peer_samples=(),
+        ratio=None,
+        ratio_low=None,
+        ratio_high=None,
+        target=row.target,
+        met=False,
+        checked=False,
+        note=f"wrong result: {why}",
+        quick=scale != "full",
+        commit=commit(),
+        code=code_hash(),
+    )
 
 
 def merge(old: Results | None, new: Results) -> Results:

@@ -119,14 +119,21 @@ _LOADS = Loads(full=Load(messages=2_000), quick=Load(messages=400), smallest=Loa
 
 ROWS = [
     Row(
-        name="sqs-requests", unit="ratio", target=1.0, loads=_LOADS, peer=limit("limit of 0.35", 0.35),
+        name="sqs-requests",
+        unit="ratio",
+        target=1.0,
+        loads=_LOADS,
+        peer=limit("limit of 0.35", 0.35),
         what="HTTP requests per message sent, received and acked under load (fewer is better, 0.3 is the least)",
         ours=Side(label="postroad", package="postroad", needs=version, open=_counting),
     ),
     Row(
-        name="sqs-throughput", unit="per_second", target=0.85, loads=_LOADS,
+        name="sqs-throughput",
+        unit="per_second",
+        target=0.85,
+        loads=_LOADS,
         what="send, receive and delete a backlog in batches of 10",
         ours=Side(label="postroad", package="postroad", needs=version, open=throughput(_adapter)),
         peer=Side(label="hand-written boto3 loop", package="boto3", needs=version, open=throughput(_by_hand)),
     ),
-]  # fmt: skip
+]

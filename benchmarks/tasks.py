@@ -27,9 +27,13 @@ _BASE_TASKS = 1_000
 
 def _worker(backend: postroad.Backend, child_reuse: int) -> TaskWorker:
     return TaskWorker(
-        backend, imports=["benchmarks.noop_tasks"], tenant_id=TENANT, app=APP, child_reuse=child_reuse,
+        backend,
+        imports=["benchmarks.noop_tasks"],
+        tenant_id=TENANT,
+        app=APP,
+        child_reuse=child_reuse,
         concurrency=task_peers.CONCURRENCY,
-    )  # fmt: skip
+    )
 
 
 def _serve(url: str, pipe: Connection, child_reuse: int) -> None:
@@ -197,55 +201,101 @@ def _loads(full: int, quick: int, smallest: int) -> Loads:
 _ONE_EACH = _side("postroad, one process per task", _running(reusing=False))
 _REUSING = _side("postroad, child_reuse=1000", _running(reusing=True))
 _CELERY = Side(
-    label="celery prefork", package="celery", needs=task_peers.redis_server,
+    label="celery prefork",
+    package="celery",
+    needs=task_peers.redis_server,
     open=task_peers.celery(one_task_per_child=False),
-)  # fmt: skip
+)
 _CELERY_ONE_EACH = Side(
-    label="celery prefork, one task per child", package="celery", needs=task_peers.redis_server,
+    label="celery prefork, one task per child",
+    package="celery",
+    needs=task_peers.redis_server,
     open=task_peers.celery(one_task_per_child=True),
-)  # fmt: skip
+)
 _DRAMATIQ = Side(label="dramatiq", package="dramatiq", needs=task_peers.redis_server, open=task_peers.dramatiq)
 _DBOS = Side(label="DBOS on SQLite", package="dbos", open=task_peers.dbos)
 _TASKS = _loads(600, 150, 6)
 
 ROWS = [
     Row(
-        name="tasks-each-celery-each", unit="per_second", target=2.0, loads=_loads(60, 20, 6), ours=_ONE_EACH,
-        what="no-op tasks, durable, one process each, concurrency 3", peer=_CELERY_ONE_EACH,
+        name="tasks-each-celery-each",
+        unit="per_second",
+        target=2.0,
+        loads=_loads(60, 20, 6),
+        ours=_ONE_EACH,
+        what="no-op tasks, durable, one process each, concurrency 3",
+        peer=_CELERY_ONE_EACH,
     ),
     Row(
-        name="tasks-each-celery", unit="per_second", target=0.15, loads=_TASKS, ours=_ONE_EACH, peer=_CELERY,
+        name="tasks-each-celery",
+        unit="per_second",
+        target=0.15,
+        loads=_TASKS,
+        ours=_ONE_EACH,
+        peer=_CELERY,
         what="no-op tasks, durable, one process each, beside lasting children",
     ),
     Row(
-        name="tasks-each-dbos", unit="per_second", target=1.0, loads=_TASKS, ours=_ONE_EACH, peer=_DBOS,
+        name="tasks-each-dbos",
+        unit="per_second",
+        target=1.0,
+        loads=_TASKS,
+        ours=_ONE_EACH,
+        peer=_DBOS,
         what="no-op tasks, durable, one process each, beside threads of one process",
     ),
     Row(
-        name="tasks-reuse-celery", unit="per_second", target=0.5, loads=_TASKS, ours=_REUSING, peer=_CELERY,
+        name="tasks-reuse-celery",
+        unit="per_second",
+        target=0.5,
+        loads=_TASKS,
+        ours=_REUSING,
+        peer=_CELERY,
         what="no-op tasks, durable, lasting children on both sides",
     ),
     Row(
-        name="tasks-reuse-dramatiq", unit="per_second", target=0.3, loads=_TASKS, ours=_REUSING, peer=_DRAMATIQ,
+        name="tasks-reuse-dramatiq",
+        unit="per_second",
+        target=0.3,
+        loads=_TASKS,
+        ours=_REUSING,
+        peer=_DRAMATIQ,
         what="no-op tasks, durable, lasting children, beside three processes without results",
     ),
     Row(
-        name="tasks-reuse-dbos", unit="per_second", target=2.0, loads=_TASKS, ours=_REUSING, peer=_DBOS,
+        name="tasks-reuse-dbos",
+        unit="per_second",
+        target=2.0,
+        loads=_TASKS,
+        ours=_REUSING,
+        peer=_DBOS,
         what="no-op tasks, durable, lasting children, beside threads of one process",
     ),
     Row(
-        name="tasks-cost", unit="seconds", target=1 / 3, loads=_loads(200, 60, 3), ours=_side("postroad", _costing),
+        name="tasks-cost",
+        unit="seconds",
+        target=1 / 3,
+        loads=_loads(200, 60, 3),
+        ours=_side("postroad", _costing),
         what="from submit to recorded end of one no-op task, median",
         peer=_side("fork, pipe, wait and four commits", _bare),
     ),
     Row(
-        name="tasks-memory", unit="bytes", target=1.0, loads=_loads(10_000, 1_000, 20),
-        ours=_side("postroad", _growing), peer=limit("limit of 10 MB", 10_000_000),
+        name="tasks-memory",
+        unit="bytes",
+        target=1.0,
+        loads=_loads(10_000, 1_000, 20),
+        ours=_side("postroad", _growing),
+        peer=limit("limit of 10 MB", 10_000_000),
         what="what a worker's memory grows by over 10,000 tasks",
     ),
     Row(
-        name="tasks-idle-cpu", unit="seconds", target=1.0, loads=_loads(100, 40, 5), ours=_side("postroad", _idling),
+        name="tasks-idle-cpu",
+        unit="seconds",
+        target=1.0,
+        loads=_loads(100, 40, 5),
+        ours=_side("postroad", _idling),
         what="CPU seconds per second of an idle worker with its zygote, keepers and children",
         peer=limit("limit of 2 %", 0.02),
     ),
-]  # fmt: skip
+]

@@ -100,33 +100,46 @@ _SIZES = Loads(
     full=Load(messages=MANY, crowd=MANY), quick=Load(messages=MANY, crowd=MANY), smallest=Load(messages=20, crowd=20)
 )
 _RECORDS = Loads(
-    full=Load(messages=_APPENDS, crowd=100_000), quick=Load(messages=_APPENDS, crowd=100_000),
+    full=Load(messages=_APPENDS, crowd=100_000),
+    quick=Load(messages=_APPENDS, crowd=100_000),
     smallest=Load(messages=_APPENDS, crowd=100),
-)  # fmt: skip
+)
 
 ROWS = [
     Row(
-        name="topology-plan-1000", unit="seconds", target=1 / _GROWTH, loads=_SIZES,
+        name="topology-plan-1000",
+        unit="seconds",
+        target=1 / _GROWTH,
+        loads=_SIZES,
         what=f"plan of 1,000 queues that are there against one of 100 (at most {_GROWTH} times as long)",
         ours=Side(label="1,000 queues", open=_applied(lambda load: load.crowd, _plan)),
         peer=Side(label="100 queues", open=_applied(lambda load: min(FEW, load.crowd), _plan)),
     ),
     Row(
-        name="topology-second-apply", unit="seconds", target=1 / _SECOND, loads=_SIZES,
+        name="topology-second-apply",
+        unit="seconds",
+        target=1 / _SECOND,
+        loads=_SIZES,
         what=f"a second apply of 1,000 queues against a plan of them (at most {_SECOND} times as long)",
         ours=Side(label="second apply", open=_applied(lambda load: load.crowd, _apply)),
         peer=Side(label="plan", open=_applied(lambda load: load.crowd, _plan)),
     ),
     Row(
-        name="topology-aws-reads", unit="ratio", target=1.0, loads=_SIZES,
+        name="topology-aws-reads",
+        unit="ratio",
+        target=1.0,
+        loads=_SIZES,
         what="HTTP requests for each resource in a plan of the chat topology on AWS (fewer is better)",
         ours=Side(label="postroad", package="postroad", needs=version, open=_asking),
         peer=limit("limit of 3", _READS),
     ),
     Row(
-        name="audit-append", unit="per_second", target=0.8, loads=_RECORDS,
+        name="audit-append",
+        unit="per_second",
+        target=0.8,
+        loads=_RECORDS,
         what="appends to an audit file of 100,000 records against one of a single record",
         ours=Side(label="100,000 records", open=_appending(lambda load: load.crowd)),
         peer=Side(label="1 record", open=_appending(lambda _: 1)),
     ),
-]  # fmt: skip
+]

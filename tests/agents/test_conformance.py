@@ -48,9 +48,7 @@ class SentLane:
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
         found = self._lane.receive(max_messages=max_messages, wait=wait, visibility=visibility)
-        return [
-            msgspec.structs.replace(each, body=json.loads(each.body)["data"]["body"].encode()) for each in found
-        ]  # fmt: skip
+        return [msgspec.structs.replace(each, body=json.loads(each.body)["data"]["body"].encode()) for each in found]
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
         return self._lane.ack(deliveries)

@@ -26,8 +26,14 @@ def _defaults(function: Any) -> dict[str, Any]:
     [
         (
             Backend.agents,
-            {"dispatch_delay": None, "retention": 604_800, "max_receives": 5, "visibility": 30, "validate": True,
-             "stream": "agent-events"},
+            {
+                "dispatch_delay": None,
+                "retention": 604_800,
+                "max_receives": 5,
+                "visibility": 30,
+                "validate": True,
+                "stream": "agent-events",
+            },
         ),
         (Agents.register, {"agent_id": None, "order": "producer", "accept": "listed", "principal_arn": None}),
         (Agents.register_many, {"order": "producer", "accept": "listed", "principal_arn": None}),
@@ -43,7 +49,7 @@ def _defaults(function: Any) -> dict[str, Any]:
         (Runner.run_once, {}),
         (AgentEvent, {"timestamp": None, "event_id": None}),
     ],
-)  # fmt: skip
+)
 def test_what_is_left_out_has_its_documented_value(function: Any, defaults: dict[str, Any]) -> None:
     assert _defaults(function) == defaults
 

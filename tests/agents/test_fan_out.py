@@ -125,8 +125,16 @@ def test_a_record_put_directly_is_equal(post: Post) -> None:
     post.agents.subscribe("bob", "ann")
     stream = post.backend.stream("agent-events")
 
-    stream.put([Record("ann", json.dumps({"agentId": "ann", "eventType": "raw", "data": {"n": 1},
-                                          "timestamp": "2025-07-01T12:00:00Z"}).encode())])  # fmt: skip
+    stream.put(
+        [
+            Record(
+                "ann",
+                json.dumps(
+                    {"agentId": "ann", "eventType": "raw", "data": {"n": 1}, "timestamp": "2025-07-01T12:00:00Z"}
+                ).encode(),
+            )
+        ]
+    )
     post.move()
     [delivery] = post.take("bob")
 
@@ -320,9 +328,13 @@ def test_a_bad_event_is_named_and_holds_back_only_its_own_agent(post: Post, even
     post.agents.subscribe_many([("cat", "ann"), ("cat", "bob")])
 
     results = post.agents.publish(
-        [AgentEvent("ann", "counted", {"n": 1}), event, AgentEvent(event.agent_id, "counted", {"n": 2}),
-         AgentEvent("bob", "counted", {"n": 3})]
-    )  # fmt: skip
+        [
+            AgentEvent("ann", "counted", {"n": 1}),
+            event,
+            AgentEvent(event.agent_id, "counted", {"n": 2}),
+            AgentEvent("bob", "counted", {"n": 3}),
+        ]
+    )
     post.move()
 
     assert [result.ok for result in results] == [True, False, False, True]
@@ -350,14 +362,21 @@ def test_the_tables_can_be_read_by_another_program(file_post: Post, tmp_path: Pa
     [event] = rows["SubscriberEvents"]
     assert event["timestamp"] == f"2025-07-01T12:00:00.500Z#ann#{event['sequenceNumber']:0>56}"
     assert (event["occurredAt"], event["subscriberId"], event["producerId"]) == (
-        "2025-07-01T12:00:00.500Z", "bob", "ann",
-    )  # fmt: skip
+        "2025-07-01T12:00:00.500Z",
+        "bob",
+        "ann",
+    )
     assert json.loads(event["data"]) == {"n": 1}
     assert event["expiresAt"] == 1_893_456_000 + 604_800
     assert rows["Subscribers"] == [
-        {"producerId": "ann", "subscriberId": "bob", "createdAt": "2030-01-01T00:00:00.000Z", "state": "active",
-         "heldFrom": None}
-    ]  # fmt: skip
+        {
+            "producerId": "ann",
+            "subscriberId": "bob",
+            "createdAt": "2030-01-01T00:00:00.000Z",
+            "state": "active",
+            "heldFrom": None,
+        }
+    ]
     assert {row["agentId"]: row["state"] for row in rows["Agents"]} == {"ann": "active", "bob": "active"}
     assert [row["producerId"] for row in rows["AgentGrants"]] == ["ann"]
 
@@ -381,9 +400,7 @@ def test_a_runner_that_runs_wakes_a_waiting_receiver(file_post: Post) -> None:
     running = threading.Thread(target=file_post.agents.runner(worker="thread").run, args=(stop,))
     running.start()
     try:
-        publishing = threading.Timer(
-            0.2, file_post.agents.publish, [[AgentEvent("ann", "counted", {"n": 1})]]
-        )  # fmt: skip
+        publishing = threading.Timer(0.2, file_post.agents.publish, [[AgentEvent("ann", "counted", {"n": 1})]])
         publishing.start()
         received = file_post.agents.queue("bob").receive(wait=15)
         publishing.join()

@@ -104,8 +104,9 @@ def test_no_subscriber_misses_a_promised_event_after_a_power_cut(record: Record,
             for producer in _PRODUCERS:
                 waiting = found.get((listener, producer), [])
                 missing = {
-                    number for number in range(_EVENTS)
+                    number
+                    for number in range(_EVENTS)
                     if f"{producer} {number}" in promised and f"taken {listener} {producer} {number}" not in promised
-                } - set(waiting)  # fmt: skip
+                } - set(waiting)
                 assert not missing, (end, listener, producer)
                 assert waiting == sorted(set(waiting)), (end, listener, producer)

@@ -39,10 +39,10 @@ def cloud(village: Cloud) -> Cloud:
 def _killed(name: str, event: dict[str, Any], told: str) -> int:
     """Run a function in a process of its own; how it ended."""
     environment = {**os.environ, "POSTROAD_FAILPOINTS": told}
+    command = [sys.executable, "-c", _HANDLE, name]
     done = subprocess.run(
-        [sys.executable, "-c", _HANDLE, name], input=json.dumps(event), env=environment, text=True, check=False,
-        capture_output=True,
-    )  # fmt: skip
+        command, input=json.dumps(event), env=environment, text=True, check=False, capture_output=True
+    )
     return done.returncode
 
 
@@ -440,34 +440,54 @@ def _let_die(cloud: Cloud, name: str) -> None:
 
 def test_a_function_reads_what_aws_documents(cloud: Cloud) -> None:
     data = base64.b64encode(
-        json.dumps({"agentId": cloud.id("ann"), "timestamp": "2018-12-17T22:10:50.987Z", "eventType": "greeted",
-                    "data": {"n": 1, "text": "Hello, this is a test."}}).encode()
-    ).decode()  # fmt: skip
+        json.dumps(
+            {
+                "agentId": cloud.id("ann"),
+                "timestamp": "2018-12-17T22:10:50.987Z",
+                "eventType": "greeted",
+                "data": {"n": 1, "text": "Hello, this is a test."},
+            }
+        ).encode()
+    ).decode()
     sequence = "49590338271490256608559692538361571095921575989136588898"
     kinesis = {
         "Records": [
             {
                 "kinesis": {
-                    "kinesisSchemaVersion": "1.0", "partitionKey": cloud.id("ann"), "sequenceNumber": sequence,
-                    "data": data, "approximateArrivalTimestamp": 4102444800.987,
+                    "kinesisSchemaVersion": "1.0",
+                    "partitionKey": cloud.id("ann"),
+                    "sequenceNumber": sequence,
+                    "data": data,
+                    "approximateArrivalTimestamp": 4102444800.987,
                 },
-                "eventSource": "aws:kinesis", "eventVersion": "1.0", "eventID": f"shardId-000000000006:{sequence}",
-                "eventName": "aws:kinesis:record", "invokeIdentityArn": "arn:aws:iam::123456789012:role/lambda-role",
+                "eventSource": "aws:kinesis",
+                "eventVersion": "1.0",
+                "eventID": f"shardId-000000000006:{sequence}",
+                "eventName": "aws:kinesis:record",
+                "invokeIdentityArn": "arn:aws:iam::123456789012:role/lambda-role",
                 "awsRegion": "us-east-2",
                 "eventSourceARN": "arn:aws:kinesis:us-east-2:123456789012:stream/lambda-stream",
             }
         ]
-    }  # fmt: skip
+    }
 
     aggregated = aggregator.handler(kinesis, None)
     [row] = cloud.rows()
     removed = {
-        "eventID": "1", "eventVersion": "1.1", "eventName": "REMOVE", "eventSource": "aws:dynamodb",
-        "awsRegion": "us-east-2", "userIdentity": {"type": "Service", "principalId": "dynamodb.amazonaws.com"},
-        "dynamodb": {"Keys": {"subscriberId": row["subscriberId"], "timestamp": row["timestamp"]},
-                     "SequenceNumber": "100000000003498069978", "SizeBytes": 26, "StreamViewType": "NEW_IMAGE"},
+        "eventID": "1",
+        "eventVersion": "1.1",
+        "eventName": "REMOVE",
+        "eventSource": "aws:dynamodb",
+        "awsRegion": "us-east-2",
+        "userIdentity": {"type": "Service", "principalId": "dynamodb.amazonaws.com"},
+        "dynamodb": {
+            "Keys": {"subscriberId": row["subscriberId"], "timestamp": row["timestamp"]},
+            "SequenceNumber": "100000000003498069978",
+            "SizeBytes": 26,
+            "StreamViewType": "NEW_IMAGE",
+        },
         "eventSourceARN": "arn:aws:dynamodb:us-east-2:123456789012:table/my-table/stream/2024-06-10T19:26:16.525",
-    }  # fmt: skip
+    }
     released = publisher.handler({"Records": [removed, *dynamodb_event([row])["Records"]]}, None)
     [delivery] = cloud.take("bob")
 

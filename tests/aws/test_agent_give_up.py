@@ -129,9 +129,11 @@ def _no_queue() -> Queue:
 def _record(sequence: str) -> dict[str, Any]:
     event = {"agentId": "ann", "timestamp": "2030-01-01T00:00:00Z", "eventType": "counted", "data": {"n": 1}}
     told = {
-        "partitionKey": "ann", "sequenceNumber": sequence, "approximateArrivalTimestamp": 1_900_000_000.0,
+        "partitionKey": "ann",
+        "sequenceNumber": sequence,
+        "approximateArrivalTimestamp": 1_900_000_000.0,
         "data": base64.b64encode(json.dumps(event).encode()).decode(),
-    }  # fmt: skip
+    }
     return {"kinesis": told, "eventID": f"shardId-000000000000:{sequence}"}
 
 

@@ -69,10 +69,15 @@ def test_deeply_nested_data_is_delivered_and_delays_nobody(cloud: Cloud, levels:
 @pytest.mark.parametrize(
     "text",
     [
-        '{"": 1}', '{"a": 1.0}', '{"a": [-0.0, 1e22, 1e-300]}', '{"a": 12345678901234567890123456789012345678901}',
-        '{"a": [0.1, 1e-7, -5, 100]}', '{"a": "\\ufffe and \\uffff"}', '{"\\uffff": "\\u2028\\u0001\\u007f"}',
+        '{"": 1}',
+        '{"a": 1.0}',
+        '{"a": [-0.0, 1e22, 1e-300]}',
+        '{"a": 12345678901234567890123456789012345678901}',
+        '{"a": [0.1, 1e-7, -5, 100]}',
+        '{"a": "\\ufffe and \\uffff"}',
+        '{"\\uffff": "\\u2028\\u0001\\u007f"}',
     ],
-)  # fmt: skip
+)
 def test_any_data_that_is_accepted_arrives_unchanged(cloud: Cloud, text: str) -> None:
     _publish(cloud, "ann", json.loads(text))
     record = f'{{"agentId": "{cloud.id("ann")}", "eventType": "put", "data": {text}}}'

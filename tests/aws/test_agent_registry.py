@@ -36,9 +36,12 @@ def test_the_queue_of_an_agent_has_its_settings_and_its_policy(cloud: Cloud) -> 
     assert told["FifoQueue"] == "true"
     [statement] = json.loads(told["Policy"])["Statement"]
     assert sorted(statement["Action"]) == [
-        "sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:GetQueueUrl",
+        "sqs:ChangeMessageVisibility",
+        "sqs:DeleteMessage",
+        "sqs:GetQueueAttributes",
+        "sqs:GetQueueUrl",
         "sqs:ReceiveMessage",
-    ]  # fmt: skip
+    ]
     with pytest.raises(NotSupported):
         cloud.agents.queue(cloud.id("ann")).send([])
 

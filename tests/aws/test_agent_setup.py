@@ -39,9 +39,12 @@ def function(aws: AwsConnection) -> Iterator[str]:
     with zipfile.ZipFile(packed, "w") as file:
         file.writestr("mover.py", "def handler(event, context): return {'batchItemFailures': []}")
     aws.functions.create_function(
-        FunctionName=name, Runtime="python3.11", Handler="mover.handler", Code={"ZipFile": packed.getvalue()},
+        FunctionName=name,
+        Runtime="python3.11",
+        Handler="mover.handler",
+        Code={"ZipFile": packed.getvalue()},
         Role="arn:aws:iam::000000000000:role/mover",
-    )  # fmt: skip
+    )
     yield name
     for mapping in aws.functions.list_event_source_mappings(FunctionName=name)["EventSourceMappings"]:
         aws.functions.delete_event_source_mapping(UUID=mapping["UUID"])

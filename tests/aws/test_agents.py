@@ -58,9 +58,17 @@ def test_a_row_has_the_columns_of_its_table_and_a_sort_key_of_its_own(cloud: Clo
     assert len({row["timestamp"]["S"] for row in rows}) == 2
     assert all(len(row["timestamp"]["S"].rpartition("#")[2]) == 56 for row in rows)
     assert {*rows[0]} == {
-        "subscriberId", "timestamp", "occurredAt", "producerId", "eventId", "eventType", "data", "sequenceNumber",
-        "arrivedAt", "expiresAt",
-    }  # fmt: skip
+        "subscriberId",
+        "timestamp",
+        "occurredAt",
+        "producerId",
+        "eventId",
+        "eventType",
+        "data",
+        "sequenceNumber",
+        "arrivedAt",
+        "expiresAt",
+    }
     assert "M" in rows[0]["data"]
 
 
@@ -97,12 +105,18 @@ def test_records_that_can_never_be_handled_go_to_the_rejects(cloud: Cloud) -> No
     cloud.register("ann")
     event = {
         "Records": [
-            {"eventID": f"shardId-0:{n}",
-             "kinesis": {"partitionKey": cloud.id("ann"), "sequenceNumber": str(n), "data": data,
-                         "approximateArrivalTimestamp": time.time()}}
+            {
+                "eventID": f"shardId-0:{n}",
+                "kinesis": {
+                    "partitionKey": cloud.id("ann"),
+                    "sequenceNumber": str(n),
+                    "data": data,
+                    "approximateArrivalTimestamp": time.time(),
+                },
+            }
             for n, data in enumerate(["no base64!", base64.b64encode(b"[1]").decode()], 1)
         ]
-    }  # fmt: skip
+    }
 
     answer = aggregator.handler(event, None)
 
@@ -130,8 +144,9 @@ def test_rows_without_images_are_read_and_other_changes_ignored(cloud: Cloud) ->
 def test_a_malformed_row_is_put_aside(cloud: Cloud) -> None:
     cloud.register("bob")
     broken: dict[str, Any] = {
-        "subscriberId": {"S": cloud.id("bob")}, "timestamp": {"S": "2025-07-01T00:00:00.000Z#x#1"},
-    }  # fmt: skip
+        "subscriberId": {"S": cloud.id("bob")},
+        "timestamp": {"S": "2025-07-01T00:00:00.000Z#x#1"},
+    }
 
     answer = cloud.release(dynamodb_event([broken]))
 
@@ -177,8 +192,11 @@ def test_a_throttled_producer_fails_from_there_on_and_others_go_on(
     written = [_producer(row) for row in cloud.rows()]
     again = aggregator.handler(event, None)
 
-    ann = [record["kinesis"]["sequenceNumber"] for record in event["Records"]
-           if record["kinesis"]["partitionKey"] == cloud.id("ann")]  # fmt: skip
+    ann = [
+        record["kinesis"]["sequenceNumber"]
+        for record in event["Records"]
+        if record["kinesis"]["partitionKey"] == cloud.id("ann")
+    ]
     assert answer == {"batchItemFailures": [{"itemIdentifier": min(ann, key=int)}]}
     assert written == [cloud.id("bob")]
     assert again == {"batchItemFailures": []}
@@ -277,10 +295,18 @@ def test_fan_out_to_many_costs_few_calls(cloud: Cloud) -> None:
     cloud.register("ann")
     table = cloud.store._tables.name(SUBSCRIBERS)
     requests = [
-        {"PutRequest": {"Item": {"producerId": {"S": cloud.id("ann")}, "subscriberId": {"S": f"{n}-{cloud.ending}"},
-                                 "createdAt": {"S": "2020-01-01T00:00:00.000Z"}, "state": {"S": "active"}}}}
+        {
+            "PutRequest": {
+                "Item": {
+                    "producerId": {"S": cloud.id("ann")},
+                    "subscriberId": {"S": f"{n}-{cloud.ending}"},
+                    "createdAt": {"S": "2020-01-01T00:00:00.000Z"},
+                    "state": {"S": "active"},
+                }
+            }
+        }
         for n in range(200)
-    ]  # fmt: skip
+    ]
     for start in range(0, 200, 25):
         cloud.aws.dynamodb.batch_write_item(RequestItems={table: requests[start : start + 25]})  # type: ignore[dict-item]  # plain dictionaries
     cloud.publish("ann", 1)

@@ -90,10 +90,14 @@ def _breaches(aws: AwsConnection, alarm: dict[str, Any], now: datetime) -> Itera
     for back in range(alarm["EvaluationPeriods"]):
         end = now - timedelta(seconds=alarm["Period"] * back)
         answer = aws.cloudwatch.get_metric_statistics(
-            Namespace=alarm["Namespace"], MetricName=alarm["MetricName"], Dimensions=alarm["Dimensions"],
-            StartTime=end - timedelta(seconds=alarm["Period"]), EndTime=end, Period=alarm["Period"],
+            Namespace=alarm["Namespace"],
+            MetricName=alarm["MetricName"],
+            Dimensions=alarm["Dimensions"],
+            StartTime=end - timedelta(seconds=alarm["Period"]),
+            EndTime=end,
+            Period=alarm["Period"],
             Statistics=[alarm["Statistic"]],
-        )  # fmt: skip
+        )
         points: list[dict[str, Any]] = [dict(point) for point in answer["Datapoints"]]
         values = [point[alarm["Statistic"]] for point in points]
         over = OPERATORS[alarm["ComparisonOperator"]]
@@ -223,9 +227,14 @@ def _own(queue: str) -> dict[str, list[float]]:
 def _reported(aws: AwsConnection, metric: str) -> float | None:
     now = datetime.now(UTC)
     answer = aws.cloudwatch.get_metric_statistics(
-        Namespace="Postroad", MetricName=metric, StartTime=now - timedelta(minutes=5),
-        EndTime=now + timedelta(minutes=5), Period=3_600, Statistics=["Maximum"], Dimensions=[],
-    )  # fmt: skip
+        Namespace="Postroad",
+        MetricName=metric,
+        StartTime=now - timedelta(minutes=5),
+        EndTime=now + timedelta(minutes=5),
+        Period=3_600,
+        Statistics=["Maximum"],
+        Dimensions=[],
+    )
     return max((point["Maximum"] for point in answer["Datapoints"]), default=None)
 
 

@@ -33,10 +33,14 @@ def figures(aws: AwsConnection, name: str, statistic: StatisticType = "Maximum",
     """What CloudWatch has of the metric under exactly these dimensions, in the last hours."""
     now = datetime.now(UTC)
     answer = aws.cloudwatch.get_metric_statistics(
-        Namespace=NAMESPACE, MetricName=name, StartTime=now - timedelta(hours=1), EndTime=now + timedelta(hours=1),
-        Period=7_200, Statistics=[statistic],
+        Namespace=NAMESPACE,
+        MetricName=name,
+        StartTime=now - timedelta(hours=1),
+        EndTime=now + timedelta(hours=1),
+        Period=7_200,
+        Statistics=[statistic],
         Dimensions=[{"Name": key, "Value": value} for key, value in dimensions.items()],
-    )  # fmt: skip
+    )
     return [point.get(statistic, 0.0) for point in answer["Datapoints"]]
 
 
@@ -99,17 +103,32 @@ def test_a_report_that_is_refused_does_not_stop_what_it_reports_on(
 
 @pytest.mark.usefixtures("logs_as_they_were")
 def test_a_dispatcher_reports_to_the_cloudwatch_of_its_backend(
-    on_sqlite: Ground, moto_url: str, moto_aws: AwsConnection, unique: Callable[[str], str],
+    on_sqlite: Ground,
+    moto_url: str,
+    moto_aws: AwsConnection,
+    unique: Callable[[str], str],
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     service, fifo = unique("shop"), {"FifoTopic": "true"}
     topic = moto_aws.sns.create_topic(Name=f"{unique('events')}.fifo", Attributes=fifo)["TopicArn"]
     on_sqlite.set(on_sqlite.add(), state="FAILED")
 
     code = run(
-        ["outbox", "run", "--topic", topic, "--url", f"aws://us-east-1?endpoint_url={moto_url}", "--cloudwatch",
-         "--dsn", on_sqlite.dsn, "--service", service, "--once"]
-    )  # fmt: skip
+        [
+            "outbox",
+            "run",
+            "--topic",
+            topic,
+            "--url",
+            f"aws://us-east-1?endpoint_url={moto_url}",
+            "--cloudwatch",
+            "--dsn",
+            on_sqlite.dsn,
+            "--service",
+            service,
+            "--once",
+        ]
+    )
 
     assert (code, json.loads(capsys.readouterr().out)["claimed"]) == (0, 0)
     assert figures(moto_aws, "dead_letter_count", service=service) == [1.0]

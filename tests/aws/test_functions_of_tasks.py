@@ -30,9 +30,14 @@ def stage(unique: Callable[[str], str], aws: AwsConnection, ministack_url: str, 
     stage, bucket = unique("s"), unique("overflow")
     aws.s3.create_bucket(Bucket=bucket)
     for name, value in {
-        "POSTROAD_STAGE": stage, "POSTROAD_TENANT": TENANT, "POSTROAD_APP": APP, "EVENTS_TABLE": f"events-{stage}",
-        "EVENTS_BUCKET": bucket, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": ministack_url,
-    }.items():  # fmt: skip
+        "POSTROAD_STAGE": stage,
+        "POSTROAD_TENANT": TENANT,
+        "POSTROAD_APP": APP,
+        "EVENTS_TABLE": f"events-{stage}",
+        "EVENTS_BUCKET": bucket,
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": ministack_url,
+    }.items():
         monkeypatch.setenv(name, value)
     return stage
 
@@ -93,25 +98,34 @@ def records_of(aws: AwsConnection, url: str) -> list[dict[str, Any]]:
             attributes = message.get("MessageAttributes", {})
             found.append(
                 {
-                    "messageId": message["MessageId"], "receiptHandle": message["ReceiptHandle"],
-                    "body": message["Body"], "attributes": message["Attributes"],
+                    "messageId": message["MessageId"],
+                    "receiptHandle": message["ReceiptHandle"],
+                    "body": message["Body"],
+                    "attributes": message["Attributes"],
                     "messageAttributes": {
                         name: {"stringValue": value["StringValue"], "dataType": value["DataType"]}
                         for name, value in attributes.items()
                     },
-                    "eventSource": "aws:sqs", "awsRegion": "us-east-1",
+                    "eventSource": "aws:sqs",
+                    "awsRegion": "us-east-1",
                 }
-            )  # fmt: skip
+            )
     return found
 
 
 def envelope(detail: Any, detail_type: str = "log-event") -> dict[str, Any]:
     """An event as EventBridge hands it to a function."""
     return {
-        "version": "0", "id": "7bf73129-1428-4cd3-a780-95db273d1602", "detail-type": detail_type,
-        "source": f"task-workflow.{APP}", "account": "123456789012", "time": "2026-01-03T15:22:19Z",
-        "region": "us-east-1", "resources": [], "detail": detail,
-    }  # fmt: skip
+        "version": "0",
+        "id": "7bf73129-1428-4cd3-a780-95db273d1602",
+        "detail-type": detail_type,
+        "source": f"task-workflow.{APP}",
+        "account": "123456789012",
+        "time": "2026-01-03T15:22:19Z",
+        "region": "us-east-1",
+        "resources": [],
+        "detail": detail,
+    }
 
 
 def test_the_end_of_a_task_brings_its_job_forward(floor: Floor, stage: str, aws: AwsConnection) -> None:
@@ -146,9 +160,12 @@ def test_of_a_batch_of_endings_only_what_cannot_be_read_is_answered(floor: Floor
     floor.jobs.submit_job(SEED, job_id="j")
     good = floor.end("j", "task-A").to_item()
     bodies = {
-        "good": json.dumps(envelope(good)), "forged": json.dumps(envelope({**good, "PK": "TENANT#other"})),
-        "torn": "{", "foreign": "[]", "deep": "[" * 100_000,
-    }  # fmt: skip
+        "good": json.dumps(envelope(good)),
+        "forged": json.dumps(envelope({**good, "PK": "TENANT#other"})),
+        "torn": "{",
+        "foreign": "[]",
+        "deep": "[" * 100_000,
+    }
 
     answer = dispatcher.handler({"Records": [{"messageId": name, "body": body} for name, body in bodies.items()]})
 
@@ -179,10 +196,13 @@ def test_the_check_of_every_five_minutes_counts_records_and_tells(backend: Backe
     now = int(backend.clock.now().timestamp() * 1_000)
     for request_id, minutes in (("busy", 1), ("silent", 7), ("lost", 30), ("endless", 61)):
         started = JournalEvent.create(
-            "Task Processing Started", tenant_id=TENANT, app=APP, entity_id=request_id,
+            "Task Processing Started",
+            tenant_id=TENANT,
+            app=APP,
+            entity_id=request_id,
             timestamp=now - minutes * 60_000,
             properties={"requestId": request_id, "effectiveUntil": now // 1_000, "workerId": "w", "processId": 1},
-        )  # fmt: skip
+        )
         assert backend.journal().append([started])[0].ok
     scheduled = envelope({}, "Scheduled Event") | {"source": "aws.events"}
 

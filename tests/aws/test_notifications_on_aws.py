@@ -58,9 +58,17 @@ def test_missed_messages_reach_devices_and_what_fails_rests_with_its_reason(
     pushes, letters = backend.queue(f"{base}-push-queue"), backend.queue(f"{base}-push-dlq")
     bodies = ["nonsense", push_to("odd").to_json(), push_to("apns:down").to_json()]
     worker = NotificationWorker(
-        backend, store, push_queue=f"{base}-push-queue", offline_queue=f"{base}-offline-queue", fcm=fcm, apns=apns,
-        wait=1.0, retry_delays=(0, 0), breaker_failures=1, concurrency=1,
-    )  # fmt: skip
+        backend,
+        store,
+        push_queue=f"{base}-push-queue",
+        offline_queue=f"{base}-offline-queue",
+        fcm=fcm,
+        apns=apns,
+        wait=1.0,
+        retry_delays=(0, 0),
+        breaker_failures=1,
+        concurrency=1,
+    )
     stop = threading.Event()
     running = threading.Thread(target=worker.run, args=(stop,), daemon=True)
 

@@ -73,9 +73,12 @@ def test_a_topic_that_is_not_there_costs_no_attempt(
 
 @pytest.mark.usefixtures("logs_as_they_were")
 def test_a_misspelt_topic_of_sns_is_refused_with_the_nearest_and_not_made(
-    on_sqlite: Ground, backend: Backend, ministack_url: str, unique: Callable[[str], str],
+    on_sqlite: Ground,
+    backend: Backend,
+    ministack_url: str,
+    unique: Callable[[str], str],
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     name = unique("events")
     assert backend.topic(f"{name}.fifo", fifo=True).subscriptions() == []
     on_sqlite.add()

@@ -19,9 +19,12 @@ pytestmark = pytest.mark.aws
 
 ARN = "arn:aws:sqs:us-east-1:123456789012:"
 RUNNING = {
-    "TaskHandle": "handle-1", "Status": "RUNNING", "SourceArn": f"{ARN}jobs-dlq",
-    "ApproximateNumberOfMessagesMoved": 3, "ApproximateNumberOfMessagesToMove": 8,
-}  # fmt: skip
+    "TaskHandle": "handle-1",
+    "Status": "RUNNING",
+    "SourceArn": f"{ARN}jobs-dlq",
+    "ApproximateNumberOfMessagesMoved": 3,
+    "ApproximateNumberOfMessagesToMove": 8,
+}
 
 
 class Account:
@@ -129,9 +132,12 @@ def test_a_start_that_was_not_answered_is_looked_for(scripted: Endpoint, account
 
 @pytest.mark.parametrize(
     ("start", "listed"),
-    [(error("InvalidAction"), error("InvalidAction")), (Answer(status=500), Answer(status=500)),
-     (error("InvalidParameterValue", message="Source is not a dead-letter queue"), Answer({"Results": []}))],
-)  # fmt: skip
+    [
+        (error("InvalidAction"), error("InvalidAction")),
+        (Answer(status=500), Answer(status=500)),
+        (error("InvalidParameterValue", message="Source is not a dead-letter queue"), Answer({"Results": []})),
+    ],
+)
 def test_where_sqs_does_not_move_we_do(scripted: Endpoint, account: Any, start: Answer, listed: Answer) -> None:
     scripted.on("StartMessageMoveTask", start)
     scripted.on("ListMessageMoveTasks", listed)

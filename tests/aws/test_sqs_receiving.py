@@ -90,7 +90,7 @@ def test_without_a_visibility_the_queue_keeps_its_own(scripted: Endpoint, queue:
         ("InvalidParameterValue", "Value r0 for parameter ReceiptHandle is invalid. Reason: it has expired."),
         ("MessageNotInflight", "Message is not in flight."),
     ],
-)  # fmt: skip
+)
 def test_a_lease_that_is_over_is_a_stale_receipt(scripted: Endpoint, queue: SQSQueue, code: str, words: str) -> None:
     held = take(scripted, queue)
     failed = [{"Id": "0", "Code": code, "Message": words, "SenderFault": True}]

@@ -39,8 +39,13 @@ def test_a_sweep_removes_queues_whose_sign_of_life_is_over(ministack_url: str, u
 
 def test_a_tail_hears_the_topic_and_removes_its_queue(ministack_url: str, unique: Callable[[str], str]) -> None:
     topic = unique("orders")
-    body = {"event_type": "t", "event_id": "0" * 32, "created_at": "2030-01-01T00:00:00Z", "publisher_id": "x",
-            "payload": {"n": 1}}  # fmt: skip
+    body = {
+        "event_type": "t",
+        "event_id": "0" * 32,
+        "created_at": "2030-01-01T00:00:00Z",
+        "publisher_id": "x",
+        "payload": {"n": 1},
+    }
     with postroad.connect(f"aws://us-east-1?endpoint_url={ministack_url}") as backend:
         backend.topic(topic)
         found = tail(backend, topic, limit=1, timeout=0)

@@ -195,18 +195,23 @@ def test_the_function_of_the_dead_letters_ends_runs_and_leaves_what_names_no_tas
     bench: Bench, stage: str, ministack_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {
-        "POSTROAD_STAGE": stage, "EVENTS_TABLE": f"events-{stage}", "AWS_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": ministack_url, "POSTROAD_TENANT": TENANT,
-    }.items():  # fmt: skip
+        "POSTROAD_STAGE": stage,
+        "EVENTS_TABLE": f"events-{stage}",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": ministack_url,
+        "POSTROAD_TENANT": TENANT,
+    }.items():
         monkeypatch.setenv(name, value)
     bench.producer.submit("echo", request_id="r1")
 
     def record(message_id: str, body: str) -> dict[str, Any]:
         return {
-            "messageId": message_id, "receiptHandle": f"receipt-{message_id}", "body": body,
+            "messageId": message_id,
+            "receiptHandle": f"receipt-{message_id}",
+            "body": body,
             "attributes": {"ApproximateReceiveCount": "1", "SentTimestamp": "1700000000000"},
             "messageAttributes": {"tenantId": {"stringValue": TENANT, "dataType": "String"}},
-        }  # fmt: skip
+        }
 
     body = json.dumps({"requestId": "r1", "name": "echo", "input": {}, "run": 1})
     answer = dlq_processor.handler({"Records": [record("a", body), record("b", "not a task"), record("c", body)]})

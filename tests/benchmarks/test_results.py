@@ -16,10 +16,22 @@ MACHINE = Machine("a cpu", 2, 2**33, 3_000, "3.11", "3.54", "6.1")
 
 def a_row(name: str, ratio: float, *, target: float | None = 1.0, code: str = "now") -> RowResult:
     return RowResult(
-        name=name, what="what <it> does", ours="postroad 1", peer="peer 2", unit="per_second",
-        ours_samples=(ratio * 10,), peer_samples=(10.0,), ratio=ratio, ratio_low=ratio, ratio_high=ratio,
-        target=target, met=target is not None and ratio >= target, checked=True, note="", code=code,
-    )  # fmt: skip
+        name=name,
+        what="what <it> does",
+        ours="postroad 1",
+        peer="peer 2",
+        unit="per_second",
+        ours_samples=(ratio * 10,),
+        peer_samples=(10.0,),
+        ratio=ratio,
+        ratio_low=ratio,
+        ratio_high=ratio,
+        target=target,
+        met=target is not None and ratio >= target,
+        checked=True,
+        note="",
+        code=code,
+    )
 
 
 def results(*rows: RowResult, absent: tuple[Absent, ...] = ()) -> Results:

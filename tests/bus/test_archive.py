@@ -60,8 +60,9 @@ def publish(backend: Backend, clock: FakeClock) -> Callable[..., postroad.Envelo
     def publish(event: object, *, key: str | None = None, topic: str = "orders", copies: int = 1) -> postroad.Envelope:
         envelope = codec.wrap(event, publisher_id="shop", key=key)
         fifo = topic.endswith(".fifo")
-        message = OutgoingMessage(codec.encode(envelope), group=key or "shop" if fifo else None,
-                                  dedup_id=str(envelope.event_id) if fifo else None)  # fmt: skip
+        message = OutgoingMessage(codec.encode(envelope))
+        if fifo:
+            message = OutgoingMessage(message.body, group=key or "shop", dedup_id=str(envelope.event_id))
         assert all(result.ok for result in backend.topic(topic, fifo=fifo).publish([message] * copies))
         return envelope
 
@@ -386,9 +387,9 @@ def test_a_failing_event_is_counted_and_stops_nothing(backend: Backend, publish:
 
 def test_an_event_of_an_unknown_type_counts_as_failed(backend: Backend, clock: FakeClock) -> None:
     archive = backend.archive("orders")
-    body = {"event_type": "os:system", "event_id": "0" * 32, "created_at": "2030-01-01T00:00:00Z",
-            "publisher_id": "x", "payload": {}}  # fmt: skip
-    backend.topic("orders").publish([OutgoingMessage(msgspec.json.encode(body))])
+    envelope = {"event_id": "0" * 32, "created_at": "2030-01-01T00:00:00Z", "publisher_id": "x", "payload": {}}
+    body = msgspec.json.encode({"event_type": "os:system", **envelope})
+    backend.topic("orders").publish([OutgoingMessage(body)])
     archive.run_once()
 
     report = archive.replay(lambda _: None)

@@ -140,8 +140,11 @@ def test_what_is_no_delivery_is_refused_and_its_neighbours_stay_given(narrow: St
     queue = make(narrow, consumer="workers")._queue
     [held] = queue.receive()
     mistakes: list[tuple[str, Any]] = [
-        ("deliveries", 5), ("deliveries", held.receipt), ("deliveries", iter([held])), ("deliveries[1]", [held, 5]),
-    ]  # fmt: skip
+        ("deliveries", 5),
+        ("deliveries", held.receipt),
+        ("deliveries", iter([held])),
+        ("deliveries[1]", [held, 5]),
+    ]
     verbs: list[Callable[[Any], object]] = [queue.ack, lambda each: queue.extend(each, seconds=5), queue.release]
 
     for field, mistake in mistakes:

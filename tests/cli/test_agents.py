@@ -137,8 +137,10 @@ def test_the_plan_keeps_to_its_formulas(postroad: Postroad) -> None:
     assert document["lambda"]["invocations_per_second"] == 2_125
     assert document["sns_sqs"]["feasible"] is False
     assert [quota["name"] for quota in document["quotas"] if quota["exceeded"]] == [
-        "dynamodb_table_write_units", "lambda_concurrency", "sns_fifo_topics",
-    ]  # fmt: skip
+        "dynamodb_table_write_units",
+        "lambda_concurrency",
+        "sns_fifo_topics",
+    ]
     cost = document["cost_per_month"]
     assert cost["total"] == pytest.approx(cost["kinesis"] + cost["dynamodb"] + cost["sqs"] + cost["lambda"])
     assert document["cost_per_million_deliveries"] == pytest.approx(cost["total"] / 2_592_000)
@@ -153,18 +155,28 @@ def test_the_plan_of_other_numbers_is_what_one_reckons_by_hand(postroad: Postroa
     assert document["deliveries_per_second"] == 80_000
     assert document["kinesis"] == {"shards": 9, "hot_producer_events_per_second": 349}
     assert {**document["dynamodb"], "storage_gb": None} == {
-        "row_bytes": 3_256, "write_units_per_row": 4, "write_units_per_second": 320_000, "partitions": 320,
-        "read_units_per_second": 4_000, "batch_write_calls_per_second": 3_200, "storage_gb": None,
+        "row_bytes": 3_256,
+        "write_units_per_row": 4,
+        "write_units_per_second": 320_000,
+        "partitions": 320,
+        "read_units_per_second": 4_000,
+        "batch_write_calls_per_second": 3_200,
+        "storage_gb": None,
         "hot_subscriber_events_per_second": 250,
-    }  # fmt: skip
+    }
     assert document["dynamodb"]["storage_gb"] == pytest.approx(80_000 * 3_256 * 86_400 / 1e9)
     assert document["sqs"] == {
-        "queues": 500, "messages_per_call": 10, "send_calls_per_second": 8_000, "receive_calls_per_second": 8_000,
+        "queues": 500,
+        "messages_per_call": 10,
+        "send_calls_per_second": 8_000,
+        "receive_calls_per_second": 8_000,
         "delete_calls_per_second": 8_000,
-    }  # fmt: skip
+    }
     assert document["lambda"] == {
-        "aggregator_concurrency": 9, "publisher_concurrency": 320, "invocations_per_second": 165,
-    }  # fmt: skip
+        "aggregator_concurrency": 9,
+        "publisher_concurrency": 320,
+        "invocations_per_second": 165,
+    }
     assert document["sns_sqs"] == {"topics": 500, "publish_calls_per_second": 2_000, "feasible": True}
     assert document["cost_per_month"]["kinesis"] == pytest.approx(9 * 720 * 0.015 + 2_000 * 2.592 * 0.014)
     assert document["cost_per_month"]["dynamodb"] == pytest.approx(

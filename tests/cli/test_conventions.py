@@ -90,10 +90,21 @@ def test_a_misspelt_command_or_option_is_answered_with_the_nearest(
 
 @pytest.mark.parametrize(
     "args",
-    ["nonsense", "queue show", "queue peek q --limit 0", "queue peek q --limit abc", "queue create q --visibility 5x",
-     "queue send q --body x --attr nothing", "queue send q --body x --delay -1", "config show --url foo://x",
-     "config show --config missing.toml", "queue create a.b", "queue create q --fifo", "up --port abc"],
-)  # fmt: skip
+    [
+        "nonsense",
+        "queue show",
+        "queue peek q --limit 0",
+        "queue peek q --limit abc",
+        "queue create q --visibility 5x",
+        "queue send q --body x --attr nothing",
+        "queue send q --body x --delay -1",
+        "config show --url foo://x",
+        "config show --config missing.toml",
+        "queue create a.b",
+        "queue create q --fifo",
+        "up --port abc",
+    ],
+)
 def test_wrong_usage_is_exit_2_in_at_most_three_lines(args: str, postroad: Postroad) -> None:
     outcome = postroad(*args.split())
 

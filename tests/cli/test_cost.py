@@ -22,18 +22,40 @@ def test_a_number_of_messages_is_priced_step_by_step(postroad: Postroad) -> None
 
     assert found.code == 0
     assert found.document == {
-        "requests_per_message": 1.2, "requests": 3_600_000, "billable_requests": 2_600_000,
-        "request_usd": 1.04, "transfer_usd": 0.0, "monthly_usd": 1.04,
-    }  # fmt: skip
+        "requests_per_message": 1.2,
+        "requests": 3_600_000,
+        "billable_requests": 2_600_000,
+        "request_usd": 1.04,
+        "transfer_usd": 0.0,
+        "monthly_usd": 1.04,
+    }
     assert "a month: $1.04" in postroad("cost", "--messages-per-day", "100000").out
 
 
 def test_every_option_reaches_the_estimate(postroad: Postroad) -> None:
     found = postroad(
-        "cost", "--messages-per-day", "1000000", "--send-batch", "5", "--receive-batch", "2", "--delete-batch", "4",
-        "--body-bytes", "65536", "--pollers", "3", "--poll-wait", "10s", "--fifo", "--transfer-gb", "11",
-        "--days", "10", "--json",
-    )  # fmt: skip
+        "cost",
+        "--messages-per-day",
+        "1000000",
+        "--send-batch",
+        "5",
+        "--receive-batch",
+        "2",
+        "--delete-batch",
+        "4",
+        "--body-bytes",
+        "65536",
+        "--pollers",
+        "3",
+        "--poll-wait",
+        "10s",
+        "--fifo",
+        "--transfer-gb",
+        "11",
+        "--days",
+        "10",
+        "--json",
+    )
 
     assert found.document["requests_per_message"] == 2.25
     assert found.document["requests"] == 22_500_000 + 3 * 10 * 8_640
@@ -53,9 +75,16 @@ def test_a_chat_pays_for_each_message_in_two_queues_and_for_the_polls_of_its_wor
 
 @pytest.mark.parametrize(
     "args",
-    ["--messages-per-day -1", "--messages-per-day 5 --send-batch 0", "--messages-per-day 5 --receive-batch 11",
-     "--messages-per-day nan", "--send-batch 11", "--topology nothing", "--messages-per-day 5 --poll-wait 0"],
-)  # fmt: skip
+    [
+        "--messages-per-day -1",
+        "--messages-per-day 5 --send-batch 0",
+        "--messages-per-day 5 --receive-batch 11",
+        "--messages-per-day nan",
+        "--send-batch 11",
+        "--topology nothing",
+        "--messages-per-day 5 --poll-wait 0",
+    ],
+)
 def test_numbers_that_mean_nothing_are_exit_2(args: str, postroad: Postroad) -> None:
     outcome = postroad("cost", *args.split())
 

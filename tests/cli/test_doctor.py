@@ -65,9 +65,14 @@ def test_a_token_that_can_be_guessed_is_found(
 
 @pytest.mark.parametrize(
     ("args", "said"),
-    [("--p99 orders", "p99"), ("--p99 orders=soon", "soon"), ("--p99 ordres=1", 'did you mean "orders"?'),
-     ("--dsn mysql://x", "dsn"), ("--inbox-retention x", "duration")],
-)  # fmt: skip
+    [
+        ("--p99 orders", "p99"),
+        ("--p99 orders=soon", "soon"),
+        ("--p99 ordres=1", 'did you mean "orders"?'),
+        ("--dsn mysql://x", "dsn"),
+        ("--inbox-retention x", "duration"),
+    ],
+)
 def test_wrong_usage_is_exit_2(args: str, said: str, postroad: Postroad) -> None:
     outcome = postroad("doctor", *args.split())
 

@@ -12,10 +12,12 @@ from postroad.journal import JournalEvent
 
 def _started(request_id: str, *, minutes_ago: int) -> None:
     event = JournalEvent.create(
-        "Task Processing Started", tenant_id="default", entity_id=request_id,
+        "Task Processing Started",
+        tenant_id="default",
+        entity_id=request_id,
         timestamp=int(time.time() * 1_000) - minutes_ago * 60_000,
         properties={"requestId": request_id, "effectiveUntil": 1, "workerId": "w", "processId": 1},
-    )  # fmt: skip
+    )
     with connect("sqlite:///postroad.db") as backend:
         backend.journal().append([event])
 
@@ -23,12 +25,21 @@ def _started(request_id: str, *, minutes_ago: int) -> None:
 def test_the_age_the_silence_the_worker_and_the_step_of_each_task_are_shown(postroad: Postroad) -> None:
     _started("lost", minutes_ago=20)
     beat = JournalEvent.create(
-        "Task Heartbeat", tenant_id="default", entity_id="lost", timestamp=int(time.time() * 1_000) - 18 * 60_000,
+        "Task Heartbeat",
+        tenant_id="default",
+        entity_id="lost",
+        timestamp=int(time.time() * 1_000) - 18 * 60_000,
         properties={
-            "requestId": "lost", "effectiveUntil": 1, "heartbeatNumber": 1, "elapsedMs": 1, "workerId": "w-1",
-            "processId": 1, "memoryUsage": {"rss": 1}, "lastActivity": {"type": "tool", "stepName": "fetch\x1b[2J"},
+            "requestId": "lost",
+            "effectiveUntil": 1,
+            "heartbeatNumber": 1,
+            "elapsedMs": 1,
+            "workerId": "w-1",
+            "processId": 1,
+            "memoryUsage": {"rss": 1},
+            "lastActivity": {"type": "tool", "stepName": "fetch\x1b[2J"},
         },
-    )  # fmt: skip
+    )
     with connect("sqlite:///postroad.db") as backend:
         backend.journal().append([beat])
 

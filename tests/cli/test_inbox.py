@@ -75,9 +75,13 @@ def test_an_unknown_effect_is_settled(flag: str, status: str, postroad: Postroad
 
 @pytest.mark.parametrize(
     "given",
-    [("--by", "kim", "--reason", "why"), ("--done", "--reason", "why"), ("--done", "--by", " ", "--reason", "why"),
-     ("--done", "--by", "kim")],
-)  # fmt: skip
+    [
+        ("--by", "kim", "--reason", "why"),
+        ("--done", "--reason", "why"),
+        ("--done", "--by", " ", "--reason", "why"),
+        ("--done", "--by", "kim"),
+    ],
+)
 def test_settling_needs_an_answer_a_name_and_a_reason(
     given: tuple[str, ...], postroad: Postroad, unknown: None, inbox: Inbox
 ) -> None:

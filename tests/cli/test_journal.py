@@ -19,11 +19,15 @@ def events() -> list[JournalEvent]:
     """Three events of two tasks in `postroad.db`."""
     made = [
         JournalEvent.create(
-            "Task Pending", tenant_id="default", entity_id=task, timestamp=T0 + ms, app="shop",
+            "Task Pending",
+            tenant_id="default",
+            entity_id=task,
+            timestamp=T0 + ms,
+            app="shop",
             properties={"requestId": task, "name": "scrape"},
         )
         for ms, task in enumerate(("req-1", "req-2", "req-1"))
-    ]  # fmt: skip
+    ]
     with connect("sqlite:///postroad.db") as backend:
         backend.journal().append(made)
     return made
@@ -80,9 +84,17 @@ def test_query_for_people_is_a_table(postroad: Postroad, events: list[JournalEve
 
 @pytest.mark.parametrize(
     "flags",
-    ["--limit 0", "--limit 1001", "--entity req-1", "--entity task#1", "--order up", "--from yesterday", "--cursor x",
-     "--tenant a#b"],
-)  # fmt: skip
+    [
+        "--limit 0",
+        "--limit 1001",
+        "--entity req-1",
+        "--entity task#1",
+        "--order up",
+        "--from yesterday",
+        "--cursor x",
+        "--tenant a#b",
+    ],
+)
 def test_a_query_that_cannot_be_is_exit_2(postroad: Postroad, flags: str) -> None:
     outcome = postroad("journal", "query", *flags.split())
 
@@ -96,8 +108,12 @@ def test_verify_is_quiet_about_what_agrees(postroad: Postroad, events: list[Jour
 
     assert outcome.code == 0
     assert outcome.document == {
-        "tenant": "default", "events": 3, "tasks": 2, "keeps_states": True, "differences": [],
-    }  # fmt: skip
+        "tenant": "default",
+        "events": 3,
+        "tasks": 2,
+        "keeps_states": True,
+        "differences": [],
+    }
     assert "3 events of 2 tasks, 0 differences" in postroad("journal", "verify").out
 
 

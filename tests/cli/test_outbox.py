@@ -281,8 +281,9 @@ def test_run_refuses_a_misspelt_topic_and_sends_nothing(postroad: Postroad, reco
 
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.splitlines()[-3:-1] == [
-        'error: topic "events-transfer.fifo" does not exist', f'did you mean "{TOPIC}"?',
-    ]  # fmt: skip
+        'error: topic "events-transfer.fifo" does not exist',
+        f'did you mean "{TOPIC}"?',
+    ]
     assert "--create-topic" in refused.err.splitlines()[-1]
     assert postroad("outbox", "status", "--dsn", DSN, "--json").document["pending"] == 1
     with connect("sqlite:///events.db") as backend:
@@ -392,8 +393,11 @@ def test_a_running_dispatcher_shows_its_metrics_and_stops_clean(
     arguments += ["--create-topic", "--metrics-port", str(free_port), "--service", "cts"]
     process = subprocess.Popen(
         [sys.executable, "-m", "postroad", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
     event_id = record("tr_1")
     try:
         eventually(lambda: (row := outbox.get(event_id)) is not None and row.state == "SENT")
@@ -441,8 +445,11 @@ def test_the_policies_of_producer_and_consumer_hold_exactly_what_they_need(postr
     assert (publishes["Action"], publishes["Resource"]) == (["sns:Publish"], [topic])
     (consumes,) = consumer["Statement"]
     assert sorted(consumes["Action"]) == [
-        "sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage",
-    ]  # fmt: skip
+        "sqs:ChangeMessageVisibility",
+        "sqs:DeleteMessage",
+        "sqs:GetQueueAttributes",
+        "sqs:ReceiveMessage",
+    ]
     assert consumes["Resource"] == [queue]
     assert postroad("outbox", "iam", "--role", "producer").code == 2
     assert postroad("outbox", "iam", "--role", "consumer", "--queue-arn", "arn:aws:sqs:*:*:*").code == 2

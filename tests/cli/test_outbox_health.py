@@ -29,8 +29,11 @@ def test_a_running_dispatcher_tells_how_it_is_on_the_address_it_was_given(
     place = ["--metrics-host", "0.0.0.0", "--metrics-port", str(free_port)]
     process = subprocess.Popen(
         [sys.executable, "-m", "postroad", *arguments, *place],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
     # Every address of 127.0.0.0/8 is this machine's, and only one that listens everywhere answers on another one.
     address = f"http://127.0.0.2:{free_port}"
     try:

@@ -31,9 +31,12 @@ def _on_a_terminal(*args: str, env: dict[str, str] | None = None, answer: str = 
     """Run the program on a pseudo-terminal 80 columns wide; its exit code and all it wrote."""
     terminal, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*PROGRAM, *args], stdin=theirs, stdout=theirs, stderr=theirs,
+        [*PROGRAM, *args],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
         env={**os.environ, "COLUMNS": "80", "TERM": "xterm", **(env or {})},
-    )  # fmt: skip
+    )
     os.close(theirs)
     os.write(terminal, answer.encode())
     written = b""
@@ -84,7 +87,7 @@ def test_a_closed_pipe_ends_quietly() -> None:
 def test_a_closed_output_is_no_obstacle() -> None:
     done = subprocess.run(
         ["/bin/sh", "-c", '"$@" >&-', "sh", *PROGRAM, "version"], capture_output=True, text=True, timeout=60
-    )  # fmt: skip
+    )
 
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -97,9 +97,15 @@ def test_an_empty_list_says_how_to_make_a_queue(postroad: Postroad) -> None:
 
 @pytest.mark.parametrize(
     "args",
-    ["show ordrs", "peek ordrs", "send ordrs --body x", "delete ordrs --confirm ordrs",
-     "purge ordrs --confirm ordrs --reason x", "redrive ordrs --yes"],
-)  # fmt: skip
+    [
+        "show ordrs",
+        "peek ordrs",
+        "send ordrs --body x",
+        "delete ordrs --confirm ordrs",
+        "purge ordrs --confirm ordrs --reason x",
+        "redrive ordrs --yes",
+    ],
+)
 def test_a_queue_that_does_not_exist_is_exit_2_with_the_nearest_name(args: str, postroad: Postroad) -> None:
     postroad("queue", "create", "orders")
 
@@ -110,9 +116,17 @@ def test_a_queue_that_does_not_exist_is_exit_2_with_the_nearest_name(args: str, 
     assert len(outcome.err.splitlines()) == 3
 
 
-@pytest.mark.parametrize("args", ["delete orders", "delete orders --confirm order", "purge orders --reason x",
-                                  "purge orders --confirm order --reason x", "purge orders --confirm orders",
-                                  "purge orders --confirm orders --reason ''"])  # fmt: skip
+@pytest.mark.parametrize(
+    "args",
+    [
+        "delete orders",
+        "delete orders --confirm order",
+        "purge orders --reason x",
+        "purge orders --confirm order --reason x",
+        "purge orders --confirm orders",
+        "purge orders --confirm orders --reason ''",
+    ],
+)
 def test_destroying_without_the_right_confirmation_is_exit_2_and_changes_nothing(args: str, postroad: Postroad) -> None:
     postroad("queue", "create", "orders")
     postroad("queue", "send", "orders", "--body", "x")

@@ -70,11 +70,20 @@ def test_redrive_without_a_confirmation_in_a_pipe_is_exit_2_and_changes_nothing(
 
 @pytest.mark.parametrize(
     ("options", "moved"),
-    [("--type placed", 2), ("--attr EventType=paid", 1), ("--key nobody", 0), ("--failure-group 000000000000", 0),
-     ("--id nothing", 0), ("--limit 1", 1), ("--rate 1000 --stop-after 0", 3),
-     ("--sent-after 2020-01-01T00:00:00Z", 3), ("--sent-before 2020-01-01T00:00:00Z", 0), ("--no-native", 3),
-     ("--max-redrives 1", 3)],
-)  # fmt: skip
+    [
+        ("--type placed", 2),
+        ("--attr EventType=paid", 1),
+        ("--key nobody", 0),
+        ("--failure-group 000000000000", 0),
+        ("--id nothing", 0),
+        ("--limit 1", 1),
+        ("--rate 1000 --stop-after 0", 3),
+        ("--sent-after 2020-01-01T00:00:00Z", 3),
+        ("--sent-before 2020-01-01T00:00:00Z", 0),
+        ("--no-native", 3),
+        ("--max-redrives 1", 3),
+    ],
+)
 def test_options_choose_what_moves(options: str, moved: int, dead_letters: Backend, postroad: Postroad) -> None:
     outcome = postroad("queue", "redrive", "orders-dlq", "--yes", "--json", *options.split())
 
@@ -115,11 +124,19 @@ def test_another_destination_can_be_named(dead_letters: Backend, postroad: Postr
 
 @pytest.mark.parametrize(
     ("options", "field"),
-    [("--rate 0", "rate"), ("--rate -1", "rate"), ("--rate nan", "rate"), ("--limit 0", "limit"),
-     ("--stop-after -1", "stop_after"), ("--attr x", "attr"), ("--canary -1", "canary"),
-     ("--canary-wait soon", "canary_wait"), ("--sent-before yesterday", "sent_before"),
-     ("--max-redrives 0", "max_redrives")],
-)  # fmt: skip
+    [
+        ("--rate 0", "rate"),
+        ("--rate -1", "rate"),
+        ("--rate nan", "rate"),
+        ("--limit 0", "limit"),
+        ("--stop-after -1", "stop_after"),
+        ("--attr x", "attr"),
+        ("--canary -1", "canary"),
+        ("--canary-wait soon", "canary_wait"),
+        ("--sent-before yesterday", "sent_before"),
+        ("--max-redrives 0", "max_redrives"),
+    ],
+)
 def test_a_bad_option_is_exit_2_and_named(options: str, field: str, dead_letters: Backend, postroad: Postroad) -> None:
     outcome = postroad("queue", "redrive", "orders-dlq", "--yes", "--json", *options.split())
 

@@ -66,9 +66,17 @@ def test_a_task_is_submitted_run_and_shown(postroad: Postroad, tasks: Path) -> N
     status = postroad("task", "status", request_id, "--json").document
     assert status.pop("lastEventAt") > 10**12
     assert status == {
-        "requestId": request_id, "state": "completed", "run": 1, "attempt": 1, "lastEventType": "Task Completed",
-        "jobId": None, "taskId": None, "output": {"doubled": 42}, "error": None, "errorCategory": None,
-    }  # fmt: skip
+        "requestId": request_id,
+        "state": "completed",
+        "run": 1,
+        "attempt": 1,
+        "lastEventType": "Task Completed",
+        "jobId": None,
+        "taskId": None,
+        "output": {"doubled": 42},
+        "error": None,
+        "errorCategory": None,
+    }
     history = postroad("task", "history", request_id, "--json").document
     assert history["next_cursor"] is None
     assert [item["eventType"] for item in history["items"]] == [

@@ -36,8 +36,9 @@ def test_making_and_revoking_are_one_record_each(postroad: Postroad) -> None:
     records = list(AuditLog(audit_path("sqlite:///postroad.db")).read())
 
     assert [(record.action, record.target) for record in records] == [
-        ("token.create", "worker-1"), ("token.revoke", "worker-1"),
-    ]  # fmt: skip
+        ("token.create", "worker-1"),
+        ("token.revoke", "worker-1"),
+    ]
     assert secret not in audit_path("sqlite:///postroad.db").read_text()
 
 

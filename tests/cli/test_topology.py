@@ -122,7 +122,7 @@ def test_cloudformation_and_iam_are_rendered(postroad: Postroad) -> None:
     template = postroad("topology", "render", "tasks", "--stage", "dev", "--json").document
     policies = postroad(
         "topology", "render", "transfers", "--format", "iam", "--region", "eu-west-1", "--account", "123456789012"
-    )  # fmt: skip
+    )
 
     assert "DevTasksQueue" in template["Resources"]
     assert json.loads(policies.out).keys() == {"producer", "gateway-usdc", "ledger-postings", "projections-timeline"}

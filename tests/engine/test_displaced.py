@@ -77,9 +77,18 @@ def _parts(change: Callable[[str], Callable[[Path], None]]) -> list[Callable[[Pa
 @pytest.mark.parametrize(
     "displace",
     [*_parts(_removed), *_parts(_replaced), _directory_removed, _directory_moved, _directory_replaced],
-    ids=["file removed", "log removed", "memory removed", "file replaced", "log replaced", "memory replaced",
-         "directory removed", "directory moved", "directory replaced"],
-)  # fmt: skip
+    ids=[
+        "file removed",
+        "log removed",
+        "memory removed",
+        "file replaced",
+        "log replaced",
+        "memory replaced",
+        "directory removed",
+        "directory moved",
+        "directory replaced",
+    ],
+)
 def test_the_next_durable_write_notices_and_nothing_is_acknowledged_any_more(
     path: Path, backend: Backend, displace: Callable[[Path], None]
 ) -> None:

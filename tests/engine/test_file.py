@@ -84,8 +84,11 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path
     # In a process of its own, which can be ended if the pipe holds it.
     told = subprocess.run(
         [sys.executable, "-c", CONNECT, f"sqlite:///{tmp_path / 'pipe.db'}"],
-        stdout=subprocess.PIPE, text=True, timeout=120, check=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=True,
+    )
 
     assert "is a pipe, a socket or a device, not a file url" in told.stdout
 

@@ -33,9 +33,18 @@ def test_an_event_goes_from_one_agent_to_another_and_is_acked(village: Village) 
     assert sorted(published.json()) == ["eventId", "sequenceNumber", "shardId"]
     assert delivery["eventId"] == published.json()["eventId"]
     assert sorted(delivery) == [
-        "agentId", "data", "eventId", "eventType", "messageId", "receipt", "receiveCount", "sequenceNumber",
-        "subscriberId", "timestamp", "traceparent",
-    ]  # fmt: skip
+        "agentId",
+        "data",
+        "eventId",
+        "eventType",
+        "messageId",
+        "receipt",
+        "receiveCount",
+        "sequenceNumber",
+        "subscriberId",
+        "timestamp",
+        "traceparent",
+    ]
     assert acks[0]["results"] == [{"ok": True, "error": None}]
     assert acks[1]["results"][0]["ok"] is False
     assert acks[1]["results"][0]["error"]["type"] == "/errors/stale-receipt"
@@ -68,9 +77,7 @@ def test_a_waiting_lease_answers_when_an_event_comes_and_empty_when_none_does(vi
     village.runner.close()
     running.start()
     try:
-        later = threading.Timer(
-            0.3, lambda: village.ann.post("/events", json={"eventType": "x", "data": {"n": 1}})
-        )  # fmt: skip
+        later = threading.Timer(0.3, lambda: village.ann.post("/events", json={"eventType": "x", "data": {"n": 1}}))
         later.start()
         found = village.lease(wait=15)
         later.join()
@@ -84,10 +91,19 @@ def test_a_waiting_lease_answers_when_an_event_comes_and_empty_when_none_does(vi
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"not json", b"[1]", b"5", b'{"eventType":"x","data":{}} x', b'{"eventType":"x","data":{"a":NaN}}',
-     b'{"eventType":"x","data":' + b'{"a":' * 65 + b"1" + b"}" * 66, b'{"eventType":"x","data":{"a":"\\ud800"}}',
-     b'{"eventType":"x","data":{"a":"\\u0000"}}', b'{"eventType":"x\\u0000","data":{}}'],
-)  # fmt: skip
+    [
+        b"",
+        b"not json",
+        b"[1]",
+        b"5",
+        b'{"eventType":"x","data":{}} x',
+        b'{"eventType":"x","data":{"a":NaN}}',
+        b'{"eventType":"x","data":' + b'{"a":' * 65 + b"1" + b"}" * 66,
+        b'{"eventType":"x","data":{"a":"\\ud800"}}',
+        b'{"eventType":"x","data":{"a":"\\u0000"}}',
+        b'{"eventType":"x\\u0000","data":{}}',
+    ],
+)
 def test_a_body_that_is_no_event_is_400(village: Village, body: bytes) -> None:
     answer = village.ann.post("/events", content=body, headers=JSON)
 
@@ -308,8 +324,13 @@ def test_stats_dead_letters_redrive_and_replay(village: Village) -> None:
     bad = village.cat.post("/agents/cat/subscriptions/ann/replay", json={"since": "yesterday"})
 
     assert {**stats, "oldestAgeSeconds": None} == {
-        "visible": 1, "inFlight": 0, "delayed": 0, "held": 0, "dead": 1, "oldestAgeSeconds": None,
-    }  # fmt: skip
+        "visible": 1,
+        "inFlight": 0,
+        "delayed": 0,
+        "held": 0,
+        "dead": 1,
+        "oldestAgeSeconds": None,
+    }
     assert [(row["data"]["n"], row["reason"], row["error"]) for row in dead["items"]] == [(1, "poison", "boom")]
     assert (redriven.status_code, redriven.json()) == (202, {"redriven": 1})
     assert (replayed.status_code, replayed.json()) == (202, {"replayed": 2})

@@ -226,14 +226,21 @@ def test_a_batch_of_an_agent_that_names_another_sends_only_what_is_its_own(villa
     assert answer["failed"] == 2
     assert [sorted(result) for result in answer["results"]] == [["error", "eventId", "ok", "sequenceNumber"]] * 3
     assert [result["error"] and result["error"]["type"] for result in answer["results"]] == [
-        None, "/errors/identity-mismatch", "/errors/held-back",
-    ]  # fmt: skip
+        None,
+        "/errors/identity-mismatch",
+        "/errors/held-back",
+    ]
     assert village.runner.run_once().read == 1
 
 
 def test_an_event_may_be_as_large_as_the_limit_and_no_larger(village: Village) -> None:
-    frame = {"agentId": "ann", "timestamp": "2025-07-01T12:00:00.000Z", "eventType": "x", "data": {"t": ""},
-             "eventId": "e"}  # fmt: skip
+    frame = {
+        "agentId": "ann",
+        "timestamp": "2025-07-01T12:00:00.000Z",
+        "eventType": "x",
+        "data": {"t": ""},
+        "eventId": "e",
+    }
     room = 262_144 - len(json.dumps(frame, separators=(",", ":")))
 
     trace = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}

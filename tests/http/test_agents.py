@@ -20,9 +20,13 @@ def test_an_admin_makes_an_agent_that_then_reaches_its_own(api: Api) -> None:
     assert made.status_code == 201
     assert sorted(made.json()) == ["agentId", "createdAt", "queue", "token"]
     assert {**shown.json(), "createdAt": None} == {
-        "agentId": "ann", "createdAt": None, "order": "total", "accept": "listed", "queue": "agents-ann.fifo",
+        "agentId": "ann",
+        "createdAt": None,
+        "order": "total",
+        "accept": "listed",
+        "queue": "agents-ann.fifo",
         "subscriptions": [],
-    }  # fmt: skip
+    }
     assert (gone.status_code, gone.json()) == (200, {"discarded": 0, "subscriptions": 0, "subscribers": 0})
     assert after.status_code == 401
     assert api.client.get("/agents/ann").status_code == 404

@@ -129,8 +129,9 @@ def test_a_request_is_logged_by_its_id_and_route_without_its_secrets(
     eventually(lambda: caplog.records)
     [line] = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
     assert (line["event"], line["request_id"], line["route"], line["status"]) == (
-        *("http_request", "find-me", "/queues/{queue}"), 404,
-    )  # fmt: skip
+        *("http_request", "find-me", "/queues/{queue}"),
+        404,
+    )
     assert "pr_" not in str(line)
     assert "secret-name" not in str(line)
 

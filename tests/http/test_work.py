@@ -34,9 +34,18 @@ def test_a_task_is_submitted_once_and_shown(api: Api) -> None:
         "Task Pending",
     )
     assert set(shown) == {
-        "requestId", "state", "run", "attempt", "lastEventType", "lastEventAt", "jobId", "taskId", "output", "error",
+        "requestId",
+        "state",
+        "run",
+        "attempt",
+        "lastEventType",
+        "lastEventAt",
+        "jobId",
+        "taskId",
+        "output",
+        "error",
         "errorCategory",
-    }  # fmt: skip
+    }
     assert api.client.get("/tasks/r1", params={"at": 1_000_000_000_000}).status_code == 404
 
 
@@ -100,28 +109,44 @@ def test_a_job_is_submitted_extended_cancelled_and_listed(api: Api) -> None:
 
     assert made.status_code == 201
     assert {name: made.json()[name] for name in ("jobId", "status", "totalTasks", "rootTasks")} == {
-        "jobId": "job-456", "status": "created", "totalTasks": 2, "rootTasks": ["task-A"],
-    }  # fmt: skip
+        "jobId": "job-456",
+        "status": "created",
+        "totalTasks": 2,
+        "rootTasks": ["task-A"],
+    }
     assert (again.status_code, again.json()) == (200, made.json())
     assert other.status_code == 409
     shown = api.client.get("/jobs/job-456").json()
     assert shown["status"] == "processing"
     assert shown["progress"] == {
-        "waiting": 1, "pending": 1, "processing": 0, "completed": 0, "failed": 0, "cancelled": 0,
-    }  # fmt: skip
+        "waiting": 1,
+        "pending": 1,
+        "processing": 0,
+        "completed": 0,
+        "failed": 0,
+        "cancelled": 0,
+    }
     assert shown["tasks"][1] == {
-        "taskId": "task-C", "requestId": "job-456.task-C", "name": "color-tags", "dependsOn": ["task-A"],
-        "status": "waiting", "lastEventType": None, "lastEventAt": None,
-    }  # fmt: skip
+        "taskId": "task-C",
+        "requestId": "job-456.task-C",
+        "name": "color-tags",
+        "dependsOn": ["task-A"],
+        "status": "waiting",
+        "lastEventType": None,
+        "lastEventAt": None,
+    }
     added = api.client.post("/jobs/job-456/tasks", json={"tasks": [{"taskId": "task-F", "name": "x"}]})
     assert (added.status_code, added.json()) == (
-        200, {"jobId": "job-456", "addedTasks": ["task-F"], "immediatelyReady": ["task-F"], "totalTasksNow": 3},
-    )  # fmt: skip
+        200,
+        {"jobId": "job-456", "addedTasks": ["task-F"], "immediatelyReady": ["task-F"], "totalTasksNow": 3},
+    )
     assert api.client.post("/jobs/job-456/resume").status_code == 409
     cancelled = api.client.post("/jobs/job-456/cancel")
     assert cancelled.json() == {
-        "jobId": "job-456", "cancelledTasks": ["task-A", "task-C", "task-F"], "status": "cancelled",
-    }  # fmt: skip
+        "jobId": "job-456",
+        "cancelledTasks": ["task-A", "task-C", "task-F"],
+        "status": "cancelled",
+    }
     assert api.client.post("/jobs/job-456/tasks", json={"tasks": [{"taskId": "z", "name": "x"}]}).status_code == 409
     (row,) = api.client.get("/jobs", params={"status": "cancelled"}).json()["items"]
     assert row == {key: shown[key] for key in ("jobId", "createdAt")} | {"status": "cancelled", "totalTasks": 3}

@@ -179,9 +179,13 @@ def test_a_row_is_inserted_once_by_its_key(ground: Ground, engine: sqlalchemy.En
 
 @pytest.mark.parametrize(
     ("table", "key", "values"),
-    [("ledger; --", {"account": "a"}, {}), ("ledger", {"Account": "a"}, {}), ("ledger", {}, {"times": 1}),
-     ("ledger", {"account": "a"}, {"times) --": 1})],
-)  # fmt: skip
+    [
+        ("ledger; --", {"account": "a"}, {}),
+        ("ledger", {"Account": "a"}, {}),
+        ("ledger", {}, {"times": 1}),
+        ("ledger", {"account": "a"}, {"times) --": 1}),
+    ],
+)
 def test_a_name_that_is_none_is_refused_before_anything_is_written(
     ground: Ground, table: str, key: dict[str, Any], values: dict[str, Any]
 ) -> None:

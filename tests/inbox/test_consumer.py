@@ -382,10 +382,17 @@ async def _asynchronous_generator(event: DomainEvent, connection: Any) -> AsyncI
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("name", ""), ("concurrency", 0), ("concurrency", True), ("effects", "both"), ("on_unknown", "drop"),
-        ("types", "orders.placed"), ("types", []), ("types", ["orders placed"]), ("types", ["*"]),
+        ("name", ""),
+        ("concurrency", 0),
+        ("concurrency", True),
+        ("effects", "both"),
+        ("on_unknown", "drop"),
+        ("types", "orders.placed"),
+        ("types", []),
+        ("types", ["orders placed"]),
+        ("types", ["*"]),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_work_is_refused_at_construction(queue: Queue, field: str, value: Any) -> None:
     given: dict[str, Any] = {"name": "ledger", "inbox": Inbox.sqlite("app.db"), field: value}
 

@@ -116,9 +116,14 @@ def test_a_handler_that_raises_leaves_an_unknown_outcome(
     rail.raises = [TimeoutError("no answer from the rail")]
     send(queue, event("tr_1"))
     consumer = Consumer(
-        queue, rail, name="gateway", inbox=ground.inbox, effects="external", on_unknown=on_unknown,
+        queue,
+        rail,
+        name="gateway",
+        inbox=ground.inbox,
+        effects="external",
+        on_unknown=on_unknown,
         dead_letters=dead_letters,
-    )  # fmt: skip
+    )
 
     first, second = consumer.run_once(), consumer.run_once(wait=2.0)
 

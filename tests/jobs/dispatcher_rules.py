@@ -27,9 +27,12 @@ class DispatcherRules:
         floor.sent()
         seen = floor.end("j", "task-A")
         late = JournalEvent.create(
-            "Task Completed", tenant_id=floor.tenant, entity_id="j.task-A", app=seen.app,
+            "Task Completed",
+            tenant_id=floor.tenant,
+            entity_id="j.task-A",
+            app=seen.app,
             properties={**seen.properties, "output": {"n": 1}},
-        )  # fmt: skip
+        )
 
         result = floor.dispatcher.handle(late)
 
@@ -41,10 +44,20 @@ class DispatcherRules:
         floor.sent()
         for task_id in ("task-A", "task-C", "task-D", "task-B", "task-E"):
             event = JournalEvent.create(
-                "Task Completed", tenant_id=floor.tenant, entity_id=f"j.{task_id}", app="shop",
-                properties={"requestId": f"j.{task_id}", "jobId": "j", "taskId": task_id, "run": 1,
-                            "output": task_id, "durationMs": 1, "exitCode": 0},
-            )  # fmt: skip
+                "Task Completed",
+                tenant_id=floor.tenant,
+                entity_id=f"j.{task_id}",
+                app="shop",
+                properties={
+                    "requestId": f"j.{task_id}",
+                    "jobId": "j",
+                    "taskId": task_id,
+                    "run": 1,
+                    "output": task_id,
+                    "durationMs": 1,
+                    "exitCode": 0,
+                },
+            )
             assert floor.backend.journal().append([event])[0].ok
             floor.another_dispatcher().handle(event)
 
@@ -53,9 +66,11 @@ class DispatcherRules:
 
     def test_events_that_end_no_task_of_a_job_wake_nobody(self, floor: Floor) -> None:
         event = JournalEvent.create(
-            "Task Completed", tenant_id=floor.tenant, entity_id="r",
+            "Task Completed",
+            tenant_id=floor.tenant,
+            entity_id="r",
             properties={"requestId": "r", "output": 1, "durationMs": 1, "exitCode": 0},
-        )  # fmt: skip
+        )
 
         assert floor.dispatcher.handle(event).dispatched == []
 

@@ -37,8 +37,11 @@ class JobRules:
         assert (created.job_id, created.status, created.total_tasks) == ("job-456", "created", 5)
         assert (created.root_tasks, created.created) == (["task-A", "task-B"], True)
         assert floor.events("job-456")[0].properties == {
-            "jobId": "job-456", "tasks": SEED, "totalTasks": 5, "requestId": "req-789",
-        }  # fmt: skip
+            "jobId": "job-456",
+            "tasks": SEED,
+            "totalTasks": 5,
+            "requestId": "req-789",
+        }
         assert floor.started() == ["task-A", "task-B"]
         floor.complete("job-456", "task-B")
         assert floor.started() == []
@@ -111,12 +114,20 @@ class JobRules:
         (detected,) = floor.events("j", "Job Failure Detected")
         assert detected.properties["failedTaskId"] == "task-B"
         assert detected.properties["taskStatuses"] == {
-            "task-A": "pending", "task-B": "failed", "task-C": None, "task-D": None, "task-E": None,
-        }  # fmt: skip
+            "task-A": "pending",
+            "task-B": "failed",
+            "task-C": None,
+            "task-D": None,
+            "task-E": None,
+        }
         assert floor.status("j")["status"] == "partial_failure"
         assert floor.states("j") == {
-            "task-A": "completed", "task-B": "failed", "task-C": "failed", "task-D": "completed", "task-E": "waiting",
-        }  # fmt: skip
+            "task-A": "completed",
+            "task-B": "failed",
+            "task-C": "failed",
+            "task-D": "completed",
+            "task-E": "waiting",
+        }
         assert "Job Completed" not in floor.types("j")
 
     def test_a_resumed_job_runs_its_failed_tasks_again_and_completes(self, floor: Floor) -> None:
@@ -283,8 +294,10 @@ class JobRules:
         )
 
         assert (added.added_tasks, added.immediately_ready, added.total_tasks_now) == (
-            ["task-F", "task-G"], ["task-F"], 7,
-        )  # fmt: skip
+            ["task-F", "task-G"],
+            ["task-F"],
+            7,
+        )
         (message,) = floor.sent()
         assert message["dependencyOutputs"] == {"task-A": "out of task-A"}
         (event,) = floor.events("j", "Job Tasks Added")

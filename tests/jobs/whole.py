@@ -33,5 +33,6 @@ def run_the_example(backend: Backend, *, wait: float) -> None:
         told = [event.event_type for event in floor.of_task("job-456", task["taskId"])]
         assert told == ["Task Pending", "Task Processing Started", "Task Completed"]
     assert floor.of_task("job-456", "task-E")[-1].properties["output"] == {
-        "task-C": {"style": "modern", "of": "store-123", "read": len(PAGE)}, "task-D": {"of": "store-123"},
-    }  # fmt: skip
+        "task-C": {"style": "modern", "of": "store-123", "read": len(PAGE)},
+        "task-D": {"of": "store-123"},
+    }

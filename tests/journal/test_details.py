@@ -17,16 +17,20 @@ SHA = "0" * 64
 def detail(**given: Any) -> dict[str, Any]:
     """What a sender sends."""
     made = {
-        "tenant_id": "acme", "entity_id": "req-1", "timestamp": 1_767_453_739_640,
-        "properties": {"requestId": "req-1", "name": "scrape"}, **given,
-    }  # fmt: skip
+        "tenant_id": "acme",
+        "entity_id": "req-1",
+        "timestamp": 1_767_453_739_640,
+        "properties": {"requestId": "req-1", "name": "scrape"},
+        **given,
+    }
     return JournalEvent.create(made.pop("event_type", "Task Pending"), **made).to_item()
 
 
 def packed(**pointer: Any) -> dict[str, Any]:
     """A completed task whose output is in a blob."""
-    sent = detail(event_type="Task Completed", properties={"requestId": "req-1", "output": 1, "durationMs": 1,
-                                                           "exitCode": 0})  # fmt: skip
+    sent = detail(
+        event_type="Task Completed", properties={"requestId": "req-1", "output": 1, "durationMs": 1, "exitCode": 0}
+    )
     del sent["properties"]["output"]
     key = f"events/req-1/{sent['SK'].rpartition('#')[2]}-payload.json"
     sent["properties"]["_s3Overflow"] = {"bucket": "b", "key": key, "sha256": SHA, "size": 5, **pointer}
@@ -76,12 +80,22 @@ def test_a_missing_attribute_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"timestamp": 1_767_453_739}, {"timestamp": 1_767_453_739_640.0}, {"tenantId": "other"}, {"tenantId": ["acme"]},
-        {"eventType": "Task Failed"}, {"eventType": None}, {"entityId": "a b"}, {"entityType": {}}, {"context": []},
-        {"properties": None}, {"properties": {"name": "x"}}, {"SK": 7}, {"GSI2PK": None},
+        {"timestamp": 1_767_453_739},
+        {"timestamp": 1_767_453_739_640.0},
+        {"tenantId": "other"},
+        {"tenantId": ["acme"]},
+        {"eventType": "Task Failed"},
+        {"eventType": None},
+        {"entityId": "a b"},
+        {"entityType": {}},
+        {"context": []},
+        {"properties": None},
+        {"properties": {"name": "x"}},
+        {"SK": 7},
+        {"GSI2PK": None},
         {"SK": "TIMESTAMP#1767453739640#EVENT#DDF71F63-B036-4AC7-AD0F-77A7FDFCA352"},
     ],
-)  # fmt: skip
+)
 def test_a_field_that_is_wrong_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidEvent):
         event_of_detail({**detail(), **change})
@@ -100,10 +114,15 @@ def test_properties_in_a_blob_are_taken_at_their_own_place() -> None:
 @pytest.mark.parametrize(
     "pointer",
     [
-        {"key": "events/req-1/x-payload.json"}, {"key": "events/../secret"}, {"sha256": "x"}, {"size": -1},
-        {"size": "5"}, {"more": 1}, {"bucket": None},
+        {"key": "events/req-1/x-payload.json"},
+        {"key": "events/../secret"},
+        {"sha256": "x"},
+        {"size": -1},
+        {"size": "5"},
+        {"more": 1},
+        {"bucket": None},
     ],
-)  # fmt: skip
+)
 def test_a_pointer_to_elsewhere_is_refused(pointer: dict[str, Any]) -> None:
     with pytest.raises(InvalidEvent) as refused:
         event_of_detail(packed(**pointer))

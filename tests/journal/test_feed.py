@@ -24,8 +24,12 @@ class Shelf:
         properties = {"requestId": name, "output": None, "durationMs": 1, "exitCode": 0}
         if event_type == "Task Failed":
             properties = {
-                "requestId": name, "error": "x", "errorCategory": "unknown", "retryCount": 1, "source": "worker",
-            }  # fmt: skip
+                "requestId": name,
+                "error": "x",
+                "errorCategory": "unknown",
+                "retryCount": 1,
+                "source": "worker",
+            }
         event = JournalEvent.create(
             event_type, tenant_id="acme", entity_id=name, properties=properties, timestamp=happened
         )

@@ -14,17 +14,31 @@ from postroad.journal.states import Progress
 
 T0 = 1_767_453_739_640
 P, S, PF, C, F, T, H, N, X = (
-    "Task Pending", "Task Processing Started", "Task Processing Failed", "Task Completed", "Task Failed",
-    "Task Timeout", "Task Heartbeat", "Task Interrupted", "Task Cancelled",
-)  # fmt: skip
+    "Task Pending",
+    "Task Processing Started",
+    "Task Processing Failed",
+    "Task Completed",
+    "Task Failed",
+    "Task Timeout",
+    "Task Heartbeat",
+    "Task Interrupted",
+    "Task Cancelled",
+)
 
 
 def event(event_type: str, ms: int, number: int = 0, **properties: Any) -> JournalEvent:
     """An event as it is read, whatever its properties."""
     return JournalEvent(
-        event_type=event_type, entity_type="TASK", entity_id="req-1", tenant_id="acme", app="shop", timestamp=T0 + ms,
-        event_id=UUID(int=number), context={}, properties=properties,
-    )  # fmt: skip
+        event_type=event_type,
+        entity_type="TASK",
+        entity_id="req-1",
+        tenant_id="acme",
+        app="shop",
+        timestamp=T0 + ms,
+        event_id=UUID(int=number),
+        context={},
+        properties=properties,
+    )
 
 
 def told(*types: str | tuple[str, dict[str, Any]]) -> list[JournalEvent]:

@@ -42,16 +42,27 @@ def ground() -> Ground:
 
 
 LEAVING = (
-    "output", "outputs", "input", "claudeOutput", "tasks", "newTasks", "taskStatuses", "dependencyOutputs", "anything",
-)  # fmt: skip
+    "output",
+    "outputs",
+    "input",
+    "claudeOutput",
+    "tasks",
+    "newTasks",
+    "taskStatuses",
+    "dependencyOutputs",
+    "anything",
+)
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.pairwise(LEAVING)))
 def test_what_is_known_to_grow_leaves_in_its_order(ground: Ground, first: str, second: str) -> None:
     event = JournalEvent.create(
-        "Store Counted", tenant_id="acme", entity_type="STORE", entity_id="s",
+        "Store Counted",
+        tenant_id="acme",
+        entity_type="STORE",
+        entity_id="s",
         properties={second: "x" * 150_000, first: "x" * 100_000},
-    )  # fmt: skip
+    )
 
     packed = ground.overflow.pack(Entry.of(event)).event.properties
 
@@ -61,10 +72,18 @@ def test_what_is_known_to_grow_leaves_in_its_order(ground: Ground, first: str, s
 @pytest.mark.parametrize(
     "pointer",
     [
-        {"key": "events/req-2/0-payload.json"}, {"key": "overflow/20300101/secret"}, {"bucket": "other"}, {"size": 1},
-        {"sha256": "0" * 64}, {"sha256": "x"}, {"size": -1}, {"size": "7"}, {"more": 1}, {"key": None},
+        {"key": "events/req-2/0-payload.json"},
+        {"key": "overflow/20300101/secret"},
+        {"bucket": "other"},
+        {"size": 1},
+        {"sha256": "0" * 64},
+        {"sha256": "x"},
+        {"size": -1},
+        {"size": "7"},
+        {"more": 1},
+        {"key": None},
     ],
-)  # fmt: skip
+)
 def test_a_pointer_that_differs_is_refused(ground: Ground, pointer: dict[str, Any]) -> None:
     event = completed("req-1", output=LARGE)
     ground.forge(event, **pointer)

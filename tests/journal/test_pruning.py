@@ -60,9 +60,14 @@ def left(floor: Floor) -> set[str]:
 
 def record(backend: Backend, clock: FakeClock, name: str, **given: Any) -> JournalEvent:
     event = JournalEvent.create(
-        "Store Opened", tenant_id=TENANT, entity_type="STORE", entity_id=name, app=APP, clock=clock,
+        "Store Opened",
+        tenant_id=TENANT,
+        entity_type="STORE",
+        entity_id=name,
+        app=APP,
+        clock=clock,
         **{"properties": {}, **given},
-    )  # fmt: skip
+    )
     assert backend.journal().append([event])[0].ok
     return event
 
@@ -135,11 +140,15 @@ def test_a_sweep_takes_small_steps_and_passes_what_it_keeps(backend: Backend, cl
             clock.advance(0.1)
     running = [
         JournalEvent.create(
-            "Task Pending", tenant_id=TENANT, entity_id="busy", app=APP, timestamp=base - 10_000 + number,
+            "Task Pending",
+            tenant_id=TENANT,
+            entity_id="busy",
+            app=APP,
+            timestamp=base - 10_000 + number,
             properties={"requestId": "busy", "name": "step"},
         )
         for number in range(2_500)
-    ]  # fmt: skip
+    ]
     backend.journal().append(running)
     clock.advance(31 * 86_400)
     expiry = Expiry(backend.journal(), TENANT)

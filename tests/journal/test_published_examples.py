@@ -229,10 +229,15 @@ EventsTable:
 
 def test_the_item_is_made_byte_for_byte() -> None:
     event = JournalEvent.create(
-        "Task Processing Started", tenant_id="gbinnovations", entity_id="req-123", app="task-workflow",
-        timestamp=1767453739640, event_id=UUID("ddf71f63-b036-4ac7-ad0f-77a7fdfca352"), context=ITEM["context"],
+        "Task Processing Started",
+        tenant_id="gbinnovations",
+        entity_id="req-123",
+        app="task-workflow",
+        timestamp=1767453739640,
+        event_id=UUID("ddf71f63-b036-4ac7-ad0f-77a7fdfca352"),
+        context=ITEM["context"],
         properties=ITEM["properties"],
-    )  # fmt: skip
+    )
 
     assert msgspec.json.encode(event.to_item()) == msgspec.json.encode(ITEM)
     assert JournalEvent.from_item(ITEM) == event

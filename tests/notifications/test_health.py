@@ -82,8 +82,10 @@ def test_scaling_tells_what_waits_for_each_worker(backend: Backend, store: Notif
     assert code == 200
     assert document["oldestAgeSeconds"].keys() == {"push", "offline"}
     assert {key: document[key] for key in ("current", "desired", "backlogPerTask")} == {
-        "current": 2, "desired": 3, "backlogPerTask": {"push": 125.0, "offline": 0.0},
-    }  # fmt: skip
+        "current": 2,
+        "desired": 3,
+        "backlogPerTask": {"push": 125.0, "offline": 0.0},
+    }
 
 
 def test_no_worker_is_wanted_only_when_the_outbox_is_empty_too(backend: Backend, store: NotificationStore) -> None:

@@ -24,25 +24,41 @@ from postroad.settings import notification_settings
 
 DEFAULTS: dict[Callable[..., Any], dict[str, Any]] = {
     NotificationWorker: {
-        "apns": None, "fcm": None, "batch": 10, "wait": 20.0, "concurrency": 8, "retry_delays": (60, 300),
-        "breaker_failures": 5, "breaker_seconds": 30.0,
+        "apns": None,
+        "fcm": None,
+        "batch": 10,
+        "wait": 20.0,
+        "concurrency": 8,
+        "retry_delays": (60, 300),
+        "breaker_failures": 5,
+        "breaker_seconds": 30.0,
     },
     NotificationWorker.run_once: {"wait": 0.0},
     NotificationStore.register_device: {"platform": None},
     NotificationStore.pending: {"limit": 100, "after": None},
     OfflineProcessor: {"display_name": None, "include_content": True},
     APNSSender: {
-        "base_url": "https://api.push.apple.com", "ca_file": None, "timeout": 10.0, "expires_in": 86_400,
+        "base_url": "https://api.push.apple.com",
+        "ca_file": None,
+        "timeout": 10.0,
+        "expires_in": 86_400,
     },
     FCMSender: {
-        "token_provider": None, "credentials_file": None, "base_url": "https://fcm.googleapis.com", "ca_file": None,
+        "token_provider": None,
+        "credentials_file": None,
+        "base_url": "https://fcm.googleapis.com",
+        "ca_file": None,
         "timeout": 10.0,
     },
     Autoscaler: {
-        "min_tasks": 1, "max_tasks": 10, "target_backlog": 100, "age_threshold": 300, "in_cooldown": 300,
+        "min_tasks": 1,
+        "max_tasks": 10,
+        "target_backlog": 100,
+        "age_threshold": 300,
+        "in_cooldown": 300,
         "out_cooldown": 60,
     },
-}  # fmt: skip
+}
 COLUMNS = {
     "offline_messages": "user_id message_id conversation_id sender_id content sent_at stored_at delivered_at",
     "devices": "token user_id platform registered_at dropped_at drop_reason",

@@ -108,8 +108,9 @@ def test_nothing_is_shown_on_a_device_that_another_user_has_by_now(store: Notifi
     results = PushProcessor(store, fcm=fcm).handle(push_to("shared", "lost"), push_id="p1")
 
     assert [(result.outcome, result.reason) for result in results] == [
-        ("dead_token", "other_user"), ("dead_token", "dropped"),
-    ]  # fmt: skip
+        ("dead_token", "other_user"),
+        ("dead_token", "dropped"),
+    ]
     assert fcm.asked == []
     assert [device.token for device in store.devices("eve")] == ["shared"]
 
@@ -122,8 +123,9 @@ def test_a_sender_that_raises_counts_as_one_that_did_not_answer(store: Notificat
     results = PushProcessor(store, fcm=Raising()).handle(push_to("bad", "good"), push_id="p1")
 
     assert [(result.outcome, result.reason) for result in results] == [
-        ("permanent", "token refused"), ("retry", "OSError"),
-    ]  # fmt: skip
+        ("permanent", "token refused"),
+        ("retry", "OSError"),
+    ]
 
 
 def test_devices_are_asked_a_few_at_a_time(store: NotificationStore) -> None:

@@ -30,11 +30,13 @@ def push_to_all(backend: Backend, store: NotificationStore, platform: Any) -> No
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(400, "TopicDisallowed"), Fault(400, "BadTopic"), Fault(403, "MissingProviderToken"),
+        Fault(400, "TopicDisallowed"),
+        Fault(400, "BadTopic"),
+        Fault(403, "MissingProviderToken"),
         Fault(403, "InvalidProviderToken"),
     ],
     ids=lambda fault: fault.reason,
-)  # fmt: skip
+)
 def test_a_wrong_topic_or_key_opens_the_breaker_and_every_push_waits(
     backend: Backend, store: NotificationStore, apple: ApnsStandIn, apns: APNSSender, fault: Fault
 ) -> None:

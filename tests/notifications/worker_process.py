@@ -17,9 +17,14 @@ def main(url: str, database: str, apns: dict[str, Any], fcm: dict[str, Any], **o
     with connect(url) as backend, NotificationStore(database) as store, stopped_by_signals() as stop:
         with APNSSender(**apns) as to_apple, FCMSender(**fcm, token_provider=lambda: "access-1") as to_google:
             worker = NotificationWorker(
-                backend, store, push_queue="push-queue", offline_queue="offline-queue", apns=to_apple, fcm=to_google,
+                backend,
+                store,
+                push_queue="push-queue",
+                offline_queue="offline-queue",
+                apns=to_apple,
+                fcm=to_google,
                 **options,
-            )  # fmt: skip
+            )
             os.write(1, b"ready\n")
             worker.run(stop)
     os.write(1, b"stopped\n")

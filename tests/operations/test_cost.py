@@ -63,12 +63,24 @@ def test_a_message_of_a_chat_passes_every_queue_that_its_workers_consume() -> No
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("messages_per_day", -1), ("messages_per_day", float("nan")), ("messages_per_day", float("inf")),
-        ("messages_per_day", "many"), ("messages_per_day", True),
-        ("send_batch", 0), ("receive_batch", 11), ("delete_batch", 2.5), ("body_bytes", 0), ("body_bytes", 1_048_577),
-        ("pollers", -1), ("poll_wait", 0), ("poll_wait", 21), ("transfer_gb", -0.1), ("days", 0), ("days", 1e300),
+        ("messages_per_day", -1),
+        ("messages_per_day", float("nan")),
+        ("messages_per_day", float("inf")),
+        ("messages_per_day", "many"),
+        ("messages_per_day", True),
+        ("send_batch", 0),
+        ("receive_batch", 11),
+        ("delete_batch", 2.5),
+        ("body_bytes", 0),
+        ("body_bytes", 1_048_577),
+        ("pollers", -1),
+        ("poll_wait", 0),
+        ("poll_wait", 21),
+        ("transfer_gb", -0.1),
+        ("days", 0),
+        ("days", 1e300),
     ],
-)  # fmt: skip
+)
 def test_numbers_that_mean_nothing_are_refused(field: str, value: Any) -> None:
     given: dict[str, Any] = {"messages_per_day": 1, field: value}
 

@@ -17,10 +17,17 @@ DEFAULTS: dict[Callable[..., Any], dict[str, Any]] = {
     redrive: BOUNDS | {"to": None, "match": None, "dry_run": False, "native": None, "reason": "", "actor": None},
     Bounds: BOUNDS,
     estimate_cost: {
-        "send_batch": 1, "receive_batch": 10, "delete_batch": 10, "body_bytes": 1_024, "pollers": 0, "poll_wait": 20,
-        "fifo": False, "transfer_gb": 0.0, "days": 30,
+        "send_batch": 1,
+        "receive_batch": 10,
+        "delete_batch": 10,
+        "body_bytes": 1_024,
+        "pollers": 0,
+        "poll_wait": 20,
+        "fifo": False,
+        "transfer_gb": 0.0,
+        "days": 30,
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("called", DEFAULTS, ids=lambda called: called.__qualname__)
@@ -32,11 +39,29 @@ def test_what_is_not_said_has_its_default(called: Callable[..., Any]) -> None:
 
 def test_results_have_the_fields_that_others_read() -> None:
     assert RedriveReport.__struct_fields__ == (
-        "run_id", "status", "matched", "moved", "returned", "skipped", "destinations", "task_handle",
-    )  # fmt: skip
+        "run_id",
+        "status",
+        "matched",
+        "moved",
+        "returned",
+        "skipped",
+        "destinations",
+        "task_handle",
+    )
     assert [each.name for each in fields(FailureGroup)] == [
-        "fingerprint", "event_type", "error", "count", "first_sent_at", "last_sent_at", "sample_ids",
-    ]  # fmt: skip
+        "fingerprint",
+        "event_type",
+        "error",
+        "count",
+        "first_sent_at",
+        "last_sent_at",
+        "sample_ids",
+    ]
     assert [each.name for each in fields(CostEstimate)] == [
-        "requests_per_message", "requests", "billable_requests", "request_usd", "transfer_usd", "monthly_usd",
-    ]  # fmt: skip
+        "requests_per_message",
+        "requests",
+        "billable_requests",
+        "request_usd",
+        "transfer_usd",
+        "monthly_usd",
+    ]

@@ -195,9 +195,15 @@ def test_a_p99_of_a_queue_that_does_not_exist_is_refused(backend: Backend) -> No
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("handler_p99", {"orders": -1}), ("handler_p99", {"orders": "1"}), ("handler_p99", {"orders": float("nan")}),
-     ("inbox_retention", -1), ("inbox_retention", "long"), ("outbox_horizon", float("inf"))],
-)  # fmt: skip
+    [
+        ("handler_p99", {"orders": -1}),
+        ("handler_p99", {"orders": "1"}),
+        ("handler_p99", {"orders": float("nan")}),
+        ("inbox_retention", -1),
+        ("inbox_retention", "long"),
+        ("outbox_horizon", float("inf")),
+    ],
+)
 def test_numbers_that_mean_nothing_are_refused(backend: Backend, field: str, value: Any) -> None:
     make(backend, DEAD, ORDERS)
 

@@ -63,10 +63,15 @@ def test_a_purge_removes_everything_and_is_recorded(backend: Backend, jobs: Queu
 
 @pytest.mark.parametrize(
     ("field", "given"),
-    [("confirm", {"confirm": "job"}), ("confirm", {"confirm": ""}), ("reason", {"reason": ""}),
-     ("reason", {"reason": "  "}), ("archive", {"archive": Path("/nowhere/a.jsonl")}),
-     ("archive", {"archive": Path("/")})],
-)  # fmt: skip
+    [
+        ("confirm", {"confirm": "job"}),
+        ("confirm", {"confirm": ""}),
+        ("reason", {"reason": ""}),
+        ("reason", {"reason": "  "}),
+        ("archive", {"archive": Path("/nowhere/a.jsonl")}),
+        ("archive", {"archive": Path("/")}),
+    ],
+)
 def test_what_is_missing_or_wrong_is_refused_and_nothing_changes(
     backend: Backend, jobs: Queue, field: str, given: dict[str, Any]
 ) -> None:

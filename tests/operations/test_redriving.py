@@ -207,12 +207,20 @@ def test_ten_attributes_leave_no_room_for_a_marker_and_a_run_still_knows_its_own
 
 @pytest.mark.parametrize(
     ("field", "options"),
-    [("rate", {"rate": 0}), ("rate", {"rate": -1}), ("rate", {"rate": float("nan")}), ("limit", {"limit": 0}),
-     ("stop_after", {"stop_after": None}),
-     ("canary", {"canary": -1}), ("canary", {"canary": True}), ("canary_wait", {"canary_wait": -1}),
-     ("canary_wait", {"canary_wait": float("inf")}), ("stop_after", {"stop_after": -1}),
-     ("max_redrives", {"max_redrives": 0})],
-)  # fmt: skip
+    [
+        ("rate", {"rate": 0}),
+        ("rate", {"rate": -1}),
+        ("rate", {"rate": float("nan")}),
+        ("limit", {"limit": 0}),
+        ("stop_after", {"stop_after": None}),
+        ("canary", {"canary": -1}),
+        ("canary", {"canary": True}),
+        ("canary_wait", {"canary_wait": -1}),
+        ("canary_wait", {"canary_wait": float("inf")}),
+        ("stop_after", {"stop_after": -1}),
+        ("max_redrives", {"max_redrives": 0}),
+    ],
+)
 def test_a_number_out_of_range_is_refused_and_nothing_moves(
     backend: Backend, jobs: Queue, dead: Queue, field: str, options: dict[str, Any]
 ) -> None:
@@ -228,9 +236,15 @@ def test_a_number_out_of_range_is_refused_and_nothing_moves(
 
 @pytest.mark.parametrize(
     ("queue", "to", "error"),
-    [("lonely", None, AmbiguousSource), ("empty", None, AmbiguousSource), ("dead", "dead", InvalidName),
-     ("dead", "nowhere", QueueNotFound), ("nowhere", None, QueueNotFound), ("dead", "a.fifo", ConfigurationError)],
-)  # fmt: skip
+    [
+        ("lonely", None, AmbiguousSource),
+        ("empty", None, AmbiguousSource),
+        ("dead", "dead", InvalidName),
+        ("dead", "nowhere", QueueNotFound),
+        ("nowhere", None, QueueNotFound),
+        ("dead", "a.fifo", ConfigurationError),
+    ],
+)
 def test_a_destination_that_cannot_be_is_refused_before_anything_moves(
     backend: Backend, jobs: Queue, dead: Queue, queue: str, to: str | None, error: type[Exception]
 ) -> None:
@@ -345,9 +359,7 @@ def test_two_processes_redrive_one_queue_and_their_counts_add_up(tmp_path: Path)
     command = [sys.executable, "-c", BESIDE, url]
     with connect(url) as backend:
         bury(make_queues(backend)[0], *texts)
-        beside = subprocess.Popen(
-            command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )  # fmt: skip
+        beside = subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert beside.stdout is not None
         beside.stdout.readline()
         assert beside.stdin is not None

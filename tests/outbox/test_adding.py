@@ -112,9 +112,15 @@ def test_what_is_said_beside_a_domain_event_replaces_its_own(ground: Ground) -> 
     event_id = uuid4()
     with ground.connection() as connection:
         ground.outbox.add(
-            connection, an_event(), key={"a": "1"}, tenant_id="other", type="t", traceparent=OFFERED,
-            event_id=str(event_id), occurred_at=moment,
-        )  # fmt: skip
+            connection,
+            an_event(),
+            key={"a": "1"},
+            tenant_id="other",
+            type="t",
+            traceparent=OFFERED,
+            event_id=str(event_id),
+            occurred_at=moment,
+        )
         connection.commit()
 
     assert stored(ground, event_id)["envelope"] == {

@@ -50,13 +50,25 @@ def test_what_a_caller_leaves_out_is_what_is_written_down(
 
 def test_a_dispatcher_of_which_nothing_is_said_works_as_written_down() -> None:
     assert asdict(DispatcherConfig()) == {
-        "batch": 50, "concurrency": 10, "backoff": (1, 5, 30, 120, 600, 3600), "retry_max": 10, "jitter": 0.1,
-        "lease": 30.0, "poll": 1.0, "listen": True, "policy": "block", "publish_batch": 10, "target_pause": 5.0,
+        "batch": 50,
+        "concurrency": 10,
+        "backoff": (1, 5, 30, 120, 600, 3600),
+        "retry_max": 10,
+        "jitter": 0.1,
+        "lease": 30.0,
+        "poll": 1.0,
+        "listen": True,
+        "policy": "block",
+        "publish_batch": 10,
+        "target_pause": 5.0,
         "keep_sent": timedelta(days=7),
-    }  # fmt: skip
+    }
 
 
 def test_windows_of_which_nothing_is_said_are_those_of_the_queues() -> None:
     assert asdict(Windows()) == {
-        "queue_retention": 345_600, "dead_letter_retention": 1_209_600, "outbox_horizon": 16_672, "redrive_delay": 0,
-    }  # fmt: skip
+        "queue_retention": 345_600,
+        "dead_letter_retention": 1_209_600,
+        "outbox_horizon": 16_672,
+        "redrive_delay": 0,
+    }

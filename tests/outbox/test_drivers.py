@@ -230,8 +230,9 @@ def test_an_event_is_recorded_in_the_transaction_of_any_driver(
     assert [type(outcome) for outcome in alone] == [NotInTransaction]
     stored = ground.run("SELECT event_id, tenant, lane, CAST(payload AS text) FROM outbox ORDER BY seq")
     assert [row[:3] for row in stored] == [
-        (str(first.event_id), None, "tr_1"), (str(second.event_id), "acme", "tr_1"),
-    ]  # fmt: skip
+        (str(first.event_id), None, "tr_1"),
+        (str(second.event_id), "acme", "tr_1"),
+    ]
     assert DomainEvent.from_json(stored[0][3]) == first
 
 

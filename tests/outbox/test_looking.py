@@ -26,9 +26,17 @@ def fail(ground: Ground, event: DomainEvent, error: str = "TimeoutError: no answ
 
 def test_an_empty_outbox_counts_nothing(ground: Ground) -> None:
     assert ground.outbox.status() == OutboxStatus(
-        pending=0, sent=0, failed=0, parked=0, skipped=0, blocked_keys=0, oldest_pending_seconds=0.0,
-        oldest_open_transaction_seconds=0.0, target_error=None, dead_tuples=0,
-    )  # fmt: skip
+        pending=0,
+        sent=0,
+        failed=0,
+        parked=0,
+        skipped=0,
+        blocked_keys=0,
+        oldest_pending_seconds=0.0,
+        oldest_open_transaction_seconds=0.0,
+        target_error=None,
+        dead_tuples=0,
+    )
     assert ground.outbox.failed() == []
     assert ground.outbox.keys() == []
     assert ground.outbox.audit() == []
@@ -166,14 +174,18 @@ def test_a_row_in_an_unknown_state_counts_as_failed_and_holds_its_key(ground: Gr
         ({"state": "SENT"}, "sent"),
         ({"state": "SKIPPED"}, "skipped"),
         ({"state": "FAILED", "lasterror": "rejected: no"}, "failed: rejected: no"),
-        ({"lease_owner": "host-1", "lease_token": 3, "lease_until": "9000-01-01T00:00:00.000Z"},
-         "leased by host-1 until 9000-01-01T00:00:00+00:00"),
+        (
+            {"lease_owner": "host-1", "lease_token": 3, "lease_until": "9000-01-01T00:00:00.000Z"},
+            "leased by host-1 until 9000-01-01T00:00:00+00:00",
+        ),
         ({"lease_owner": "host-1", "lease_token": 3, "lease_until": "2000-01-01T00:00:00.000Z"}, "ready"),
-        ({"lease_owner": "host-1", "lease_token": 3, "lease_until": "infinity"},
-         "leased by host-1 until 9999-12-31T00:00:00+00:00"),
+        (
+            {"lease_owner": "host-1", "lease_token": 3, "lease_until": "infinity"},
+            "leased by host-1 until 9999-12-31T00:00:00+00:00",
+        ),
         ({"next_attempt": "9000-01-01T00:00:00.000Z"}, "waiting until 9000-01-01T00:00:00+00:00"),
     ],
-)  # fmt: skip
+)
 def test_why_says_in_one_sentence_what_an_event_waits_for(
     ground: Ground, columns: dict[str, object], answer: str
 ) -> None:

@@ -80,8 +80,10 @@ def test_the_seeds_own_sql_works_before_init(postgres_dsn: str) -> None:
         connection.execute(SEED_TABLE)
         connection.execute(SEED_ROW)
         connection.execute(SEED_ROW)
-        connection.execute("UPDATE outbox SET state = 'SENT', attempts = 3, createdat = now() - interval '1 day'"
-                           " WHERE id = (SELECT id FROM outbox LIMIT 1)")  # fmt: skip
+        connection.execute(
+            "UPDATE outbox SET state = 'SENT', attempts = 3, createdat = now() - interval '1 day'"
+            " WHERE id = (SELECT id FROM outbox LIMIT 1)"
+        )
 
     ground = postgres_ground(postgres_dsn)
 

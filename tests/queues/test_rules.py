@@ -25,9 +25,15 @@ TEN = {f"attribute{n}": "v" for n in range(10)}
 
 def peeked(**fields: Any) -> PeekedMessage:
     defaults: dict[str, Any] = {
-        "message_id": "m1", "body": b"x", "attributes": {}, "group": None, "receive_count": 0, "sent_at": NOW,
-        "sequence": 1, "state": "visible",
-    }  # fmt: skip
+        "message_id": "m1",
+        "body": b"x",
+        "attributes": {},
+        "group": None,
+        "receive_count": 0,
+        "sent_at": NOW,
+        "sequence": 1,
+        "state": "visible",
+    }
     return PeekedMessage(**{**defaults, **fields})
 
 
@@ -142,8 +148,13 @@ def test_a_dead_letter_tells_source_receives_error_type_and_time() -> None:
     attributes = mark_dead({"EventType": "Placed"}, source="jobs", receives=3, error="E: x", at=NOW, reason="bad")
 
     assert msgspec.json.decode(attributes["DeadLetter"]) == {
-        "source": "jobs", "receives": 3, "error": "E: x", "type": "Placed", "at": NOW.isoformat(), "reason": "bad",
-    }  # fmt: skip
+        "source": "jobs",
+        "receives": 3,
+        "error": "E: x",
+        "type": "Placed",
+        "at": NOW.isoformat(),
+        "reason": "bad",
+    }
 
 
 def test_an_error_of_any_text_makes_a_legal_attribute() -> None:
@@ -245,10 +256,16 @@ def test_a_match_holds_for_what_it_names(match: Match, message: PeekedMessage) -
 @pytest.mark.parametrize(
     "match",
     [
-        Match(key="other"), Match(event_type="Paid"), Match(attributes={"a": "2"}), Match(ids=["m0"]),
-        Match(sent_before=NOW), Match(sent_after=NOW), Match(fingerprint="0" * 12), Match(key="g", ids=["m0"]),
+        Match(key="other"),
+        Match(event_type="Paid"),
+        Match(attributes={"a": "2"}),
+        Match(ids=["m0"]),
+        Match(sent_before=NOW),
+        Match(sent_after=NOW),
+        Match(fingerprint="0" * 12),
+        Match(key="g", ids=["m0"]),
     ],
-)  # fmt: skip
+)
 def test_a_match_does_not_hold_unless_all_it_names_does(match: Match) -> None:
     assert not match.holds(peeked(group="g", attributes={"EventType": "Placed", "a": "1"}))
 

@@ -50,8 +50,14 @@ def test_everything_that_happens_is_counted_across_restarts(
     engine.close()
 
     assert counted == {
-        "sent": 3, "received": 4, "acked": 1, "retried": 2, "dead": 1, "redriven": 0, "expired": 1,
-    }  # fmt: skip
+        "sent": 3,
+        "received": 4,
+        "acked": 1,
+        "retried": 2,
+        "dead": 1,
+        "redriven": 0,
+        "expired": 1,
+    }
 
 
 def test_a_settled_message_is_remembered_with_what_happened_to_it(queues: SQLiteQueues, jobs: Queue) -> None:

@@ -106,10 +106,22 @@ def test_a_variable_of_the_platform_is_one_warning() -> None:
 
 @pytest.mark.parametrize(
     "variable",
-    ["POSTROAD_DEBUG", "POSTROAD_ACTOR", "POSTROAD_AUDIT_LOG", "POSTROAD_OUTBOX_DSN", "POSTROAD_SQS_ANYTHING",
-     "POSTROAD_TASK_ID", "POSTROAD_TASK_TOKEN", "POSTROAD_ALERTS_ALLOW_LOOPBACK", "POSTROAD_AGENT_RATE",
-     "POSTROAD_AGENT_POLLS", "POSTROAD_FAILPOINTS", "POSTROAD_SIGNING_KEYS", "POSTROAD_REQUIRE_SIGNED"],
-)  # fmt: skip
+    [
+        "POSTROAD_DEBUG",
+        "POSTROAD_ACTOR",
+        "POSTROAD_AUDIT_LOG",
+        "POSTROAD_OUTBOX_DSN",
+        "POSTROAD_SQS_ANYTHING",
+        "POSTROAD_TASK_ID",
+        "POSTROAD_TASK_TOKEN",
+        "POSTROAD_ALERTS_ALLOW_LOOPBACK",
+        "POSTROAD_AGENT_RATE",
+        "POSTROAD_AGENT_POLLS",
+        "POSTROAD_FAILPOINTS",
+        "POSTROAD_SIGNING_KEYS",
+        "POSTROAD_REQUIRE_SIGNED",
+    ],
+)
 def test_variables_of_other_parts_are_known(variable: str) -> None:
     assert load(env={variable: "1"}).warnings == ()
 

@@ -60,9 +60,18 @@ def slot(shared: ChildPool) -> Iterator[ChildSlot]:
 def order(name: str, input: dict[str, Any] | None = None, *, timeout: float = 20.0, **more: Any) -> Order:
     document = msgspec.json.encode({"input": input or {}})
     return Order(
-        name=name, request_id="r1", tenant_id="acme", run=1, attempt=1, token=7, document=document, timeout=timeout,
-        kill_grace=0.3, deadline=time.time() + timeout, **more,
-    )  # fmt: skip
+        name=name,
+        request_id="r1",
+        tenant_id="acme",
+        run=1,
+        attempt=1,
+        token=7,
+        document=document,
+        timeout=timeout,
+        kill_grace=0.3,
+        deadline=time.time() + timeout,
+        **more,
+    )
 
 
 def ready(slot: ChildSlot) -> int:
@@ -454,7 +463,11 @@ def test_siblings_are_not_troubled_by_a_child_that_crashes(bench: Bench, tmp_pat
     assert [bench.state(one.request_id).state for one in steady] == ["completed"] * 2
     assert len(lines(notes)) == 2
     assert [bench.state(one.request_id).state for one in bad] == [
-        "failed", "failed", "completed", "completed", "failed",
-    ]  # fmt: skip
+        "failed",
+        "failed",
+        "completed",
+        "completed",
+        "failed",
+    ]
     assert [bench.state(one.request_id).attempt for one in bad] == [2, 2, 1, 2, 2]
     assert not any(is_alive(int(pid)) for pid in lines(tmp_path / "daemons"))

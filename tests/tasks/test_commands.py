@@ -41,9 +41,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
             yield bench
 
 
-TELL_ALL = python(
-    "import json, sys; print('working'); print(json.dumps({'output': json.load(sys.stdin)})); print()"
-)  # fmt: skip
+TELL_ALL = python("import json, sys; print('working'); print(json.dumps({'output': json.load(sys.stdin)})); print()")
 
 
 def test_a_command_reads_one_document_and_its_last_line_is_the_result(bench: Bench) -> None:
@@ -51,9 +49,16 @@ def test_a_command_reads_one_document_and_its_last_line_is_the_result(bench: Ben
 
     assert state.state == "completed"
     assert state.output == {
-        "requestId": "r1", "taskId": None, "jobId": None, "name": TELL_ALL, "run": 1, "attempt": 1, "token": 1,
-        "input": {"n": 1}, "dependencyOutputs": {},
-    }  # fmt: skip
+        "requestId": "r1",
+        "taskId": None,
+        "jobId": None,
+        "name": TELL_ALL,
+        "run": 1,
+        "attempt": 1,
+        "token": 1,
+        "input": {"n": 1},
+        "dependencyOutputs": {},
+    }
 
 
 SILENT = [

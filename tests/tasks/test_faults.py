@@ -101,9 +101,13 @@ def test_a_task_whose_workers_are_all_lost_is_quarantined_and_not_run(bench: Ben
     failed = bench.last(handle.request_id, "Task Failed").properties
     assert (failed["errorCategory"], failed["retryCount"]) == ("crash", 2)
     assert failed["crash"] == {
-        "cause": "worker-lost", "signal": None, "exitCode": None, "peakRssBytes": None, "lastLines": [],
+        "cause": "worker-lost",
+        "signal": None,
+        "exitCode": None,
+        "peakRssBytes": None,
+        "lastLines": [],
         "lastActivity": None,
-    }  # fmt: skip
+    }
     assert failed["error"].startswith("Max retries exhausted")
     assert len(lines(notes)) == 2
     assert terminals(bench, handle.request_id) == ["Task Failed"]

@@ -44,15 +44,24 @@ def _record(backend: Backend, request_id: str, event_type: str, minute: float, *
         "Task Pending": {"name": "x"},
         "Task Processing Started": {"effectiveUntil": 1_800_000_045, "workerId": "w1", "processId": 1},
         "Task Heartbeat": {
-            "effectiveUntil": 1_800_000_045, "heartbeatNumber": 1, "elapsedMs": 1, "workerId": "w1", "processId": 1,
-            "memoryUsage": {"rss": 1}, "lastActivity": {"type": "step", "stepName": "s", "timestamp": 1},
+            "effectiveUntil": 1_800_000_045,
+            "heartbeatNumber": 1,
+            "elapsedMs": 1,
+            "workerId": "w1",
+            "processId": 1,
+            "memoryUsage": {"rss": 1},
+            "lastActivity": {"type": "step", "stepName": "s", "timestamp": 1},
         },
         "Task Timeout": {"timeoutMs": 1, "elapsedMs": 1, "signal": "SIGTERM"},
-    }[event_type]  # fmt: skip
+    }[event_type]
     event = JournalEvent.create(
-        event_type, tenant_id=TENANT, app=APP, entity_id=request_id, timestamp=T + int(minute * MINUTE),
+        event_type,
+        tenant_id=TENANT,
+        app=APP,
+        entity_id=request_id,
+        timestamp=T + int(minute * MINUTE),
         properties={"requestId": request_id, **given, **properties},  # type: ignore[dict-item]  # a table of examples
-    )  # fmt: skip
+    )
     assert backend.journal().append([event])[0].ok
 
 
@@ -99,13 +108,20 @@ def test_every_running_task_is_counted_once_by_its_latest_start(backend: Backend
     assert report.summary == {"totalProcessing": 4, "healthy": 1, "warning": 1, "critical": 1, "overtime": 1}
     by_id = {task["requestId"]: task for task in report.tasks}
     assert {name: task["health"] for name, task in by_id.items()} == {
-        "busy": "healthy", "silent": "warning", "lost": "critical", "endless": "overtime",
-    }  # fmt: skip
+        "busy": "healthy",
+        "silent": "warning",
+        "lost": "critical",
+        "endless": "overtime",
+    }
     assert by_id["busy"] == {
-        "requestId": "busy", "health": "healthy", "elapsed": 20 * MINUTE, "timeSinceLastEvent": MINUTE,
-        "lastEventType": "Task Heartbeat", "workerId": "w1",
+        "requestId": "busy",
+        "health": "healthy",
+        "elapsed": 20 * MINUTE,
+        "timeSinceLastEvent": MINUTE,
+        "lastEventType": "Task Heartbeat",
+        "workerId": "w1",
         "lastActivity": {"type": "step", "stepName": "s", "timestamp": 1},
-    }  # fmt: skip
+    }
     (recorded,) = backend.journal().query("GSI1", tenant=TENANT, entity=("HEALTH", APP)).events
     assert (recorded.event_type, recorded.properties["summary"]) == ("Task Health Check", report.summary)
     assert recorded.context["origin"] == "health-check"
@@ -164,10 +180,15 @@ def test_one_task_is_looked_at_by_its_id(backend: Backend) -> None:
 
     assert _check(backend).check_single("nobody") == {"requestId": "nobody", "status": "not_found"}
     assert _check(backend).check_single("r", now=_at(0)) == {
-        "requestId": "r", "currentState": "processing", "health": "warning", "elapsed": 7 * MINUTE,
-        "timeSinceLastEvent": 7 * MINUTE, "lastEventType": "Task Processing Started", "workerId": "w1",
+        "requestId": "r",
+        "currentState": "processing",
+        "health": "warning",
+        "elapsed": 7 * MINUTE,
+        "timeSinceLastEvent": 7 * MINUTE,
+        "lastEventType": "Task Processing Started",
+        "workerId": "w1",
         "lastActivity": None,
-    }  # fmt: skip
+    }
 
 
 def test_a_moment_may_be_told_in_milliseconds(backend: Backend) -> None:

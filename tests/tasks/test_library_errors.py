@@ -278,8 +278,10 @@ def test_a_locked_file_of_sqlite_is_tried_again_and_a_wrong_statement_is_not(tmp
     second.close()
 
     assert [classify_exception(error).category for error in (locked, twice, wrong)] == [
-        "server-error", "validation", "programming",
-    ]  # fmt: skip
+        "server-error",
+        "validation",
+        "programming",
+    ]
 
 
 def test_a_locked_file_is_tried_again_through_sqlalchemy(tmp_path: Path) -> None:
@@ -454,8 +456,10 @@ def test_an_error_without_a_class_is_known_by_its_cause_or_context_whatever_stan
     found = [classify_exception(raised_by(work)) for work in (with_cause, with_context, without_context)]
 
     assert [(each.category, each.retryable) for each in found] == [
-        ("network", True), ("network", True), ("unknown", False),
-    ]  # fmt: skip
+        ("network", True),
+        ("network", True),
+        ("unknown", False),
+    ]
 
 
 def test_a_chain_without_an_end_is_followed_once() -> None:

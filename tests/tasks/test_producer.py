@@ -116,9 +116,20 @@ def nested(levels: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "input",
-    [[1], 5, "x", {"x": float("inf")}, {"x": float("nan")}, {"x": {1, 2}}, {"x": b"x"}, {1: 2}, {"x": "\ud800"},
-     nested(100), {"x": object()}],
-)  # fmt: skip
+    [
+        [1],
+        5,
+        "x",
+        {"x": float("inf")},
+        {"x": float("nan")},
+        {"x": {1, 2}},
+        {"x": b"x"},
+        {1: 2},
+        {"x": "\ud800"},
+        nested(100),
+        {"x": object()},
+    ],
+)
 def test_an_input_that_is_no_json_object_is_refused(input: Any, bench: Bench) -> None:
     with pytest.raises(InvalidTask) as refused:
         bench.producer.submit("echo", input)

@@ -31,9 +31,12 @@ def reconcile(bench: Bench, **options: Any) -> int:
 def pending(bench: Bench, request_id: str, **properties: Any) -> None:
     """Record a task as pending, as a dispatcher does that dies before it sends."""
     event = JournalEvent.create(
-        "Task Pending", tenant_id=TENANT, entity_id=request_id, app=APP,
+        "Task Pending",
+        tenant_id=TENANT,
+        entity_id=request_id,
+        app=APP,
         properties={"requestId": request_id, "name": "echo", "input": {"n": 1}, **properties},
-    )  # fmt: skip
+    )
     bench.backend.journal().append([event])
 
 
@@ -85,9 +88,12 @@ def test_one_reconciler_looks_again_and_again(bench: Bench) -> None:
 def recorded_before(bench: Bench, request_id: str, **properties: Any) -> None:
     """Put a row into the journal that is no longer accepted, as an older version of the program did."""
     event = JournalEvent.create(
-        "Task Pending", tenant_id=TENANT, entity_id=request_id, app=APP,
+        "Task Pending",
+        tenant_id=TENANT,
+        entity_id=request_id,
+        app=APP,
         properties={"requestId": request_id, "name": "echo", "input": {}},
-    )  # fmt: skip
+    )
     odd = msgspec.structs.replace(event, properties={**event.properties, **properties})
     journal: Any = bench.backend.journal()
     assert journal._records.add([Entry.of(odd)], odd.timestamp, None) == [True]
@@ -160,9 +166,11 @@ def test_a_timeout_that_is_none_is_refused_by_the_event(given: dict[str, Any]) -
 def test_a_number_that_no_store_holds_is_refused_by_the_event(name: str) -> None:
     with pytest.raises(InvalidEvent, match=rf"properties\.{name}"):
         JournalEvent.create(
-            "Task Pending", tenant_id=TENANT, entity_id="r1",
+            "Task Pending",
+            tenant_id=TENANT,
+            entity_id="r1",
             properties={"requestId": "r1", "name": "echo", name: 2**63},
-        )  # fmt: skip
+        )
 
 
 class BrokenQueues:
@@ -319,9 +327,14 @@ def test_three_extensions_that_fail_in_a_row_kill_the_child_and_record_nothing(b
     handle = bench.producer.submit("sleep", {"notes": str(notes)})
     forgetful: Any = ForgetfulBackend(bench.backend)
     worker = TaskWorker(
-        forgetful, imports=["tests.tasks.chores"], tenant_id=TENANT, app=APP, kill_grace=0.3,
-        visibility_extension=30, extension_interval=0.1,
-    )  # fmt: skip
+        forgetful,
+        imports=["tests.tasks.chores"],
+        tenant_id=TENANT,
+        app=APP,
+        kill_grace=0.3,
+        visibility_extension=30,
+        extension_interval=0.1,
+    )
     running = threading.Thread(target=worker.run)
     running.start()
     eventually(lambda: lines(notes))

@@ -92,9 +92,10 @@ def test_a_role_that_takes_long_keeps_no_other_one_waiting() -> None:
 def test_a_thread_of_roles_that_ends_is_told_of_and_raised() -> None:
     ended = threading.Event()
 
-    with pytest.raises(PostroadError, match="SystemExit"), RoleThreads(
-        [Role("exits", 0.0, Failing(9, SystemExit(0)))], ended=ended.set
-    ):  # fmt: skip
+    with (
+        pytest.raises(PostroadError, match="SystemExit"),
+        RoleThreads([Role("exits", 0.0, Failing(9, SystemExit(0)))], ended=ended.set),
+    ):
         assert ended.wait(20)
 
 
@@ -110,9 +111,13 @@ def test_an_odd_row_ends_no_role(bench: Bench, logged: Logged) -> None:
     now = int(time.time() * 1_000)
     for request_id in ("order:42", "r1"):
         event = JournalEvent.create(
-            "Task Pending", tenant_id=TENANT, entity_id=request_id, app=APP, timestamp=now - 120_000,
+            "Task Pending",
+            tenant_id=TENANT,
+            entity_id=request_id,
+            app=APP,
+            timestamp=now - 120_000,
             properties={"requestId": request_id, "name": "echo", "input": {}},
-        )  # fmt: skip
+        )
         bench.backend.journal().append([event])
 
     def state(request_id: str) -> str | None:

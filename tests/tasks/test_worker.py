@@ -56,9 +56,15 @@ def test_the_context_tells_which_attempt_of_which_run_it_is(steady: Bench) -> No
     shown = state.output
     assert 0 < shown.pop("deadline") - before <= 60
     assert shown == {
-        "request_id": state.request_id, "name": "show-context", "tenant_id": TENANT, "run": 1, "attempt": 1,
-        "token": 1, "job_id": None, "task_id": None,
-    }  # fmt: skip
+        "request_id": state.request_id,
+        "name": "show-context",
+        "tenant_id": TENANT,
+        "run": 1,
+        "attempt": 1,
+        "token": 1,
+        "job_id": None,
+        "task_id": None,
+    }
 
 
 def test_what_a_task_used_is_recorded(steady: Bench) -> None:
@@ -176,9 +182,7 @@ def test_a_large_result_and_a_large_input_arrive_whole(steady: Bench) -> None:
 
 def test_several_tasks_run_at_a_time(steady: Bench, tmp_path: Path) -> None:
     notes, go = tmp_path / "notes", tmp_path / "go"
-    handles = [
-        steady.producer.submit("wait-for-file", {"notes": str(notes), "until": str(go)}) for _ in range(3)
-    ]  # fmt: skip
+    handles = [steady.producer.submit("wait-for-file", {"notes": str(notes), "until": str(go)}) for _ in range(3)]
 
     eventually(lambda: len(lines(notes)) == 3)
     go.touch()
@@ -246,9 +250,17 @@ def send(backend: Backend, body: Any, **attributes: str) -> None:
 
 
 UNNAMED = (
-    "not json", "[]", "{}", '"x"', {"name": "echo"}, {"requestId": "a b", "name": "echo"}, {"requestId": 7},
-    {"requestId": "a#b", "name": "echo", "run": 1}, {"requestId": "a", "name": "echo", "run": "x"}, "[" * 5_000,
-)  # fmt: skip
+    "not json",
+    "[]",
+    "{}",
+    '"x"',
+    {"name": "echo"},
+    {"requestId": "a b", "name": "echo"},
+    {"requestId": 7},
+    {"requestId": "a#b", "name": "echo", "run": 1},
+    {"requestId": "a", "name": "echo", "run": "x"},
+    "[" * 5_000,
+)
 
 
 def test_messages_that_name_no_task_go_to_the_dead_letters_and_stay_there(bench: Bench) -> None:
@@ -268,9 +280,13 @@ def test_messages_that_name_no_task_go_to_the_dead_letters_and_stay_there(bench:
 
 
 UNFIT: tuple[dict[str, Any], ...] = (
-    {"name": "os:system"}, {"name": "no-such-task"}, {"name": 7}, {"input": [1]}, {"timeoutMs": 0},
+    {"name": "os:system"},
+    {"name": "no-such-task"},
+    {"name": 7},
+    {"input": [1]},
+    {"timeoutMs": 0},
     {"timeoutMs": 43_200_001},
-)  # fmt: skip
+)
 
 
 def test_a_message_that_names_a_task_and_cannot_be_run_fails_that_task(bench: Bench) -> None:

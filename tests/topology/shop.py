@@ -29,9 +29,14 @@ def table(mark: str, *more: IndexDecl, ttl: str | None = "expires") -> TableDecl
 
 def rule(mark: str, *, pattern: dict[str, list[str]] = PLACED, max_attempts: int = 3) -> RuleDecl:
     return RuleDecl(
-        f"{mark}-rule", f"{mark}-bus", f"{mark}-orders", "target", pattern=pattern, dead_letter=f"{mark}-dead",
+        f"{mark}-rule",
+        f"{mark}-bus",
+        f"{mark}-orders",
+        "target",
+        pattern=pattern,
+        dead_letter=f"{mark}-dead",
         max_attempts=max_attempts,
-    )  # fmt: skip
+    )
 
 
 def orders(mark: str, *, team: str = "shop", encryption: str = "sqs") -> QueueDecl:

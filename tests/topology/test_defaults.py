@@ -31,22 +31,47 @@ DECLARED: list[tuple[Any, dict[str, Any]]] = [
     (TableDecl("t", "pk"), {"range_key": None, "indexes": (), "ttl_attribute": None, "stream": None}),
     (IndexDecl("i", "pk"), {"range_key": None, "projection": "ALL"}),
     (BucketDecl("b"), {"expire_days": None}),
-    (RuleDecl("r", "b", "q", "t"), {
-        "pattern": None, "schedule": None, "dead_letter": None, "max_attempts": 3, "max_event_age": 3600,
-    }),
-    (FunctionDecl("f", "m.handler", "c"), {
-        "timeout": 30, "memory": 256, "environment": {}, "triggers": (), "on_failure": None,
-    }),
+    (
+        RuleDecl("r", "b", "q", "t"),
+        {
+            "pattern": None,
+            "schedule": None,
+            "dead_letter": None,
+            "max_attempts": 3,
+            "max_event_age": 3600,
+        },
+    ),
+    (
+        FunctionDecl("f", "m.handler", "c"),
+        {
+            "timeout": 30,
+            "memory": 256,
+            "environment": {},
+            "triggers": (),
+            "on_failure": None,
+        },
+    ),
     (TriggerDecl("q"), {"batch_size": 10, "max_attempts": 5, "bisect": True, "report_item_failures": True}),
-    (AlarmDecl("a", "m", "q", 1), {
-        "namespace": "AWS/SQS", "statistic": "Maximum", "comparison": ">=", "period": 60, "periods": 1,
-        "missing": "notBreaching", "notify": None,
-    }),
-    (Component("c"), {
-        **dict.fromkeys(("sends", "consumes", "publishes", "puts", "reads", "writes", "operates", "observes"), ()),
-        "trust": "ecs-tasks.amazonaws.com",
-    }),
-]  # fmt: skip
+    (
+        AlarmDecl("a", "m", "q", 1),
+        {
+            "namespace": "AWS/SQS",
+            "statistic": "Maximum",
+            "comparison": ">=",
+            "period": 60,
+            "periods": 1,
+            "missing": "notBreaching",
+            "notify": None,
+        },
+    ),
+    (
+        Component("c"),
+        {
+            **dict.fromkeys(("sends", "consumes", "publishes", "puts", "reads", "writes", "operates", "observes"), ()),
+            "trust": "ecs-tasks.amazonaws.com",
+        },
+    ),
+]
 
 
 @pytest.mark.parametrize(("declared", "meant"), DECLARED, ids=[type(each).__name__ for each, _ in DECLARED])

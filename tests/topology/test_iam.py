@@ -183,9 +183,7 @@ def test_metrics_are_put_into_one_namespace_only() -> None:
 
 
 def test_another_partition_is_in_every_arn() -> None:
-    document = iam_policy(
-        transfers_topology(), "producer", region="cn-north-1", account=ACCOUNT, partition="aws-cn"
-    )  # fmt: skip
+    document = iam_policy(transfers_topology(), "producer", region="cn-north-1", account=ACCOUNT, partition="aws-cn")
 
     assert [arn for arn, _ in resources(document)] == [f"arn:aws-cn:sns:cn-north-1:{ACCOUNT}:events-transfers.fifo"]
 

@@ -46,9 +46,11 @@ def named(topology: Topology, kind: str, ending: str = "") -> str:
 @pytest.mark.parametrize("template", ["chat", "transfers", "bus"])
 def test_a_template_is_made_and_a_second_apply_writes_nothing(aws: Aws, unique: Unique, template: str) -> None:
     prefix = unique("t")
-    topology = chat_topology(prefix, "prod") if template == "chat" else (
-        transfers_topology(f"{prefix}-") if template == "transfers" else bus_topology(f"{prefix}-")
-    )  # fmt: skip
+    topology = (
+        chat_topology(prefix, "prod")
+        if template == "chat"
+        else (transfers_topology(f"{prefix}-") if template == "transfers" else bus_topology(f"{prefix}-"))
+    )
 
     first = apply(topology, aws.backend)
     calls = aws.calls()
@@ -290,8 +292,13 @@ def test_statements_of_others_in_a_queues_policy_stay(aws: Aws, unique: Unique) 
     apply(topology, aws.backend)
     sqs = aws.client("sqs")
     url = sqs.get_queue_url(QueueName=named(topology, "queue", "-orders"))["QueueUrl"]
-    theirs = {"Sid": "theirs", "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::111122223333:root"},
-              "Action": "sqs:SendMessage", "Resource": "*"}  # fmt: skip
+    theirs = {
+        "Sid": "theirs",
+        "Effect": "Allow",
+        "Principal": {"AWS": "arn:aws:iam::111122223333:root"},
+        "Action": "sqs:SendMessage",
+        "Resource": "*",
+    }
     policy = {"Version": "2012-10-17", "Statement": [theirs]}
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": json.dumps(policy)})
 

@@ -77,9 +77,12 @@ def test_the_blobs_of_a_closed_backend_are_refused(kind: str, tmp_path: Path) ->
     ref = blobs.put("overflow/a", b"x")
     backend.close()
     uses: list[Callable[[], object]] = [
-        lambda: blobs.put("overflow/b", b"x"), lambda: blobs.get(ref), lambda: blobs.delete(ref),
-        lambda: blobs.keep(ref), lambda: blobs.prune("overflow/", older_than=0),
-    ]  # fmt: skip
+        lambda: blobs.put("overflow/b", b"x"),
+        lambda: blobs.get(ref),
+        lambda: blobs.delete(ref),
+        lambda: blobs.keep(ref),
+        lambda: blobs.prune("overflow/", older_than=0),
+    ]
 
     assert all(_is_refused(use) for use in uses)
 

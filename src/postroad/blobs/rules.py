@@ -49,9 +49,10 @@ def reference(key: str, data: bytes) -> BlobRef:
         raise InvalidInput(f"data: {type(data).__name__} is not bytes", field="data")
     if len(data) > MAX_BLOB_BYTES:
         raise InvalidInput(
-            f"data: {len(data)} bytes is above the limit of {MAX_BLOB_BYTES} for a blob", field="data",
+            f"data: {len(data)} bytes is above the limit of {MAX_BLOB_BYTES} for a blob",
+            field="data",
             remedy="Split the data, or keep it in a store of its own and send its address.",
-        )  # fmt: skip
+        )
     return BlobRef(key=key, size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 

@@ -26,9 +26,10 @@ def check_template(text: object) -> None:
     template = Template(text) if isinstance(text, str) and text else None
     if template is None or not template.is_valid() or not set(template.get_identifiers()) <= set(FIELDS):
         raise ConfigurationError(
-            f"message_group_id: {text!r} is not a template over {names}", field="message_group_id",
+            f"message_group_id: {text!r} is not a template over {names}",
+            field="message_group_id",
             remedy=f"Use some of {names}, or a fixed text.",
-        )  # fmt: skip
+        )
 
 
 def group_of(template: str | None, envelope: Envelope, event: object, *, fifo: bool) -> str | None:

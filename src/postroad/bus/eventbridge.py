@@ -49,9 +49,14 @@ class EventBridgeEventBus(RemoteEventBus):
         receiving = None if url is None else clients.receiving()
         # The name is taken as it is: a publisher needs no right to make event buses.
         topic = EventBridgeTopic(
-            publishing, queues_of(receiving, clock), event_bus_name.rpartition("/")[2], arn=event_bus_name,
-            source=source, detail=detail_of, attempts=1,
-        )  # fmt: skip
+            publishing,
+            queues_of(receiving, clock),
+            event_bus_name.rpartition("/")[2],
+            arn=event_bus_name,
+            source=source,
+            detail=detail_of,
+            attempts=1,
+        )
         self._source = source
         super().__init__(
             outlet=Outlet(
@@ -90,9 +95,10 @@ class EventBridgeEventBus(RemoteEventBus):
 def _choice(name: str, values: object) -> list[Any]:
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Collection) or not values:
         raise InvalidInput(
-            f"payload.{name}: {values!r} is not a collection of one or more values", field=f"payload.{name}",
+            f"payload.{name}: {values!r} is not a collection of one or more values",
+            field=f"payload.{name}",
             remedy="Give the values to choose in a list.",
-        )  # fmt: skip
+        )
     return list(values)
 
 

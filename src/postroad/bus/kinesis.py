@@ -187,6 +187,7 @@ def _check(stream: object, consumer: str | None, dead_letter: object) -> None:
     check(consumer, Name | None, "consumer", InvalidName)
     if dead_letter is not None and not _has_verbs_of(Queue, dead_letter):
         raise ConfigurationError(
-            f"dead_letter: {type(dead_letter).__name__} is not a queue", field="dead_letter",
+            f"dead_letter: {type(dead_letter).__name__} is not a queue",
+            field="dead_letter",
             remedy="Pass backend.queue(name).",
-        )  # fmt: skip
+        )

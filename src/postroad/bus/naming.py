@@ -65,9 +65,10 @@ def check_group(group: object) -> None:
     """Refuse what cannot name a group, or would be taken for something else."""
     if not is_group(group):
         raise InvalidName(
-            f"group: {group!r} cannot name a group", field="group",
+            f"group: {group!r} cannot name a group",
+            field="group",
             remedy="Use letters, digits, '_' and single '-'; 'archive', 'dead' and 'p-…' are taken.",
-        )  # fmt: skip
+        )
 
 
 def names_of(topic: object, *, fifo: bool = False) -> Names:

@@ -96,9 +96,10 @@ def _action(to: object) -> Callable[[object], object]:
     if callable(to):
         return to
     raise InvalidInput(
-        f"to: {type(to).__name__} is neither a function nor a bus nor something with reduce(event)", field="to",
+        f"to: {type(to).__name__} is neither a function nor a bus nor something with reduce(event)",
+        field="to",
         remedy="Pass a function, a bus or a session.",
-    )  # fmt: skip
+    )
 
 
 def _locally(bus: EventBus) -> Callable[[object], object]:

@@ -76,8 +76,9 @@ def _inlet(
     if existed and filter is not None:
         raise InvalidInput(
             f"type: the group {group!r} exists; taking some of its events would change what its members get",
-            field="type", remedy="Leave out --type, or --group.",
-        )  # fmt: skip
+            field="type",
+            remedy="Leave out --type, or --group.",
+        )
     shared = GroupQueue(store, port, names, config, filter, group)
     try:
         yield shared

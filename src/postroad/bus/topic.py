@@ -250,9 +250,10 @@ def _checked_types(event_types: object) -> Collection[type]:
 
 def _no_types(event_types: object) -> InvalidInput:
     return InvalidInput(
-        f"event_types: {event_types!r} is not a collection of classes", field="event_types",
+        f"event_types: {event_types!r} is not a collection of classes",
+        field="event_types",
         remedy="Give the classes of the events in a list.",
-    )  # fmt: skip
+    )
 
 
 def _wanted(filter: Mapping[str, tuple[str, ...]] | None) -> Wanted:

@@ -135,9 +135,10 @@ class ApplicationFile:
     def _refuse_the_engines_own(self, is_its_own: bool) -> None:
         if is_its_own:
             raise ConfigurationError(
-                f"{self.path}: is the file of the embedded engine", field="path",
+                f"{self.path}: is the file of the embedded engine",
+                field="path",
                 remedy="Name the application's own database: two SQLite libraries must not share a file.",
-            )  # fmt: skip
+            )
 
     def _kept(self) -> sqlite3.Connection | None:
         with self._lock:

@@ -166,9 +166,10 @@ def _session(region: str | None) -> Any:
         session = boto3.session.Session(region_name=region or None)
     if not session.region_name:
         raise ConfigurationError(
-            "region: no AWS region is given", field="region",
+            "region: no AWS region is given",
+            field="region",
             remedy="Name the region: aws://eu-central-1, or set AWS_DEFAULT_REGION.",
-        )  # fmt: skip
+        )
     return session
 
 

@@ -22,33 +22,80 @@ Make = Callable[[str], PostroadError]
 
 THROTTLED = frozenset(
     {
-        "BandwidthLimitExceeded", "EC2ThrottledException", "KMSThrottling", "KMSThrottlingException", "KmsThrottled",
+        "BandwidthLimitExceeded",
+        "EC2ThrottledException",
+        "KMSThrottling",
+        "KMSThrottlingException",
+        "KmsThrottled",
         "LimitExceeded",
-        "LimitExceededException", "OverLimit", "PriorRequestNotComplete", "ProvisionedThroughputExceeded",
-        "ProvisionedThroughputExceededException", "RequestLimitExceeded", "RequestThrottled",
-        "RequestThrottledException", "SlowDown", "Throttled", "ThrottledException", "Throttling",
-        "ThrottlingException", "TooManyRequestsException", "TransactionInProgressException",
+        "LimitExceededException",
+        "OverLimit",
+        "PriorRequestNotComplete",
+        "ProvisionedThroughputExceeded",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "Throttled",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+        "TransactionInProgressException",
     }
-)  # fmt: skip
+)
 _INVALID = frozenset(
     {
-        "InvalidArgument", "InvalidArgumentException", "InvalidAttributeName", "InvalidAttributeValue",
-        "InvalidMessageContents", "InvalidParameter", "InvalidParameterException", "InvalidParameterValue",
-        "InvalidParameterValueException", "MissingParameter", "UnsupportedOperation", "ValidationError",
+        "InvalidArgument",
+        "InvalidArgumentException",
+        "InvalidAttributeName",
+        "InvalidAttributeValue",
+        "InvalidMessageContents",
+        "InvalidParameter",
+        "InvalidParameterException",
+        "InvalidParameterValue",
+        "InvalidParameterValueException",
+        "MissingParameter",
+        "UnsupportedOperation",
+        "ValidationError",
         "ValidationException",
     }
-)  # fmt: skip
+)
 _DENIED = frozenset(
     {
-        "AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException", "ExpiredToken",
-        "ExpiredTokenException", "IncompleteSignature", "InvalidAccessKeyId", "InvalidClientTokenId",
-        "InvalidSecurity", "KMSAccessDenied", "KMSAccessDeniedException", "KMSDisabled", "KMSDisabledException",
-        "KMSInvalidState", "KMSInvalidStateException", "KMSNotFound", "KMSNotFoundException", "KMSOptInRequired",
-        "KmsAccessDenied", "KmsDisabled", "KmsInvalidKeyUsage", "KmsInvalidState", "KmsNotFound", "KmsOptInRequired",
-        "MissingAuthenticationToken", "OptInRequired", "SignatureDoesNotMatch", "UnauthorizedOperation",
+        "AccessDenied",
+        "AccessDeniedException",
+        "AuthorizationError",
+        "AuthorizationErrorException",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "IncompleteSignature",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidSecurity",
+        "KMSAccessDenied",
+        "KMSAccessDeniedException",
+        "KMSDisabled",
+        "KMSDisabledException",
+        "KMSInvalidState",
+        "KMSInvalidStateException",
+        "KMSNotFound",
+        "KMSNotFoundException",
+        "KMSOptInRequired",
+        "KmsAccessDenied",
+        "KmsDisabled",
+        "KmsInvalidKeyUsage",
+        "KmsInvalidState",
+        "KmsNotFound",
+        "KmsOptInRequired",
+        "MissingAuthenticationToken",
+        "OptInRequired",
+        "SignatureDoesNotMatch",
+        "UnauthorizedOperation",
         "UnrecognizedClientException",
     }
-)  # fmt: skip
+)
 _NEVER_SENT = frozenset({"ConnectTimeoutError", "EndpointConnectionError", "ProxyConnectionError", "SSLError"})
 _CREDENTIALS = (
     "Give credentials in AWS's usual ways (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role); "

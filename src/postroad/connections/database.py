@@ -68,9 +68,10 @@ def dialect_of(dsn: object) -> Dialect:
         return "sqlite"
     # The DSN itself may hold a password and is not shown.
     raise ConfigurationError(
-        "dsn: names neither PostgreSQL nor a SQLite file", field="dsn",
+        "dsn: names neither PostgreSQL nor a SQLite file",
+        field="dsn",
         remedy="Use postgresql://user@host/database or sqlite:///path.",
-    )  # fmt: skip
+    )
 
 
 def path_of(dsn: str) -> str:
@@ -104,7 +105,8 @@ def check_identifier(name: object, field: str, *, most: int = MOST) -> str:
     """The name, or ConfigurationError naming the field. A name to which endings are added needs a lower `most`."""
     if not isinstance(name, str) or len(name) > most or _NAME.fullmatch(name) is None:
         raise ConfigurationError(
-            f"{field}: {name!r} is no name of a table, schema or column", field=field,
+            f"{field}: {name!r} is no name of a table, schema or column",
+            field=field,
             remedy=f"Use 1 to {most} of a-z, 0-9 and '_', not beginning with a digit.",
-        )  # fmt: skip
+        )
     return name

@@ -45,8 +45,9 @@ class ReadOnlyFile:
         if not self.read(lambda connection: is_begun(connection, path)):
             raise ConfigurationError(
                 f"{path}: is empty, and this user may not write to it or to its directory",
-                field="url", remedy="Give this user the permission, or open it once as its owner.",
-            )  # fmt: skip
+                field="url",
+                remedy="Give this user the permission, or open it once as its owner.",
+            )
 
     def refusal(self) -> NotPermitted:
         """The error for whoever would change something."""
@@ -121,9 +122,10 @@ class ReadOnlyFile:
     def _meaning(self, error: apsw.Error) -> Exception:
         if isinstance(error, _UNREADABLE) and self._has_log(self._look()):
             return ConfigurationError(
-                f"{self._path}: its log holds newer messages and cannot be read here: {error}", field="url",
+                f"{self._path}: its log holds newer messages and cannot be read here: {error}",
+                field="url",
                 remedy="Look at it as the owner of the file, or copy the file and its log to a directory of your own.",
-            )  # fmt: skip
+            )
         return translate(error, self._path)
 
 

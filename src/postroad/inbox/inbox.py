@@ -299,9 +299,10 @@ class Inbox:
     def _own(self) -> Database:
         if self._database is None:
             raise ConfigurationError(
-                "dsn: this inbox has no connections of its own", field="dsn",
+                "dsn: this inbox has no connections of its own",
+                field="dsn",
                 remedy="Give Inbox.postgres a DSN or Inbox.sqlite a path.",
-            )  # fmt: skip
+            )
         return self._database
 
     def _records(self) -> Records:

@@ -129,9 +129,10 @@ class DynamoItems:
 
     def _no_table(self, _: str) -> ConfigurationError:
         return ConfigurationError(
-            f"there is no DynamoDB table {self._table!r}", field="table",
+            f"there is no DynamoDB table {self._table!r}",
+            field="table",
             remedy="Make it with `postroad journal init`, or name another with ?table= in the URL.",
-        )  # fmt: skip
+        )
 
 
 def _condition(expect: int | Expect, values: dict[str, Any]) -> dict[str, Any]:

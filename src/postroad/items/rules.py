@@ -37,9 +37,10 @@ def check_value(value: object) -> None:
         raise InvalidInput(f"value: {type(value).__name__} is not bytes", field="value")
     if len(value) > MAX_VALUE_BYTES:
         raise InvalidInput(
-            f"value: {len(value)} bytes is above the limit of {MAX_VALUE_BYTES}", field="value",
+            f"value: {len(value)} bytes is above the limit of {MAX_VALUE_BYTES}",
+            field="value",
             remedy="Put large bytes into blobs and keep their reference here.",
-        )  # fmt: skip
+        )
 
 
 def check_expect(expect: object) -> int | Expect:

@@ -53,9 +53,7 @@ class AuditLog:
         self.path = audit_path(default_url()) if path is None else Path(path)
         self._clock = clock
 
-    def append(
-        self, action: str, target: str, detail: Mapping[str, Any], *, actor: str | None = None
-    ) -> AuditRecord:  # fmt: skip
+    def append(self, action: str, target: str, detail: Mapping[str, Any], *, actor: str | None = None) -> AuditRecord:
         """Write one record behind the last; when this returns it survives a power cut."""
         with self._opened() as file:
             size = file.seek(0, os.SEEK_END)
@@ -123,8 +121,15 @@ class AuditLog:
     ) -> AuditRecord:
         seq, prev = (1, FIRST_PREV) if last is None else (last.seq + 1, last.hash)
         at = self._clock.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        fields = {"seq": seq, "at": at, "actor": actor, "action": action, "target": target, "detail": detail,
-                  "prev": prev}  # fmt: skip
+        fields = {
+            "seq": seq,
+            "at": at,
+            "actor": actor,
+            "action": action,
+            "target": target,
+            "detail": detail,
+            "prev": prev,
+        }
         return AuditRecord(**fields, hash=_hash(fields))  # type: ignore[arg-type]  # the fields by their names
 
     def _write(self, file: BinaryIO, size: int, text: bytes) -> None:
@@ -140,9 +145,10 @@ class AuditLog:
 
     def _unusable(self, verb: str, error: OSError) -> ConfigurationError:
         return ConfigurationError(
-            f"audit file {self.path} cannot be {verb}: {error.strerror or error}", field="POSTROAD_AUDIT_LOG",
+            f"audit file {self.path} cannot be {verb}: {error.strerror or error}",
+            field="POSTROAD_AUDIT_LOG",
             remedy="Make it writable, or name another with POSTROAD_AUDIT_LOG; nothing was changed.",
-        )  # fmt: skip
+        )
 
 
 def _last(file: BinaryIO, size: int) -> tuple[AuditRecord | None, int | None]:

@@ -50,9 +50,12 @@ def _waiting(store: Store, overview: QueueOverview) -> Iterator[Finding]:
         return
     message = f"{spec.name}: {held:,} dead letter{'s wait' if held > 1 else ' waits'} for somebody to look"
     yield Finding(
-        "dlq-not-empty", "warning", spec.name, message,
+        "dlq-not-empty",
+        "warning",
+        spec.name,
+        message,
         f"See why with `postroad queue groups {spec.name}`, then redrive or purge.",
-    )  # fmt: skip
+    )
     age = stats.oldest_age_seconds
     if age is None and spec.dead_letter is None:
         age = _sampled_age(store.queue(spec.name), store.clock.now())
@@ -90,19 +93,22 @@ def window_findings(
             continue
         dead = specs.get(spec.dead_letter or "")
         windows = Windows(
-            queue_retention=spec.retention, dead_letter_retention=0 if dead is None else dead.retention,
+            queue_retention=spec.retention,
+            dead_letter_retention=0 if dead is None else dead.retention,
             outbox_horizon=horizon,
-        )  # fmt: skip
+        )
         if kept < windows.required:
             yield _forgetful(spec.name, kept, windows.required)
 
 
 def _forgetful(name: str, kept: float, required: float) -> Finding:
     return Finding(
-        "inbox-window", "error", name,
+        "inbox-window",
+        "error",
+        name,
         f"{name}: an inbox remembers for {kept:.0f} s, but copies of an event may arrive for {required:.0f} s",
         f"Give the inbox a retention of {required:.0f} s or more, or let the queue and its dead letters keep less.",
-    )  # fmt: skip
+    )
 
 
 def seconds(name: str, given: object) -> float:

@@ -57,10 +57,12 @@ def dsn_findings(dsn: str) -> Iterator[Finding]:
 def _application_findings(path: Path, state: FileState) -> Iterator[Finding]:
     if not state.sound and state.journal_mode == "wal":
         yield Finding(
-            "sqlite-version", "warning", str(path),
+            "sqlite-version",
+            "warning",
+            str(path),
             f"{path}: Python's SQLite {state.library} can damage its log when two processes checkpoint in a row",
             f"Run a Python with SQLite {_SOUND} or newer, or set PRAGMA journal_mode=DELETE.",
-        )  # fmt: skip
+        )
 
 
 def _server_findings(dsn: str) -> Iterator[Finding]:
@@ -69,11 +71,13 @@ def _server_findings(dsn: str) -> Iterator[Finding]:
 
     if shares_servers(database):
         yield Finding(
-            "pooler", "warning", "dsn",
+            "pooler",
+            "warning",
+            "dsn",
             "dsn: successive transactions run in different processes of the server: "
             "LISTEN and session-wide advisory locks do not work there",
             "Name the server itself, or a pool in session mode; the outbox polls until then.",
-        )  # fmt: skip
+        )
 
 
 LEAST_FREE_BYTES: Final = 200_000_000

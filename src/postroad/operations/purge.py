@@ -134,9 +134,10 @@ def purge(
     """
     if confirm != queue:
         raise InvalidInput(
-            f'confirm: {confirm!r} is not "{queue}"', field="confirm",
+            f'confirm: {confirm!r} is not "{queue}"',
+            field="confirm",
             remedy="Repeat the queue's name; nothing was changed.",
-        )  # fmt: skip
+        )
     if not reason.strip():
         raise InvalidInput("reason: is empty", field="reason", remedy="Say why; nothing was changed.")
     source = backend.queue(queue)

@@ -52,9 +52,13 @@ def redrive(
     Where the store can move by itself it moves a whole queue, unless `native` is False; what it moves is not marked.
     """
     bounds: BoundOptions = {
-        "limit": limit, "rate": rate, "canary": canary, "canary_wait": canary_wait, "stop_after": stop_after,
+        "limit": limit,
+        "rate": rate,
+        "canary": canary,
+        "canary_wait": canary_wait,
+        "stop_after": stop_after,
         "max_redrives": max_redrives,
-    }  # fmt: skip
+    }
     Bounds(**bounds)
     if dry_run:
         return move(backend, dead_letter_queue, to=to, match=match, dry_run=True, **bounds)
@@ -68,9 +72,16 @@ def redrive(
             if native:
                 raise NotSupported(f"queue {dead_letter_queue!r}: the store cannot do this redrive by itself")
             report = move(
-                backend, dead_letter_queue, to=to, match=match, run_id=run_id, reason=reason, begin=record.begin,
-                progress=record.tell, **bounds,
-            )  # fmt: skip
+                backend,
+                dead_letter_queue,
+                to=to,
+                match=match,
+                run_id=run_id,
+                reason=reason,
+                begin=record.begin,
+                progress=record.tell,
+                **bounds,
+            )
         record.tell(report)
     return report
 
@@ -108,9 +119,7 @@ class _Record:
             return
         detail = {"run_id": self.run_id, **{name: value for name, value in self.detail.items() if value is not None}}
         log = self._backend.audit_log()
-        self._done = self._stack.enter_context(
-            recorded(log, "queue.redrive", self._queue, detail, actor=self._actor)
-        )  # fmt: skip
+        self._done = self._stack.enter_context(recorded(log, "queue.redrive", self._queue, detail, actor=self._actor))
         self._done["run_id"] = self.run_id
         self._so_far = so_far
         self._stack.push(self._count_failed)
@@ -128,10 +137,14 @@ class _Record:
 
     def _note(self, report: RedriveReport) -> None:
         self._done |= {
-            "status": report.status, "matched": report.matched, "moved": report.moved, "returned": report.returned,
-            "skipped": dict(report.skipped), "destinations": dict(report.destinations),
+            "status": report.status,
+            "matched": report.matched,
+            "moved": report.moved,
+            "returned": report.returned,
+            "skipped": dict(report.skipped),
+            "destinations": dict(report.destinations),
             "task_handle": report.task_handle,
-        }  # fmt: skip
+        }
 
 
 def _move_natively(
@@ -152,9 +165,15 @@ def _move_natively(
         "queue_redriven", queue=queue, run_id=record.run_id, status="native", moved=0, reason=record.detail["reason"]
     )
     return RedriveReport(
-        run_id=record.run_id, status="native", matched=waiting, moved=0, returned=0, skipped={},
-        destinations={destination: waiting}, task_handle=handle,
-    )  # fmt: skip
+        run_id=record.run_id,
+        status="native",
+        matched=waiting,
+        moved=0,
+        returned=0,
+        skipped={},
+        destinations={destination: waiting},
+        task_handle=handle,
+    )
 
 
 def _started(moves: NativeMoves, destination: str, rate: float | None, *, must: bool) -> str | None:
@@ -172,9 +191,12 @@ def _told(match: Match | None) -> dict[str, Any] | None:
     if match is None:
         return None
     given = {
-        "fingerprint": match.fingerprint, "key": match.key, "event_type": match.event_type,
-        "attributes": dict(match.attributes), "ids": list(match.ids)[:_NAMED_IDS],
+        "fingerprint": match.fingerprint,
+        "key": match.key,
+        "event_type": match.event_type,
+        "attributes": dict(match.attributes),
+        "ids": list(match.ids)[:_NAMED_IDS],
         "sent_before": None if match.sent_before is None else match.sent_before.isoformat(),
         "sent_after": None if match.sent_after is None else match.sent_after.isoformat(),
-    }  # fmt: skip
+    }
     return {name: value for name, value in given.items() if value}

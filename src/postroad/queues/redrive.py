@@ -59,9 +59,14 @@ def redrive(
     if begin is not None:
         begin(lambda: chosen.report("running"))
     run = Run(
-        source, chosen, walk, Pace(within.rate, monotonic=monotonic, sleep=sleep), watched=watched,
-        stop_after=within.stop_after, progress=progress,
-    )  # fmt: skip
+        source,
+        chosen,
+        walk,
+        Pace(within.rate, monotonic=monotonic, sleep=sleep),
+        watched=watched,
+        stop_after=within.stop_after,
+        progress=progress,
+    )
     canary = Canary(
         dead_letters=dead_letter_queue, size=within.canary, wait=within.canary_wait, monotonic=monotonic, sleep=sleep
     )

@@ -36,8 +36,15 @@ KEEP_FOR = 2 * 1_209_600.0
 _LONGEST_REFERENCE = 1_024
 # After these nothing was sent; after any other failure the message may be on its way and needs its blob.
 _SURELY_NOT_SENT = (
-    ConfigurationError, HeldBack, InvalidInput, NotSupported, QueueNotFound, StorageFull, TopicNotFound, Unavailable,
-)  # fmt: skip
+    ConfigurationError,
+    HeldBack,
+    InvalidInput,
+    NotSupported,
+    QueueNotFound,
+    StorageFull,
+    TopicNotFound,
+    Unavailable,
+)
 
 
 class _Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -188,17 +195,19 @@ def _fits(message: OutgoingMessage, where: str, limit: int) -> bool:
 def _refuse_own_attribute(attributes: Mapping[str, str], where: str) -> None:
     if ATTRIBUTE in attributes:
         raise InvalidMessage(
-            f"{where}attributes.{ATTRIBUTE}: this name is Postroad's own", field=f"{where}attributes.{ATTRIBUTE}",
+            f"{where}attributes.{ATTRIBUTE}: this name is Postroad's own",
+            field=f"{where}attributes.{ATTRIBUTE}",
             remedy="Give the attribute another name.",
-        )  # fmt: skip
+        )
 
 
 def _refuse_huge(body: object, where: str) -> None:
     if isinstance(body, str | bytes) and len(body) > MAX_BLOB_BYTES:
         raise MessageTooLarge(
             f"{where}body: {len(body)} bytes is above {MAX_BLOB_BYTES}, the limit of a body that travels as a blob",
-            field=f"{where}body", remedy="Split the data, or keep it in a store of its own and send its address.",
-        )  # fmt: skip
+            field=f"{where}body",
+            remedy="Split the data, or keep it in a store of its own and send its address.",
+        )
 
 
 def _refuse_without_room(message: OutgoingMessage, where: str) -> None:
@@ -206,8 +215,9 @@ def _refuse_without_room(message: OutgoingMessage, where: str) -> None:
         raise MessageTooLarge(
             f"{where}body: must travel as a blob, which needs one of the {MAX_ATTRIBUTES} attribute places, "
             "and all are taken",
-            field=f"{where}body", remedy="Send one attribute less, or a smaller body.",
-        )  # fmt: skip
+            field=f"{where}body",
+            remedy="Send one attribute less, or a smaller body.",
+        )
 
 
 def _surely_failed(result: SendResult) -> bool:

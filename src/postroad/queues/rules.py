@@ -71,16 +71,18 @@ def check_message(spec: QueueSpec, message: OutgoingMessage, *, where: str = "",
 def _not_a_message(value: object, where: str) -> InvalidMessage:
     field = where.removesuffix(".") or "messages"
     return InvalidMessage(
-        f"{field}: {type(value).__name__} is not an OutgoingMessage", field=field,
+        f"{field}: {type(value).__name__} is not an OutgoingMessage",
+        field=field,
         remedy="Send a list of OutgoingMessage(body, ...).",
-    )  # fmt: skip
+    )
 
 
 def _not_a_delivery(value: object, field: str) -> InvalidMessage:
     return InvalidMessage(
-        f"{field}: {type(value).__name__} is not a Delivery with its receipt", field=field,
+        f"{field}: {type(value).__name__} is not a Delivery with its receipt",
+        field=field,
         remedy="Give a list of what receive() returned; nothing was changed.",
-    )  # fmt: skip
+    )
 
 
 def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:

@@ -42,9 +42,10 @@ class QueueSpec:
                 raise ConfigurationError(f"{name}: {getattr(self, name)!r} is neither true nor false", field=name)
         if self.fifo is not self.name.endswith(".fifo"):
             raise InvalidName(
-                f"queue name {self.name!r} and fifo={self.fifo} disagree", field="name",
+                f"queue name {self.name!r} and fifo={self.fifo} disagree",
+                field="name",
                 remedy="End the name of a FIFO queue, and of no other, with '.fifo'.",
-            )  # fmt: skip
+            )
         _number(self, "visibility", 0, MAX_VISIBILITY)
         _number(self, "retention", 60, MAX_RETENTION)
         _number(self, "delay", 0, MAX_DELAY)
@@ -108,9 +109,10 @@ def check_spec(spec: object) -> None:
     """Refuse what holds no settings of a queue, such as its name alone."""
     if not isinstance(spec, QueueSpec):
         raise InvalidInput(
-            f"spec: {type(spec).__name__} is not a QueueSpec", field="spec",
+            f"spec: {type(spec).__name__} is not a QueueSpec",
+            field="spec",
             remedy="Give QueueSpec(name); nothing was changed.",
-        )  # fmt: skip
+        )
 
 
 def queue_missing(name: str) -> QueueNotFound:

@@ -77,9 +77,10 @@ def events_ttl_days(env: Mapping[str, str] | None = None) -> int | None:
         return None
     if re.fullmatch(r"[1-9][0-9]{0,4}", text) is None:
         raise ConfigurationError(
-            f"EVENTS_TTL_DAYS: {text!r} is not a whole number of days from 1 to 99999", field="EVENTS_TTL_DAYS",
+            f"EVENTS_TTL_DAYS: {text!r} is not a whole number of days from 1 to 99999",
+            field="EVENTS_TTL_DAYS",
             remedy="Give a number of days, or unset it to keep events for ever.",
-        )  # fmt: skip
+        )
     return int(text)
 
 

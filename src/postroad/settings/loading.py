@@ -104,9 +104,11 @@ def _unknown_variables(env: Mapping[str, str]) -> Iterator[str]:
             continue
         if (meant := nearest(variable, known)) is not None:
             raise ConfigurationError(
-                f"variable {variable} is not a setting", field=variable, nearest=meant,
+                f"variable {variable} is not a setting",
+                field=variable,
+                nearest=meant,
                 remedy="Rename or unset the variable.",
-            )  # fmt: skip
+            )
         yield f"variable {variable} is not a setting of Postroad; it is ignored"
 
 
@@ -146,15 +148,18 @@ def _parse(path: Path) -> dict[str, Any]:
 def _key_of_file(name: str, path: Path) -> Key:
     if name == "token":
         raise ConfigurationError(
-            f"token: not accepted in file {path}, where others may read it", field="token",
+            f"token: not accepted in file {path}, where others may read it",
+            field="token",
             remedy="Set token_file to a file with mode 0600, or the variable POSTROAD_TOKEN.",
-        )  # fmt: skip
+        )
     if name not in IN_FILE:
         keys = ", ".join(key for key in IN_FILE if key != "token")
         raise ConfigurationError(
-            f"{name}: not a setting (file {path})", field=name, nearest=nearest(name, IN_FILE),
+            f"{name}: not a setting (file {path})",
+            field=name,
+            nearest=nearest(name, IN_FILE),
             remedy=f"The settings are {keys}.",
-        )  # fmt: skip
+        )
     return IN_FILE[name]
 
 
@@ -164,6 +169,7 @@ def _read(key: Key, value: Any, source: str) -> Any:
     except Refused as refused:
         shown = "the value" if key.secret else repr(value)[:200]
         raise ConfigurationError(
-            f"{key.name}: {shown} from {source} is not {refused}", field=key.name,
+            f"{key.name}: {shown} from {source} is not {refused}",
+            field=key.name,
             remedy=f"Give {refused}.",
-        ) from None  # fmt: skip
+        ) from None

@@ -120,9 +120,10 @@ def _all_or_none(told: Mapping[str, str], names: tuple[str, ...]) -> bool:
     missing = [name for name in names if not told.get(name)]
     if missing and len(missing) < len(names):
         raise ConfigurationError(
-            f"variable {missing[0]}: is not set, though others of its provider are", field=missing[0],
+            f"variable {missing[0]}: is not set, though others of its provider are",
+            field=missing[0],
             remedy=f"Set all of {', '.join(names)}, or none.",
-        )  # fmt: skip
+        )
     return not missing
 
 

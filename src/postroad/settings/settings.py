@@ -208,10 +208,14 @@ class Settings:
     def items(self) -> list[dict[str, Any]]:
         """Every key with its value, where it came from and the variable that sets it; secrets are starred."""
         return [
-            {"key": key.name, "value": self._shown(key.name, key.secret), "source": self.source(key.name),
-             "env": key.env}
+            {
+                "key": key.name,
+                "value": self._shown(key.name, key.secret),
+                "source": self.source(key.name),
+                "env": key.env,
+            }
             for key in KEYS
-        ]  # fmt: skip
+        ]
 
     def source(self, name: str) -> Source:
         """Who set this key."""

@@ -33,18 +33,20 @@ LeaseSeconds = Annotated[float, Meta(gt=0, le=3_600, description="a number of se
 def other_shards(name: str, existing: int, wanted: int) -> ConfigurationError:
     """The error for a stream that exists with another number of shards."""
     return ConfigurationError(
-        f"shards: stream {name!r} has {existing} shards, not {wanted}", field="shards",
+        f"shards: stream {name!r} has {existing} shards, not {wanted}",
+        field="shards",
         remedy=f"Open it with shards={existing}, or choose another name.",
-    )  # fmt: skip
+    )
 
 
 def check_records(records: object) -> None:
     """Refuse the whole batch naming the entry and the field at fault."""
     if isinstance(records, str | bytes) or not isinstance(records, Sequence):
         raise InvalidInput(
-            f"records: {type(records).__name__} is not a list of records", field="records",
+            f"records: {type(records).__name__} is not a list of records",
+            field="records",
             remedy="Put a list of Record(key, data).",
-        )  # fmt: skip
+        )
     for index, record in enumerate(records):
         where = f"records[{index}]"
         if not isinstance(record, Record):
@@ -88,9 +90,10 @@ def sequence_number(text: object, *, low: int, high: int, field: str) -> int:
     if isinstance(text, str) and _SEQUENCE.fullmatch(text) is not None and low <= int(text) <= high:
         return int(text)
     raise InvalidInput(
-        f"{field}: {text!r} is not a sequence of this shard", field=field,
+        f"{field}: {text!r} is not a sequence of this shard",
+        field=field,
         remedy=f"Give the sequence of a record that was read from this shard, {TRIM_HORIZON!r} or {LATEST!r}.",
-    )  # fmt: skip
+    )
 
 
 def _text(value: object, field: str) -> str:

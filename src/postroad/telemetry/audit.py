@@ -43,9 +43,10 @@ def recorded(
         log.append(f"{action}.end", target, done, actor=actor)
     except ConfigurationError as error:
         raise ConfigurationError(
-            f"{action} of {target} is done ({done}), and its end could not be recorded: {error}", field=error.field,
+            f"{action} of {target} is done ({done}), and its end could not be recorded: {error}",
+            field=error.field,
             remedy="Make the audit file writable again; do not repeat the command for the record's sake.",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _failure(error: BaseException) -> dict[str, Any]:

@@ -41,11 +41,15 @@ __all__ = [
 _SUITES = {
     f"{port}{part}": f"postroad.testing.{module}"
     for port, module in {
-        "Blobs": "blobs", "Items": "items", "Journal": "journal", "Queue": "queues", "Stream": "streams",
+        "Blobs": "blobs",
+        "Items": "items",
+        "Journal": "journal",
+        "Queue": "queues",
+        "Stream": "streams",
         "Topic": "topics",
     }.items()
     for part in ("Conformance", "Fixture", "Ground")
-}  # fmt: skip
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,9 +15,28 @@ from postroad.testing.differences import Differences
 from postroad.testing.json_texts import DOUBTFUL, PLAIN, as_bytes
 
 BAD_KEYS = [
-    "", "/", "/etc/passwd", "../up", "a/../b", "a/..", "a//b", "a/", "./a", "a/./b", ".hidden", "a/.hidden", "A/b",
-    "a\\b", "a b", "a/b\n", "a\x00b", "é", "a/b c", "c:/x", "a" * 401,
-]  # fmt: skip
+    "",
+    "/",
+    "/etc/passwd",
+    "../up",
+    "a/../b",
+    "a/..",
+    "a//b",
+    "a/",
+    "./a",
+    "a/./b",
+    ".hidden",
+    "a/.hidden",
+    "A/b",
+    "a\\b",
+    "a b",
+    "a/b\n",
+    "a\x00b",
+    "é",
+    "a/b c",
+    "c:/x",
+    "a" * 401,
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

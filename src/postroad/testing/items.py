@@ -15,9 +15,19 @@ from postroad.testing.differences import Differences
 from postroad.testing.json_texts import DOUBTFUL, PLAIN, as_bytes
 
 BAD_KEYS = [
-    "", "acme", "/rest", "acme/", "ac me/rest", "é/rest", "a" * 257 + "/rest", "acme/a\nb", "acme/a\x00b",
-    "acme/\ud800", "acme/" + "x" * 901, "acme/" + "é" * 451,
-]  # fmt: skip
+    "",
+    "acme",
+    "/rest",
+    "acme/",
+    "ac me/rest",
+    "é/rest",
+    "a" * 257 + "/rest",
+    "acme/a\nb",
+    "acme/a\x00b",
+    "acme/\ud800",
+    "acme/" + "x" * 901,
+    "acme/" + "é" * 451,
+]
 GOOD_KEYS = [
     "acme/x",
     "A-b_c.d/leases/with spaces, 'quotes' and \"more\"",

@@ -21,14 +21,16 @@ def check_topic_name(name: object, *, fifo: bool) -> str:
     """Refuse a topic name that SNS would refuse."""
     if not isinstance(name, str) or not 1 <= len(name) <= 256 or _NAME.fullmatch(name) is None:
         raise InvalidName(
-            f"name: {name!r} is not a topic name", field="name",
+            f"name: {name!r} is not a topic name",
+            field="name",
             remedy="Use 1 to 256 letters, digits, '-' or '_', with '.fifo' at the end exactly when it is FIFO.",
-        )  # fmt: skip
+        )
     if name.endswith(".fifo") is not fifo:
         raise InvalidName(
-            f"topic name {name!r} and fifo={fifo} disagree", field="name",
+            f"topic name {name!r} and fifo={fifo} disagree",
+            field="name",
             remedy="End the name of a FIFO topic, and of no other, with '.fifo'.",
-        )  # fmt: skip
+        )
     return name
 
 

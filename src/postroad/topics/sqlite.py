@@ -174,8 +174,11 @@ class SQLiteTopic:
         first = one(tx.connection, _COUNT, (len(messages), self._id))[0] - len(messages)
         numbers = [_TOPIC_BIT | self._id << 40 | first + index for index in range(len(messages))]
         known = [self._known(tx, *each) for each in zip(messages, bodies, numbers, strict=True)]
-        fresh = [each for each, first_number in zip(zip(messages, bodies, strict=True), known, strict=True)
-                 if first_number is None]  # fmt: skip
+        fresh = [
+            each
+            for each, first_number in zip(zip(messages, bodies, strict=True), known, strict=True)
+            if first_number is None
+        ]
         subscribed = every(tx.connection, _SUBSCRIPTIONS, (self._id,))
         self._queues.states.load(tx, [queue_id for queue_id, _, _ in subscribed])
         receivers = [0] * len(fresh)

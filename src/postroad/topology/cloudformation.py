@@ -108,16 +108,21 @@ class _Template:
     def _subscription(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
         settings = form.settings
         properties = {
-            "TopicArn": settings["topic"], "Protocol": "sqs", "Endpoint": settings["queue"],
-            "RawMessageDelivery": settings["raw"], "FilterPolicy": settings["filter"] or None,
-        }  # fmt: skip
+            "TopicArn": settings["topic"],
+            "Protocol": "sqs",
+            "Endpoint": settings["queue"],
+            "RawMessageDelivery": settings["raw"],
+            "FilterPolicy": settings["filter"] or None,
+        }
         yield "", _resource("AWS::SNS::Subscription", properties)
 
     def _stream(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
         properties = {
-            "Name": form.name, "ShardCount": form.settings["shards"],
-            "RetentionPeriodHours": form.settings["retention_hours"], "Tags": tag_pairs(form.settings["tags"]),
-        }  # fmt: skip
+            "Name": form.name,
+            "ShardCount": form.settings["shards"],
+            "RetentionPeriodHours": form.settings["retention_hours"],
+            "Tags": tag_pairs(form.settings["tags"]),
+        }
         yield "", _resource("AWS::Kinesis::Stream", properties)
 
     def _table(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -146,23 +151,30 @@ class _Template:
     def _rule(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
         settings = form.settings
         properties = {
-            "Name": form.name, "EventBusName": settings["bus"], "State": "ENABLED",
-            "EventPattern": settings["pattern"], "ScheduleExpression": settings["schedule"],
-            "Targets": [target_definition(settings["target"])], "Tags": tag_pairs(settings["tags"]),
-        }  # fmt: skip
+            "Name": form.name,
+            "EventBusName": settings["bus"],
+            "State": "ENABLED",
+            "EventPattern": settings["pattern"],
+            "ScheduleExpression": settings["schedule"],
+            "Targets": [target_definition(settings["target"])],
+            "Tags": tag_pairs(settings["tags"]),
+        }
         yield "", _resource("AWS::Events::Rule", properties)
 
     def _function(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
         settings = form.settings
         self._parameters |= _CODE
         properties = {
-            "FunctionName": form.name, "Handler": settings["handler"], "Runtime": RUNTIME,
+            "FunctionName": form.name,
+            "Handler": settings["handler"],
+            "Runtime": RUNTIME,
             "Role": {"Fn::GetAtt": [self._ids["role", settings["component"]], "Arn"]},
-            "Timeout": settings["timeout"], "MemorySize": settings["memory"],
+            "Timeout": settings["timeout"],
+            "MemorySize": settings["memory"],
             "Environment": {"Variables": self._variables(settings["environment"])},
             "Code": {"S3Bucket": {"Ref": "CodeBucket"}, "S3Key": {"Ref": "CodeKey"}},
             "Tags": tag_pairs(settings["tags"]),
-        }  # fmt: skip
+        }
         yield "", _resource("AWS::Lambda::Function", properties)
         for rule, arn in settings["callers"].items():
             yield f"{_camel(rule)}Permission", _resource("AWS::Lambda::Permission", self._permission(form, arn))
@@ -184,18 +196,22 @@ class _Template:
 
     def _permission(self, form: Form, source_arn: str) -> dict[str, Any]:
         return {
-            "FunctionName": {"Ref": self._id(form)}, "Action": INVOKE,
-            "Principal": "events.amazonaws.com", "SourceArn": source_arn,
-        }  # fmt: skip
+            "FunctionName": {"Ref": self._id(form)},
+            "Action": INVOKE,
+            "Principal": "events.amazonaws.com",
+            "SourceArn": source_arn,
+        }
 
     def _trigger(self, form: Form, trigger: Mapping[str, Any]) -> dict[str, Any]:
         source: Any = trigger["arn"]
         if trigger["kind"] == "table":
             source = {"Fn::GetAtt": [self._ids["table", trigger["source"]], "StreamArn"]}
         properties = {
-            "FunctionName": {"Ref": self._id(form)}, "EventSourceArn": source, **trigger_definition(trigger),
+            "FunctionName": {"Ref": self._id(form)},
+            "EventSourceArn": source,
+            **trigger_definition(trigger),
             "StartingPosition": None if trigger["kind"] == "queue" else "TRIM_HORIZON",
-        }  # fmt: skip
+        }
         return _resource("AWS::Lambda::EventSourceMapping", properties)
 
     def _alarm(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -210,9 +226,11 @@ class _Template:
         policy = form.settings["policy"]
         inline = [{"PolicyName": POLICY, "PolicyDocument": policy}] if policy["Statement"] else None
         properties = {
-            "RoleName": form.settings["role_name"], "AssumeRolePolicyDocument": form.settings["trust"],
-            "Policies": inline, "Tags": tag_pairs(form.settings["tags"]),
-        }  # fmt: skip
+            "RoleName": form.settings["role_name"],
+            "AssumeRolePolicyDocument": form.settings["trust"],
+            "Policies": inline,
+            "Tags": tag_pairs(form.settings["tags"]),
+        }
         yield "", _resource("AWS::IAM::Role", properties)
 
 

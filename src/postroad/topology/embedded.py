@@ -172,7 +172,7 @@ class EmbeddedSite:
         elif isinstance(resource, StreamDecl):
             self._stores.streams.stream(
                 resource.name, shards=resource.shards, retention=resource.retention_hours * 3600
-            )  # fmt: skip
+            )
 
     def _change(self, resource: Resource) -> None:
         if isinstance(resource, QueueDecl):

@@ -28,6 +28,9 @@ def refuse(findings: Sequence[Finding]) -> TopologyError:
     told = "; ".join(f"{finding.code}: {finding.message}" for finding in ordered)
     errors = [finding for finding in ordered if finding.severity == "error"]
     return TopologyError(
-        told, findings=ordered, codes=[finding.code for finding in errors], field=errors[0].target,
+        told,
+        findings=ordered,
+        codes=[finding.code for finding in errors],
+        field=errors[0].target,
         remedy=f"{errors[0].remedy} Nothing was changed.",
-    )  # fmt: skip
+    )

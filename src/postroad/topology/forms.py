@@ -32,8 +32,19 @@ from postroad.topology.topology import Topology
 
 OWNER_TAG = "postroad:topology"
 SECURE_TRANSPORT = "PostroadSecureTransport"
-_RAW_SETTINGS = ("fifo", "content_dedup", "dedup_scope", "visibility", "retention", "delay", "receive_wait",
-                 "max_message_bytes", "dead_letter", "max_receives", "redrive_allow")  # fmt: skip
+_RAW_SETTINGS = (
+    "fifo",
+    "content_dedup",
+    "dedup_scope",
+    "visibility",
+    "retention",
+    "delay",
+    "receive_wait",
+    "max_message_bytes",
+    "dead_letter",
+    "max_receives",
+    "redrive_allow",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +80,11 @@ def role_form(topology: Topology, component: Component, place: Place = SOMEWHERE
     required = tuple(dict.fromkeys((each.kind, each.name) for each in found if each is not None))
     policy = policy_of(topology, component, place)
     settings = {
-        "role_name": component.role_name, "trust": trust_policy(component.trust), "policy": policy,
+        "role_name": component.role_name,
+        "trust": trust_policy(component.trust),
+        "policy": policy,
         "tags": _tags(topology, {}),
-    }  # fmt: skip
+    }
     return Form("role", component.name, settings, required)
 
 
@@ -90,9 +103,13 @@ def queue_policy(topology: Topology, queue: str, place: Place) -> dict[str, Any]
     """The queue's own policy: no plain HTTP, and each service only on behalf of what is declared."""
     arn = place.arn("queue", queue)
     secure = {
-        "Sid": SECURE_TRANSPORT, "Effect": "Deny", "Principal": "*", "Action": "sqs:*", "Resource": arn,
+        "Sid": SECURE_TRANSPORT,
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "sqs:*",
+        "Resource": arn,
         "Condition": {"Bool": {"aws:SecureTransport": "false"}},
-    }  # fmt: skip
+    }
     policy = json.dumps({"Version": VERSION, "Statement": [secure]})
     for service, source in _senders(topology, queue, place):
         policy = allow_source(policy, service=service, source_arn=source, queue_arn=arn)
@@ -190,9 +207,12 @@ def _trigger(topology: Topology, function: FunctionDecl, trigger: TriggerDecl, p
     found = resolve(topology, Mention("triggers", ("queue", "stream", "table"), trigger.source))
     kind = "queue" if found is None else found.kind
     settings: dict[str, Any] = {
-        "source": trigger.source, "kind": kind, "arn": place.arn(kind, trigger.source),
-        "batch_size": trigger.batch_size, "report_item_failures": trigger.report_item_failures,
-    }  # fmt: skip
+        "source": trigger.source,
+        "kind": kind,
+        "arn": place.arn(kind, trigger.source),
+        "batch_size": trigger.batch_size,
+        "report_item_failures": trigger.report_item_failures,
+    }
     if kind != "queue":
         settings |= {"max_attempts": trigger.max_attempts, "bisect": trigger.bisect}
         settings["on_failure"] = place.arn("queue", function.on_failure) if function.on_failure else None

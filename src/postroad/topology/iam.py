@@ -58,9 +58,12 @@ def _component(topology: Topology, name: str) -> Component:
             return component
     known = [component.name for component in topology.components]
     raise TopologyError(
-        f"component: {name!r} is not declared", field="component", codes=["unknown-reference"],
-        nearest=nearest(name, known), remedy=f"The components are {', '.join(known)}.",
-    )  # fmt: skip
+        f"component: {name!r} is not declared",
+        field="component",
+        codes=["unknown-reference"],
+        nearest=nearest(name, known),
+        remedy=f"The components are {', '.join(known)}.",
+    )
 
 
 class _Rights:

@@ -46,9 +46,11 @@ def _alone(spec: QueueSpec, handler_p99: Mapping[str, float], *, is_dead_letter:
     p99 = _seconds(handler_p99, spec.name)
     if p99 is not None and spec.visibility < _MARGIN * p99:
         yield _warn(
-            "visibility-below-p99", spec, f"visibility {spec.visibility:g} s is below twice the p99 of {p99:g} s",
+            "visibility-below-p99",
+            spec,
+            f"visibility {spec.visibility:g} s is below twice the p99 of {p99:g} s",
             f"Raise it to {_MARGIN * p99:g} s or more, or extend leases while handling.",
-        )  # fmt: skip
+        )
     if spec.receive_wait == 0:
         yield _warn("short-poll", spec, "an empty receive returns at once and is paid for", "Set receive_wait to 20.")
     if spec.dead_letter is not None and spec.max_receives < _LEAST_RECEIVES:
@@ -95,9 +97,11 @@ def _openness(spec: QueueSpec, sources: Sequence[str]) -> Iterator[Finding]:
     named = [name for name in sources if "--p-" not in name]
     if spec.redrive_allow == "all" and named and len(sources) <= _MOST_SOURCES:
         yield _warn(
-            "redrive-allow-open", spec, "any queue of the account may put its dead letters here",
+            "redrive-allow-open",
+            spec,
+            "any queue of the account may put its dead letters here",
             "Name the sources in redrive_allow, ten at most.",
-        )  # fmt: skip
+        )
 
 
 def _cycles(specs: Specs) -> Iterator[Finding]:

@@ -15,9 +15,19 @@ _FIFO = ".fifo"
 _MARK = 8
 _DIGITS = "000000000000"
 _LONGEST = {
-    "queue": 80, "topic": 256, "stream": 128, "table": 255, "bucket": 63, "bus": 256, "rule": 64, "function": 64,
-    "alarm": 255, "component": 64, "role": 64, "topology": 128,
-}  # fmt: skip
+    "queue": 80,
+    "topic": 256,
+    "stream": 128,
+    "table": 255,
+    "bucket": 63,
+    "bus": 256,
+    "rule": 64,
+    "function": 64,
+    "alarm": 255,
+    "component": 64,
+    "role": 64,
+    "topology": 128,
+}
 _SHORTEST = {"table": 3, "bucket": 3}
 _FORMS = {
     "queue": r"[A-Za-z0-9_-]+(\.fifo)?",
@@ -62,9 +72,7 @@ def name_finding(kind: str, name: object) -> Finding | None:
     """What is wrong with a name; None when AWS accepts it."""
     if kind not in _FORMS or _fits(kind, name):
         return None
-    remedy = _REMEDIES.get(
-        kind, f"Use {_SHORTEST.get(kind, 1)} to {_LONGEST[kind]} letters, digits, '-' or '_'."
-    )  # fmt: skip
+    remedy = _REMEDIES.get(kind, f"Use {_SHORTEST.get(kind, 1)} to {_LONGEST[kind]} letters, digits, '-' or '_'.")
     shown = repr(name)[:120]
     return Finding("name-invalid", "error", str(name), f"{shown} is not the name of a {kind}", remedy)
 

@@ -186,14 +186,16 @@ def _check_replacements(found: Survey, *, allow_replace: bool) -> None:
         fields = ", ".join(found.looks[action.kind, action.name].fixed)
         if not allow_replace:
             raise TopologyConflict(
-                f"{action.kind} {action.name!r}: {fields} cannot be changed in place", field=fields,
+                f"{action.kind} {action.name!r}: {fields} cannot be changed in place",
+                field=fields,
                 remedy="Allow the replacement (allow_replace, --allow-replace); nothing was changed.",
-            )  # fmt: skip
+            )
         if found.site.holds_items(found.looks[action.kind, action.name].resource):
             raise TopologyConflict(
-                f"{action.kind} {action.name!r}: {fields} cannot be changed while it holds an item", field=fields,
+                f"{action.kind} {action.name!r}: {fields} cannot be changed while it holds an item",
+                field=fields,
                 remedy="Copy the items to a table of another name; nothing was changed.",
-            )  # fmt: skip
+            )
 
 
 def _carry_out(topology: Topology, found: Survey) -> ApplyResult:

@@ -213,9 +213,13 @@ class Backend:
         from postroad.agents.tables import REJECTED_QUEUE, rejects
 
         settings = checked(
-            dispatch_delay=dispatch_delay, retention=retention, max_receives=max_receives, visibility=visibility,
-            validate=validate, stream=stream,
-        )  # fmt: skip
+            dispatch_delay=dispatch_delay,
+            retention=retention,
+            max_receives=max_receives,
+            visibility=visibility,
+            validate=validate,
+            stream=stream,
+        )
 
         def rejected() -> Queue:
             # A function may send to the queue, but neither make it nor look at its settings.

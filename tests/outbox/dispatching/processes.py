@@ -129,5 +129,10 @@ def _pg_ctl(dsn: str, *arguments: str) -> None:
     quiet = subprocess.DEVNULL
     subprocess.run(
         [str(folder / "pg_ctl"), "-D", data, "-s", *arguments],
-        cwd="/", user=Path(data).stat().st_uid, check=True, stdout=quiet, stderr=quiet, stdin=quiet,
-    )  # fmt: skip
+        cwd="/",
+        user=Path(data).stat().st_uid,
+        check=True,
+        stdout=quiet,
+        stderr=quiet,
+        stdin=quiet,
+    )

@@ -13,13 +13,30 @@ from postroad.outbox import DispatcherConfig, bus_name, group_id
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("batch", 0), ("batch", True), ("batch", 2.5), ("concurrency", 0), ("publish_batch", 0), ("retry_max", 0),
-        ("backoff", ()), ("backoff", (-1,)), ("backoff", (math.nan,)), ("backoff", "1,5"), ("jitter", -0.1),
-        ("lease", 0), ("lease", -1), ("lease", math.nan), ("lease", math.inf), ("poll", 0), ("poll", "1"),
-        ("target_pause", -1), ("listen", "yes"), ("policy", "drop"),
-        ("keep_sent", 7), ("keep_sent", timedelta(seconds=-1)),
+        ("batch", 0),
+        ("batch", True),
+        ("batch", 2.5),
+        ("concurrency", 0),
+        ("publish_batch", 0),
+        ("retry_max", 0),
+        ("backoff", ()),
+        ("backoff", (-1,)),
+        ("backoff", (math.nan,)),
+        ("backoff", "1,5"),
+        ("jitter", -0.1),
+        ("lease", 0),
+        ("lease", -1),
+        ("lease", math.nan),
+        ("lease", math.inf),
+        ("poll", 0),
+        ("poll", "1"),
+        ("target_pause", -1),
+        ("listen", "yes"),
+        ("policy", "drop"),
+        ("keep_sent", 7),
+        ("keep_sent", timedelta(seconds=-1)),
     ],
-)  # fmt: skip
+)
 def test_a_setting_that_cannot_work_is_refused_by_its_name(field: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=field) as refused:
         DispatcherConfig(**{field: value})

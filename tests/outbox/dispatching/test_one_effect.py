@@ -51,9 +51,14 @@ def inbox(ground: Ground) -> Iterator[Inbox]:
 
 @pytest.mark.parametrize(("later", "copies"), [(0, 1), (301, 2)])
 def test_an_event_that_is_published_twice_has_one_effect(
-    ground: Ground, backend: Backend, clock: FakeClock, inbox: Inbox, dispatcher_of: MakeDispatcher, later: int,
+    ground: Ground,
+    backend: Backend,
+    clock: FakeClock,
+    inbox: Inbox,
+    dispatcher_of: MakeDispatcher,
+    later: int,
     copies: int,
-) -> None:  # fmt: skip
+) -> None:
     queue = backend.create_queue(QueueSpec("ledger.fifo", fifo=True))
     topic = backend.topic("events.fifo", fifo=True)
     topic.subscribe(queue)

@@ -108,9 +108,13 @@ def test_a_message_carries_its_event_and_what_subscriptions_filter_on(
     assert message.body == event.to_json()
     assert (message.group, message.dedup_id) == ("tnt_1:tr_1", str(event.event_id))
     assert message.attributes == {
-        "EventType": "transfers.submitted", "EventId": str(event.event_id), "Seq": "1", "TenantId": "tnt_1",
-        "TraceParent": trace, "PublisherId": "default",
-    }  # fmt: skip
+        "EventType": "transfers.submitted",
+        "EventId": str(event.event_id),
+        "Seq": "1",
+        "TenantId": "tnt_1",
+        "TraceParent": trace,
+        "PublisherId": "default",
+    }
 
 
 def test_another_rendering_keeps_the_event_id_for_deduplication(

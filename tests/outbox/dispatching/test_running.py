@@ -186,8 +186,10 @@ def test_stopping_lets_calls_end_and_gives_back_the_rest(ground: Ground, dispatc
     stopping.join()
 
     assert ground.run("SELECT state, lease_owner FROM outbox ORDER BY seq") == [
-        ("SENT", None), ("PENDING", None), ("PENDING", None),
-    ]  # fmt: skip
+        ("SENT", None),
+        ("PENDING", None),
+        ("PENDING", None),
+    ]
     assert not dispatcher.ready
 
 

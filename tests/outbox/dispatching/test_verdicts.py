@@ -27,11 +27,17 @@ from postroad.outbox.dispatching.target import TargetPause
 @pytest.mark.parametrize(
     "error",
     [
-        TargetUnavailable("x"), TopicNotFound("x"), QueueNotFound("x"), NotPermitted("x"), Throttled("x"),
-        CircuitOpenError("x"), ConfigurationError("x"), StorageFull("x"),
+        TargetUnavailable("x"),
+        TopicNotFound("x"),
+        QueueNotFound("x"),
+        NotPermitted("x"),
+        Throttled("x"),
+        CircuitOpenError("x"),
+        ConfigurationError("x"),
+        StorageFull("x"),
     ],
     ids=lambda error: type(error).__name__,
-)  # fmt: skip
+)
 def test_what_is_the_targets_fault_is_not_the_rows(error: Exception) -> None:
     assert judge(error) == TargetDown(f"{type(error).__name__}: x", getattr(error, "retry_after", None) or None)
 

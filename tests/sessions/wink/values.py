@@ -33,14 +33,28 @@ class Stranger:
 TELEMETRY = (
     events.PromptRendered("ns", "key", "review", "openai", SESSION, (Finding("in"),), "Say", MOMENT, None, UUID(int=2)),
     events.ToolInvoked(
-        "review", "openai", "search", Finding("p"), ToolResult("found", Finding("tool")), SESSION, MOMENT,
-        events.TokenUsage(1, 2), "found", "call-1", UUID(int=3),
+        "review",
+        "openai",
+        "search",
+        Finding("p"),
+        ToolResult("found", Finding("tool")),
+        SESSION,
+        MOMENT,
+        events.TokenUsage(1, 2),
+        "found",
+        "call-1",
+        UUID(int=3),
     ),
     events.PromptExecuted(
-        "review", "openai", PromptResponse("review", "text", [Finding("a"), Finding("b")]), SESSION, MOMENT,
-        events.TokenUsage(1, 2, 3), UUID(int=4),
+        "review",
+        "openai",
+        PromptResponse("review", "text", [Finding("a"), Finding("b")]),
+        SESSION,
+        MOMENT,
+        events.TokenUsage(1, 2, 3),
+        UUID(int=4),
     ),
-)  # fmt: skip
+)
 UNREGISTERED = events.ToolInvoked(
     "review", "openai", "search", Stranger("p"), {"files": ["main.py"]}, SESSION, MOMENT, event_id=UUID(int=5)
 )

@@ -113,11 +113,17 @@ def walk(
     found = every(connection, _WALK, (position, id_range(queue_id)[1], limit + 1))
     seen = tuple(
         PeekedMessage(
-            ids.text(row_id if origin is None else origin), b"", salvaged_attributes(attributes), text_of(group),
-            receives, moment(sent_us), row_id, _state(visible_us, held, now),
+            ids.text(row_id if origin is None else origin),
+            b"",
+            salvaged_attributes(attributes),
+            text_of(group),
+            receives,
+            moment(sent_us),
+            row_id,
+            _state(visible_us, held, now),
         )
         for row_id, sent_us, origin, group, attributes, receives, visible_us, held in found[:limit]
-    )  # fmt: skip
+    )
     return Looked(seen, str(found[limit - 1][0]) if len(found) > limit else None)
 
 

@@ -140,9 +140,14 @@ class SQLiteQueue:
         def look(connection: Any) -> list[PeekedMessage]:
             position = looking.find_position(connection, self._store.ids, self._id, after)
             return looking.peek(
-                connection, self._store.ids, self._id, position=position, limit=limit, oldest_us=oldest_us,
+                connection,
+                self._store.ids,
+                self._id,
+                position=position,
+                limit=limit,
+                oldest_us=oldest_us,
                 now=self._engine.monotonic_us(),
-            )  # fmt: skip
+            )
 
         return self._engine.read(look)
 

@@ -87,9 +87,26 @@ class QueueState:
     """
 
     __slots__ = (
-        "acked", "dead", "entries", "expired", "head", "id", "last_us", "name", "next", "received", "redriven",
-        "retried", "returns_us", "seen_us", "sent", "size", "spec", "unserved", "unwritten",
-    )  # fmt: skip
+        "acked",
+        "dead",
+        "entries",
+        "expired",
+        "head",
+        "id",
+        "last_us",
+        "name",
+        "next",
+        "received",
+        "redriven",
+        "retried",
+        "returns_us",
+        "seen_us",
+        "sent",
+        "size",
+        "spec",
+        "unserved",
+        "unwritten",
+    )
 
     def __init__(self, row: tuple[int, bytes, bytes, int, int, int, int]) -> None:
         self.id, name, spec, self.next, self.head, self.last_us, self.seen_us = row
@@ -103,9 +120,20 @@ class QueueState:
     def take_numbers(self) -> tuple[int, ...]:
         """What is to be written back; the counters begin anew."""
         numbers = (
-            self.id, self.next, self.head, self.last_us, self.seen_us, self.size, self.sent, self.received,
-            self.acked, self.retried, self.dead, self.redriven, self.expired,
-        )  # fmt: skip
+            self.id,
+            self.next,
+            self.head,
+            self.last_us,
+            self.seen_us,
+            self.size,
+            self.sent,
+            self.received,
+            self.acked,
+            self.retried,
+            self.dead,
+            self.redriven,
+            self.expired,
+        )
         self._start_counting()
         return numbers
 

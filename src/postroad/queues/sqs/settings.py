@@ -18,9 +18,10 @@ def rounded(spec: QueueSpec) -> QueueSpec:
     """The settings as SQS can keep them: whole seconds, rounded up; `max_receives` only beside a dead-letter queue."""
     if spec.auto_delete_after is not None:
         raise NotSupported(
-            "auto_delete_after: SQS removes no queue by itself", field="auto_delete_after",
+            "auto_delete_after: SQS removes no queue by itself",
+            field="auto_delete_after",
             remedy="Leave it out and delete the queue when it is no longer needed; the trait is auto_deletes.",
-        )  # fmt: skip
+        )
     return replace(
         spec,
         visibility=whole(spec.visibility),

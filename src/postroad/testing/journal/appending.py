@@ -126,8 +126,11 @@ class Appending(GroundedTests):
         assert [result.event_id for result in results][1] == UUID(int=1)
         assert all(isinstance(result.error, InvalidEvent) for result in results if not result.ok)
         assert [result.error.field for result in results if result.error] == [
-            "timestamp", "tenant_id", "properties.requestId", "entity_id",
-        ]  # fmt: skip
+            "timestamp",
+            "tenant_id",
+            "properties.requestId",
+            "entity_id",
+        ]
         assert whole(journal, "PK") == ids(good)
 
     def test_many_threads_append_each_event_once(self, journal: Journal) -> None:

@@ -50,9 +50,14 @@ def pending(request_id: str, ms: int = 0, **given: Any) -> JournalEvent:
 def heartbeat(request_id: str, ms: int = 0, **given: Any) -> JournalEvent:
     """A task that lives."""
     properties = {
-        "requestId": request_id, "effectiveUntil": 1_767_453_800, "heartbeatNumber": 1, "elapsedMs": 5,
-        "workerId": "w-1", "processId": 7, "memoryUsage": {"rss": 1},
-    }  # fmt: skip
+        "requestId": request_id,
+        "effectiveUntil": 1_767_453_800,
+        "heartbeatNumber": 1,
+        "elapsedMs": 5,
+        "workerId": "w-1",
+        "processId": 7,
+        "memoryUsage": {"rss": 1},
+    }
     return made("Task Heartbeat", request_id, ms, properties=properties, **given)
 
 

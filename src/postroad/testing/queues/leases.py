@@ -279,10 +279,15 @@ class LeaseRules(QueueRules):
         held = take_one(queue)
         unread = msgspec.structs.replace(held, receipt=5)
         mistakes: list[tuple[str, Any]] = [
-            ("deliveries", 5), ("deliveries", None), ("deliveries", held.receipt), ("deliveries", iter([held])),
-            ("deliveries[1]", [held, 5]), ("deliveries[1]", [held, None]), ("deliveries[1]", (held, held.receipt)),
+            ("deliveries", 5),
+            ("deliveries", None),
+            ("deliveries", held.receipt),
+            ("deliveries", iter([held])),
+            ("deliveries[1]", [held, 5]),
+            ("deliveries[1]", [held, None]),
+            ("deliveries[1]", (held, held.receipt)),
             ("deliveries[1]", [held, unread]),
-        ]  # fmt: skip
+        ]
 
         for field, mistake in mistakes:
             with pytest.raises(InvalidMessage, match="is not a Delivery") as refused:

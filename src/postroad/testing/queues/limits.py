@@ -188,13 +188,26 @@ class LimitRules(QueueRules):
     @pytest.mark.parametrize(
         ("field", "value"),
         [
-            ("visibility", -1), ("visibility", 43_201), ("retention", 59), ("retention", 1_209_601), ("delay", 901),
-            ("receive_wait", 21), ("max_message_bytes", 1_023), ("max_message_bytes", MIB + 1), ("max_receives", 0),
-            ("max_receives", 1_001), ("content_dedup", True), ("dedup_scope", "group"), ("dedup_scope", "other"),
-            ("fifo", "yes"), ("redrive_allow", ()), ("redrive_allow", ("q",) * 11), ("dead_letter", "dead.fifo"),
+            ("visibility", -1),
+            ("visibility", 43_201),
+            ("retention", 59),
+            ("retention", 1_209_601),
+            ("delay", 901),
+            ("receive_wait", 21),
+            ("max_message_bytes", 1_023),
+            ("max_message_bytes", MIB + 1),
+            ("max_receives", 0),
+            ("max_receives", 1_001),
+            ("content_dedup", True),
+            ("dedup_scope", "group"),
+            ("dedup_scope", "other"),
+            ("fifo", "yes"),
+            ("redrive_allow", ()),
+            ("redrive_allow", ("q",) * 11),
+            ("dead_letter", "dead.fifo"),
             ("auto_delete_after", 0),
         ],
-    )  # fmt: skip
+    )
     def test_a_setting_out_of_range_is_refused(self, ground: QueueFixture, field: str, value: Any) -> None:
         with pytest.raises(ConfigurationError) as refused:
             ground.create(**{field: value})

@@ -46,9 +46,18 @@ class SettingRules(QueueRules):
     def test_the_settings_of_a_queue_are_those_it_was_made_with(self, ground: QueueFixture) -> None:
         dead = ground.create("dead", fifo=True)
         spec = ground.spec(
-            fifo=True, visibility=7, retention=600, delay=2, receive_wait=3, max_message_bytes=2_048,
-            dead_letter=dead.name, max_receives=4, content_dedup=True, dedup_scope="group", redrive_allow="none",
-        )  # fmt: skip
+            fifo=True,
+            visibility=7,
+            retention=600,
+            delay=2,
+            receive_wait=3,
+            max_message_bytes=2_048,
+            dead_letter=dead.name,
+            max_receives=4,
+            content_dedup=True,
+            dedup_scope="group",
+            redrive_allow="none",
+        )
 
         ground.queues.create_queue(spec)
 

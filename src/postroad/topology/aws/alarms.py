@@ -71,11 +71,16 @@ class Alarms:
         """The newest value of the alarm's metric in the last minutes, or None."""
         now, settings = self._clock.now(), form.settings
         answer = ask(
-            f"metric of alarm {form.name!r}", self._cloudwatch.get_metric_statistics,
-            Namespace=settings["namespace"], MetricName=settings["metric"], Statistics=[settings["statistic"]],
-            Dimensions=dimensions(settings), Period=settings["period"], EndTime=now,
+            f"metric of alarm {form.name!r}",
+            self._cloudwatch.get_metric_statistics,
+            Namespace=settings["namespace"],
+            MetricName=settings["metric"],
+            Statistics=[settings["statistic"]],
+            Dimensions=dimensions(settings),
+            Period=settings["period"],
+            EndTime=now,
             StartTime=now - timedelta(seconds=max(_LATE_SECONDS, settings["period"] * settings["periods"])),
-        )  # fmt: skip
+        )
         points = sorted(answer.get("Datapoints") or (), key=lambda point: point["Timestamp"])
         return float(points[-1][settings["statistic"]]) if points else None
 

@@ -57,9 +57,11 @@ class Triggers:
 
     def _mappings(self, function: str) -> list[Any]:
         answer = ask(
-            f"triggers of {function!r}", self._lambda.list_event_source_mappings, "ResourceNotFoundException",
+            f"triggers of {function!r}",
+            self._lambda.list_event_source_mappings,
+            "ResourceNotFoundException",
             FunctionName=function,
-        )  # fmt: skip
+        )
         return list((answer or {}).get("EventSourceMappings") or ())
 
     def _mapping(self, found: list[Any], trigger: Mapping[str, Any]) -> Any:
@@ -154,9 +156,11 @@ class Functions:
         self._make_role(form)
         settings = form.settings
         definition = {
-            **self._configuration(form), "Runtime": RUNTIME, "Code": s3_code(settings["code"]),
+            **self._configuration(form),
+            "Runtime": RUNTIME,
+            "Code": s3_code(settings["code"]),
             "Tags": {**settings["tags"], CODE_TAG: settings["code"]},
-        }  # fmt: skip
+        }
         self._make_function(form.name, definition)
         self._settled(form.name)
         self.update(form, ("callers", "on_failure", "triggers"))
@@ -211,7 +215,7 @@ class Functions:
         settings = form.settings
         answer = ask(
             f"function {form.name!r}", self._lambda.get_function_configuration, *_MISSING, FunctionName=form.name
-        )  # fmt: skip
+        )
         before = ((answer or {}).get("Environment") or {}).get("Variables") or {}
         wanted = self.wanted_environment(form, {"environment": before})
         return {
@@ -228,9 +232,13 @@ class Functions:
         what = f"role {name!r}"
         trust, policy = json.dumps(form.settings["rights"]["trust"]), json.dumps(form.settings["rights"]["policy"])
         made = ask(
-            what, self._iam.create_role, "EntityAlreadyExists", RoleName=name, AssumeRolePolicyDocument=trust,
+            what,
+            self._iam.create_role,
+            "EntityAlreadyExists",
+            RoleName=name,
+            AssumeRolePolicyDocument=trust,
             Tags=tag_pairs(form.settings["tags"]),
-        )  # fmt: skip
+        )
         if made is None:
             ask(what, self._iam.update_assume_role_policy, RoleName=name, PolicyDocument=trust)
         ask(what, self._iam.put_role_policy, RoleName=name, PolicyName=POLICY, PolicyDocument=policy)
@@ -240,9 +248,7 @@ class Functions:
     def _rights(self, form: Form) -> dict[str, Any] | None:
         name = form.settings["role_name"]
         role = ask(f"role {name!r}", self._iam.get_role, "NoSuchEntity", RoleName=name)
-        policy = ask(
-            f"role {name!r}", self._iam.get_role_policy, "NoSuchEntity", RoleName=name, PolicyName=POLICY
-        )  # fmt: skip
+        policy = ask(f"role {name!r}", self._iam.get_role_policy, "NoSuchEntity", RoleName=name, PolicyName=POLICY)
         if role is None or policy is None:
             return None
         return {"trust": role["Role"]["AssumeRolePolicyDocument"], "policy": policy["PolicyDocument"]}
@@ -258,15 +264,20 @@ class Functions:
         for rule, arn in form.settings["callers"].items():
             if rule not in there:
                 ask(
-                    f"permission of rule {rule!r}", self._lambda.add_permission, "ResourceConflictException",
-                    FunctionName=form.name, StatementId=rule, Action=INVOKE,
-                    Principal="events.amazonaws.com", SourceArn=arn,
-                )  # fmt: skip
+                    f"permission of rule {rule!r}",
+                    self._lambda.add_permission,
+                    "ResourceConflictException",
+                    FunctionName=form.name,
+                    StatementId=rule,
+                    Action=INVOKE,
+                    Principal="events.amazonaws.com",
+                    SourceArn=arn,
+                )
 
     def _on_failure(self, form: Form) -> str | None:
         answer = ask(
             f"function {form.name!r}", self._lambda.get_function_event_invoke_config, *_MISSING, FunctionName=form.name
-        )  # fmt: skip
+        )
         found = (((answer or {}).get("DestinationConfig") or {}).get("OnFailure") or {}).get("Destination")
         return None if found is None else str(found)
 

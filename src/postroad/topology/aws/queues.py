@@ -58,9 +58,13 @@ class Queues:
 
     def read(self, form: Form) -> dict[str, Any] | None:
         url = self.url(form.name)
-        answer = None if url is None else ask(
-            f"queue {form.name!r}", self._sqs.get_queue_attributes, *_MISSING, QueueUrl=url, AttributeNames=["All"]
-        )  # fmt: skip
+        answer = (
+            None
+            if url is None
+            else ask(
+                f"queue {form.name!r}", self._sqs.get_queue_attributes, *_MISSING, QueueUrl=url, AttributeNames=["All"]
+            )
+        )
         if answer is None:
             return None
         attributes: dict[str, str] = answer["Attributes"]
@@ -79,9 +83,7 @@ class Queues:
         if "policy" in changed or "policy" in fields:
             changed["Policy"] = self._merged(form, url)
         if changed:
-            ask(
-                f"changing queue {form.name!r}", self._sqs.set_queue_attributes, QueueUrl=url, Attributes=changed
-            )  # fmt: skip
+            ask(f"changing queue {form.name!r}", self._sqs.set_queue_attributes, QueueUrl=url, Attributes=changed)
         if "tags" in fields:
             ask(f"tagging queue {form.name!r}", self._sqs.tag_queue, QueueUrl=url, Tags=form.settings["tags"])
 
@@ -101,9 +103,13 @@ class Queues:
         token: dict[str, str] = {}
         while url is not None:
             page = ask(
-                f"sources of queue {name!r}", self._sqs.list_dead_letter_source_queues, *_MISSING, *_NOT_TOLD,
-                QueueUrl=url, **token,
-            )  # fmt: skip
+                f"sources of queue {name!r}",
+                self._sqs.list_dead_letter_source_queues,
+                *_MISSING,
+                *_NOT_TOLD,
+                QueueUrl=url,
+                **token,
+            )
             found += [each.rpartition("/")[2] for each in (page or {}).get("queueUrls") or ()]
             if not (page or {}).get("NextToken"):
                 break
@@ -117,7 +123,7 @@ class Queues:
             return None
         answer = ask(
             f"queue {name!r}", self._sqs.get_queue_attributes, *_MISSING, QueueUrl=url, AttributeNames=list(_HELD)
-        )  # fmt: skip
+        )
         return None if answer is None else tuple(int(answer["Attributes"].get(key, 0)) for key in _HELD)
 
     def url(self, name: str) -> str | None:
@@ -142,9 +148,7 @@ class Queues:
 
     def _merged(self, form: Form, url: str | None) -> str:
         """Our statements beside those of others."""
-        answer = ask(
-            f"queue {form.name!r}", self._sqs.get_queue_attributes, QueueUrl=url, AttributeNames=["Policy"]
-        )  # fmt: skip
+        answer = ask(f"queue {form.name!r}", self._sqs.get_queue_attributes, QueueUrl=url, AttributeNames=["Policy"])
         before = json.loads((answer.get("Attributes") or {}).get("Policy") or "{}")
         wanted: dict[str, Any] = form.settings["policy"]
         ours = {statement["Sid"] for statement in wanted["Statement"]}

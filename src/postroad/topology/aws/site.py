@@ -61,9 +61,11 @@ def _tagged(connection: AwsConnection, topology: str) -> Iterator[str]:
     token: dict[str, str] = {}
     while True:
         page = ask(
-            f"what topology {topology!r} owns", connection.tagging.get_resources,
-            TagFilters=[{"Key": OWNER_TAG, "Values": [topology]}], **token,
-        )  # fmt: skip
+            f"what topology {topology!r} owns",
+            connection.tagging.get_resources,
+            TagFilters=[{"Key": OWNER_TAG, "Values": [topology]}],
+            **token,
+        )
         yield from (each["ResourceARN"] for each in page["ResourceTagMappingList"])
         if not page.get("PaginationToken"):
             return

@@ -144,9 +144,11 @@ def shape_of(form: Form) -> TableShape:
         for name, index in settings["indexes"].items()
     }
     return TableShape(
-        keys=tuple(settings["keys"]), indexes=indexes, ttl_attribute=settings["ttl_attribute"],
+        keys=tuple(settings["keys"]),
+        indexes=indexes,
+        ttl_attribute=settings["ttl_attribute"],
         stream_view=settings["stream"],
-    )  # fmt: skip
+    )
 
 
 class Streams:
@@ -178,9 +180,12 @@ class Streams:
             self._keep_for(form)
         if "shards" in fields:
             ask(
-                f"resharding stream {form.name!r}", self._kinesis.update_shard_count, StreamName=form.name,
-                TargetShardCount=form.settings["shards"], ScalingType="UNIFORM_SCALING",
-            )  # fmt: skip
+                f"resharding stream {form.name!r}",
+                self._kinesis.update_shard_count,
+                StreamName=form.name,
+                TargetShardCount=form.settings["shards"],
+                ScalingType="UNIFORM_SCALING",
+            )
             with translated(f"stream {form.name!r}"):
                 wait_for_stream(self._kinesis, form.name)
         if "tags" in fields:

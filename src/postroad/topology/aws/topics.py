@@ -57,9 +57,12 @@ class Topics:
         if "content_dedup" in fields:
             value = "true" if form.settings["content_dedup"] else "false"
             ask(
-                f"changing topic {form.name!r}", self._sns.set_topic_attributes, TopicArn=arn,
-                AttributeName="ContentBasedDeduplication", AttributeValue=value,
-            )  # fmt: skip
+                f"changing topic {form.name!r}",
+                self._sns.set_topic_attributes,
+                TopicArn=arn,
+                AttributeName="ContentBasedDeduplication",
+                AttributeValue=value,
+            )
         if "tags" in fields:
             tags = tag_pairs(form.settings["tags"])
             ask(f"tagging topic {form.name!r}", self._sns.tag_resource, ResourceArn=arn, Tags=tags)
@@ -81,9 +84,13 @@ class Subscriptions:
 
     def read(self, form: Form) -> dict[str, Any] | None:
         arn = self._of(form.settings["topic"]).get(form.settings["queue"])
-        answer = None if arn is None else ask(
-            f"subscription {form.name!r}", self._sns.get_subscription_attributes, *_MISSING, SubscriptionArn=arn
-        )  # fmt: skip
+        answer = (
+            None
+            if arn is None
+            else ask(
+                f"subscription {form.name!r}", self._sns.get_subscription_attributes, *_MISSING, SubscriptionArn=arn
+            )
+        )
         if answer is None:
             return None
         attributes: dict[str, str] = answer["Attributes"]
@@ -102,14 +109,19 @@ class Subscriptions:
         arn = self._of(form.settings["topic"]).get(form.settings["queue"])
         if arn is None:
             raise TopicNotFound(f"subscription {form.name!r} is gone")
-        values = {"filter": ("FilterPolicy", json.dumps(form.settings["filter"])),
-                  "raw": ("RawMessageDelivery", "true" if form.settings["raw"] else "false")}  # fmt: skip
+        values = {
+            "filter": ("FilterPolicy", json.dumps(form.settings["filter"])),
+            "raw": ("RawMessageDelivery", "true" if form.settings["raw"] else "false"),
+        }
         for field in fields:
             name, value = values[field]
             ask(
-                f"changing subscription {form.name!r}", self._sns.set_subscription_attributes, SubscriptionArn=arn,
-                AttributeName=name, AttributeValue=value,
-            )  # fmt: skip
+                f"changing subscription {form.name!r}",
+                self._sns.set_subscription_attributes,
+                SubscriptionArn=arn,
+                AttributeName=name,
+                AttributeValue=value,
+            )
 
     def delete(self, name: str) -> None:
         raise TopicNotFound(f"subscription {name!r} belongs to nobody")
@@ -126,7 +138,7 @@ class Subscriptions:
         while True:
             page = ask(
                 f"subscriptions of {topic}", self._sns.list_subscriptions_by_topic, *_MISSING, TopicArn=topic, **token
-            )  # fmt: skip
+            )
             found += [(each["Endpoint"], each["SubscriptionArn"]) for each in (page or {}).get("Subscriptions", [])]
             if not (page or {}).get("NextToken"):
                 return found
@@ -238,9 +250,13 @@ class Rules:
         settings = form.settings
         with translated(f"making rule {form.name!r}"):
             put_rule(
-                self._events, form.name, settings["bus"], pattern=settings["pattern"], schedule=settings["schedule"],
+                self._events,
+                form.name,
+                settings["bus"],
+                pattern=settings["pattern"],
+                schedule=settings["schedule"],
                 tags=tags,
-            )  # fmt: skip
+            )
 
     def _put_target(self, form: Form) -> None:
         what, settings = f"target of rule {form.name!r}", form.settings

@@ -60,17 +60,31 @@ def _functions(prefix: str, names: dict[str, str], stream: str, rejected: str) -
     rows = names[tables.SUBSCRIBER_EVENTS.name]
     return (
         FunctionDecl(
-            f"{prefix}aggregator", "postroad.lambdas.aggregator.handler", "aggregator", timeout=60,
-            environment=environment, triggers=(_trigger(stream),), on_failure=rejected,
+            f"{prefix}aggregator",
+            "postroad.lambdas.aggregator.handler",
+            "aggregator",
+            timeout=60,
+            environment=environment,
+            triggers=(_trigger(stream),),
+            on_failure=rejected,
         ),
         FunctionDecl(
-            f"{prefix}publisher", "postroad.lambdas.publisher.handler", "publisher", timeout=_PUBLISHER_SECONDS,
-            environment=environment, triggers=(_trigger(rows),), on_failure=rejected,
+            f"{prefix}publisher",
+            "postroad.lambdas.publisher.handler",
+            "publisher",
+            timeout=_PUBLISHER_SECONDS,
+            environment=environment,
+            triggers=(_trigger(rows),),
+            on_failure=rejected,
         ),
         FunctionDecl(
-            f"{prefix}sweeper", "postroad.lambdas.sweeper.handler", "sweeper", timeout=60, environment=environment,
+            f"{prefix}sweeper",
+            "postroad.lambdas.sweeper.handler",
+            "sweeper",
+            timeout=60,
+            environment=environment,
         ),
-    )  # fmt: skip
+    )
 
 
 def _trigger(source: str) -> TriggerDecl:
@@ -92,25 +106,40 @@ def _components(names: dict[str, str], *, stream: str, dead: str, rejected: str,
         Component("publisher", **sending, trust=LAMBDA),
         Component("sweeper", **sending, trust=LAMBDA),
         Component(
-            "api", creates=(lanes,), sends=(lanes,), consumes=(lanes,), operates=(dead,), observes=(rejected,),
-            puts=(stream,), reads=everything, writes=everything,
+            "api",
+            creates=(lanes,),
+            sends=(lanes,),
+            consumes=(lanes,),
+            operates=(dead,),
+            observes=(rejected,),
+            puts=(stream,),
+            reads=everything,
+            writes=everything,
         ),
-    )  # fmt: skip
+    )
 
 
 def _alarms(prefix: str) -> tuple[AlarmDecl, ...]:
     late = (
         AlarmDecl(
-            f"{prefix}agents-{name}-iterator-age", "IteratorAge", f"{prefix}{name}", _ITERATOR_AGE_MS,
-            namespace="AWS/Lambda", comparison=">",
+            f"{prefix}agents-{name}-iterator-age",
+            "IteratorAge",
+            f"{prefix}{name}",
+            _ITERATOR_AGE_MS,
+            namespace="AWS/Lambda",
+            comparison=">",
         )
         for name in ("aggregator", "publisher")
-    )  # fmt: skip
+    )
     throttled = (
         AlarmDecl(
-            f"{prefix}agents-{name}-throttles", "Throttles", f"{prefix}{name}", 1, namespace="AWS/Lambda",
+            f"{prefix}agents-{name}-throttles",
+            "Throttles",
+            f"{prefix}{name}",
+            1,
+            namespace="AWS/Lambda",
             statistic="Sum",
         )
         for name in ("aggregator", "publisher", "sweeper")
-    )  # fmt: skip
+    )
     return (*late, *throttled)

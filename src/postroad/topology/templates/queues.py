@@ -79,9 +79,11 @@ def transfers_topology(prefix: str = "") -> Topology:
         resources += [*_transfer_queues(name), SubscriptionDecl(topic, name, filter=_FILTERS.get(consumer, {}))]
         components.append(Component(name.removesuffix(".fifo"), consumes=(name,)))
     return Topology(
-        aws_name(f"{prefix}transfers"), (*resources, *transfer_alarms(prefix, topic)), tuple(components),
+        aws_name(f"{prefix}transfers"),
+        (*resources, *transfer_alarms(prefix, topic)),
+        tuple(components),
         {"ManagedBy": "postroad"},
-    )  # fmt: skip
+    )
 
 
 def _transfer_queues(name: str) -> tuple[QueueDecl, QueueDecl]:
@@ -103,6 +105,12 @@ def transfer_alarms(prefix: str, topic: str) -> tuple[AlarmDecl, ...]:
 def _alarm(prefix: str, metric: str, topic: str, threshold: int) -> AlarmDecl:
     # Who reports nothing is dead, hangs, or cannot reach its database.
     return AlarmDecl(
-        f"{prefix}{metric}", metric, topic, threshold, namespace="Postroad", comparison=">", periods=_FIVE_MINUTES,
+        f"{prefix}{metric}",
+        metric,
+        topic,
+        threshold,
+        namespace="Postroad",
+        comparison=">",
+        periods=_FIVE_MINUTES,
         missing="breaching",
-    )  # fmt: skip
+    )

@@ -79,21 +79,26 @@ class _Names:
         return (
             self._function(self.save, "save_event", environment, on_failure=self.failed),
             self._function(self.dispatch, "dispatcher", senders, timeout=60, on_failure=self.failed),
-            self._function(self.health, "health_check", {**senders, "SLACK_WEBHOOK_URL": ""}, timeout=60,
-                           on_failure=self.failed),
             self._function(
-                self.alert, "eventbridge_dlq_alert",
-                {"SLACK_WEBHOOK_URL": "", "ARCHIVE_QUEUE_URL": f"${{Url:{self.archive}}}"},
-                timeout=_ALERT_SECONDS, triggers=(TriggerDecl(self.failed, batch_size=1),),
+                self.health, "health_check", {**senders, "SLACK_WEBHOOK_URL": ""}, timeout=60, on_failure=self.failed
             ),
-        )  # fmt: skip
+            self._function(
+                self.alert,
+                "eventbridge_dlq_alert",
+                {"SLACK_WEBHOOK_URL": "", "ARCHIVE_QUEUE_URL": f"${{Url:{self.archive}}}"},
+                timeout=_ALERT_SECONDS,
+                triggers=(TriggerDecl(self.failed, batch_size=1),),
+            ),
+        )
 
     def _function(self, name: str, module: str, environment: dict[str, str], **settings: Any) -> FunctionDecl:
         return FunctionDecl(name, f"postroad.lambdas.{module}.handler", name, environment=environment, **settings)
 
     def rules(self) -> tuple[Resource, ...]:
-        ended = {"detail-type": [_LOG_EVENT],
-                 "detail": {"eventType": _ENDINGS, "properties": {"jobId": [{"exists": True}]}}}  # fmt: skip
+        ended = {
+            "detail-type": [_LOG_EVENT],
+            "detail": {"eventType": _ENDINGS, "properties": {"jobId": [{"exists": True}]}},
+        }
         return (
             self._rule(self.save, self.bus, "SaveEventToDynamo", pattern={"detail-type": [_LOG_EVENT]}),
             self._rule(self.dispatch, self.bus, "Dispatcher", pattern=ended),
