@@ -11,10 +11,11 @@ import pytest
 
 from postroad.errors import InvalidInput, StaleReceipt
 from postroad.queues import Delivery, OutgoingMessage, Queue
-from postroad.testing.queues.fixture import LEASE_OVER, QueueFixture, QueueRules, bodies, take, take_one, texts
+from postroad.testing.conformance import Suite, needs, refuses
+from postroad.testing.queues.fixture import QueueFixture, bodies, take, take_one, texts
 
 
-class DeliveryRules(QueueRules):
+class DeliveryRules(Suite):
     """Sending, receiving, waiting, delaying, counting and looking."""
 
     def test_a_sent_message_is_received_as_it_was_sent(self, ground: QueueFixture) -> None:
@@ -39,19 +40,17 @@ class DeliveryRules(QueueRules):
         assert bodies(take(queue, 2)) == ["same", "same"]
 
     def test_an_acknowledged_send_survives_the_end_of_the_process(self, ground: QueueFixture) -> None:
-        queue = ground.create()
-        queue.send(texts("kept"))
+        queue = ground.filled("kept")
 
         again = ground.reopened(queue)
 
         assert bodies([take_one(again)]) == ["kept"]
 
     def test_an_acked_message_is_gone(self, ground: QueueFixture) -> None:
-        queue = ground.create()
-        queue.send(texts("one"))
+        queue = ground.filled("one")
 
         [result] = queue.ack([take_one(queue)])
-        ground.advance(LEASE_OVER)
+        ground.outlast_lease()
 
         assert result.ok
         assert queue.receive() == []
@@ -99,15 +98,13 @@ class DeliveryRules(QueueRules):
         assert queue.stats().visible + queue.stats().in_flight == 0
 
     def test_receive_returns_at_most_what_was_asked_for(self, ground: QueueFixture) -> None:
-        queue = ground.create()
-        queue.send(texts("a", "b", "c"))
+        queue = ground.filled("a", "b", "c")
 
         assert len(queue.receive(max_messages=1, wait=1)) == 1
 
     def test_concurrent_receivers_never_share_a_message(self, ground: QueueFixture) -> None:
         queue = ground.create(visibility=300)
-        if not queue.traits.exclusive:
-            pytest.skip("a message is nearly always with one receiver only, says the trait")
+        needs(queue.traits.exclusive, "a message is nearly always with one receiver only, says the trait")
         queue.send(texts(*(str(n) for n in range(60))))
 
         def drain(_: int) -> list[Delivery]:
@@ -144,9 +141,7 @@ class DeliveryRules(QueueRules):
         assert 0.9 <= time.monotonic() - started < 5
 
     def test_a_waiting_receive_notices_a_released_message(self, ground: QueueFixture) -> None:
-        queue = ground.create(visibility=60)
-        queue.send(texts("back"))
-        held = take_one(queue)
+        queue, held = ground.leased("back", visibility=60)
         releaser = threading.Timer(0.2, queue.release, [[held]])
 
         releaser.start()
@@ -171,13 +166,11 @@ class DeliveryRules(QueueRules):
     def test_receive_refuses_arguments_out_of_range(
         self, ground: QueueFixture, field: str, arguments: dict[str, float]
     ) -> None:
-        queue = ground.create()
-        queue.send(texts("untouched"))
+        queue = ground.filled("untouched")
 
-        with pytest.raises(InvalidInput, match=field) as refused:
+        with refuses(InvalidInput, field, match=field):
             queue.receive(**arguments)  # type: ignore[arg-type]  # out of range on purpose
 
-        assert refused.value.field == field
         assert take_one(queue).receive_count == 1
 
     def test_a_delayed_message_comes_after_its_delay_and_not_before(self, ground: QueueFixture) -> None:
@@ -185,7 +178,7 @@ class DeliveryRules(QueueRules):
 
         queue.send(texts("later", delay=1))
         early = queue.receive()
-        ground.advance(LEASE_OVER)
+        ground.outlast_lease()
 
         assert early == []
         assert bodies([take_one(queue)]) == ["later"]
@@ -196,14 +189,13 @@ class DeliveryRules(QueueRules):
 
         queue.send(texts("later", group="g"))
         early = queue.receive()
-        ground.advance(LEASE_OVER)
+        ground.outlast_lease()
 
         assert early == []
         assert bodies([take_one(queue)]) == ["later"]
 
     def test_messages_older_than_the_retention_vanish_and_are_counted(self, ground: QueueFixture) -> None:
-        queue = ground.create(retention=60)
-        queue.send(texts("old"))
+        queue = ground.filled("old", retention=60)
         ground.jump(59)
         queue.send(texts("young"))
 
@@ -224,8 +216,7 @@ class DeliveryRules(QueueRules):
 
     def test_stats_tell_the_age_of_the_oldest_message(self, ground: QueueFixture) -> None:
         queue = ground.create()
-        if not queue.traits.counts_expired:
-            pytest.skip("the adapter cannot tell ages, says the trait")
+        needs(queue.traits.counts_expired, "the adapter cannot tell ages, says the trait")
         queue.send(texts("old"))
         ground.jump(7)
         queue.send(texts("young"))
@@ -270,10 +261,8 @@ class DeliveryRules(QueueRules):
     def test_peeking_refuses_a_limit_out_of_range(self, ground: QueueFixture) -> None:
         queue = ground.create()
 
-        with pytest.raises(InvalidInput) as refused:
+        with refuses(InvalidInput, "limit"):
             queue.peek(limit=0)
-
-        assert refused.value.field == "limit"
 
     def test_sequences_grow_and_never_repeat(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, content_dedup=True, visibility=60)
@@ -305,6 +294,5 @@ class DeliveryRules(QueueRules):
 
 def _clean_peeking(ground: QueueFixture) -> Queue:
     queue = ground.create(visibility=60)
-    if not queue.traits.peeks_clean:
-        pytest.skip("peeking is receiving here, says the trait")
+    needs(queue.traits.peeks_clean, "peeking is receiving here, says the trait")
     return queue

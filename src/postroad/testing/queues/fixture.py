@@ -1,4 +1,4 @@
-"""What the rules of queues stand on: a store, and time that passes on demand."""
+"""The fixture of the queue suite: a store, time that passes on demand, and messages to send."""
 
 from __future__ import annotations
 
@@ -11,38 +11,52 @@ from typing import Any
 
 import pytest
 
-from postroad.queues import Delivery, OutgoingMessage, Queue, QueueSpec, QueueStore
+from postroad.queues import DeadLetter, Delivery, OutgoingMessage, Queue, QueueSpec, QueueStore, read_dead
 from postroad.testing.clock import FakeClock
-from postroad.testing.differences import Differences
 
 LEASE = 1.0
-"""Seconds of the leases under test: short enough to sit out on a store with a clock of its own."""
-LEASE_OVER = 1.3
-"""Seconds after which such a lease is surely over."""
+"""Seconds of the leases under test: short enough to sleep through on a store with a clock of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFixture:
-    """An adapter under test. Without a fake clock, time passes by sleeping and the long waits are left out."""
+    """An adapter under test.
+
+    Attributes:
+        queues: A store without queues.
+        clock: The store's clock; without one, time passes by sleeping and tests with long waits are skipped.
+        reopen: Closes the store, as the end of a process does, and opens it again; None where nothing outlives it.
+    """
 
     queues: QueueStore
     clock: FakeClock | None = None
     reopen: Callable[[], QueueStore] | None = None
-    """Close the store, as the end of a process does, and open it again; None where nothing outlives it."""
 
     def create(self, base: str = "jobs", *, fifo: bool = False, **settings: Any) -> Queue:
         """Make a queue under a name that no other test has."""
         return self.queues.create_queue(self.spec(base, fifo=fifo, **settings))
 
     def spec(self, base: str = "jobs", *, fifo: bool = False, **settings: Any) -> QueueSpec:
-        """The settings of a queue with a name of its own and short leases."""
+        """Return the settings of a queue with a name of its own and short leases."""
         name = f"{base}-{uuid.uuid4().hex[:8]}{'.fifo' if fifo else ''}"
         return QueueSpec(name, **{"fifo": fifo, "visibility": LEASE, "receive_wait": 0, **settings})
 
-    def create_with_dead_letters(self, *, fifo: bool = False, **settings: Any) -> tuple[Queue, Queue]:
-        """Make a queue and its dead-letter queue."""
+    def filled(self, *bodies: str, fifo: bool = False, **settings: Any) -> Queue:
+        """Make a queue and send these texts to it, to one group if it is FIFO."""
+        queue = self.create(fifo=fifo, **settings)
+        if bodies:
+            queue.send(ordered("g", *bodies) if fifo else texts(*bodies))
+        return queue
+
+    def leased(self, body: str, *, fifo: bool = False, **settings: Any) -> tuple[Queue, Delivery]:
+        """Make a queue, send this text to it and receive it."""
+        queue = self.filled(body, fifo=fifo, **settings)
+        return queue, take_one(queue)
+
+    def create_with_dead_letters(self, *bodies: str, fifo: bool = False, **settings: Any) -> tuple[Queue, Queue]:
+        """Make a queue and its dead-letter queue, and send these texts to the queue."""
         dead = self.create("dead", fifo=fifo)
-        return self.create(fifo=fifo, dead_letter=dead.name, **settings), dead
+        return self.filled(*bodies, fifo=fifo, dead_letter=dead.name, **settings), dead
 
     def change(self, queue: Queue, **settings: Any) -> Queue:
         """Give the queue other settings."""
@@ -55,43 +69,37 @@ class QueueFixture:
         else:
             self.clock.advance(seconds)
 
+    def outlast_lease(self) -> None:
+        """Let so much time pass that a lease or delay of a second is surely over."""
+        self.advance(LEASE + 0.3)
+
     def jump(self, seconds: float) -> None:
         """Let a long time pass; a store with a clock of its own cannot be made to wait for it."""
         self.fake_clock().advance(seconds)
 
     def fake_clock(self) -> FakeClock:
-        """The clock in the test's hand, or a skip."""
+        """Return the fake clock, or skip the test."""
         if self.clock is None:
             pytest.skip("the store has a clock of its own, and nobody waits that long")
         return self.clock
 
     def reopened(self, queue: Queue) -> Queue:
-        """The same queue after the store was closed and opened again, or a skip."""
+        """Close the store, open it again and return the same queue, or skip the test."""
         if not queue.traits.durable or self.reopen is None:
             pytest.skip("the store does not outlive its process")
         return self.reopen().queue(queue.name)
 
 
-QueueGround = QueueFixture
-"""The name that this class had before."""
-
-
-class QueueRules(Differences):
-    """The fixture that every group of rules needs."""
-
-    @pytest.fixture
-    def ground(self) -> QueueFixture:
-        """Override this with the adapter under test."""
-        raise NotImplementedError
+QueueGround = QueueFixture  # The name that this class had before.
 
 
 def texts(*bodies: str, **fields: Any) -> list[OutgoingMessage]:
-    """Messages of these bodies."""
+    """Return messages with these bodies."""
     return [OutgoingMessage(body=body, **fields) for body in bodies]
 
 
 def ordered(group: str, *bodies: str) -> list[OutgoingMessage]:
-    """Messages of one group, each with a deduplication id of its own."""
+    """Return messages of one group, each with a deduplication id of its own."""
     return [OutgoingMessage(body=body, group=group, dedup_id=f"{group}-{body}") for body in bodies]
 
 
@@ -111,13 +119,37 @@ def take_one(queue: Queue, *, visibility: float | None = None) -> Delivery:
 
 
 def bodies(deliveries: Sequence[Delivery]) -> list[str]:
-    """The texts of the deliveries."""
+    """Return the texts of the deliveries."""
     return [delivery.body.decode() for delivery in deliveries]
 
 
 def exhaust(ground: QueueFixture, queue: Queue, *, receives: int) -> None:
-    """Receive the queue's first message so often that the next receive finds it dead, then look once more."""
+    """Receive the queue's first message so often that the next receive moves it to the dead letters; receive again."""
     for _ in range(receives):
         take_one(queue, visibility=LEASE)
-        ground.advance(LEASE_OVER)
+        ground.outlast_lease()
     queue.receive()
+
+
+def drained(queue: Queue, count: int) -> list[str]:
+    """Receive `count` messages, check that no more are visible, and return their texts."""
+    received = bodies(take(queue, count))
+    assert queue.receive() == []
+    return received
+
+
+def receive_counts(queue: Queue, times: int) -> list[int]:
+    """Receive and release a message so many times, and return its receive counts."""
+    counts = []
+    for _ in range(times):
+        held = take_one(queue)
+        counts.append(held.receive_count)
+        queue.release([held])
+    return counts
+
+
+def marker_of(letter: Delivery) -> DeadLetter:
+    """Return the marker of a dead letter."""
+    marker = read_dead(letter.attributes)
+    assert marker is not None
+    return marker

@@ -10,7 +10,7 @@ import pytest
 
 from postroad.blobs import Blobs
 from postroad.journal import Journal, JournalEvent, every_event
-from postroad.testing.differences import Differences
+from postroad.testing.conformance import Suite
 
 T0 = 1_767_453_739_640
 """The time from which the suites count, in milliseconds."""
@@ -24,17 +24,11 @@ class JournalFixture:
     blobs: Blobs
 
 
-JournalGround = JournalFixture
-"""The name that this class had before."""
+JournalGround = JournalFixture  # The name that this class had before.
 
 
-class GroundedTests(Differences):
+class JournalRules(Suite):
     """The fixtures of every part of the suite."""
-
-    @pytest.fixture
-    def ground(self) -> JournalFixture:
-        """Override this with the adapter under test."""
-        raise NotImplementedError
 
     @pytest.fixture
     def journal(self, ground: JournalFixture) -> Journal:
