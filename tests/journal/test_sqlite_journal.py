@@ -20,8 +20,18 @@ from postroad.journal.overflow import Overflow
 from postroad.journal.sqlite import SQLiteRecords
 from postroad.journal.sqlite.tables import BACKWARD, COLUMNS, FORWARD
 from postroad.journal.store import StoredJournal
-from postroad.testing.journal import JournalConformance, JournalFixture, cancelled, failed, started, timed_out
-from postroad.testing.journal_fixture import add, completed, heartbeat, pending, whole
+from postroad.testing.journal import JournalConformance, JournalFixture
+from postroad.testing.journal_fixture import (
+    add,
+    cancelled,
+    completed,
+    failed,
+    heartbeat,
+    pending,
+    started,
+    timed_out,
+    whole,
+)
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
@@ -69,6 +70,11 @@ def refuses(error: type[Any], field: str, match: str | None = None) -> Iterator[
     assert refused.value.field == field
 
 
+def cases(values: Mapping[str, Sequence[Any]]) -> list[tuple[str, Any]]:
+    """Return each field with each of its values, to parametrize a test."""
+    return [(field, value) for field, each in values.items() for value in each]
+
+
 def needs(condition: object, otherwise: str) -> None:
     """Skip the test for this reason unless the condition is true."""
     if not condition:
@@ -92,3 +98,14 @@ def _is_accepted(send: Callable[[str], object], text: str) -> bool:
 def json_bytes() -> list[bytes]:
     """Return all plain and doubtful texts for a port that carries bytes, surrogates included."""
     return [text.encode("utf-8", "surrogatepass") for text in (*PLAIN, *DOUBTFUL)]
+
+
+@contextmanager
+def soon(act: Callable[[], object]) -> Iterator[None]:
+    """Do something on another thread while the block waits for it."""
+    timer = threading.Timer(0.2, act)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()

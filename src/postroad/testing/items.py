@@ -14,18 +14,8 @@ from postroad.items import ABSENT, ANY, Expect, Item, ItemResult, Items
 from postroad.testing.conformance import Suite, json_bytes, refuses
 
 BAD_KEYS = [
-    "",
-    "acme",
-    "/rest",
-    "acme/",
-    "ac me/rest",
-    "é/rest",
-    "a" * 257 + "/rest",
-    "acme/a\nb",
-    "acme/a\x00b",
-    "acme/\ud800",
-    "acme/" + "x" * 901,
-    "acme/" + "é" * 451,
+    *("", "acme", "/rest", "acme/", "ac me/rest", "é/rest", "a" * 257 + "/rest", "acme/a\nb", "acme/a\x00b"),
+    *("acme/\ud800", "acme/" + "x" * 901, "acme/" + "é" * 451),
 ]
 GOOD_KEYS = [
     "acme/x",
@@ -40,11 +30,15 @@ GOOD_KEYS = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemsFixture:
-    """What the suite stands on: items of which there are none yet, and the writes they may join."""
+    """A store without items.
+
+    Attributes:
+        items: The adapter under test.
+        transaction: `backend.transaction()`, where the traits say that writes are joined.
+    """
 
     items: Items
     transaction: Callable[[], AbstractContextManager[None]] | None = None
-    """`backend.transaction()`, where the traits say that writes are joined."""
 
 
 ItemsGround = ItemsFixture  # The name that this class had before.

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from postroad.blobs import BlobRef
 from postroad.errors import EventTooLarge, InvalidEvent, InvalidInput, OverflowMismatch
@@ -21,11 +22,17 @@ from postroad.testing.journal_fixture import (
     JournalGround,
     JournalRules,
     add,
+    cancelled,
     completed,
+    failed,
     heartbeat,
     ids,
+    latest,
     made,
     pending,
+    started,
+    state_of,
+    timed_out,
     whole,
 )
 from postroad.testing.journal_queries import PageRules, QueryRules
@@ -43,7 +50,7 @@ VALUES = [
 
 
 class AppendRules(JournalRules):
-    """What `append` promises."""
+    """Appending: durable, once, each event by itself."""
 
     def test_making_the_storage_again_changes_nothing(self, journal: Journal) -> None:
         event = pending("req-1")
@@ -58,10 +65,9 @@ class AppendRules(JournalRules):
 
         add(journal, [event])
 
-        read = journal.latest("acme", "TASK", "req-1")
-        assert read is not None
+        read = latest(journal, "req-1")
         assert read.received_at is not None
-        assert msgspec.structs.replace(read, received_at=None) == event
+        assert replace(read, received_at=None) == event
         assert {**event.to_item(), "receivedAt": read.received_at} == read.to_item()
 
     def test_every_value_of_json_comes_back(self, journal: Journal) -> None:
@@ -74,7 +80,7 @@ class AppendRules(JournalRules):
 
         found = journal.query("PK", tenant="acme").events
         # As text, since 1 and 1.0 are equal and yet not the same.
-        assert [_told(event) for event in found] == [_told(event) for event in events]
+        assert [_all_text(event) for event in found] == [_all_text(event) for event in events]
 
     def test_any_json_text_that_is_accepted_comes_back_unchanged(self, journal: Journal) -> None:
         def append(text: str) -> None:
@@ -100,7 +106,7 @@ class AppendRules(JournalRules):
 
     def test_an_event_is_stored_once_and_stays_as_it_was(self, journal: Journal) -> None:
         event = pending("req-1")
-        other = msgspec.structs.replace(event, properties={"requestId": "req-1", "name": "other"})
+        other = replace(event, properties={"requestId": "req-1", "name": "other"})
         add(journal, [event])
         first = journal.latest("acme", "TASK", "req-1")
 
@@ -130,24 +136,16 @@ class AppendRules(JournalRules):
 
     def test_one_bad_event_fails_alone(self, journal: Journal) -> None:
         good = [pending("req-1"), pending("req-2"), pending("req-3")]
-        bad = [
-            msgspec.structs.replace(good[0], timestamp=1_767_453_739, event_id=UUID(int=1)),
-            msgspec.structs.replace(good[0], tenant_id="", event_id=UUID(int=2)),
-            msgspec.structs.replace(good[0], properties={"name": "x"}, event_id=UUID(int=3)),
-            msgspec.structs.replace(good[0], entity_id="a#b", event_id=UUID(int=4)),
-        ]
+        mistakes = {"timestamp": T0 // 1000, "tenant_id": "", "properties": {"name": "x"}, "entity_id": "a#b"}
+        bad = [replace(good[0], event_id=UUID(int=n), **{f: v}) for n, (f, v) in enumerate(mistakes.items(), 1)]
 
         results = journal.append([good[0], *bad[:2], good[1], *bad[2:], good[2]])
 
         assert [result.ok for result in results] == [True, False, False, True, False, False, True]
         assert [result.event_id for result in results][1] == UUID(int=1)
         assert all(isinstance(result.error, InvalidEvent) for result in results if not result.ok)
-        assert [result.error.field for result in results if result.error] == [
-            "timestamp",
-            "tenant_id",
-            "properties.requestId",
-            "entity_id",
-        ]
+        fields = [getattr(result.error, "field", None) for result in results if not result.ok]
+        assert fields == ["timestamp", "tenant_id", "properties.requestId", "entity_id"]
         assert whole(journal, "PK") == ids(good)
 
     def test_many_threads_append_each_event_once(self, journal: Journal) -> None:
@@ -167,10 +165,7 @@ class AppendRules(JournalRules):
         events = [heartbeat("req-1", ms) for ms in (3, 5, 5, 5, 1)]
         add(journal, events)
 
-        latest = journal.latest("acme", "TASK", "req-1")
-
-        assert latest is not None
-        assert latest.event_id == max(event.event_id for event in events if event.timestamp == T0 + 5)
+        assert latest(journal, "req-1").event_id == max(event.event_id for event in events if event.timestamp == T0 + 5)
         assert journal.latest("acme", "TASK", "req-2") is None
         assert journal.latest("other", "TASK", "req-1") is None
 
@@ -180,11 +175,11 @@ def _value(text: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """The value as text that tells 1 from 1.0."""
+    """Return the value as text, in which 1 and 1.0 differ."""
     return json.dumps(value, sort_keys=True)
 
 
-def _told(event: JournalEvent) -> str:
+def _all_text(event: JournalEvent) -> str:
     return _text([event.properties, event.context])
 
 
@@ -192,28 +187,26 @@ LARGE = "x" * 210_000
 
 
 def raw_properties(ground: JournalFixture, event: JournalEvent) -> dict[str, Any]:
-    """What the item itself holds."""
+    """Return the properties that the item itself holds."""
     entity = (event.entity_type, event.entity_id)
     return ground.journal.query("GSI1", tenant="acme", entity=entity, raw=True).events[0].properties
 
 
 def blob_of(ground: JournalFixture, event: JournalEvent) -> BlobRef:
-    """The blob that the item points to."""
+    """Return the blob that the item refers to."""
     pointer = raw_properties(ground, event)["_s3Overflow"]
     return BlobRef(key=pointer["key"], size=pointer["size"], sha256=pointer["sha256"])
 
 
 class OverflowRules(JournalRules):
-    """What happens above 204,800 bytes."""
+    """Events above 204,800 bytes: they come back whole, or not at all."""
 
     def test_a_large_event_comes_back_whole(self, ground: JournalFixture) -> None:
         event = completed("Req-1", output={"text": LARGE, "é": [1, None]})
 
         add(ground.journal, [event])
 
-        read = ground.journal.latest("acme", "TASK", "Req-1")
-        assert read is not None
-        assert read.properties == event.properties
+        assert latest(ground.journal, "Req-1").properties == event.properties
 
     def test_the_item_points_to_a_blob_of_its_own(self, ground: JournalFixture) -> None:
         event = completed("Req-1", output=LARGE)
@@ -274,7 +267,7 @@ class OverflowRules(JournalRules):
 
         assert noticed.value.event_id == event.event_id
         assert len(ground.journal.query("PK", tenant="acme", raw=True).events) == 2
-        assert ground.journal.latest("acme", "TASK", "req-2") is not None
+        assert latest(ground.journal, "req-2") is not None
         found = {each.event_id: each for each in ground.journal.query("PK", tenant="acme").events}
         assert found[other.event_id].overflow_error is None
         assert found[other.event_id].properties == other.properties
@@ -282,32 +275,26 @@ class OverflowRules(JournalRules):
         assert "_s3Overflow" in found[event.event_id].properties
         with pytest.raises(OverflowMismatch):
             task_state(ground.journal, "acme", "req-1")
-        state = task_state(ground.journal, "acme", "req-1", raw=True)
-        assert state is not None
-        assert state.state == "completed"
+        assert state_of(ground.journal, "req-1", raw=True).state == "completed"
 
     def test_a_blob_of_the_input_that_is_altered_hides_no_output(self, ground: JournalFixture) -> None:
         event = pending("req-1", 1, properties={"input": {"large": LARGE}})
         add(ground.journal, [event, completed("req-1", 2, output="done")])
-        ref = blob_of(ground, event)
-        ground.blobs.put(ref.key, b"altered")
+        ground.blobs.put(blob_of(ground, event).key, b"altered")
 
-        state = task_state(ground.journal, "acme", "req-1")
+        state = state_of(ground.journal, "req-1")
 
-        assert state is not None
         assert (state.state, state.output) == ("completed", "done")
 
     def test_appending_again_leaves_the_blob_as_it_was(self, ground: JournalFixture) -> None:
         event = completed("req-1", output=LARGE)
-        other = msgspec.structs.replace(event, properties={**event.properties, "output": "y" * 210_000})
+        other = replace(event, properties={**event.properties, "output": "y" * 210_000})
         add(ground.journal, [event])
 
         again = ground.journal.append([other])
 
         assert again[0].duplicate
-        read = ground.journal.latest("acme", "TASK", "req-1")
-        assert read is not None
-        assert read.properties["output"] == LARGE
+        assert latest(ground.journal, "req-1").properties["output"] == LARGE
 
     def test_what_cannot_fit_is_refused_alone_and_nothing_of_it_is_stored(self, ground: JournalFixture) -> None:
         event = pending("req-1", context={"source": LARGE})
@@ -319,31 +306,8 @@ class OverflowRules(JournalRules):
         assert ground.journal.latest("acme", "TASK", "req-1") is None
 
 
-def started(request_id: str, ms: int = 0, **given: Any) -> JournalEvent:
-    """A task that was begun."""
-    properties = {"requestId": request_id, "effectiveUntil": 1_767_453_800, "workerId": "w-1", "processId": 7}
-    return made("Task Processing Started", request_id, ms, properties=properties, **given)
-
-
-def failed(request_id: str, ms: int = 0, **given: Any) -> JournalEvent:
-    """A task that failed for good."""
-    properties = {"requestId": request_id, "error": "no", "errorCategory": "auth", "retryCount": 1, "source": "worker"}
-    return made("Task Failed", request_id, ms, properties=properties, **given)
-
-
-def timed_out(request_id: str, ms: int = 0, **given: Any) -> JournalEvent:
-    """A task that ran too long."""
-    properties = {"requestId": request_id, "timeoutMs": 5, "elapsedMs": 6, "signal": "SIGKILL"}
-    return made("Task Timeout", request_id, ms, properties=properties, **given)
-
-
-def cancelled(request_id: str, ms: int = 0, **given: Any) -> JournalEvent:
-    """A task that somebody gave up."""
-    return made("Task Cancelled", request_id, ms, properties={"requestId": request_id, "reason": "enough"}, **given)
-
-
 def one_of_each(**given: Any) -> list[JournalEvent]:
-    """Tasks in every state, told out of order."""
+    """Return events of tasks in every state, out of order."""
     return [
         *(completed("done", 30, **given), heartbeat("done", 40, **given), pending("done", 10, **given)),
         *(started("runs", 20, **given), pending("runs", 10, **given)),
@@ -355,17 +319,12 @@ def one_of_each(**given: Any) -> list[JournalEvent]:
     ]
 
 
-EXPECTED = {
-    "pending": ["again", "waits"],
-    "processing": ["runs"],
-    "completed": ["done"],
-    "failed": ["fails", "late"],
-    "cancelled": ["given-up"],
-}
+EXPECTED = {"pending": ["again", "waits"], "processing": ["runs"], "completed": ["done"]}
+EXPECTED |= {"failed": ["fails", "late"], "cancelled": ["given-up"]}
 
 
 class StateRules(JournalRules):
-    """What is read as the state of tasks."""
+    """The states of tasks, folded from their events."""
 
     def test_the_history_of_a_task_is_all_of_its_events_in_order(self, journal: Journal) -> None:
         events = [pending("req-1", 1), started("req-1", 2), heartbeat("req-1", 2), completed("req-1", 4)]
@@ -380,8 +339,7 @@ class StateRules(JournalRules):
         states = [task_state(journal, "acme", "req-1", at) for at in (None, T0 + 9, T0 + 10, T0 + 29, T0 + 30)]
 
         assert [state and state.state for state in states] == ["completed", None, "pending", "processing", "completed"]
-        assert states[0] is not None
-        assert states[0].output == {"n": 1}
+        assert state_of(journal, "req-1").output == {"n": 1}
         assert task_state(journal, "acme", "nobody") is None
 
     def test_every_task_is_listed_once_under_its_state(self, journal: Journal) -> None:
@@ -411,11 +369,9 @@ class StateRules(JournalRules):
         for event in (*events, *events):
             journal.append([event])
 
-        late = failed("req-1", 25)
-        add(journal, [late])
+        add(journal, [failed("req-1", 25)])
 
-        state = task_state(journal, "acme", "req-1")
-        assert state is not None
+        state = state_of(journal, "req-1")
         assert (state.state, state.stale) == ("failed", [events[1].event_id])
         assert tasks_by_state(journal, "acme")["failed"] == ["req-1"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ import pytest
 
 from postroad.errors import ConfigurationError, InvalidInput, InvalidName, StreamNotFound
 from postroad.streams import LATEST, TRIM_HORIZON, Record, ShardLease, Stream, StreamRecord
-from postroad.testing.conformance import Suite, json_bytes, refuses
+from postroad.testing.conformance import Suite, json_bytes, refuses, soon
 from postroad.testing.shards import ShardLeaseRules
 
 MEBIBYTE = 1_048_576
@@ -184,14 +183,14 @@ class StreamConformance(ShardLeaseRules, Suite):
         (shard,) = narrow.shards()
 
         assert narrow.read(shard, after=LATEST) == []
-        with _soon(lambda: narrow.put([Record("k", b"behind")])):
+        with soon(lambda: narrow.put([Record("k", b"behind")])):
             assert [record.data for record in narrow.read(shard, after=LATEST, wait=10)] == [b"behind"]
 
     def test_a_waiting_read_returns_as_soon_as_there_is_a_record(self, narrow: Stream) -> None:
         (shard,) = narrow.shards()
         began = time.monotonic()
 
-        with _soon(lambda: narrow.put([Record("k", b"x")])):
+        with soon(lambda: narrow.put([Record("k", b"x")])):
             found = narrow.read(shard, after=TRIM_HORIZON, wait=15)
 
         assert [record.data for record in found] == [b"x"]
@@ -375,16 +374,3 @@ def _read(stream: Stream, shard: str | None) -> list[StreamRecord]:
 
 def _all(stream: Stream) -> list[StreamRecord]:
     return [record for shard in stream.shards() for record in _read(stream, shard)]
-
-
-class _soon:
-    """Do something on another thread while the block waits for it."""
-
-    def __init__(self, act: Callable[[], object]) -> None:
-        self._thread = threading.Timer(0.2, act)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()

@@ -12,10 +12,11 @@ import pytest
 
 from postroad.errors import ConfigurationError, NotSupported, PostroadError, QueueNotFound, StaleReceipt
 from postroad.queues import DEAD_LETTER, Movable, Move, OutgoingMessage, PeekedMessage, Queue
-from postroad.testing.conformance import Suite, needs
+from postroad.testing.conformance import needs
 from postroad.testing.queues.fixture import (
     LEASE,
     QueueFixture,
+    QueueSuite,
     bodies,
     exhaust,
     marker_of,
@@ -29,7 +30,7 @@ from postroad.testing.queues.fixture import (
 TEN = {f"attribute{n}": "v" for n in range(10)}
 
 
-class DeadLetterRules(Suite):
+class DeadLetterRules(QueueSuite):
     """Messages received too often, rejections, the marker, and which queues may hold the dead letters of others."""
 
     def test_a_message_received_too_often_moves_to_the_dead_letters(self, ground: QueueFixture) -> None:
@@ -232,7 +233,7 @@ class DeadLetterRules(Suite):
         assert bodies([take_one(dead)]) == ["poison"]
 
 
-class MovingRules(Suite):
+class MovingRules(QueueSuite):
     """Moving step by step, and purging, where the adapter is `Movable`."""
 
     def test_moved_messages_keep_id_body_group_and_order_and_start_at_no_receives(self, ground: QueueFixture) -> None:

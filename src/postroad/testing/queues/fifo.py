@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from postroad.queues import Delivery, OutgoingMessage
-from postroad.testing.conformance import Suite, needs
-from postroad.testing.queues.fixture import LEASE, QueueFixture, bodies, ordered, take, take_one, texts
+from postroad.queues import Delivery, OutgoingMessage, Queue
+from postroad.testing.conformance import needs
+from postroad.testing.queues.fixture import LEASE, QueueFixture, QueueSuite, bodies, ordered, take, take_one, texts
 
 
-class FifoRules(Suite):
+class FifoRules(QueueSuite):
     """Order, group locks and what sets a group free."""
 
-    def test_a_group_comes_in_the_order_it_was_sent(self, ground: QueueFixture) -> None:
-        queue = ground.create(fifo=True)
+    def test_a_group_comes_in_the_order_it_was_sent(self, fifo_queue: Queue) -> None:
         sent = [f"{n:02}" for n in range(25)]
-        queue.send(ordered("g", *sent))
+        fifo_queue.send(ordered("g", *sent))
 
         received: list[str] = []
         while len(received) < 25:
-            held = queue.receive(max_messages=4, wait=2)
+            held = fifo_queue.receive(max_messages=4, wait=2)
             received += bodies(held)
-            queue.ack(held)
+            fifo_queue.ack(held)
 
         assert received == sent
 
@@ -134,37 +133,32 @@ class FifoRules(Suite):
         assert bodies([take_one(dead)]) == ["poison"]
 
 
-class DeduplicationRules(Suite):
+class DeduplicationRules(QueueSuite):
     """By id or by content, per queue or per group, settled or not."""
 
-    def test_a_repeated_dedup_id_is_ok_and_has_the_first_messages_id(self, ground: QueueFixture) -> None:
-        queue = ground.create(fifo=True)
-
-        [first] = queue.send([OutgoingMessage(body="one", group="g", dedup_id="same")])
-        [second] = queue.send([OutgoingMessage(body="two", group="g", dedup_id="same")])
+    def test_a_repeated_dedup_id_is_ok_and_has_the_first_messages_id(self, fifo_queue: Queue) -> None:
+        [first] = fifo_queue.send([OutgoingMessage(body="one", group="g", dedup_id="same")])
+        [second] = fifo_queue.send([OutgoingMessage(body="two", group="g", dedup_id="same")])
 
         assert second.ok
         assert second.message_id == first.message_id
-        assert bodies([take_one(queue)]) == ["one"]
-        assert queue.stats().visible == 0
+        assert bodies([take_one(fifo_queue)]) == ["one"]
+        assert fifo_queue.stats().visible == 0
 
-    def test_a_duplicate_in_the_same_batch_is_recognised(self, ground: QueueFixture) -> None:
-        queue = ground.create(fifo=True)
-
-        first, second = queue.send(texts("one", "two", group="g", dedup_id="same"))
+    def test_a_duplicate_in_the_same_batch_is_recognised(self, fifo_queue: Queue) -> None:
+        first, second = fifo_queue.send(texts("one", "two", group="g", dedup_id="same"))
 
         assert first.message_id == second.message_id
-        assert bodies(queue.receive(wait=2)) == ["one"]
+        assert bodies(fifo_queue.receive(wait=2)) == ["one"]
 
-    def test_an_acked_message_is_still_recognised(self, ground: QueueFixture) -> None:
-        queue = ground.create(fifo=True)
-        [first] = queue.send(ordered("g", "one"))
-        queue.ack([take_one(queue)])
+    def test_an_acked_message_is_still_recognised(self, fifo_queue: Queue) -> None:
+        [first] = fifo_queue.send(ordered("g", "one"))
+        fifo_queue.ack([take_one(fifo_queue)])
 
-        [again] = queue.send(ordered("g", "one"))
+        [again] = fifo_queue.send(ordered("g", "one"))
 
         assert again.message_id == first.message_id
-        assert queue.receive() == []
+        assert fifo_queue.receive() == []
 
     def test_a_restart_does_not_forget_what_was_sent(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True)
@@ -203,10 +197,8 @@ class DeduplicationRules(Suite):
 
         assert bodies(take(queue, 2)) == ["one", "one"]
 
-    def test_groups_share_the_dedup_ids_of_their_queue(self, ground: QueueFixture) -> None:
-        queue = ground.create(fifo=True)
-
-        first, second = queue.send([OutgoingMessage(body="x", group=each, dedup_id="same") for each in ("a", "b")])
+    def test_groups_share_the_dedup_ids_of_their_queue(self, fifo_queue: Queue) -> None:
+        first, second = fifo_queue.send([OutgoingMessage(body="x", group=each, dedup_id="same") for each in ("a", "b")])
 
         assert first.message_id == second.message_id
 
@@ -217,9 +209,7 @@ class DeduplicationRules(Suite):
 
         assert results[0].message_id == results[2].message_id != results[1].message_id
 
-    def test_a_standard_queue_recognises_nothing(self, ground: QueueFixture) -> None:
-        queue = ground.create()
-
+    def test_a_standard_queue_recognises_nothing(self, queue: Queue) -> None:
         first, second = queue.send(texts("same", "same"))
 
         assert first.message_id != second.message_id

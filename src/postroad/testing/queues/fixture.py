@@ -13,6 +13,7 @@ import pytest
 
 from postroad.queues import DeadLetter, Delivery, OutgoingMessage, Queue, QueueSpec, QueueStore, read_dead
 from postroad.testing.clock import FakeClock
+from postroad.testing.conformance import Suite
 
 LEASE = 1.0
 """Seconds of the leases under test: short enough to sleep through on a store with a clock of its own."""
@@ -91,6 +92,20 @@ class QueueFixture:
 
 
 QueueGround = QueueFixture  # The name that this class had before.
+
+
+class QueueSuite(Suite):
+    """The fixtures of the queue suite."""
+
+    @pytest.fixture
+    def queue(self, ground: QueueFixture) -> Queue:
+        """A standard queue with short leases."""
+        return ground.create()
+
+    @pytest.fixture
+    def fifo_queue(self, ground: QueueFixture) -> Queue:
+        """A FIFO queue with short leases."""
+        return ground.create(fifo=True)
 
 
 def texts(*bodies: str, **fields: Any) -> list[OutgoingMessage]:

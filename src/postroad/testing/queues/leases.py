@@ -11,8 +11,8 @@ import pytest
 from postroad.errors import InvalidInput, InvalidMessage, StaleReceipt
 from postroad.queues import AckResult, Delivery, Queue, Undoable
 from postroad.receiving import Defer, Receiver
-from postroad.testing.conformance import Suite, needs, refuses
-from postroad.testing.queues.fixture import LEASE, QueueFixture, bodies, ordered, take, take_one, texts
+from postroad.testing.conformance import needs, refuses
+from postroad.testing.queues.fixture import LEASE, QueueFixture, QueueSuite, bodies, ordered, take, take_one, texts
 
 Verb = Callable[[Queue, Sequence[Delivery]], list[AckResult]]
 
@@ -24,7 +24,7 @@ LATE_ACKS = "a late ack on a standard queue answers success, says the trait"
 VERBS = [pytest.param(EXTEND, id="extend"), pytest.param(RELEASE, id="release")]
 
 
-class LeaseRules(Suite):
+class LeaseRules(QueueSuite):
     """Visibility, extensions, releases and stale receipts."""
 
     def test_a_received_message_is_hidden_for_its_visibility(self, ground: QueueFixture) -> None:

@@ -1,9 +1,9 @@
-"""The limits of SQS hold on every adapter, and whatever breaks one changes nothing."""
+"""Limits and settings: those of SQS hold on every adapter, and whatever breaks one changes nothing."""
 
 from __future__ import annotations
 
 import dataclasses
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,9 +18,9 @@ from postroad.errors import (
     QueueExists,
     QueueNotFound,
 )
-from postroad.queues import OutgoingMessage, QueueSpec
-from postroad.testing.conformance import Suite, accepted, needs, refuses
-from postroad.testing.queues.fixture import QueueFixture, bodies, take_one, texts
+from postroad.queues import OutgoingMessage, Queue, QueueSpec
+from postroad.testing.conformance import accepted, cases, needs, refuses
+from postroad.testing.queues.fixture import QueueFixture, QueueSuite, bodies, take_one, texts
 
 TOO_MANY = {f"attribute{n}": "v" for n in range(11)}
 MIB = 1_048_576
@@ -63,6 +63,20 @@ BAD_FIFO_MESSAGES: Cases = {
     "a dedup id with a space": ("dedup_id", {"dedup_id": "a b"}),
     "a delay of its own": ("delay", {"delay": 1}),
 }
+BAD_SETTINGS: dict[str, tuple[Any, ...]] = {
+    "visibility": (-1, 43_201),
+    "retention": (59, 1_209_601),
+    "delay": (901,),
+    "receive_wait": (21,),
+    "max_message_bytes": (1_023, MIB + 1),
+    "max_receives": (0, 1_001),
+    "content_dedup": (True,),
+    "dedup_scope": ("group", "other"),
+    "fifo": ("yes",),
+    "redrive_allow": ((), ("q",) * 11),
+    "dead_letter": ("dead.fifo",),
+    "auto_delete_after": (0,),
+}
 BAD_NAMES = ["", "a" * 81, "a b", "a.b", "a/b", "é", "a.fifo.fifo", ".fifo", "../a", "a\n"]
 
 
@@ -70,15 +84,11 @@ def _cases(table: Cases) -> list[Any]:
     return [pytest.param(field, fields, id=name) for name, (field, fields) in table.items()]
 
 
-class LimitRules(Suite):
+class LimitRules(QueueSuite):
     """Sizes, characters, counts and names."""
 
     @pytest.mark.parametrize(("field", "fields"), _cases(BAD_MESSAGES))
-    def test_a_message_that_breaks_a_limit_is_refused(
-        self, ground: QueueFixture, field: str, fields: dict[str, Any]
-    ) -> None:
-        queue = ground.create()
-
+    def test_a_message_that_breaks_a_limit_is_refused(self, queue: Queue, field: str, fields: dict[str, Any]) -> None:
         with refuses(InvalidMessage, field):
             queue.send([OutgoingMessage(**{"body": "x", **fields})])
 
@@ -86,18 +96,14 @@ class LimitRules(Suite):
 
     @pytest.mark.parametrize(("field", "fields"), _cases(BAD_FIFO_MESSAGES))
     def test_a_fifo_message_that_breaks_a_limit_is_refused(
-        self, ground: QueueFixture, field: str, fields: dict[str, Any]
+        self, fifo_queue: Queue, field: str, fields: dict[str, Any]
     ) -> None:
-        queue = ground.create(fifo=True)
-
         with refuses(InvalidMessage, field):
-            queue.send([OutgoingMessage(**{"body": "x", "group": "g", "dedup_id": "d", **fields})])
+            fifo_queue.send([OutgoingMessage(**{"body": "x", "group": "g", "dedup_id": "d", **fields})])
 
-        assert queue.receive() == []
+        assert fifo_queue.receive() == []
 
-    def test_one_bad_message_refuses_the_whole_batch_and_is_named(self, ground: QueueFixture) -> None:
-        queue = ground.create()
-
+    def test_one_bad_message_refuses_the_whole_batch_and_is_named(self, queue: Queue) -> None:
         with refuses(InvalidMessage, "messages[2].body"):
             queue.send(texts("good", "good", "", "good"))
 
@@ -106,9 +112,7 @@ class LimitRules(Suite):
     @pytest.mark.parametrize(
         "messages", [[7], None, "text", iter(texts("one"))], ids=["a number", "nothing", "text", "an iterator"]
     )
-    def test_what_is_no_list_of_messages_is_refused(self, ground: QueueFixture, messages: Any) -> None:
-        queue = ground.create()
-
+    def test_what_is_no_list_of_messages_is_refused(self, queue: Queue, messages: Any) -> None:
         with pytest.raises(InvalidMessage, match="is not an OutgoingMessage"):
             queue.send(messages)
 
@@ -124,9 +128,7 @@ class LimitRules(Suite):
         assert result.ok
         assert len(take_one(queue).body) == MIB
 
-    def test_attributes_count_towards_the_limit(self, ground: QueueFixture) -> None:
-        queue = ground.create()
-
+    def test_attributes_count_towards_the_limit(self, queue: Queue) -> None:
         with pytest.raises(MessageTooLarge):
             queue.send([OutgoingMessage(body="x" * (MIB - 10), attributes={"name": "value"})])
 
@@ -142,8 +144,7 @@ class LimitRules(Suite):
         assert result.ok
         assert queue.traits.max_message_bytes == 1_024
 
-    def test_every_character_of_sqs_is_allowed(self, ground: QueueFixture) -> None:
-        queue = ground.create()
+    def test_every_character_of_sqs_is_allowed(self, queue: Queue) -> None:
         body = "\t\n\r \ud7ff\ue000\ufffd\U00010000\U0010ffff"
 
         queue.send([OutgoingMessage(body=body, attributes={"k": body})])
@@ -168,13 +169,12 @@ class LimitRules(Suite):
         assert sorted(found) == sorted(sent)
         assert queue.receive() == []
 
-    def test_ten_attributes_and_the_longest_ids_fit(self, ground: QueueFixture) -> None:
-        queue = ground.create(fifo=True)
+    def test_ten_attributes_and_the_longest_ids_fit(self, fifo_queue: Queue) -> None:
         attributes = {f"k{n}-_.x": "v" for n in range(10)}
         message = OutgoingMessage(body="x", attributes=attributes, group="!" * 128, dedup_id="~" * 128)
 
-        queue.send([message])
-        received = take_one(queue)
+        fifo_queue.send([message])
+        received = take_one(fifo_queue)
 
         assert received.attributes == attributes
         assert received.group == "!" * 128
@@ -191,36 +191,14 @@ class LimitRules(Suite):
 
         assert name not in ground.queues.queues()
 
-    @pytest.mark.parametrize(
-        ("field", "value"),
-        [
-            ("visibility", -1),
-            ("visibility", 43_201),
-            ("retention", 59),
-            ("retention", 1_209_601),
-            ("delay", 901),
-            ("receive_wait", 21),
-            ("max_message_bytes", 1_023),
-            ("max_message_bytes", MIB + 1),
-            ("max_receives", 0),
-            ("max_receives", 1_001),
-            ("content_dedup", True),
-            ("dedup_scope", "group"),
-            ("dedup_scope", "other"),
-            ("fifo", "yes"),
-            ("redrive_allow", ()),
-            ("redrive_allow", ("q",) * 11),
-            ("dead_letter", "dead.fifo"),
-            ("auto_delete_after", 0),
-        ],
-    )
+    @pytest.mark.parametrize(("field", "value"), cases(BAD_SETTINGS))
     def test_a_setting_out_of_range_is_refused(self, ground: QueueFixture, field: str, value: Any) -> None:
         with refuses(ConfigurationError, field):
             ground.create(**{field: value})
 
 
-class SettingRules(Suite):
-    """One name, one queue, one set of settings."""
+class SettingRules(QueueSuite):
+    """Queues are made, found, changed and removed under their names."""
 
     def test_creating_a_queue_again_with_the_same_settings_gives_the_same_queue(self, ground: QueueFixture) -> None:
         spec = ground.spec()
@@ -261,9 +239,9 @@ class SettingRules(Suite):
             max_message_bytes=2_048,
             dead_letter=dead.name,
             max_receives=4,
+            redrive_allow="none",
             content_dedup=True,
             dedup_scope="group",
-            redrive_allow="none",
         )
 
         ground.queues.create_queue(spec)
@@ -273,12 +251,11 @@ class SettingRules(Suite):
     def test_an_unknown_queue_is_not_found(self, ground: QueueFixture) -> None:
         unknown = ground.spec()
 
-        with pytest.raises(QueueNotFound, match=unknown.name):
-            ground.queues.queue(unknown.name)
+        for verb in (ground.queues.queue, ground.queues.delete_queue):
+            with pytest.raises(QueueNotFound, match=unknown.name):
+                verb(unknown.name)
         with pytest.raises(QueueNotFound, match=unknown.name):
             ground.queues.update_queue(unknown)
-        with pytest.raises(QueueNotFound, match=unknown.name):
-            ground.queues.delete_queue(unknown.name)
 
     @pytest.mark.parametrize("spec", [5, None, "jobs", {"name": "jobs"}, []])
     def test_what_is_no_spec_makes_and_changes_no_queue(self, ground: QueueFixture, spec: Any) -> None:
@@ -382,21 +359,11 @@ class SettingRules(Suite):
 
     def test_making_one_queue_from_many_threads_makes_one_queue(self, ground: QueueFixture) -> None:
         spec = ground.spec()
-        failures: list[Exception] = []
 
-        def make() -> None:
-            try:
-                ground.queues.create_queue(spec).send(texts("one"))
-            except Exception as error:
-                failures.append(error)
+        with ThreadPoolExecutor(4) as threads:
+            sent = list(threads.map(lambda _: ground.queues.create_queue(spec).send(texts("one")), range(4)))
 
-        threads = [threading.Thread(target=make) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-        assert failures == []
+        assert all(result.ok for [result] in sent)
         assert ground.queues.queue(spec.name).stats().visible == 4
 
     def _short_lived(self, ground: QueueFixture) -> str:
