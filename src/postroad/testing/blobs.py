@@ -1,4 +1,4 @@
-"""The rules of blobs, one test each: a new adapter is a subclass with the fixture `ground`."""
+"""The conformance suite of blobs: a new adapter is a subclass with the fixture `ground`."""
 
 from __future__ import annotations
 
@@ -30,9 +30,6 @@ class BlobsFixture:
 
     blobs: Blobs
     advance: Callable[[float], None]
-
-
-BlobsGround = BlobsFixture  # The name that this class had before.
 
 
 class BlobsConformance(Suite):

@@ -40,7 +40,19 @@ DOUBTFUL: Final = (
 
 
 class Suite:
-    """The base of every conformance suite: a test named in `known_differences` is skipped with its reason."""
+    """The base of every conformance suite.
+
+    An adapter's test class overrides the fixture `ground`. A test named in `known_differences` is skipped with its
+    reason.
+
+    Example:
+        class TestNatsQueues(QueueConformance):
+            known_differences = {"test_an_empty_batch_changes_nothing": "the server counts every call"}
+
+            @pytest.fixture
+            def ground(self) -> QueueFixture:
+                return QueueFixture(queues=NatsQueues())
+    """
 
     known_differences: ClassVar[Mapping[str, str]] = {}
 

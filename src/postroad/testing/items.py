@@ -1,4 +1,4 @@
-"""The rules of items, one test each: a new adapter is a subclass with the fixture `ground`."""
+"""The conformance suite of items: a new adapter is a subclass with the fixture `ground`."""
 
 from __future__ import annotations
 
@@ -39,9 +39,6 @@ class ItemsFixture:
 
     items: Items
     transaction: Callable[[], AbstractContextManager[None]] | None = None
-
-
-ItemsGround = ItemsFixture  # The name that this class had before.
 
 
 class ItemsConformance(Suite):

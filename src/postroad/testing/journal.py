@@ -19,7 +19,6 @@ from postroad.testing.conformance import accepted
 from postroad.testing.journal_fixture import (
     T0,
     JournalFixture,
-    JournalGround,
     JournalRules,
     add,
     cancelled,
@@ -37,7 +36,7 @@ from postroad.testing.journal_fixture import (
 )
 from postroad.testing.journal_queries import PageRules, QueryRules
 
-__all__ = ["JournalConformance", "JournalFixture", "JournalGround"]
+__all__ = ["JournalConformance", "JournalFixture"]
 
 DEEP: dict[str, Any] = {"name": "bottom"}
 for _ in range(60):

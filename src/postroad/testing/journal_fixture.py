@@ -25,9 +25,6 @@ class JournalFixture:
     blobs: Blobs
 
 
-JournalGround = JournalFixture  # The name that this class had before.
-
-
 class JournalRules(Suite):
     """The fixtures of every part of the suite."""
 

@@ -1,4 +1,4 @@
-"""The rules by which workers split the shards of a stream; part of `StreamConformance`."""
+"""The rules of shard leases: workers share the shards of a stream; part of `StreamConformance`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from postroad.streams import Record, ShardLease, Stream
 from postroad.testing.conformance import refuses
 
 SECONDS = 1.5
-"""How long a lease lasts here: long enough for a few calls to an emulator, short enough to sit through."""
+"""The length of a lease: enough for a few calls to an emulator, and short enough to sleep through."""
 
 
 class ShardLeaseRules:

@@ -1,4 +1,4 @@
-"""The rules of streams, one test each: a new adapter is a subclass with the fixture `ground`."""
+"""The conformance suite of streams: a new adapter is a subclass with the fixture `ground`."""
 
 from __future__ import annotations
 
@@ -33,9 +33,6 @@ class StreamFixture:
     open: Callable[..., Stream]
     advance: Callable[[float], None]
     transaction: Callable[[], AbstractContextManager[None]] | None = None
-
-
-StreamGround = StreamFixture  # The name that this class had before.
 
 
 class StreamConformance(ShardLeaseRules, Suite):

@@ -1,4 +1,4 @@
-"""The rules of topics, one test each: a new adapter is a subclass with the fixture `ground`."""
+"""The conformance suite of topics: a new adapter is a subclass with the fixture `ground`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TopicFixture:
     fifo: bool = True
 
     def topic(self, *, fifo: bool = False) -> Topic:
-        """A topic under a name that no other test has."""
+        """Make a topic under a name that no other test has."""
         needs(self.fifo or not fifo, "the adapter has no FIFO topics")
         topic: Topic = self.topics.topic(f"news-{uuid.uuid4().hex[:8]}{'.fifo' if fifo else ''}", fifo=fifo)
         return topic
@@ -51,14 +51,11 @@ class TopicFixture:
         return topic, self.subscriber(topic, filter=filter, fifo=fifo)
 
     def subscriber(self, topic: Topic, *, filter: Any = None, fifo: bool = False) -> Queue:
-        """A new queue that gets copies."""
+        """Make a queue that gets copies."""
         queue = self.queues.create("copies", fifo=fifo, visibility=60)
         topic.subscribe(queue, filter=filter)
         self.settle()
         return queue
-
-
-TopicGround = TopicFixture  # The name that this class had before.
 
 
 class TopicConformance(Suite):

@@ -1,4 +1,4 @@
-"""FIFO: order within a group, freedom between groups."""
+"""FIFO queues: order within a group, no order between groups, and deduplication for five minutes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from postroad.testing.queues.fixture import LEASE, QueueFixture, QueueSuite, bod
 
 
 class FifoRules(QueueSuite):
-    """Order, group locks and what sets a group free."""
+    """Order, and the locks of groups."""
 
     def test_a_group_comes_in_the_order_it_was_sent(self, fifo_queue: Queue) -> None:
         sent = [f"{n:02}" for n in range(25)]
@@ -134,7 +134,7 @@ class FifoRules(QueueSuite):
 
 
 class DeduplicationRules(QueueSuite):
-    """By id or by content, per queue or per group, settled or not."""
+    """Repeated sends are recognised by id or by content, per queue or per group, settled or not."""
 
     def test_a_repeated_dedup_id_is_ok_and_has_the_first_messages_id(self, fifo_queue: Queue) -> None:
         [first] = fifo_queue.send([OutgoingMessage(body="one", group="g", dedup_id="same")])

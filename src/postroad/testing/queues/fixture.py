@@ -91,9 +91,6 @@ class QueueFixture:
         return self.reopen().queue(queue.name)
 
 
-QueueGround = QueueFixture  # The name that this class had before.
-
-
 class QueueSuite(Suite):
     """The fixtures of the queue suite."""
 

@@ -1,4 +1,4 @@
-"""A lease hides a message for its time, and a receipt is good for one lease."""
+"""Leases: a lease hides a message for its time, and a receipt is valid for one lease."""
 
 from __future__ import annotations
 
