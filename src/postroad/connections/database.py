@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,26 +34,33 @@ _DEADLOCK = "40P01"
 _NO_TABLES_OF_SQLITE = ("no such table", "no such column")
 
 
-class Caller(Protocol):
-    """A caller's connection. Its `mark` stands for a value in SQL; `marked` rewrites a statement with `?`."""
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A caller's connection.
 
-    @property
-    def dialect(self) -> Dialect: ...
+    Attributes:
+        dialect: The kind of database.
+        mark: Stands for a value in SQL; `marked` rewrites a statement with `?`.
+        rows: Runs one statement and returns its rows.
+        run: Runs one statement without values that returns nothing.
+        is_open: Returns whether what was done on it so far can still be committed.
+    """
 
-    @property
-    def mark(self) -> Mark: ...
+    dialect: Dialect
+    mark: Mark
+    rows: Callable[[str, Sequence[Any]], list[Row]]
+    run: Callable[[str], object]
+    is_open: Callable[[], bool]
 
-    def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
-        """Run one statement and return its rows."""
-        ...
 
-    def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        """Run one statement that returns nothing."""
-        ...
+@dataclass(frozen=True, slots=True)
+class AsyncCaller:
+    """A caller's connection that is awaited; its attributes are those of `Caller`."""
 
-    def is_open(self) -> bool:
-        """Whether what was done on it so far can still be committed."""
-        ...
+    dialect: Dialect
+    mark: Mark
+    rows: Callable[[str, Sequence[Any]], Awaitable[list[Row]]]
+    is_open: Callable[[], bool]
 
 
 def in_transaction(connection: object) -> Caller:
@@ -64,36 +71,16 @@ def in_transaction(connection: object) -> Caller:
     return caller
 
 
-class AsyncCaller(Protocol):
-    """A caller's connection that is awaited."""
-
-    @property
-    def dialect(self) -> Dialect: ...
-
-    @property
-    def mark(self) -> Mark: ...
-
-    async def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
-        """Run one statement and return its rows."""
-        ...
-
-    def is_open(self) -> bool:
-        """Whether what was done on it so far can still be committed."""
-        ...
-
-
 async def in_async_transaction(connection: Any) -> AsyncCaller:
     """Return the connection as an AsyncCaller, or raise `NotInTransaction` if it commits each statement by itself."""
-    caller: AsyncCaller
     if _is(connection, "psycopg", "AsyncConnection"):
-        caller, commits = _AsyncPsycopg(connection), _psycopg_commits(connection)
+        caller, commits = _async_psycopg(connection), _psycopg_commits(connection)
     elif _is(connection, "aiosqlite", "Connection"):
-        caller, commits = _Aiosqlite(connection), _sqlite3_commits(connection)
+        caller, commits = _aiosqlite(connection), _sqlite3_commits(connection)
     elif _is(connection, "asyncpg", "Connection") or _is(connection, "asyncpg.pool", "PoolConnectionProxy"):
-        caller, commits = _Asyncpg(connection), not connection.is_in_transaction()
+        caller, commits = _asyncpg(connection), not connection.is_in_transaction()
     elif hasattr(connection, "run_sync"):
-        # SQLAlchemy runs what is written for its synchronous connections on its asynchronous ones.
-        return _AsyncSqlalchemy(connection, await connection.run_sync(in_transaction))
+        caller, commits = await _async_sqlalchemy(connection), False
     else:
         raise TypeError(f"connection: {type(connection).__qualname__} is none of {ACCEPTED_ASYNC}")
     if commits:
@@ -139,9 +126,9 @@ def _numbered(statement: str) -> str:
 
 def _recognised(connection: Any) -> tuple[Caller, bool]:
     if _is(connection, "psycopg", "Connection"):
-        return _Psycopg(connection), _psycopg_commits(connection)
+        return _psycopg(connection), _psycopg_commits(connection)
     if _is(connection, "sqlite3", "Connection"):
-        return _Sqlite3(connection), _sqlite3_commits(connection)
+        return _sqlite3(connection), _sqlite3_commits(connection)
     if _is(connection, "sqlalchemy.orm", "Session") or _is(connection, "sqlalchemy.orm", "scoped_session"):
         return _sqlalchemy(connection.connection())
     if _is(connection, "sqlalchemy", "Connection"):
@@ -149,7 +136,7 @@ def _recognised(connection: Any) -> tuple[Caller, bool]:
     if _is(connection, "django.db.backends.base.base", "BaseDatabaseWrapper") or _is(
         connection, "django.utils.connection", "ConnectionProxy"
     ):
-        return _Django(connection, _dialect(connection.vendor)), bool(connection.get_autocommit())
+        return _django(connection), bool(connection.get_autocommit())
     raise TypeError(f"connection: {type(connection).__qualname__} is none of {ACCEPTED}")
 
 
@@ -158,118 +145,17 @@ def _is(connection: object, module: str, name: str) -> bool:
     return found is not None and isinstance(connection, getattr(found, name))
 
 
-@dataclass(frozen=True, slots=True)
-class _Psycopg:
-    connection: Any
-    dialect: Dialect = "postgresql"
-    mark: Mark = "%s"
-
-    def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
-        # Fetching waits for the outcome inside a pipeline too.
-        found: list[Row] = self._cursor().execute(sql, parameters).fetchall()
-        return found
-
-    def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        self._cursor().execute(sql, parameters)
-
-    def is_open(self) -> bool:
-        return _psycopg_is_open(self.connection)
-
-    def _cursor(self) -> Any:
-        # The caller's own row factory may give anything.
-        return self.connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row)
+def _is_open(driver: Any, dialect: Dialect, mark: Mark) -> bool:
+    """Return whether the driver's own connection is in a transaction that can be committed."""
+    if mark == "$":
+        return bool(driver.is_in_transaction())
+    if dialect == "sqlite":
+        return bool(driver.in_transaction)
+    return driver.info.transaction_status not in (_IDLE, _IN_ERROR)
 
 
 def _psycopg_commits(connection: Any) -> bool:
     return bool(connection.autocommit) and connection.info.transaction_status == _IDLE
-
-
-def _psycopg_is_open(connection: Any) -> bool:
-    return connection.info.transaction_status not in (_IDLE, _IN_ERROR)
-
-
-@dataclass(frozen=True, slots=True)
-class _AsyncPsycopg:
-    connection: Any
-    dialect: Dialect = "postgresql"
-    mark: Mark = "%s"
-
-    async def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
-        async with self.connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row) as cursor:
-            await cursor.execute(sql, parameters)
-            found: list[Row] = await cursor.fetchall()
-            return found
-
-    def is_open(self) -> bool:
-        return _psycopg_is_open(self.connection)
-
-
-@dataclass(frozen=True, slots=True)
-class _Asyncpg:
-    connection: Any
-    dialect: Dialect = "postgresql"
-    mark: Mark = "$"
-
-    async def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
-        return [tuple(row) for row in await self.connection.fetch(sql, *parameters)]
-
-    def is_open(self) -> bool:
-        return bool(self.connection.is_in_transaction())
-
-
-@dataclass(frozen=True, slots=True)
-class _Aiosqlite:
-    connection: Any
-    dialect: Dialect = "sqlite"
-    mark: Mark = "?"
-
-    async def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
-        async with self.connection.cursor() as cursor:
-            cursor.row_factory = None
-            await cursor.execute(sql, tuple(parameters))
-            return list(await cursor.fetchall())
-
-    def is_open(self) -> bool:
-        return bool(self.connection.in_transaction)
-
-
-@dataclass(frozen=True, slots=True)
-class _AsyncSqlalchemy:
-    connection: Any
-    inner: Caller
-
-    @property
-    def dialect(self) -> Dialect:
-        return self.inner.dialect
-
-    @property
-    def mark(self) -> Mark:
-        return self.inner.mark
-
-    async def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
-        found: list[Row] = await self.connection.run_sync(lambda _: self.inner.rows(sql, parameters))
-        return found
-
-    def is_open(self) -> bool:
-        return self.inner.is_open()
-
-
-@dataclass(frozen=True, slots=True)
-class _Sqlite3:
-    connection: Any
-    dialect: Dialect = "sqlite"
-    mark: Mark = "?"
-
-    def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
-        cursor = self.connection.cursor()
-        cursor.row_factory = None
-        return list(cursor.execute(sql, tuple(parameters)).fetchall())
-
-    def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        self.connection.cursor().execute(sql, tuple(parameters))
-
-    def is_open(self) -> bool:
-        return bool(self.connection.in_transaction)
 
 
 def _sqlite3_commits(connection: Any) -> bool:
@@ -280,24 +166,53 @@ def _sqlite3_commits(connection: Any) -> bool:
     return autocommit is True or (autocommit is not False and connection.isolation_level is None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sqlalchemy:
-    connection: Any
-    dialect: Dialect
-    mark: Mark
+def _psycopg(connection: Any) -> Caller:
+    def execute(sql: str, parameters: Sequence[Any] = ()) -> Any:
+        # The caller's own row factory may give anything.
+        return connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row).execute(sql, parameters)
 
-    def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
-        # exec_driver_sql begins SQLAlchemy's own transaction; the driver's connection below it would not.
-        return [tuple(row) for row in self.connection.exec_driver_sql(sql, tuple(parameters))]
+    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        # Fetching waits for the outcome inside a pipeline too.
+        found: list[Row] = execute(sql, parameters).fetchall()
+        return found
 
-    def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        self.connection.exec_driver_sql(sql, tuple(parameters))
+    return Caller("postgresql", "%s", rows, execute, lambda: _is_open(connection, "postgresql", "%s"))
 
-    def is_open(self) -> bool:
-        below = self.connection.connection.driver_connection
-        if self.mark == "$":
-            return bool(below.is_in_transaction())
-        return bool(below.in_transaction) if self.dialect == "sqlite" else _psycopg_is_open(below)
+
+def _async_psycopg(connection: Any) -> AsyncCaller:
+    async def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        async with connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row) as cursor:
+            await cursor.execute(sql, parameters)
+            return list(await cursor.fetchall())
+
+    return AsyncCaller("postgresql", "%s", rows, lambda: _is_open(connection, "postgresql", "%s"))
+
+
+def _asyncpg(connection: Any) -> AsyncCaller:
+    async def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        return [tuple(row) for row in await connection.fetch(sql, *parameters)]
+
+    return AsyncCaller("postgresql", "$", rows, lambda: _is_open(connection, "postgresql", "$"))
+
+
+def _sqlite3(connection: Any) -> Caller:
+    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        cursor = connection.cursor()
+        cursor.row_factory = None
+        return list(cursor.execute(sql, tuple(parameters)).fetchall())
+
+    run = lambda sql: connection.cursor().execute(sql)  # noqa: E731
+    return Caller("sqlite", "?", rows, run, lambda: _is_open(connection, "sqlite", "?"))
+
+
+def _aiosqlite(connection: Any) -> AsyncCaller:
+    async def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        async with connection.cursor() as cursor:
+            cursor.row_factory = None
+            await cursor.execute(sql, tuple(parameters))
+            return list(await cursor.fetchall())
+
+    return AsyncCaller("sqlite", "?", rows, lambda: _is_open(connection, "sqlite", "?"))
 
 
 def _sqlalchemy(connection: Any) -> tuple[Caller, bool]:
@@ -305,36 +220,52 @@ def _sqlalchemy(connection: Any) -> tuple[Caller, bool]:
     mark: Mark = "?" if style == "qmark" else "$" if style == "numeric_dollar" else "%s"
     # The driver's connection knows only once SQLAlchemy has begun: a listener may send the BEGIN then.
     begun = None if connection.in_transaction() else connection.begin()
-    below = connection.connection.driver_connection
+    driver = connection.connection.driver_connection
     if mark == "$":
-        # asyncpg has no mode: SQLAlchemy begins for it with the first statement, unless it is told to autocommit.
-        commits = connection.connection.dbapi_connection.autocommit and not below.is_in_transaction()
+        # asyncpg has no mode: SQLAlchemy begins for it with the first statement, unless it is set to autocommit.
+        commits = connection.connection.dbapi_connection.autocommit and not driver.is_in_transaction()
     else:
-        commits = _sqlite3_commits(below) if dialect == "sqlite" else _psycopg_commits(below)
+        commits = _sqlite3_commits(driver) if dialect == "sqlite" else _psycopg_commits(driver)
     if commits and begun is not None:
         begun.rollback()
-    return _Sqlalchemy(connection, dialect, mark), bool(commits)
+
+    def execute(sql: str, parameters: Sequence[Any] = ()) -> Any:
+        # exec_driver_sql begins SQLAlchemy's own transaction; the driver's connection below it would not.
+        return connection.exec_driver_sql(sql, tuple(parameters))
+
+    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        return [tuple(row) for row in execute(sql, parameters)]
+
+    is_open = lambda: _is_open(connection.connection.driver_connection, dialect, mark)  # noqa: E731
+    return Caller(dialect, mark, rows, execute, is_open), bool(commits)
 
 
-@dataclass(frozen=True, slots=True)
-class _Django:
-    connection: Any
-    dialect: Dialect
-    mark: Mark = "%s"
+async def _async_sqlalchemy(connection: Any) -> AsyncCaller:
+    # SQLAlchemy runs what is written for its synchronous connections on its asynchronous ones.
+    inner: Caller = await connection.run_sync(in_transaction)
 
-    def rows(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
-        with self.connection.cursor() as cursor:
+    async def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        return list(await connection.run_sync(lambda _: inner.rows(sql, parameters)))
+
+    return AsyncCaller(inner.dialect, inner.mark, rows, inner.is_open)
+
+
+def _django(connection: Any) -> Caller:
+    dialect = _dialect(connection.vendor)
+
+    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        with connection.cursor() as cursor:
             cursor.execute(sql, parameters)
             return list(cursor.fetchall())
 
-    def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        with self.connection.cursor() as cursor:
-            cursor.execute(sql, parameters)
+    def run(sql: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, ())
 
-    def is_open(self) -> bool:
-        below = self.connection.connection
-        open_below = below.in_transaction if self.dialect == "sqlite" else _psycopg_is_open(below)
-        return bool(open_below) and not self.connection.needs_rollback
+    def is_open() -> bool:
+        return _is_open(connection.connection, dialect, "%s") and not connection.needs_rollback
+
+    return Caller(dialect, "%s", rows, run, is_open)
 
 
 def _dialect(name: str) -> Dialect:
