@@ -1,12 +1,11 @@
-"""A SQLite file of the user's own, opened with the interpreter's sqlite3 as the application does.
+"""A SQLite file of the user's own, opened with the interpreter's sqlite3 as the application does, and states of files.
 
-Two SQLite libraries must never open one file in one process, so this never uses the embedded engine's."""
+Two SQLite libraries must never open one file in one process, so each of them only reads its own files."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -16,12 +15,11 @@ from urllib.parse import quote
 
 import apsw
 
-from postroad.connections.database import Row
+from postroad.connections.database import IdleConnections, Row
 from postroad.engine import APPLICATION_ID, FIXED_VERSION, ReadOnlyFile, is_open, may_write, translate
 from postroad.errors import ConfigurationError, PostroadError, SchemaMismatch, StorageDamaged, StorageFull, Unavailable
 
 _BUSY_SECONDS: Final = 5.0
-_KEPT: Final = 4
 
 
 class FileSession:
@@ -47,10 +45,8 @@ class ApplicationFile:
     def __init__(self, path: str | Path, *, schema_remedy: str) -> None:
         self.path = Path(path)
         self._schema_remedy = schema_remedy
-        self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._idle: list[sqlite3.Connection] = []
-        weakref.finalize(self, _close_all, self._idle)
+        self._idle: IdleConnections[sqlite3.Connection] = IdleConnections()
 
     @contextmanager
     def transaction(self) -> Iterator[FileSession]:
@@ -75,8 +71,7 @@ class ApplicationFile:
             raise self.translate(error) from error
 
     def close(self) -> None:
-        with self._lock:
-            _close_all(self._idle)
+        self._idle.close()
 
     def translate(self, error: sqlite3.Error | OSError) -> PostroadError:
         """Return the Postroad error that says what happened to the file and what to do."""
@@ -106,7 +101,7 @@ class ApplicationFile:
     def _transaction(self, begin: str) -> Iterator[FileSession]:
         connection = None
         try:
-            connection = self._kept() or self._opened()
+            connection = self._idle.take() or self._opened()
             connection.execute(begin)
             yield FileSession(connection)
             connection.execute("COMMIT")
@@ -138,18 +133,12 @@ class ApplicationFile:
                 remedy="Name the application's own database: two SQLite libraries must not share a file.",
             )
 
-    def _kept(self) -> sqlite3.Connection | None:
-        with self._lock:
-            return self._idle.pop() if self._idle else None
-
     def _give_back(self, connection: sqlite3.Connection) -> None:
         with suppress(sqlite3.Error):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            with self._lock:
-                if len(self._idle) < _KEPT:
-                    self._idle.append(connection)
-                    return
+            if self._idle.keep(connection):
+                return
         connection.close()
 
 
@@ -161,11 +150,6 @@ def _each(statements: str) -> Iterator[str]:
         if sqlite3.complete_statement(pending):
             yield pending
             pending = ""
-
-
-def _close_all(connections: list[sqlite3.Connection]) -> None:
-    while connections:
-        connections.pop().close()
 
 
 @dataclass(frozen=True, slots=True)

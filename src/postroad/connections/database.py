@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
+import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast
 
 from postroad.errors import ConfigurationError, NotInTransaction
 
@@ -29,6 +31,7 @@ ACCEPTED_ASYNC = (
     "psycopg AsyncConnection, asyncpg Connection, SQLAlchemy AsyncConnection or AsyncSession, aiosqlite Connection"
 )
 _IDLE, _IN_ERROR = 0, 3
+_MOST_IDLE = 4
 _NO_TABLES = ("42P01", "42703", "3F000")
 _DEADLOCK = "40P01"
 _NO_TABLES_OF_SQLITE = ("no such table", "no such column")
@@ -313,6 +316,41 @@ class Database(Protocol):
     def close(self) -> None:
         """Close all connections. A closed database opens again when it is used."""
         ...
+
+
+C = TypeVar("C")
+
+
+class IdleConnections(Generic[C]):
+    """A few open connections between transactions; threads share them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[C] = []
+        weakref.finalize(self, _close_all, self._idle)
+
+    def take(self) -> C | None:
+        """Return an idle connection, or None."""
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def keep(self, connection: C) -> bool:
+        """Keep the connection for later, unless there are enough; return whether it was kept."""
+        with self._lock:
+            if len(self._idle) < _MOST_IDLE:
+                self._idle.append(connection)
+                return True
+            return False
+
+    def close(self) -> None:
+        """Close them all."""
+        with self._lock:
+            _close_all(self._idle)
+
+
+def _close_all(connections: list[Any]) -> None:
+    while connections:
+        connections.pop().close()
 
 
 _POSTGRES = ("postgresql://", "postgres://")

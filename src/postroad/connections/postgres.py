@@ -4,8 +4,6 @@ Nothing here needs a session of the server: it uses no session locks or prepared
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import lru_cache
@@ -15,7 +13,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 
-from postroad.connections.database import Row
+from postroad.connections.database import IdleConnections, Row
 from postroad.errors import (
     ConfigurationError,
     DeadlockDetected,
@@ -36,7 +34,6 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
-_KEPT: Final = 4
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _BEGIN_READING: Final = "BEGIN READ ONLY"
 _SHOWN: Final = 300
@@ -73,9 +70,7 @@ class PostgresDatabase:
         self._dsn = dsn
         self._defaults = {name: value for name, value in _DEFAULTS.items() if name not in given}
         self._schema_remedy = schema_remedy
-        self._lock = threading.Lock()
-        self._idle: list[psycopg.Connection[Row]] = []
-        weakref.finalize(self, _close_all, self._idle)
+        self._idle: IdleConnections[psycopg.Connection[Row]] = IdleConnections()
 
     def transaction(self) -> AbstractContextManager[PostgresSession]:
         return self._transaction(_BEGIN)
@@ -97,8 +92,7 @@ class PostgresDatabase:
         """Do nothing: the DSN names a database that exists."""
 
     def close(self) -> None:
-        with self._lock:
-            _close_all(self._idle)
+        self._idle.close()
 
     def translate(self, error: psycopg.Error) -> PostroadError:
         """Return the Postroad error that says what happened and what to do."""
@@ -134,7 +128,7 @@ class PostgresDatabase:
             self._give_back(connection)
 
     def _begun(self, begin: str) -> psycopg.Connection[Row]:
-        while (connection := self._kept()) is not None:
+        while (connection := self._idle.take()) is not None:
             try:
                 connection.execute(begin.encode())
                 return connection
@@ -145,18 +139,12 @@ class PostgresDatabase:
         connection.execute(begin.encode())
         return connection
 
-    def _kept(self) -> psycopg.Connection[Row] | None:
-        with self._lock:
-            return self._idle.pop() if self._idle else None
-
     def _give_back(self, connection: psycopg.Connection[Row]) -> None:
         with suppress(psycopg.Error):
             if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                 connection.execute("ROLLBACK")
-            with self._lock:
-                if len(self._idle) < _KEPT and not connection.closed:
-                    self._idle.append(connection)
-                    return
+            if not connection.closed and self._idle.keep(connection):
+                return
         connection.close()
 
 
@@ -168,11 +156,6 @@ def in_format_style(statement: str) -> bytes:
 
 def _text(error: Exception) -> str:
     return " ".join(str(error).split())[:_SHOWN]
-
-
-def _close_all(connections: list[Any]) -> None:
-    while connections:
-        connections.pop().close()
 
 
 _SERVER: Final = b"SELECT pg_backend_pid()"

@@ -8,15 +8,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from postroad.blobs import MAX_BLOB_BYTES, BlobRef, Blobs
 from postroad.errors import BlobNotFound, InvalidInput, StorageDamaged
-from postroad.testing.conformance import Suite, json_bytes, refuses
+from postroad.testing.conformance import Suite, cases, json_bytes, refuses
 
 BAD_KEYS = [
     *("", "/", "/etc/passwd", "../up", "a/../b", "a/..", "a//b", "a/", "./a", "a/./b", ".hidden", "a/.hidden"),
     *("A/b", "a\\b", "a b", "a/b\n", "a\x00b", "é", "a/b c", "c:/x", "a" * 401),
 ]
+
+REFERENCE = BlobRef(key="a", size=1, sha256="0" * 64)
+BAD_REFERENCES: dict[str, list[Any]] = {
+    "size": [structs.replace(REFERENCE, size=size) for size in (-1, MAX_BLOB_BYTES + 1, "1")],
+    "sha256": [structs.replace(REFERENCE, sha256=sha256) for sha256 in ("zz", 5)],
+    "ref": [5, "overflow/a", None],
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,19 +121,7 @@ class BlobsConformance(Suite):
             with refuses(InvalidInput, "key"):
                 attempt()
 
-    @pytest.mark.parametrize(
-        ("field", "ref"),
-        [
-            ("size", BlobRef(key="a", size=-1, sha256="0" * 64)),
-            ("size", BlobRef(key="a", size=MAX_BLOB_BYTES + 1, sha256="0" * 64)),
-            ("size", BlobRef(key="a", size="1", sha256="0" * 64)),  # type: ignore[arg-type]  # a mistake
-            ("sha256", BlobRef(key="a", size=1, sha256="zz")),
-            ("sha256", BlobRef(key="a", size=1, sha256=5)),  # type: ignore[arg-type]  # a mistake
-            ("ref", 5),
-            ("ref", "overflow/a"),
-            ("ref", None),
-        ],
-    )
+    @pytest.mark.parametrize(("field", "ref"), cases(BAD_REFERENCES))
     def test_a_reference_that_no_put_can_have_made_is_refused(self, blobs: Blobs, field: str, ref: Any) -> None:
         for verb in (blobs.get, blobs.delete, blobs.keep):
             with refuses(InvalidInput, field):

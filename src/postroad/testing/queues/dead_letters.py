@@ -11,21 +11,19 @@ import msgspec
 import pytest
 
 from postroad.errors import ConfigurationError, NotSupported, PostroadError, QueueNotFound, StaleReceipt
-from postroad.queues import DEAD_LETTER, Movable, Move, OutgoingMessage, PeekedMessage, Queue
-from postroad.testing.conformance import needs
-from postroad.testing.queues.fixture import (
-    LEASE,
-    QueueFixture,
-    QueueSuite,
-    bodies,
-    exhaust,
-    marker_of,
-    ordered,
-    receive_counts,
-    take,
-    take_one,
-    texts,
+from postroad.queues import (
+    DEAD_LETTER,
+    DeadLetter,
+    Delivery,
+    Movable,
+    Move,
+    OutgoingMessage,
+    PeekedMessage,
+    Queue,
+    read_dead,
 )
+from postroad.testing.conformance import needs
+from postroad.testing.queues.fixture import LEASE, QueueFixture, QueueSuite, bodies, ordered, take, take_one, texts
 
 TEN = {f"attribute{n}": "v" for n in range(10)}
 
@@ -37,7 +35,7 @@ class DeadLetterRules(QueueSuite):
         queue, dead = ground.create_with_dead_letters(max_receives=2)
         queue.send([OutgoingMessage(body="poison", attributes={"EventType": "Placed"})])
 
-        exhaust(ground, queue, receives=2)
+        ground.exhaust(queue, receives=2)
         letter = take_one(dead)
 
         assert letter.body == b"poison"
@@ -47,7 +45,7 @@ class DeadLetterRules(QueueSuite):
     def test_a_message_is_received_as_often_as_allowed_before_it_is_dead(self, ground: QueueFixture) -> None:
         queue, dead = ground.create_with_dead_letters("poison", max_receives=3)
 
-        assert receive_counts(queue, 3) == [1, 2, 3]
+        assert _receive_counts(queue, 3) == [1, 2, 3]
         assert dead.stats().visible == 0
         assert queue.receive() == []
         assert bodies([take_one(dead)]) == ["poison"]
@@ -68,14 +66,14 @@ class DeadLetterRules(QueueSuite):
         queue, dead = ground.create_with_dead_letters(max_receives=1)
         [sent] = queue.send(texts("poison"))
 
-        exhaust(ground, queue, receives=1)
+        ground.exhaust(queue, receives=1)
 
         assert take_one(dead).message_id == sent.message_id
 
     def test_a_dead_letter_starts_with_no_receives(self, ground: QueueFixture) -> None:
         queue, dead = ground.create_with_dead_letters("poison", max_receives=2)
 
-        exhaust(ground, queue, receives=2)
+        ground.exhaust(queue, receives=2)
 
         assert take_one(dead).receive_count == 1
 
@@ -83,8 +81,8 @@ class DeadLetterRules(QueueSuite):
         queue, dead = ground.create_with_dead_letters(max_receives=1)
         queue.send([OutgoingMessage(body="poison", attributes={"EventType": "Placed"})])
 
-        exhaust(ground, queue, receives=1)
-        marker = marker_of(take_one(dead))
+        ground.exhaust(queue, receives=1)
+        marker = _marker_of(take_one(dead))
 
         assert (marker.source, marker.receives, marker.type) == (queue.name, 1, "Placed")
 
@@ -105,15 +103,15 @@ class DeadLetterRules(QueueSuite):
     def test_without_a_release_the_markers_error_is_null(self, ground: QueueFixture) -> None:
         queue, dead = ground.create_with_dead_letters("poison", max_receives=1)
 
-        exhaust(ground, queue, receives=1)
+        ground.exhaust(queue, receives=1)
 
-        assert marker_of(take_one(dead)).error is None
+        assert _marker_of(take_one(dead)).error is None
 
     def test_a_message_with_ten_attributes_moves_without_the_marker(self, ground: QueueFixture) -> None:
         queue, dead = ground.create_with_dead_letters(max_receives=1)
         queue.send([OutgoingMessage(body="poison", attributes=TEN)])
 
-        exhaust(ground, queue, receives=1)
+        ground.exhaust(queue, receives=1)
         letter = take_one(dead)
 
         assert {name: letter.attributes.get(name) for name in TEN} == TEN
@@ -124,7 +122,7 @@ class DeadLetterRules(QueueSuite):
 
         [result] = queue.reject([take_one(queue)], reason="unknown type", error="KeyError: 'Placed'")
         letter = take_one(dead)
-        marker = marker_of(letter)
+        marker = _marker_of(letter)
 
         assert result.ok
         assert letter.body == b"poison"
@@ -198,7 +196,7 @@ class DeadLetterRules(QueueSuite):
     def test_without_a_dead_letter_queue_a_message_is_received_without_end(self, ground: QueueFixture) -> None:
         queue = ground.filled("again", max_receives=1)
 
-        assert receive_counts(queue, 5) == [1, 2, 3, 4, 5]
+        assert _receive_counts(queue, 5) == [1, 2, 3, 4, 5]
 
     def test_a_dead_letter_queue_must_exist(self, ground: QueueFixture) -> None:
         spec = ground.spec(dead_letter="no-such-queue-anywhere")
@@ -414,3 +412,20 @@ def _movable(ground: QueueFixture, **settings: Any) -> tuple[Queue, Movable]:
     if not isinstance(queue, Movable) or not queue.traits.peeks_clean:
         pytest.skip("the adapter moves by send and delete, which its own tests cover")
     return queue, queue
+
+
+def _receive_counts(queue: Queue, times: int) -> list[int]:
+    """Receive and release a message so many times, and return its receive counts."""
+    counts = []
+    for _ in range(times):
+        held = take_one(queue)
+        counts.append(held.receive_count)
+        queue.release([held])
+    return counts
+
+
+def _marker_of(letter: Delivery) -> DeadLetter:
+    """Return the marker of a dead letter."""
+    marker = read_dead(letter.attributes)
+    assert marker is not None
+    return marker

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from postroad.queues import DeadLetter, Delivery, OutgoingMessage, Queue, QueueSpec, QueueStore, read_dead
+from postroad.queues import Delivery, OutgoingMessage, Queue, QueueSpec, QueueStore
 from postroad.testing.clock import FakeClock
 from postroad.testing.conformance import Suite
 
@@ -74,6 +74,13 @@ class QueueFixture:
         """Let so much time pass that a lease or delay of a second is surely over."""
         self.advance(LEASE + 0.3)
 
+    def exhaust(self, queue: Queue, *, receives: int) -> None:
+        """Let the lease of the first message end until the next receive moves it to the dead letters, and receive."""
+        for _ in range(receives):
+            take_one(queue, visibility=LEASE)
+            self.outlast_lease()
+        queue.receive()
+
     def jump(self, seconds: float) -> None:
         """Let a long time pass; a store with a clock of its own cannot be made to wait for it."""
         self.fake_clock().advance(seconds)
@@ -135,33 +142,8 @@ def bodies(deliveries: Sequence[Delivery]) -> list[str]:
     return [delivery.body.decode() for delivery in deliveries]
 
 
-def exhaust(ground: QueueFixture, queue: Queue, *, receives: int) -> None:
-    """Receive the queue's first message so often that the next receive moves it to the dead letters; receive again."""
-    for _ in range(receives):
-        take_one(queue, visibility=LEASE)
-        ground.outlast_lease()
-    queue.receive()
-
-
 def drained(queue: Queue, count: int) -> list[str]:
     """Receive `count` messages, check that no more are visible, and return their texts."""
     received = bodies(take(queue, count))
     assert queue.receive() == []
     return received
-
-
-def receive_counts(queue: Queue, times: int) -> list[int]:
-    """Receive and release a message so many times, and return its receive counts."""
-    counts = []
-    for _ in range(times):
-        held = take_one(queue)
-        counts.append(held.receive_count)
-        queue.release([held])
-    return counts
-
-
-def marker_of(letter: Delivery) -> DeadLetter:
-    """Return the marker of a dead letter."""
-    marker = read_dead(letter.attributes)
-    assert marker is not None
-    return marker
