@@ -42,19 +42,9 @@ class _Client(Generic[T]):
 class AwsConnection:
     """A connection to AWS. Threads may share it; a forked child makes its own.
 
-    Args:
-        region: The region's name; by default, the one that AWS's own configuration names.
-        endpoint_url: The address of an emulator; by default, AWS itself.
-        stage: The stage that is part of the names of resources.
-        bucket: The S3 bucket of blobs, if there is one.
-        table: The DynamoDB table of items, if there is one.
-        connect_timeout: Seconds until an attempt to connect fails.
-        read_timeout: Seconds until an answer must come; more than the 20 seconds of a long poll.
-        attempts: How often a call is tried, the first attempt included.
-        adaptive: Whether to slow down while AWS throttles, as suits programs that make and change resources.
-
-    Raises:
-        ConfigurationError: boto3 is not installed, or no region is given.
+    `endpoint_url` is the address of an emulator, `stage` a part of resource names, `bucket` that of blobs and `table`
+    that of items. Timeouts are in seconds; `read_timeout` must exceed the 20 seconds of a long poll. `attempts` counts
+    the first one too. An `adaptive` connection slows down while AWS throttles it, as suits changes of resources.
     """
 
     sqs: _Client[SQSClient] = _Client("sqs")

@@ -28,15 +28,12 @@ class Counters(Protocol):
 
     def store(self, tx: Transaction) -> None:
         """Write what this transaction changed."""
-        ...
 
     def committed(self, tx: Transaction) -> None:
         """Keep what was stored: the transaction is committed."""
-        ...
 
     def drop(self) -> None:
         """Forget everything: the transaction was rolled back."""
-        ...
 
 
 class Transaction:

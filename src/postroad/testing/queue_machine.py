@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from postroad.errors import StaleReceipt
-from postroad.queues import AckResult, Delivery, OutgoingMessage, QueueSpec, QueueStore, read_dead, redrive, redrives
+from postroad.queues import Delivery, OutgoingMessage, QueueSpec, QueueStore, read_dead, redrive, redrives
 from postroad.testing.clock import FakeClock
 
 Place = Literal["jobs", "dead"]
@@ -88,8 +88,8 @@ class QueueModel:
         """Return whether a receiver holds the message."""
         return entry.lease is not None and entry.visible_at > self.now
 
-    def check_received(self, place: Place, bodies: Sequence[str], max_messages: int, buried: Sequence[str]) -> None:
-        """Fail if the rules do not allow this receive; `buried` went to the dead letters on the way."""
+    def check_received(self, place: Place, bodies: Sequence[str], max_messages: int, dead: Sequence[str]) -> None:
+        """Fail if the rules do not allow this receive; `dead` went to the dead letters on the way."""
         reachable = self.reachable(place)
         alive = [entry.body for entry in reachable if not self.exhausted(entry)]
         dying = [entry.body for entry in reachable if self.exhausted(entry)]
@@ -97,16 +97,16 @@ class QueueModel:
         assert bool(bodies) is bool(alive), f"{bodies} of {alive}"
         assert len(bodies) <= max_messages
         assert set(bodies) <= set(alive), f"{bodies} are not all of {alive}"
-        assert set(buried) <= set(dying), f"{buried} are not all of {dying}"
+        assert set(dead) <= set(dying), f"{dead} are not all of {dying}"
         if not bodies:
-            assert set(buried) == set(dying), f"{buried} should be all of {dying}"
+            assert set(dead) == set(dying), f"{dead} should be all of {dying}"
         if self.spec.fifo:
-            self._check_order(reachable, bodies, buried)
+            self._check_order(reachable, bodies, dead)
 
-    def _check_order(self, reachable: Sequence[Entry], bodies: Sequence[str], buried: Sequence[str]) -> None:
+    def _check_order(self, reachable: Sequence[Entry], bodies: Sequence[str], dead: Sequence[str]) -> None:
         for group in {entry.group for entry in reachable}:
             line = [entry.body for entry in reachable if entry.group == group]
-            taken = [body for body in line if body in bodies or body in buried]
+            taken = [body for body in line if body in bodies or body in dead]
             assert taken == line[: len(taken)], f"{taken} leave a gap in {line}"
             received = [body for body in bodies if body in line]
             assert received == [body for body in line if body in bodies], f"{received} is not the order of {line}"
@@ -128,7 +128,20 @@ class QueueModel:
         """Return the message with this body."""
         return next(entry for entry in self.entries if entry.body == body)
 
-    def bury(self, body: str) -> None:
+    def ack(self, body: str) -> None:
+        """Remove the message."""
+        self.entries.remove(self.find(body))
+
+    def extend(self, body: str, seconds: float) -> None:
+        """Let the lease end at another time."""
+        self.find(body).visible_at = self.now + seconds
+
+    def release(self, body: str, after: float, error: str) -> None:
+        """End the lease; the message is visible after so many seconds."""
+        entry = self.find(body)
+        entry.lease, entry.visible_at = None, self.now + after
+
+    def reject(self, body: str, reason: str = "") -> None:
         """Move the message behind the other dead letters; a standard one keeps its age."""
         entry = self._move(body, "dead")
         if self.spec.fifo:
@@ -213,10 +226,10 @@ class ComparedStore:
         deliveries = self.queues[place].receive(max_messages=max_messages, visibility=visibility)
 
         after = self.queues["dead"].peek(limit=1_000)
-        buried = [message.body.decode() for message in after if message.message_id not in before]
-        self.model.check_received(place, [each.body.decode() for each in deliveries], max_messages, buried)
-        for body in buried:
-            self.model.bury(body)
+        dead = [message.body.decode() for message in after if message.message_id not in before]
+        self.model.check_received(place, [each.body.decode() for each in deliveries], max_messages, dead)
+        for body in dead:
+            self.model.reject(body)
         self.held += [self._lease(place, delivery, visibility) for delivery in deliveries]
 
     def _lease(self, place: Place, delivery: Delivery, visibility: float | None) -> Held:
@@ -228,46 +241,19 @@ class ComparedStore:
         assert delivery.group == entry.group
         return Held(delivery=delivery, place=place, body=body, lease=lease)
 
-    def ack(self, index: int) -> None:
+    def settle(self, index: int, verb: str, **arguments: Any) -> None:
+        """Ack, extend, release or reject one of the deliveries so far."""
         held = self.held[index % len(self.held)]
-
-        [result] = self.queues[held.place].ack([held.delivery])
-
-        if self._agrees(result, held, late=True):
-            self.model.entries.remove(self.model.find(held.body))
-
-    def extend(self, index: int, seconds: float) -> None:
-        held = self.held[index % len(self.held)]
-
-        [result] = self.queues[held.place].extend([held.delivery], seconds=seconds)
-
-        if self._agrees(result, held):
-            self.model.find(held.body).visible_at = self.model.now + seconds
-
-    def release(self, index: int, after: float) -> None:
-        held = self.held[index % len(self.held)]
-
-        [result] = self.queues[held.place].release([held.delivery], after=after, error="ValueError: no")
-
-        if self._agrees(result, held):
-            entry = self.model.find(held.body)
-            entry.lease, entry.visible_at = None, self.model.now + after
-
-    def reject(self, index: int) -> None:
-        held = self.held[index % len(self.held)]
-        if held.place == "dead":
+        if verb == "reject" and held.place == "dead":
             return
 
-        [result] = self.queues["jobs"].reject([held.delivery], reason="bad")
+        [result] = getattr(self.queues[held.place], verb)([held.delivery], **arguments)
 
-        if self._agrees(result, held):
-            self.model.bury(held.body)
-
-    def _agrees(self, result: AckResult, held: Held, *, late: bool = False) -> bool:
-        expected = self.model.holds(held.body, held.place, held.lease, late=late)
+        expected = self.model.holds(held.body, held.place, held.lease, late=verb == "ack")
         assert result.ok is expected, f"{held.body}: {result} where the rules say ok={expected}"
         assert result.ok or isinstance(result.error, StaleReceipt)
-        return expected
+        if expected:
+            getattr(self.model, verb)(held.body, **arguments)
 
     def redrive(self) -> None:
         report = redrive(self.store, self.queues["dead"].name)
@@ -355,25 +341,25 @@ def queue_machine(*openers: Opener) -> type[RuleBasedStateMachine]:
         @rule(index=INDEXES)
         def ack(self, index: int) -> None:
             for store in self.stores:
-                store.ack(-1 - index)
+                store.settle(-1 - index, "ack")
 
         @HAS_DELIVERIES
         @rule(index=INDEXES, seconds=st.sampled_from([2, 20]))
         def extend(self, index: int, seconds: float) -> None:
             for store in self.stores:
-                store.extend(-1 - index, seconds)
+                store.settle(-1 - index, "extend", seconds=seconds)
 
         @HAS_DELIVERIES
         @rule(index=INDEXES, after=st.sampled_from([0, 0, 7]))
         def release(self, index: int, after: float) -> None:
             for store in self.stores:
-                store.release(-1 - index, after)
+                store.settle(-1 - index, "release", after=after, error="ValueError: no")
 
         @HAS_DELIVERIES
         @rule(index=INDEXES)
         def reject(self, index: int) -> None:
             for store in self.stores:
-                store.reject(-1 - index)
+                store.settle(-1 - index, "reject", reason="bad")
 
         @rule()
         def redrive(self) -> None:
