@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final
 import pytest
 
 from postroad.errors import InvalidInput
+from postroad.queues import Queue
 
 _DEEP: Final = 60
 
@@ -75,11 +76,12 @@ class Suite:
 
 
 @contextmanager
-def refuses(error: type[Any], field: str, match: str | None = None) -> Iterator[None]:
-    """Fail unless the block raises this error for this field."""
+def refuses(error: type[Any], field: str, match: str | None = None, empty: Queue | None = None) -> Iterator[None]:
+    """Fail unless the block raises this error for this field and leaves the queue empty."""
     with pytest.raises(error, match=match) as refused:
         yield
     assert refused.value.field == field
+    assert empty is None or empty.receive() == []
 
 
 def cases(values: Mapping[str, Sequence[Any]]) -> list[tuple[str, Any]]:

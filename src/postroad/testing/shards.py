@@ -10,6 +10,7 @@ from postroad.errors import InvalidInput
 from postroad.streams import Record, ShardLease, Stream
 from postroad.testing.conformance import refuses
 
+Advance = Callable[[float], None]
 SECONDS = 1.5
 """The length of a lease: enough for a few calls to an emulator, and short enough to sleep through."""
 
@@ -55,9 +56,7 @@ class ShardLeaseRules:
         assert (len(held), spare) == (1, [])
         assert narrow.lease("billing", "w1", seconds=SECONDS) == held
 
-    def test_a_dead_workers_shards_are_taken_over_with_larger_tokens(
-        self, stream: Stream, advance: Callable[[float], None]
-    ) -> None:
+    def test_a_dead_workers_shards_are_taken_over_with_larger_tokens(self, stream: Stream, advance: Advance) -> None:
         dead = stream.lease("billing", "w1", seconds=SECONDS)
         advance(SECONDS + 0.2)
 
@@ -66,7 +65,7 @@ class ShardLeaseRules:
         assert _shards(taken) == stream.shards()
         assert all(new.token > old.token for old, new in zip(dead, taken, strict=True))
 
-    def test_a_renewed_lease_is_not_taken_over_early(self, narrow: Stream, advance: Callable[[float], None]) -> None:
+    def test_a_renewed_lease_is_not_taken_over_early(self, narrow: Stream, advance: Advance) -> None:
         held = narrow.lease("billing", "w1", seconds=4)
         advance(1.0)
         narrow.lease("billing", "w1", seconds=4)
@@ -83,7 +82,7 @@ class ShardLeaseRules:
         assert narrow.position("billing", lease.shard) == result.sequence
 
     def test_a_checkpoint_under_a_lease_that_was_taken_over_changes_nothing_and_says_so(
-        self, narrow: Stream, advance: Callable[[float], None]
+        self, narrow: Stream, advance: Advance
     ) -> None:
         (result,) = narrow.put([Record("k", b"x")])
         (stale,) = narrow.lease("billing", "w1", seconds=SECONDS)

@@ -15,7 +15,7 @@ import pytest
 from postroad.errors import ConfigurationError, InvalidInput, InvalidName, StreamNotFound
 from postroad.streams import LATEST, TRIM_HORIZON, Record, ShardLease, Stream, StreamRecord
 from postroad.testing.conformance import Suite, json_bytes, refuses, soon
-from postroad.testing.shards import ShardLeaseRules
+from postroad.testing.shards import Advance, ShardLeaseRules
 
 MEBIBYTE = 1_048_576
 
@@ -31,7 +31,7 @@ class StreamFixture:
     """
 
     open: Callable[..., Stream]
-    advance: Callable[[float], None]
+    advance: Advance
     transaction: Callable[[], AbstractContextManager[None]] | None = None
 
 
@@ -39,7 +39,7 @@ class StreamConformance(ShardLeaseRules, Suite):
     """Every promise of `Stream`."""
 
     @pytest.fixture
-    def advance(self, ground: StreamFixture) -> Callable[[float], None]:
+    def advance(self, ground: StreamFixture) -> Advance:
         return ground.advance
 
     @pytest.fixture
@@ -109,7 +109,7 @@ class StreamConformance(ShardLeaseRules, Suite):
         assert [record.key for record in _all(narrow)] == [key]
 
     def test_an_arrival_is_an_aware_moment_and_never_goes_back_within_a_shard(
-        self, narrow: Stream, advance: Callable[[float], None]
+        self, narrow: Stream, advance: Advance
     ) -> None:
         narrow.put([Record("k", b"1")])
         advance(1.0)

@@ -266,10 +266,8 @@ class TopicConformance(Suite):
         topic, queue = ground.subscribed()
         limit = topic.traits.max_message_bytes
 
-        with refuses(MessageTooLarge, "messages[1].body"):
+        with refuses(MessageTooLarge, "messages[1].body", empty=queue):
             topic.publish(texts("fits", "x" * (limit + 1)))
-
-        assert queue.receive() == []
 
     @pytest.mark.parametrize(
         ("field", "fields"),
@@ -283,23 +281,17 @@ class TopicConformance(Suite):
             ("dedup_id", {"dedup_id": "d"}),
         ],
     )
-    def test_a_message_that_breaks_a_limit_is_refused(
-        self, ground: TopicFixture, field: str, fields: dict[str, Any]
-    ) -> None:
+    def test_a_message_that_breaks_a_limit_is_refused(self, ground: TopicFixture, field: str, fields: Any) -> None:
         topic, queue = ground.subscribed()
 
-        with refuses(InvalidMessage, field):
+        with refuses(InvalidMessage, field, empty=queue):
             topic.publish([OutgoingMessage(**{"body": "x", **fields})])
-
-        assert queue.receive() == []
 
     @pytest.mark.parametrize(
         ("field", "fields"),
         [("group", {"group": None}), ("group", {"group": "a b"}), ("dedup_id", {"dedup_id": "d" * 129})],
     )
-    def test_a_fifo_message_that_breaks_a_limit_is_refused(
-        self, ground: TopicFixture, field: str, fields: dict[str, Any]
-    ) -> None:
+    def test_a_fifo_message_that_breaks_a_limit_is_refused(self, ground: TopicFixture, field: str, fields: Any) -> None:
         topic = ground.topic(fifo=True)
 
         with refuses(InvalidMessage, field):

@@ -88,26 +88,18 @@ class LimitRules(QueueSuite):
     """Sizes, characters, counts and names."""
 
     @pytest.mark.parametrize(("field", "fields"), _cases(BAD_MESSAGES))
-    def test_a_message_that_breaks_a_limit_is_refused(self, queue: Queue, field: str, fields: dict[str, Any]) -> None:
-        with refuses(InvalidMessage, field):
+    def test_a_message_that_breaks_a_limit_is_refused(self, queue: Queue, field: str, fields: Any) -> None:
+        with refuses(InvalidMessage, field, empty=queue):
             queue.send([OutgoingMessage(**{"body": "x", **fields})])
 
-        assert queue.receive() == []
-
     @pytest.mark.parametrize(("field", "fields"), _cases(BAD_FIFO_MESSAGES))
-    def test_a_fifo_message_that_breaks_a_limit_is_refused(
-        self, fifo_queue: Queue, field: str, fields: dict[str, Any]
-    ) -> None:
-        with refuses(InvalidMessage, field):
+    def test_a_fifo_message_that_breaks_a_limit_is_refused(self, fifo_queue: Queue, field: str, fields: Any) -> None:
+        with refuses(InvalidMessage, field, empty=fifo_queue):
             fifo_queue.send([OutgoingMessage(**{"body": "x", "group": "g", "dedup_id": "d", **fields})])
 
-        assert fifo_queue.receive() == []
-
     def test_one_bad_message_refuses_the_whole_batch_and_is_named(self, queue: Queue) -> None:
-        with refuses(InvalidMessage, "messages[2].body"):
+        with refuses(InvalidMessage, "messages[2].body", empty=queue):
             queue.send(texts("good", "good", "", "good"))
-
-        assert queue.receive() == []
 
     @pytest.mark.parametrize(
         "messages", [[7], None, "text", iter(texts("one"))], ids=["a number", "nothing", "text", "an iterator"]
