@@ -18,8 +18,8 @@ from postroad import OutgoingMessage, QueueSpec
 from postroad.agents import AgentEvent, Agents
 from postroad.agents.sqlite import fanout
 from postroad.agents.sqlite.schema import SCHEMA
+from postroad.engine.disk import CHECKPOINT_PAGES
 from postroad.engine.file import WRITER_CACHE_KIB, make_file, open_file
-from postroad.engine.upkeep import CHECKPOINT_PAGES
 from postroad.wiring import Backend, connect
 
 _DATA = {"text": "x" * 200}

@@ -17,9 +17,9 @@ import apsw
 
 from benchmarks.frame import Durability, Load, Open, Opened
 from benchmarks.workload import bodies, check_once
+from postroad.engine.disk import CHECKPOINT_PAGES
 from postroad.engine.file import WRITER_CACHE_KIB, make_file, open_file
 from postroad.engine.transaction import run_many
-from postroad.engine.upkeep import CHECKPOINT_PAGES
 from postroad.queues.sqlite import claims, settlement, state, tables
 
 Step = Callable[[apsw.Connection, list[str]], list[str]]

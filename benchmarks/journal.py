@@ -18,8 +18,8 @@ from benchmarks import ours
 from benchmarks.frame import Durability, Load, Loads, Open, Opened, Row, Side, WrongResult
 from benchmarks.journal_life import Life
 from postroad.engine import disk
+from postroad.engine.disk import CHECKPOINT_PAGES
 from postroad.engine.file import WRITER_CACHE_KIB, make_file, open_file
-from postroad.engine.upkeep import CHECKPOINT_PAGES
 from postroad.journal import AppendResult, Journal, JournalEvent, task_state
 from postroad.journal.keys import place_of
 from postroad.journal.records import Entry

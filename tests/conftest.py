@@ -1,4 +1,4 @@
-"""What every test run keeps to: its own temporary directory, and nothing left behind."""
+"""Rules of every test run: it has its own temporary directory and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _data_before = pytest.StashKey[set[Path]]()
 
 
 hypothesis.settings.register_profile(
-    # A busy machine is slow, and no example is wrong for it.
+    # A busy machine is slow; that makes no example wrong.
     "postroad",
     deadline=None,
     suppress_health_check=[
@@ -42,7 +42,7 @@ hypothesis.settings.load_profile("postroad")
 def pytest_configure(config: pytest.Config) -> None:
     """Give the whole run one temporary directory, short because Unix sockets live in it, and mark its processes."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A run in the background inherits a Ctrl-C that is ignored, and would hand it on to what tests start.
+        # A run in the background ignores Ctrl-C, and the processes that tests start would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if _is_worker(config):
         return
@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs on PostgreSQL, by its fixture or its parameter, and what starts a server for every test."""
+    """Mark tests that run on PostgreSQL, by fixture or parameter, and tests that each start a server."""
     for item in items:
         if _SERVERS & set(item.path.parts):
             item.add_marker(pytest.mark.slow)
@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def logs_as_they_were() -> Iterator[None]:
-    """A command sends log lines to the stderr of its test, which is closed afterwards."""
+    """Restore logging: a command sends log lines to the stderr of its test, which is closed afterwards."""
     root, own = logging.getLogger(), logging.getLogger("postroad")
     before = root.handlers[:], root.level, own.level
     yield
@@ -79,7 +79,7 @@ def logs_as_they_were() -> Iterator[None]:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Warn of files that are about to become too long."""
+    """List the files that are about to become too long."""
     files = (
         path for folder in ("src", "tests", "benchmarks", "tools") for path in (config.rootpath / folder).rglob("*.py")
     )
@@ -91,7 +91,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the run for a process or file left behind and, in CI, for a store that was not there."""
+    """Fail the run if a process or file was left behind or, in CI, if a store was missing."""
     if _is_worker(session.config):
         return
     findings = [f"process left behind: {line}" for line in _processes_left()]
@@ -106,20 +106,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Name what was left behind above the closing line."""
+    """Print what was left behind."""
     for finding in config.stash.get(_findings, []):
         terminalreporter.write_line(finding, red=True)
 
 
 def _roomy_memory() -> Path | None:
-    """A file system in memory, where thousands of small stores sync at once; None where it is small or not wanted."""
+    """Return a file system in memory, on which syncs take no time; None if it is small or TMPDIR is set."""
     memory = Path("/dev/shm")
     is_roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= _ROOM
     return memory if is_roomy and "TMPDIR" not in os.environ else None
 
 
 def _remove_those_of_dead_runs(memory: Path) -> None:
-    """What a failed run left to be looked at takes up memory until the next run."""
+    """Remove what failed runs left for inspection, because it takes up memory."""
     for left in memory.glob("pr-*-*"):
         if not Path(f"/proc/{left.name.split('-')[1]}").exists():
             shutil.rmtree(left, ignore_errors=True)
@@ -130,7 +130,7 @@ def _is_worker(config: pytest.Config) -> bool:
 
 
 def _processes_left() -> list[str]:
-    """The command lines of processes that carry the run's mark; those that are just ending get two seconds."""
+    """Return the command lines of the run's processes that do not end within two seconds."""
     deadline = time.monotonic() + 2
     while (left := _marked_processes()) and time.monotonic() < deadline:
         time.sleep(0.05)

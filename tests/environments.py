@@ -1,4 +1,4 @@
-"""Virtual environments of their own, for packages that cannot or should not stand beside Postroad's."""
+"""Separate virtual environments for packages that cannot or should not be installed with Postroad's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CACHE = ROOT / ".cache"
 
 
 def environment_with(name: str, requirements: Sequence[str], *, base: str = sys.executable) -> Path:
-    """The Python of an environment with the requirements and what Postroad needs, made once with the Python `base`."""
+    """Return the Python of an environment with these requirements and Postroad's, made once with `base`."""
     wanted = [*requirements, *_dependencies()]
     text = "\n".join([base, *wanted])
     directory = CACHE / name
@@ -36,7 +36,7 @@ def _dependencies() -> list[str]:
 
 def _make(base: str, directory: Path, wanted: Sequence[str]) -> None:
     subprocess.run([base, "-m", "venv", "--clear", str(directory)], check=True, capture_output=True)
-    # Bytecode is written when a module is first imported: pulumi-aws has thousands that nobody imports.
+    # Bytecode is written at the first import: pulumi-aws has thousands of modules that nobody imports.
     pip = [str(directory / "bin" / "python"), "-m", "pip", "install", "--no-compile", "--disable-pip-version-check"]
     done = subprocess.run([*pip, *wanted], capture_output=True, text=True)
     if done.returncode != 0:
@@ -45,7 +45,7 @@ def _make(base: str, directory: Path, wanted: Sequence[str]) -> None:
 
 @contextmanager
 def _alone(name: str) -> Iterator[None]:
-    """One test process at a time makes an environment."""
+    """Let one test process at a time make an environment."""
     CACHE.mkdir(exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Single parts of a store in memory, for tests that need no backend; a store lives for as long as its parts."""
+"""Parts of a store in memory, for tests that need no backend; a store lives as long as its parts."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ def memory_store(clock: Clock = SYSTEM_CLOCK) -> SQLiteInstallation:
 
 
 def _kept(part: Part, store: SQLiteInstallation) -> Part:
-    """Let the part keep its store from being removed."""
+    """Keep the store alive as long as the part."""
     part.store_in_memory = store  # type: ignore[attr-defined]  # nobody reads it
     return part

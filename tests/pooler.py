@@ -1,4 +1,4 @@
-"""A pooler before PostgreSQL, as small as can be: every transaction gets a connection of a pool, none keeps one."""
+"""A minimal pooler in front of PostgreSQL: each transaction gets a connection from a pool."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ Message = tuple[bytes, bytes]
 
 @contextmanager
 def pooler(dsn: str, *, size: int) -> Iterator[str]:
-    """The DSN of a pooler with so many connections to the server of this DSN, which asks for no password."""
+    """Yield the DSN of a pooler with `size` connections to the server of this DSN, which needs no password."""
     pool: queue.LifoQueue[socket.socket] = queue.LifoQueue()
     greeting: list[Message] = []
     for _ in range(size):
         server, greeting = _server(dsn)
         pool.put(server)
-    door = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", 0))
     clients: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
     def accept() -> None:
         with suppress(OSError):
             while True:
-                client, _ = door.accept()
+                client, _ = listener.accept()
                 clients.append(client)
                 threads.append(threading.Thread(target=_serve, args=(client, pool, greeting)))
                 threads[-1].start()
 
-    doorman = threading.Thread(target=accept)
-    doorman.start()
+    acceptor = threading.Thread(target=accept)
+    acceptor.start()
     try:
-        told = conninfo_to_dict(dsn)
-        port = door.getsockname()[1]
-        yield f"postgresql://{told['user']}@127.0.0.1:{port}/{told['dbname']}?sslmode=disable&gssencmode=disable"
+        parts = conninfo_to_dict(dsn)
+        port = listener.getsockname()[1]
+        yield f"postgresql://{parts['user']}@127.0.0.1:{port}/{parts['dbname']}?sslmode=disable&gssencmode=disable"
     finally:
-        door.shutdown(socket.SHUT_RDWR)
+        listener.shutdown(socket.SHUT_RDWR)
         for sock in clients:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-        for thread in (doorman, *threads):
+        for thread in (acceptor, *threads):
             thread.join()
-        for sock in (door, *clients, *(pool.get() for _ in range(pool.qsize()))):
+        for sock in (listener, *clients, *(pool.get() for _ in range(pool.qsize()))):
             sock.close()
 
 
 def _server(dsn: str) -> tuple[socket.socket, list[Message]]:
-    """A connection of the pool that is ready for a transaction, and what the server said to greet it."""
-    told = conninfo_to_dict(dsn)
+    """Return a connection that is ready for a transaction, and the server's messages at its start."""
+    parts = conninfo_to_dict(dsn)
     server = socket.socket(socket.AF_UNIX)
-    server.connect(f"{told['host']}/.s.PGSQL.{told.get('port', 5432)}")
-    options = f"user\0{told['user']}\0database\0{told['dbname']}\0\0".encode()
+    server.connect(f"{parts['host']}/.s.PGSQL.{parts.get('port', 5432)}")
+    options = f"user\0{parts['user']}\0database\0{parts['dbname']}\0\0".encode()
     server.sendall(struct.pack("!II", len(options) + 8, 196_608) + options)
     greeting: list[Message] = []
     while not greeting or greeting[-1][0] != _READY:
@@ -71,7 +71,7 @@ def _server(dsn: str) -> tuple[socket.socket, list[Message]]:
 
 def _serve(client: socket.socket, pool: queue.LifoQueue[socket.socket], greeting: list[Message]) -> None:
     with suppress(OSError, ConnectionError):
-        _let_in(client)
+        _accept_startup(client)
         for message in greeting:
             _write(client, message)
         while True:
@@ -86,7 +86,7 @@ def _serve(client: socket.socket, pool: queue.LifoQueue[socket.socket], greeting
 
 
 def _transaction(client: socket.socket, server: socket.socket, message: Message) -> None:
-    """Carry messages to and fro until the server is out of the transaction."""
+    """Pass messages between client and server until the transaction has ended."""
     while True:
         _write(server, message)
         if message[0] in _ENDS_A_REQUEST:
@@ -100,13 +100,13 @@ def _transaction(client: socket.socket, server: socket.socket, message: Message)
         message = _read(client)
 
 
-def _let_in(client: socket.socket) -> None:
+def _accept_startup(client: socket.socket) -> None:
     [length] = struct.unpack("!I", _exactly(client, 4))
     [protocol] = struct.unpack("!I", _exactly(client, 4))
     _exactly(client, length - 8)
     if protocol == _SSL_REQUEST:
         client.sendall(b"N")
-        _let_in(client)
+        _accept_startup(client)
 
 
 def _read(sock: socket.socket) -> Message:

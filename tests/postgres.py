@@ -1,4 +1,4 @@
-"""A PostgreSQL for tests: the one at $PG_DSN, else one of its own for each test process."""
+"""PostgreSQL for tests: the server at $PG_DSN, or a server for each test process."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _WRITABLE = "-cdefault_transaction_read_only=off"
 _EMPTY = "DROP SCHEMA public CASCADE; CREATE SCHEMA public; GRANT USAGE ON SCHEMA public TO PUBLIC"
 
 _reused: dict[str, str] = {}
-"""The database that tests use in turn, by its server."""
+"""The database that the tests of each server use in turn."""
 
 
 def postgres_server(directory: Path, **settings: str) -> AbstractContextManager[str]:
-    """A PostgreSQL of one's own below the directory; the DSN of its database `postgres`, as superuser."""
+    """Start a PostgreSQL in the directory and return the superuser's DSN of its database `postgres`."""
     if programs() is None:
         _missing("absent: PostgreSQL is not installed; `make setup` installs one, or set PG_DSN")
     return running(directory, **(_QUICK | settings))
 
 
 def fresh_database(server: str) -> AbstractContextManager[str]:
-    """A database of the test's own on the server; its DSN."""
+    """Make a database on the server and return its DSN."""
     return database(server)
 
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The DSN of a server on which databases may be made."""
+    """The DSN of a server on which tests may make databases."""
     with ExitStack() as stack:
         dsn = os.environ.get("PG_DSN") or stack.enter_context(postgres_server(tmp_path_factory.mktemp("pg")))
         _reused[dsn] = stack.enter_context(fresh_database(dsn))
@@ -51,7 +51,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def postgres_dsn(postgres: str) -> Iterator[str]:
-    """The DSN of an empty database, which the tests of this process use in turn: emptying is quicker than making."""
+    """The DSN of an empty database, which the tests of this process share: it is quicker to empty than to make."""
     yield _reused[postgres]
     # A test may have made the database read-only.
     with psycopg.connect(_reused[postgres], autocommit=True, options=_WRITABLE) as connection:

@@ -1,4 +1,4 @@
-"""How tests wait: for a condition, with a limit that only tells "in time" from "never"."""
+"""How tests wait: for a condition, with a limit so long that reaching it means never."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 import httpx
 
 NEVER_SECONDS: Final = 120.0
-"""After so long something never happens, however busy the machine is."""
+"""What has not happened by then will never happen, however busy the machine is."""
 
 
 def eventually(condition: Callable[[], object], *, every: float = 0.01) -> None:
-    """Wait until the condition holds; a connection that breaks meanwhile counts as not yet."""
+    """Wait until the condition is true; a connection error counts as false."""
     deadline = time.monotonic() + NEVER_SECONDS
     while not _holds(condition):
         assert time.monotonic() < deadline, "it never came true"

@@ -16,7 +16,7 @@ Every error Postroad raises derives from `PostroadError` and lives in `postroad.
 
 
 def page() -> str:
-    """The page as it should read."""
+    """Return the content of the page."""
     return _HEAD + _tree() + "".join(_section(error) for error in _all())
 
 

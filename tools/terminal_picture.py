@@ -36,7 +36,7 @@ SCRIPT = (
 
 
 def record(directory: Path) -> Console:
-    """Run the script in the directory and keep what a terminal would show."""
+    """Run the script in the directory and record what a terminal would show."""
     console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115, PTH123
     environment = {**os.environ, "COLUMNS": str(WIDTH), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
     subprocess.run([sys.executable, "-c", _FILL], cwd=directory, env=environment, check=True)
@@ -50,7 +50,7 @@ def record(directory: Path) -> Console:
 
 
 def without_foreign_fonts(svg: str) -> str:
-    """The picture without the fonts it would fetch from elsewhere."""
+    """Return the picture without the fonts that it would load from elsewhere."""
     return re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code", "ui-monospace")
 
 

@@ -17,7 +17,7 @@ from postroad.agents.records import event_id_of
 from postroad.agents.tables import REJECTED_QUEUE, TABLES
 from postroad.errors import ConfigurationError, NotSupported
 from postroad.streams import Record
-from postroad.testing.json_texts import PLAIN
+from postroad.testing.conformance import PLAIN
 
 
 def test_an_event_reaches_each_subscriber_as_it_was_published(post: Post) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.engine.power import Promise, Record, recorded
 
 from postroad.agents import AgentEvent, Agents
-from postroad.engine import upkeep
+from postroad.engine import disk
 from postroad.wiring import connect
 
 IMAGES = int(os.environ.get("POSTROAD_TEST_POWER_CUTS", "30"))
@@ -45,7 +45,7 @@ def _consume(agents: Agents, record: Record, stop: threading.Event) -> None:
 @pytest.fixture(params=[0.0, 0.02], ids=["at-once", "held-back"])
 def record(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     """Two agents publish, a runner moves, a listener receives and acks, and the log is copied into the file."""
-    monkeypatch.setattr(upkeep, "CHECKPOINT_PAGES", 60)
+    monkeypatch.setattr(disk, "CHECKPOINT_PAGES", 60)
     with (
         recorded(monkeypatch, "p.db-wal") as record,
         connect(f"sqlite:///{tmp_path}/p.db") as backend,

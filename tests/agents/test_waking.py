@@ -8,7 +8,7 @@ from tests.agents.conftest import Post
 
 from postroad.agents import AgentEvent
 from postroad.agents.sqlite import waking
-from postroad.engine.listeners import Listeners
+from postroad.engine.wakeup import Listeners
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_a_failed_record_is_put_again_before_the_rest_of_its_key(stream: Kinesis
 def test_a_record_that_keeps_failing_holds_back_its_key(
     stream: KinesisStream, stub: Stubber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postroad.connections.batches.pause", lambda failures: None)
+    monkeypatch.setattr("postroad.connections.aws_calls.pause", lambda failures: None)
     for _ in range(5):
         expect_put(stub, b"a1", failed=THROTTLED)
 

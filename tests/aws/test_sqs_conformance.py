@@ -9,8 +9,7 @@ from postroad.queues.sqs import SQSQueues
 from postroad.testing.queues import QueueConformance, QueueFixture
 from postroad.testing.queues.delivery import DeliveryRules
 from postroad.testing.queues.leases import LeaseRules
-from postroad.testing.queues.limits import LimitRules
-from postroad.testing.queues.settings import SettingRules
+from postroad.testing.queues.limits import LimitRules, SettingRules
 
 pytestmark = pytest.mark.aws
 

@@ -94,7 +94,7 @@ def test_an_entry_at_fault_itself_is_reported_and_not_repeated(scripted: Endpoin
 def test_an_entry_that_keeps_failing_is_unavailable(
     scripted: Endpoint, standard: SQSQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postroad.connections.batches.pause", lambda failures: None)
+    monkeypatch.setattr("postroad.connections.aws_calls.pause", lambda failures: None)
     scripted.on("SendMessageBatch", lambda call: sent_but(call, b=SERVICE_FAULT))
 
     results = standard.send([OutgoingMessage("b")])

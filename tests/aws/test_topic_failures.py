@@ -113,7 +113,7 @@ def test_entries_that_eventbridge_failed_are_tried_again_and_reported(nowhere: A
 def test_entries_that_eventbridge_keeps_failing_are_unavailable(
     nowhere: AwsConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postroad.connections.batches.pause", lambda failures: None)
+    monkeypatch.setattr("postroad.connections.aws_calls.pause", lambda failures: None)
     topic = EventBridgeTopics(nowhere, SQSQueues(nowhere)).topic(BUS)
 
     with Stubber(nowhere.events) as stub:

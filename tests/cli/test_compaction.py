@@ -8,7 +8,7 @@ import pytest
 from tests.cli.terminal import Postroad
 
 from postroad import OutgoingMessage, QueueSpec
-from postroad.connections.file_states import FileState
+from postroad.connections.application_file import FileState
 from postroad.operations.doctor_files import judged
 from postroad.queues import purge
 from postroad.wiring import connect

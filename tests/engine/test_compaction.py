@@ -13,15 +13,15 @@ import pytest
 
 import postroad
 from postroad import Backend, OutgoingMessage, QueueSpec
-from postroad.engine import upkeep
-from postroad.engine.upkeep import Compaction
+from postroad.engine import compaction
+from postroad.engine.compaction import Compaction
 from postroad.errors import NotSupported
 
 _COMPACT = """
 import sys
 import postroad
-from postroad.engine import upkeep
-upkeep.STEP_PAGES = 8
+from postroad.engine import compaction
+compaction.STEP_PAGES = 8
 with postroad.connect(sys.argv[1]) as backend:
     def told(done):
         print(done.steps, flush=True)
@@ -104,7 +104,7 @@ def test_others_send_and_receive_while_a_file_is_compacted(
 ) -> None:
     left = _bloat(backend)
     backend.create_queue(QueueSpec("traffic"))
-    monkeypatch.setattr(upkeep, "STEP_PAGES", 8)
+    monkeypatch.setattr(compaction, "STEP_PAGES", 8)
     other = subprocess.Popen([sys.executable, "-c", _TRAFFIC, url], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
     assert other.stdout.readline() == "ready\n"
@@ -170,7 +170,7 @@ def test_a_large_file_of_an_earlier_version_is_rebuilt_only_when_told(
     with postroad.connect(url) as backend:
         backend.create_queue(QueueSpec("others"))
     _make_as_before(tmp_path / "p.db")
-    monkeypatch.setattr(upkeep, "REBUILT_AT_ONCE", 10_000)
+    monkeypatch.setattr(compaction, "REBUILT_AT_ONCE", 10_000)
 
     with postroad.connect(url) as backend:
         with pytest.raises(NotSupported, match="written anew") as refused:

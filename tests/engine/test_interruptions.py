@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from postroad import connect
-from postroad.engine.listeners import Listener, Listeners
-from postroad.engine.transaction import Transaction
-from postroad.engine.turns import Request, Turns
+from postroad.engine.transaction import Request, Transaction, Turns
+from postroad.engine.wakeup import Listener, Listeners
 from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.queues.sqlite.claims import Parking, Waiter
 
@@ -38,7 +37,7 @@ def test_a_request_that_an_interrupted_leader_had_half_taken_is_done_once() -> N
     turns.finish(leader)
 
     assert turns._waiting == [follower]
-    assert turns.leads(follower)
+    assert turns.writer is follower
 
 
 class Interrupting(Transaction):
@@ -58,7 +57,7 @@ def test_a_receiver_stays_parked_when_serving_it_is_interrupted(interrupted_in: 
 
     with pytest.raises(KeyboardInterrupt):
         parking.serve(tx, QUEUE, _interrupted)
-    tx.rolled_back()
+    tx.undo()
 
     assert waiter.state == "parked"
     assert list(parking._waiters[QUEUE]) == [waiter]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.engine.power import Promise, Record, recorded
 
-from postroad.engine import upkeep
+from postroad.engine import disk
 from postroad.engine.engine import Engine
 from postroad.engine.transaction import every
 from postroad.queues import OutgoingMessage, QueueSpec
@@ -21,7 +21,7 @@ IMAGES = 300
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     """Three threads send, a fourth receives and acks, and the log is copied into the file now and then."""
-    monkeypatch.setattr(upkeep, "CHECKPOINT_PAGES", 60)
+    monkeypatch.setattr(disk, "CHECKPOINT_PAGES", 60)
     with recorded(monkeypatch, "p.db-wal") as record:
         store = Engine(tmp_path / "p.db")
         queue = SQLiteQueues(store).create_queue(QueueSpec("jobs"))

@@ -138,7 +138,7 @@ def test_a_process_killed_while_it_checkpoints_loses_nothing(url: str) -> None:
 
 
 def test_a_receiver_in_another_process_is_woken_by_the_bell_alone(url: str) -> None:
-    without_the_slow_look = "import postroad.engine.listeners as w; w.LOOK_EVERY = 3600\n" + RECEIVER
+    without_the_slow_look = "import postroad.engine.wakeup as w; w.LOOK_EVERY = 3600\n" + RECEIVER
     receiver = _start(without_the_slow_look, url)
     assert receiver.stdout is not None
 

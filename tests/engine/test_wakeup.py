@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.engine.wakeup import CROWD, BackgroundSender, WakeupSocket
+from postroad.engine.wakeup import CROWD, WakeupSocket
 
 
 @pytest.fixture
@@ -20,20 +20,20 @@ def crowd(tmp_path: Path) -> Iterator[list[WakeupSocket]]:
 
 
 @pytest.fixture
-def sender(tmp_path: Path) -> Iterator[BackgroundSender]:
+def sender(tmp_path: Path) -> Iterator[WakeupSocket]:
     opened = WakeupSocket(tmp_path / "wake")
-    yield BackgroundSender(opened)
+    yield opened
     opened.close()
 
 
-def test_a_crowd_is_woken(crowd: list[WakeupSocket], sender: BackgroundSender) -> None:
+def test_a_crowd_is_woken(crowd: list[WakeupSocket], sender: WakeupSocket) -> None:
     sender.send(b"orders\njobs")
 
     assert [opened.listen(20) for opened in crowd] == [{b"orders", b"jobs"}] * CROWD
     sender.close()
 
 
-def test_closing_sends_what_is_left(crowd: list[WakeupSocket], sender: BackgroundSender) -> None:
+def test_closing_sends_what_is_left(crowd: list[WakeupSocket], sender: WakeupSocket) -> None:
     for number in range(5):
         sender.send(f"{number}".encode())
 
@@ -42,7 +42,7 @@ def test_closing_sends_what_is_left(crowd: list[WakeupSocket], sender: Backgroun
     assert [len(opened.listen(0)) for opened in crowd] == [5] * CROWD
 
 
-def test_a_few_are_woken_before_the_call_returns(crowd: list[WakeupSocket], sender: BackgroundSender) -> None:
+def test_a_few_are_woken_before_the_call_returns(crowd: list[WakeupSocket], sender: WakeupSocket) -> None:
     crowd[0].close()
 
     sender.send(b"orders")

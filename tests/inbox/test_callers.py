@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 from tests.inbox.ground import Ground
 
-from postroad.connections.callers import in_transaction, marked
+from postroad.connections.database import in_transaction, marked
 from postroad.errors import ConfigurationError, NotInTransaction
 from postroad.inbox import insert_once
 

@@ -39,7 +39,7 @@ class Bus:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postroad.connections.batches.pause", lambda failures: None)
+    monkeypatch.setattr("postroad.connections.aws_calls.pause", lambda failures: None)
 
 
 def pending(task: str, **given: Any) -> JournalEvent:

@@ -15,8 +15,8 @@ from postroad.journal import Journal, JournalEvent
 from postroad.journal.overflow import Overflow
 from postroad.journal.sqlite import SQLiteRecords
 from postroad.journal.store import StoredJournal
-from postroad.testing.journal.fixture import T0, heartbeat, ids, in_order, pending, whole
-from postroad.testing.journal.querying import WAYS, matches
+from postroad.testing.journal_fixture import T0, heartbeat, ids, in_order, pending, whole
+from postroad.testing.journal_queries import WAYS, matches
 
 events = st.lists(
     st.builds(

@@ -21,8 +21,17 @@ from postroad.journal.sqlite import SQLiteRecords
 from postroad.journal.sqlite.tables import BACKWARD, COLUMNS, FORWARD
 from postroad.journal.store import StoredJournal
 from postroad.testing.journal import JournalConformance, JournalFixture
-from postroad.testing.journal.fixture import add, completed, heartbeat, pending, whole
-from postroad.testing.journal.states import cancelled, failed, started, timed_out
+from postroad.testing.journal_fixture import (
+    add,
+    cancelled,
+    completed,
+    failed,
+    heartbeat,
+    pending,
+    started,
+    timed_out,
+    whole,
+)
 
 
 @pytest.fixture

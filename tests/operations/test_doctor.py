@@ -15,7 +15,7 @@ from tests.pooler import pooler
 from tests.postgres import postgres, postgres_dsn
 
 from postroad import OutgoingMessage, QueueSpec
-from postroad.connections.file_states import FileState
+from postroad.connections.application_file import FileState
 from postroad.errors import ConfigurationError, InvalidInput, QueueNotFound, Unavailable
 from postroad.operations import Finding, doctor
 from postroad.operations.doctor_files import judged
@@ -229,7 +229,7 @@ def test_an_old_library_and_a_file_without_a_log_are_errors(state: FileState, fo
 
 def test_the_file_of_the_engine_is_looked_at(tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     with connect(f"sqlite:///{tmp_path / 'postroad.db'}", clock=clock) as backend:
-        monkeypatch.setattr("postroad.connections.file_states.FIXED_VERSION", (99, 0, 0))
+        monkeypatch.setattr("postroad.connections.application_file.FIXED_VERSION", (99, 0, 0))
 
         assert codes(doctor(backend)) == [("sqlite-version", "error", str(tmp_path / "postroad.db"))]
 
@@ -253,7 +253,7 @@ def test_an_application_file_with_a_log_and_an_old_library_is_found(
     path = tmp_path / "app.db"
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE t (x)")
-    monkeypatch.setattr("postroad.connections.file_states.sqlite3.sqlite_version", "3.40.1")
+    monkeypatch.setattr("postroad.connections.application_file.sqlite3.sqlite_version", "3.40.1")
 
     with connect("memory://", clock=clock) as backend:
         rolled_back = doctor(backend, dsn=f"sqlite:///{path}")

@@ -1,11 +1,15 @@
-"""Connections: the embedded engine and AWS, where drivers are opened and their errors translated."""
+"""Connections to AWS and to databases of the user's own: drivers are opened and their errors translated here."""
 
 from typing import TYPE_CHECKING
 
 from postroad.connections.aws import AwsConnection as AwsConnection
-from postroad.connections.aws_errors import (
+from postroad.connections.aws_calls import (
+    ATTEMPTS as ATTEMPTS,
     THROTTLED as THROTTLED,
+    Again as Again,
+    Entry as Entry,
     Make as Make,
+    deliver as deliver,
     refused as refused,
     short_code as short_code,
     translated as translated,
@@ -48,32 +52,30 @@ from postroad.connections.aws_rights import (
     disallow_source as disallow_source,
     document as document,
 )
-from postroad.connections.batches import ATTEMPTS as ATTEMPTS, Again as Again, Entry as Entry, deliver as deliver
-from postroad.connections.callers import (
+from postroad.connections.database import (
     AsyncCaller as AsyncCaller,
     Caller as Caller,
+    Database as Database,
     Dialect as Dialect,
     Row as Row,
+    Session as Session,
+    check_identifier as check_identifier,
+    dialect_of as dialect_of,
+    file_database as file_database,
     in_async_transaction as in_async_transaction,
     in_transaction as in_transaction,
     is_deadlock as is_deadlock,
     lacks_tables as lacks_tables,
     marked as marked,
-)
-from postroad.connections.database import (
-    Database as Database,
-    Session as Session,
-    check_identifier as check_identifier,
-    dialect_of as dialect_of,
-    file_database as file_database,
     path_of as path_of,
     postgres_database as postgres_database,
 )
 from postroad.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from postroad.connections.application_file import ApplicationFile as ApplicationFile, FileSession as FileSession
-    from postroad.connections.file_states import (
+    from postroad.connections.application_file import (
+        ApplicationFile as ApplicationFile,
+        FileSession as FileSession,
         FileState as FileState,
         application_file_state as application_file_state,
         engine_file_state as engine_file_state,
@@ -83,8 +85,9 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "postroad.connections.application_file": "ApplicationFile FileSession",
-            "postroad.connections.file_states": "FileState application_file_state engine_file_state",
+            "postroad.connections.application_file": (
+                "ApplicationFile FileSession FileState application_file_state engine_file_state"
+            ),
             "postroad.connections.postgres": "PostgresDatabase shares_servers",
         },
     )

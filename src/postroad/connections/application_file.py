@@ -1,27 +1,25 @@
-"""A SQLite file of the user's own, opened with the interpreter's sqlite3 as the application does.
+"""A SQLite file of the user's own, opened with the interpreter's sqlite3 as the application does, and states of files.
 
-Two SQLite libraries must never open one file in one process, so this never uses the embedded engine's.
-"""
+Two SQLite libraries must never open one file in one process, so each of them only reads its own files."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from postroad.connections.callers import Row
-from postroad.engine import APPLICATION_ID, is_open
+import apsw
+
+from postroad.connections.database import IdleConnections, Row
+from postroad.engine import APPLICATION_ID, FIXED_VERSION, ReadOnlyFile, is_open, may_write, translate
 from postroad.errors import ConfigurationError, PostroadError, SchemaMismatch, StorageDamaged, StorageFull, Unavailable
 
 _BUSY_SECONDS: Final = 5.0
-_KEPT: Final = 4
-_BEGIN: Final = "BEGIN IMMEDIATE"
-_BEGIN_READING: Final = "BEGIN"
 
 
 class FileSession:
@@ -47,29 +45,25 @@ class ApplicationFile:
     def __init__(self, path: str | Path, *, schema_remedy: str) -> None:
         self.path = Path(path)
         self._schema_remedy = schema_remedy
-        self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._idle: list[sqlite3.Connection] = []
-        weakref.finalize(self, _close_all, self._idle)
+        self._idle: IdleConnections[sqlite3.Connection] = IdleConnections()
 
     @contextmanager
     def transaction(self) -> Iterator[FileSession]:
-        # SQLite lets waiting writers sleep and look again, so that a busy thread starves the others of its process.
+        # SQLite's waiting writers sleep and try again, so a busy thread would starve the others of its process.
         ours = self._writing.acquire(timeout=_BUSY_SECONDS)
         try:
-            with self._transaction(_BEGIN) as session:
+            with self._transaction("BEGIN IMMEDIATE") as session:
                 yield session
         finally:
             if ours:
                 self._writing.release()
 
-    @contextmanager
-    def reading(self) -> Iterator[FileSession]:
-        with self._transaction(_BEGIN_READING) as session:
-            yield session
+    def reading(self) -> AbstractContextManager[FileSession]:
+        return self._transaction("BEGIN")
 
     def create(self) -> None:
-        """Make the file where there is none."""
+        """Make the file if there is none."""
         self._refuse_the_engines_own(is_open(self.path.resolve()))
         try:
             self.path.touch()
@@ -77,11 +71,10 @@ class ApplicationFile:
             raise self.translate(error) from error
 
     def close(self) -> None:
-        with self._lock:
-            _close_all(self._idle)
+        self._idle.close()
 
     def translate(self, error: sqlite3.Error | OSError) -> PostroadError:
-        """The Postroad error that says what happened to the file and what to do."""
+        """Return the Postroad error that says what happened to the file and what to do."""
         text = str(error)
         if "no such table" in text or "no such column" in text or "has no column" in text:
             return SchemaMismatch(f"{self.path}: the tables are missing: {text}", remedy=self._schema_remedy)
@@ -108,7 +101,7 @@ class ApplicationFile:
     def _transaction(self, begin: str) -> Iterator[FileSession]:
         connection = None
         try:
-            connection = self._kept() or self._opened()
+            connection = self._idle.take() or self._opened()
             connection.execute(begin)
             yield FileSession(connection)
             connection.execute("COMMIT")
@@ -140,23 +133,17 @@ class ApplicationFile:
                 remedy="Name the application's own database: two SQLite libraries must not share a file.",
             )
 
-    def _kept(self) -> sqlite3.Connection | None:
-        with self._lock:
-            return self._idle.pop() if self._idle else None
-
     def _give_back(self, connection: sqlite3.Connection) -> None:
         with suppress(sqlite3.Error):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            with self._lock:
-                if len(self._idle) < _KEPT:
-                    self._idle.append(connection)
-                    return
+            if self._idle.keep(connection):
+                return
         connection.close()
 
 
 def _each(statements: str) -> Iterator[str]:
-    """The statements one by one: sqlite3's own executescript would commit first."""
+    """Yield the statements one by one: sqlite3's own executescript would commit first."""
     pending = ""
     for line in statements.splitlines(keepends=True):
         pending += line
@@ -165,6 +152,51 @@ def _each(statements: str) -> Iterator[str]:
             pending = ""
 
 
-def _close_all(connections: list[sqlite3.Connection]) -> None:
-    while connections:
-        connections.pop().close()
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """The state of a SQLite file.
+
+    Attributes:
+        library: The version of the SQLite library that reads it.
+        journal_mode: The journal mode.
+        size: The bytes of all pages.
+        free: The bytes of the pages that hold nothing.
+    """
+
+    library: str
+    journal_mode: str
+    size: int = 0
+    free: int = 0
+
+    @property
+    def sound(self) -> bool:
+        """Whether the library is free of the bug that damages write-ahead logs."""
+        return tuple(int(part) for part in self.library.split(".")) >= FIXED_VERSION
+
+
+def engine_file_state(path: Path) -> FileState:
+    """Return the state of the embedded engine's own file, read by the engine's library."""
+    if not may_write(path):
+        with closing(ReadOnlyFile(path)) as looked_at:
+            return FileState(apsw.sqlite_lib_version(), looked_at.journal_mode())
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        with closing(connection):
+            page_size, pages, free = (
+                int(connection.pragma(name)) for name in ("page_size", "page_count", "freelist_count")
+            )
+            mode = str(connection.pragma("journal_mode"))
+            return FileState(apsw.sqlite_lib_version(), mode, pages * page_size, free * page_size)
+    except apsw.Error as error:
+        raise translate(error, path) from error
+
+
+def application_file_state(path: Path) -> FileState:
+    """Return the state of a file of the application, read by the interpreter's library."""
+    file = ApplicationFile(path, schema_remedy="")
+    try:
+        with file.reading() as session:
+            [(mode,)] = session.rows("PRAGMA journal_mode")
+    finally:
+        file.close()
+    return FileState(sqlite3.sqlite_version, str(mode))

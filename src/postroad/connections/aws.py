@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 import threading
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from postroad.connections.aws_errors import translated, watch
+from postroad.connections.aws_calls import translated, watch
 from postroad.errors import ConfigurationError, Unavailable
 
 if TYPE_CHECKING:
@@ -22,11 +22,42 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs.client import SQSClient
 
 MAX_POOL_CONNECTIONS = 50
-_PATIENT_ATTEMPTS = 8
+_ADAPTIVE_ATTEMPTS = 8
+
+
+T = TypeVar("T")
+
+
+class _Client(Generic[T]):
+    """An attribute that is the connection's client of a service."""
+
+    def __init__(self, service: str) -> None:
+        self._service = service
+
+    def __get__(self, connection: AwsConnection, owner: object) -> T:
+        client: T = connection.client(self._service)
+        return client
 
 
 class AwsConnection:
-    """The way to AWS. Two threads may share it; a forked child makes its own."""
+    """A connection to AWS. Threads may share it; a forked child makes its own.
+
+    `endpoint_url` is the address of an emulator, `stage` a part of resource names, `bucket` that of blobs and `table`
+    that of items. Timeouts are in seconds; `read_timeout` must exceed the 20 seconds of a long poll. `attempts` counts
+    the first one too. An `adaptive` connection slows down while AWS throttles it, as suits changes of resources.
+    """
+
+    sqs: _Client[SQSClient] = _Client("sqs")
+    sns: _Client[SNSClient] = _Client("sns")
+    events: _Client[EventBridgeClient] = _Client("events")
+    kinesis: _Client[KinesisClient] = _Client("kinesis")
+    dynamodb: _Client[DynamoDBClient] = _Client("dynamodb")
+    s3: _Client[S3Client] = _Client("s3")
+    cloudwatch: _Client[CloudWatchClient] = _Client("cloudwatch")
+    functions: _Client[LambdaClient] = _Client("lambda")
+    iam: _Client[IAMClient] = _Client("iam")
+    sts: _Client[Any] = _Client("sts")
+    tagging: _Client[Any] = _Client("resourcegroupstaggingapi")
 
     def __init__(
         self,
@@ -39,88 +70,36 @@ class AwsConnection:
         connect_timeout: float = 5.0,
         read_timeout: float = 30.0,
         attempts: int = 3,
-        patient: bool = False,
+        adaptive: bool = False,
     ) -> None:
-        """Read timeouts stay above the 20 seconds of a long poll; `attempts` counts the first one too.
-
-        A `patient` connection slows down while AWS throttles it: for who makes and changes resources.
-        """
         self._session = _session(region)
         self.region: str = self._session.region_name
         self.endpoint_url = endpoint_url
         self.stage = stage
         self.bucket = bucket
         self.table = table
-        self._config = _config(connect_timeout, read_timeout, attempts, patient=patient)
+        self._config = _config(connect_timeout, read_timeout, attempts, adaptive=adaptive)
         self._timeouts = connect_timeout, read_timeout
         self._clients: dict[tuple[str, float | None], Any] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
 
-    @property
-    def sqs(self) -> SQSClient:
-        return cast("SQSClient", self._client("sqs"))
-
-    @property
-    def sns(self) -> SNSClient:
-        return cast("SNSClient", self._client("sns"))
-
-    @property
-    def events(self) -> EventBridgeClient:
-        return cast("EventBridgeClient", self._client("events"))
-
-    @property
-    def kinesis(self) -> KinesisClient:
-        return cast("KinesisClient", self._client("kinesis"))
-
-    @property
-    def dynamodb(self) -> DynamoDBClient:
-        return cast("DynamoDBClient", self._client("dynamodb"))
-
-    @property
-    def s3(self) -> S3Client:
-        return cast("S3Client", self._client("s3"))
-
-    @property
-    def cloudwatch(self) -> CloudWatchClient:
-        return cast("CloudWatchClient", self._client("cloudwatch"))
-
-    @property
-    def functions(self) -> LambdaClient:
-        return cast("LambdaClient", self._client("lambda"))
-
-    @property
-    def iam(self) -> IAMClient:
-        return cast("IAMClient", self._client("iam"))
-
-    @property
-    def sts(self) -> Any:
-        return self._client("sts")
-
-    @property
-    def tagging(self) -> Any:
-        return self._client("resourcegroupstaggingapi")
-
-    def patient(self) -> AwsConnection:
-        """The same account and region for whoever makes and changes resources."""
+    def adaptive(self) -> AwsConnection:
+        """Return a connection to the same account and region that slows down while AWS throttles it."""
         return AwsConnection(
-            self.region,
-            self.endpoint_url,
-            self.stage,
-            self.bucket,
-            self.table,
-            attempts=_PATIENT_ATTEMPTS,
-            patient=True,
+            *(self.region, self.endpoint_url, self.stage, self.bucket, self.table),
+            attempts=_ADAPTIVE_ATTEMPTS,
+            adaptive=True,
         )
 
     def once(self, service: str) -> Any:
-        """A client that makes each call once, for callers with retries of their own."""
-        return self._client(service, math.inf)
+        """Return a client that makes each call once, for callers with retries of their own."""
+        return self.client(service, math.inf)
 
     def dynamodb_within(self, seconds: float) -> DynamoDBClient:
-        """A client that tries each call once and gives it up after `seconds`, for callers that count attempts."""
-        return cast("DynamoDBClient", self._client("dynamodb", seconds))
+        """Return a client that tries each call once and ends it after `seconds`, for callers that count attempts."""
+        return cast("DynamoDBClient", self.client("dynamodb", seconds))
 
     def close(self) -> None:
         """Close the clients' connections; closing twice changes nothing."""
@@ -129,7 +108,8 @@ class AwsConnection:
         for client in clients:
             client.close()
 
-    def _client(self, service: str, seconds: float | None = None) -> Any:
+    def client(self, service: str, seconds: float | None = None) -> Any:
+        """Return a client of the service; with `seconds`, one that tries each call once within that time."""
         if os.getpid() != self._pid:
             raise ConfigurationError("this connection was made before a fork", remedy="Connect again in the child.")
         client = self._clients.get((service, seconds))
@@ -141,20 +121,15 @@ class AwsConnection:
             if self._closed:
                 raise Unavailable("the connection to AWS is closed", remedy="Connect again.")
             if (service, seconds) not in self._clients:
+                config = self._config
+                if seconds is not None:
+                    within = (seconds / 3, seconds * 2 / 3) if math.isfinite(seconds) else self._timeouts
+                    config = _config(*within, 1)
                 with translated(service):
-                    client = self._session.client(
-                        service, endpoint_url=self.endpoint_url, config=self._config_for(seconds)
-                    )
+                    client = self._session.client(service, endpoint_url=self.endpoint_url, config=config)
                 watch(client)
                 self._clients[service, seconds] = client
             return self._clients[service, seconds]
-
-    def _config_for(self, seconds: float | None) -> Any:
-        """The settings of a client that retries, or of one that tries each call once, within `seconds` if finite."""
-        if seconds is None:
-            return self._config
-        connect, read = (seconds / 3, seconds * 2 / 3) if math.isfinite(seconds) else self._timeouts
-        return _config(connect, read, 1)
 
 
 def _session(region: str | None) -> Any:
@@ -173,14 +148,14 @@ def _session(region: str | None) -> Any:
     return session
 
 
-def _config(connect_timeout: float, read_timeout: float, attempts: int, *, patient: bool = False) -> Any:
+def _config(connect_timeout: float, read_timeout: float, attempts: int, *, adaptive: bool = False) -> Any:
     from botocore.config import Config
 
     return Config(
         connect_timeout=connect_timeout,
         read_timeout=read_timeout,
         max_pool_connections=MAX_POOL_CONNECTIONS,
-        retries={"mode": "adaptive" if patient else "standard", "total_max_attempts": attempts},
+        retries={"mode": "adaptive" if adaptive else "standard", "total_max_attempts": attempts},
         tcp_keepalive=True,
         user_agent_extra="postroad",
     )

@@ -1,7 +1,7 @@
-"""Make the resources of AWS: one function for each kind, whoever asks for it.
+"""Resources of AWS: one function makes each kind, for all who need it.
 
-A package declares what it needs, `provision()`, `init()` and a topology's `apply` call these functions. Each of them
-leaves a resource that exists as it is; what differs is for the caller to see. They raise botocore's errors, which
+A package declares its resources; `provision()`, `init()` and a topology's `apply` call these functions. Each of them
+leaves a resource that exists as it is; callers compare it themselves. They raise botocore's errors, which
 callers translate: only they know what a missing or refused resource means to their user.
 """
 
@@ -36,7 +36,7 @@ _STREAM_WAIT: Final[Any] = {"Delay": 1, "MaxAttempts": 300}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableIndex:
-    """A second order of a table's items."""
+    """A global secondary index of a table."""
 
     keys: tuple[str, ...]
     projection: str = "ALL"
@@ -44,7 +44,7 @@ class TableIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableShape:
-    """What makes a table this table: its keys, which are text, its indexes, when items expire, and its stream."""
+    """The definition of a table: its keys, which are text, its indexes, when items expire, and its stream."""
 
     keys: tuple[str, ...]
     indexes: Mapping[str, TableIndex] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class TableShape:
     stream_view: StreamView | None = None
 
     def definition(self) -> dict[str, Any]:
-        """The table without name, expiry and stream, as DynamoDB and CloudFormation spell it."""
+        """Return the table without name, expiry and stream, in the form of DynamoDB and CloudFormation."""
         definition: dict[str, Any] = {
             "BillingMode": BILLING,
             "KeySchema": _key_schema(self.keys),
@@ -63,14 +63,14 @@ class TableShape:
         return definition
 
     def index_update(self, name: str) -> dict[str, Any]:
-        """The change that adds one index to a table that exists."""
+        """Return the change that adds one index to an existing table."""
         return {
             "AttributeDefinitions": self._attributes([name]),
             "GlobalSecondaryIndexUpdates": [{"Create": self._index(name)}],
         }
 
     def stream_specification(self) -> dict[str, Any]:
-        """The stream of the table's changes, or that there is none."""
+        """Return the specification of the table's stream of changes."""
         view = self.stream_view
         return {"StreamEnabled": False} if view is None else {"StreamEnabled": True, "StreamViewType": view}
 
@@ -92,21 +92,21 @@ def make_table(
     tags: Tags | None = None,
     check: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> None:
-    """Make the table when it is missing, wait until it can be used, and let its items expire.
+    """Make the table if it is missing, wait until it can be used, and let its items expire.
 
-    `check` gets the table as DynamoDB describes it and raises if it is another one, before anything of it is changed.
+    `check` gets DynamoDB's description of the table and raises if it is a different one, before any change to it.
     """
     parameters: dict[str, Any] = shape.definition() | ({"Tags": tag_pairs(tags)} if tags else {})
     if shape.stream_view is not None:
         parameters["StreamSpecification"] = shape.stream_specification()
     if not _has_table(client, name):
-        # Another one may make it at the same time.
+        # Another program may make it at the same time.
         with suppress(client.exceptions.ResourceInUseException):
             client.create_table(TableName=name, **parameters)
     wait_for_table(client, name)
     if check is not None:
         check(client.describe_table(TableName=name)["Table"])
-    # A making that broke off before this is completed here.
+    # An earlier call that broke off before this is completed here.
     if shape.ttl_attribute is not None and expiry_of(client, name) is None:
         set_expiry(client, name, shape.ttl_attribute, enabled=True)
 
@@ -122,15 +122,15 @@ def wait_for_removal(client: DynamoDBClient, name: str) -> None:
 
 
 def expiry_of(client: DynamoDBClient, name: str) -> str | None:
-    """The attribute at whose time items expire; None when they do not."""
+    """Return the attribute that holds the time at which items expire; None if they do not."""
     found: Mapping[str, Any] = client.describe_time_to_live(TableName=name).get("TimeToLiveDescription") or {}
     return found.get("AttributeName") if found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING") else None
 
 
 def set_expiry(client: DynamoDBClient, name: str, attribute: str, *, enabled: bool) -> None:
-    """Let items expire at the time in their attribute, or no longer."""
-    told: Any = {"Enabled": enabled, "AttributeName": attribute}
-    client.update_time_to_live(TableName=name, TimeToLiveSpecification=told)
+    """Let items expire at the time in their attribute, or stop that."""
+    specification: Any = {"Enabled": enabled, "AttributeName": attribute}
+    client.update_time_to_live(TableName=name, TimeToLiveSpecification=specification)
 
 
 def make_queue(
@@ -139,7 +139,9 @@ def make_queue(
     """Make the queue; SQS refuses one that exists with other attributes."""
     wanted = {**attributes, "FifoQueue": "true"} if fifo else dict(attributes)
     answer: dict[str, Any] = client.create_queue(
-        QueueName=name, Attributes={key: value for key, value in wanted.items() if value}, **_named("tags", tags)
+        QueueName=name,
+        Attributes={key: value for key, value in wanted.items() if value},
+        **({"tags": dict(tags)} if tags else {}),
     )
     return answer
 
@@ -147,7 +149,7 @@ def make_queue(
 def make_topic(
     client: SNSClient, name: str, *, fifo: bool, content_dedup: bool = False, tags: Tags | None = None
 ) -> str:
-    """Make the topic when it is missing, and return its ARN."""
+    """Make the topic if it is missing, and return its ARN."""
     attributes = {"FifoTopic": "true"} if fifo else {}
     if content_dedup:
         attributes["ContentBasedDeduplication"] = "true"
@@ -158,7 +160,7 @@ def make_topic(
 def make_subscription(
     client: SNSClient, topic_arn: str, queue_arn: str, *, filter: Mapping[str, Any] | None, raw: bool = True
 ) -> None:
-    """Have the topic send a copy of what the filter lets through to the queue."""
+    """Make the topic send a copy of what the filter lets through to the queue."""
     attributes = {"RawMessageDelivery": "true" if raw else "false"}
     if filter:
         attributes["FilterPolicy"] = json.dumps(filter)
@@ -166,7 +168,7 @@ def make_subscription(
 
 
 def make_event_bus(client: EventBridgeClient, name: str, *, tags: Tags | None = None) -> None:
-    """Make the event bus when it is missing."""
+    """Make the event bus if it is missing."""
     named: dict[str, Any] = {"Tags": tag_pairs(tags)} if tags else {}
     with suppress(client.exceptions.ResourceAlreadyExistsException):
         client.create_event_bus(Name=name, **named)
@@ -193,7 +195,7 @@ def put_rule(
 
 
 def put_target(client: EventBridgeClient, rule: str, bus: str, target: Mapping[str, Any]) -> str | None:
-    """Have the rule send to the target. Return why EventBridge refused it; None when it did not."""
+    """Make the rule send to the target. Return why EventBridge refused it; None if it did not."""
     targets: Any = [target]
     answer = client.put_targets(Rule=rule, EventBusName=bus, Targets=targets)
     if not answer.get("FailedEntryCount"):
@@ -203,7 +205,7 @@ def put_target(client: EventBridgeClient, rule: str, bus: str, target: Mapping[s
 
 
 def make_stream(client: KinesisClient, name: str, shards: int) -> Mapping[str, Any]:
-    """Make the stream when it is missing, wait until it can be used, and return its summary."""
+    """Make the stream if it is missing, wait until it can be used, and return its summary."""
     with suppress(client.exceptions.ResourceInUseException):
         client.create_stream(StreamName=name, ShardCount=shards)
     summary = client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
@@ -219,7 +221,7 @@ def wait_for_stream(client: KinesisClient, name: str) -> None:
 
 
 def make_bucket(client: S3Client, name: str, region: str) -> None:
-    """Make the bucket when it is missing, closed to the public."""
+    """Make the bucket if it is missing, closed to the public."""
     where: dict[str, Any] = {"CreateBucketConfiguration": {"LocationConstraint": region}}
     with suppress(client.exceptions.BucketAlreadyOwnedByYou):
         client.create_bucket(Bucket=name, **({} if region == _FIRST_REGION else where))
@@ -227,7 +229,7 @@ def make_bucket(client: S3Client, name: str, region: str) -> None:
 
 
 def tag_pairs(tags: Tags | None) -> list[dict[str, str]]:
-    """Tags as most services of AWS take them."""
+    """Return tags in the form that most services of AWS take."""
     return [{"Key": key, "Value": value} for key, value in (tags or {}).items()]
 
 
@@ -239,15 +241,11 @@ def _has_table(client: DynamoDBClient, name: str) -> bool:
     return True
 
 
-def _named(name: str, tags: Tags | None) -> dict[str, Any]:
-    return {name: dict(tags)} if tags else {}
-
-
 def _key_schema(keys: Sequence[str]) -> list[dict[str, str]]:
     return [{"AttributeName": name, "KeyType": kind} for name, kind in zip(keys, ("HASH", "RANGE"), strict=False)]
 
 
 def key_names(described: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of a table or index as DynamoDB describes it, the partition key first."""
+    """Return the keys of a table or index that DynamoDB describes, the partition key first."""
     by_kind = {each["KeyType"]: each["AttributeName"] for each in described["KeySchema"]}
     return (by_kind[kind] for kind in ("HASH", "RANGE") if kind in by_kind)

@@ -1,4 +1,4 @@
-"""What each verb may do on AWS: one list of IAM actions per verb, and the documents that grant them."""
+"""Permissions on AWS: the IAM actions of each verb, and the documents that grant them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEND: Final = ("sqs:SendMessage",)
 FIND: Final = ("sqs:GetQueueUrl",)
 OBSERVE: Final = ("sqs:GetQueueAttributes",)
 CONSUME: Final = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility", *OBSERVE)
-"""What a receiver does with a queue that it knows by its URL."""
+"""The actions of a receiver on a queue whose URL it knows."""
 MOVE: Final = ("sqs:StartMessageMoveTask", "sqs:CancelMessageMoveTask", "sqs:ListMessageMoveTasks")
 CREATE: Final = ("sqs:CreateQueue", "sqs:DeleteQueue", "sqs:SetQueueAttributes", *OBSERVE, *FIND, "sqs:TagQueue")
 PUBLISH: Final = ("sns:Publish",)
@@ -43,18 +43,18 @@ ASSUME: Final = "sts:AssumeRole"
 
 
 def allowed(actions: Sequence[str], resources: str | list[str], *, sid: str | None = None) -> Statement:
-    """The statement that allows these actions on these resources."""
+    """Return the statement that allows these actions on these resources."""
     named = {} if sid is None else {"Sid": sid}
     return {**named, "Effect": "Allow", "Action": list(actions), "Resource": resources}
 
 
 def document(statements: list[Statement]) -> dict[str, Any]:
-    """A policy of these statements."""
+    """Return a policy of these statements."""
     return {"Version": VERSION, "Statement": statements}
 
 
 def allow_source(policy: str | None, *, service: str, source_arn: str, queue_arn: str) -> str:
-    """The policy with the statement for this source; all others stay."""
+    """Return the policy with the statement for this source added; all others stay."""
     parsed = _parsed(policy)
     statement = {
         "Sid": _sid(source_arn),
@@ -71,7 +71,7 @@ def allow_source(policy: str | None, *, service: str, source_arn: str, queue_arn
 
 
 def disallow_source(policy: str | None, *, source_arn: str) -> str:
-    """The policy without the statement for this source; empty when nothing is left."""
+    """Return the policy without the statement for this source; empty if nothing is left."""
     parsed = _parsed(policy)
     others = _others(parsed, source_arn)
     if len(others) == len(parsed["Statement"]):

@@ -1,20 +1,21 @@
-"""Gauges and histograms on their way to CloudWatch, under the names that Prometheus sees."""
+"""Reports of gauges and histograms to CloudWatch, under the names that Prometheus sees."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from postroad.connections.aws import AwsConnection
-from postroad.connections.aws_errors import translated
+from postroad.connections.aws_calls import translated
 from postroad.errors import PostroadError
 from postroad.telemetry import get_logger
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
+    from prometheus_client.registry import Collector
 
 NAMESPACE: Final = "Postroad"
 EVERY_SECONDS: Final = 60.0
@@ -23,15 +24,9 @@ Series = tuple[str, frozenset[tuple[str, str]]]
 """A histogram's name and labels."""
 
 
-class Figures(Protocol):
-    """A registry of Prometheus, or some of its metrics."""
-
-    def collect(self) -> Iterable[Metric]: ...
-
-
 @contextmanager
-def reporting(registry: Figures, connection: AwsConnection, *, every: float = EVERY_SECONDS) -> Iterator[None]:
-    """Report the figures of the registry now, every minute and once more at the end."""
+def reporting(registry: Collector, connection: AwsConnection, *, every: float = EVERY_SECONDS) -> Iterator[None]:
+    """Report the figures of the registry now, every minute and once more at the end of the block."""
     done, reporter = threading.Event(), Reporter(registry, connection)
 
     def work() -> None:
@@ -51,37 +46,37 @@ def reporting(registry: Figures, connection: AwsConnection, *, every: float = EV
 
 
 class Reporter:
-    """Sends gauges as they stand, and of histograms what they counted since the last report."""
+    """Sends the present values of gauges, and what histograms counted since the last report."""
 
-    def __init__(self, registry: Figures, connection: AwsConnection) -> None:
+    def __init__(self, registry: Collector, connection: AwsConnection) -> None:
         self._registry = registry
         self._connection = connection
-        self._told: dict[Series, dict[float, float]] = {}
+        self._reported: dict[Series, dict[float, float]] = {}
 
     def put(self) -> int:
-        """Send every figure there is; how many."""
-        told: dict[Series, dict[float, float]] = {}
-        data = list(self._figures(told))
+        """Send all figures and return how many were sent."""
+        reported: dict[Series, dict[float, float]] = {}
+        data = list(self._figures(reported))
         for first in range(0, len(data), _MOST_AT_ONCE):
             chunk = data[first : first + _MOST_AT_ONCE]
             with translated("cloudwatch"):
                 self._connection.cloudwatch.put_metric_data(Namespace=NAMESPACE, MetricData=chunk)
-        # After a report that failed, the next one tells what was counted since the last that did not.
-        self._told.update(told)
+        # After a failed report, the next one covers everything since the last successful one.
+        self._reported.update(reported)
         return len(data)
 
-    def _figures(self, told: dict[Series, dict[float, float]]) -> Iterator[Any]:
+    def _figures(self, reported: dict[Series, dict[float, float]]) -> Iterator[Any]:
         for metric in self._registry.collect():
             if metric.type == "gauge":
                 yield from _gauge(metric)
             elif metric.type == "histogram":
-                yield from self._histogram(metric, told)
+                yield from self._histogram(metric, reported)
 
-    def _histogram(self, metric: Metric, told: dict[Series, dict[float, float]]) -> Iterator[Any]:
+    def _histogram(self, metric: Metric, reported: dict[Series, dict[float, float]]) -> Iterator[Any]:
         for labels, counts in _counted(metric).items():
             series = (metric.name, labels)
-            told[series] = counts
-            before = self._told.get(series, {})
+            reported[series] = counts
+            before = self._reported.get(series, {})
             new = {bound: count - before.get(bound, 0.0) for bound, count in counts.items()}
             values = {bound: count for bound, count in new.items() if count > 0}
             if values:
@@ -104,7 +99,7 @@ def _gauge(metric: Metric) -> Iterator[Any]:
 
 
 def _counted(metric: Metric) -> dict[frozenset[tuple[str, str]], dict[float, float]]:
-    """How many each bucket of a histogram holds, by labels; a bucket is told by its upper bound."""
+    """Return the count of each bucket of a histogram, by labels and upper bound."""
     found: dict[frozenset[tuple[str, str]], dict[float, float]] = {}
     below: dict[frozenset[tuple[str, str]], tuple[float, float]] = {}
     for sample in metric.samples:
@@ -122,6 +117,6 @@ def _counted(metric: Metric) -> dict[frozenset[tuple[str, str]], dict[float, flo
 
 def _datums(name: str, labels: dict[str, str], figure: dict[str, Any]) -> Iterator[Any]:
     dimensions = [{"Name": label, "Value": value} for label, value in labels.items() if value]
-    # Alarms look at the figure of all services together.
+    # Alarms use the figure of all services together.
     for each in (dimensions, []) if dimensions else ([],):
         yield {"MetricName": name, "Dimensions": each, **figure}

@@ -1,18 +1,280 @@
-"""A database of the user's own, as outbox and inbox see it: short transactions of statements with bound values."""
+"""Databases of the user's own: opened here from a DSN, or on a connection that a caller brings, awaited or not.
+
+No driver is imported here: a caller that brings a connection has imported its driver already.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import sys
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast
 
-from postroad.connections.callers import Dialect, Row
-from postroad.errors import ConfigurationError
+from postroad.errors import ConfigurationError, NotInTransaction
 
 if TYPE_CHECKING:
     from postroad.connections.postgres import PostgresDatabase
+
+
+Row = tuple[Any, ...]
+Dialect = Literal["postgresql", "sqlite"]
+Mark = Literal["%s", "?", "$"]
+"""How a driver marks a value: %s, ?, or $1, $2 and so on."""
+ACCEPTED = "psycopg Connection, SQLAlchemy Connection or Session, Django's connection, sqlite3.Connection"
+ACCEPTED_ASYNC = (
+    "psycopg AsyncConnection, asyncpg Connection, SQLAlchemy AsyncConnection or AsyncSession, aiosqlite Connection"
+)
+_IDLE, _IN_ERROR = 0, 3
+_MOST_IDLE = 4
+_NO_TABLES = ("42P01", "42703", "3F000")
+_DEADLOCK = "40P01"
+_NO_TABLES_OF_SQLITE = ("no such table", "no such column")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A caller's connection.
+
+    Attributes:
+        dialect: The kind of database.
+        mark: Stands for a value in SQL; `marked` rewrites a statement with `?`.
+        rows: Runs one statement and returns its rows.
+        run: Runs one statement without values that returns nothing.
+        is_open: Returns whether what was done on it so far can still be committed.
+    """
+
+    dialect: Dialect
+    mark: Mark
+    rows: Callable[[str, Sequence[Any]], list[Row]]
+    run: Callable[[str], object]
+    is_open: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncCaller:
+    """A caller's connection that is awaited; its attributes are those of `Caller`."""
+
+    dialect: Dialect
+    mark: Mark
+    rows: Callable[[str, Sequence[Any]], Awaitable[list[Row]]]
+    is_open: Callable[[], bool]
+
+
+def in_transaction(connection: object) -> Caller:
+    """Return the connection as a Caller, or raise `NotInTransaction` if it commits each statement by itself."""
+    caller, commits = _recognised(connection)
+    if commits:
+        raise NotInTransaction(f"{type(connection).__qualname__} commits every statement by itself")
+    return caller
+
+
+async def in_async_transaction(connection: Any) -> AsyncCaller:
+    """Return the connection as an AsyncCaller, or raise `NotInTransaction` if it commits each statement by itself."""
+    if _is(connection, "psycopg", "AsyncConnection"):
+        caller, commits = _async_psycopg(connection), _psycopg_commits(connection)
+    elif _is(connection, "aiosqlite", "Connection"):
+        caller, commits = _aiosqlite(connection), _sqlite3_commits(connection)
+    elif _is(connection, "asyncpg", "Connection") or _is(connection, "asyncpg.pool", "PoolConnectionProxy"):
+        caller, commits = _asyncpg(connection), not connection.is_in_transaction()
+    elif hasattr(connection, "run_sync"):
+        caller, commits = await _async_sqlalchemy(connection), False
+    else:
+        raise TypeError(f"connection: {type(connection).__qualname__} is none of {ACCEPTED_ASYNC}")
+    if commits:
+        raise NotInTransaction(f"{type(connection).__qualname__} commits every statement by itself")
+    return caller
+
+
+def marked(statement: str, caller: Caller | AsyncCaller) -> str:
+    """Return a statement with `?` for each value in the form that this caller's driver needs."""
+    if caller.mark == "?":
+        return statement
+    return _in_format_style(statement) if caller.mark == "%s" else _numbered(statement)
+
+
+def lacks_tables(error: BaseException | None) -> bool:
+    """Return whether a driver, or a library around it, reports that a table or column does not exist."""
+    return any(state in _NO_TABLES or text.startswith(_NO_TABLES_OF_SQLITE) for state, text in _causes(error))
+
+
+def is_deadlock(error: BaseException | None) -> bool:
+    """Return whether a driver, or a library around it, reports that PostgreSQL ended the statement over a deadlock."""
+    return any(state == _DEADLOCK for state, _ in _causes(error))
+
+
+def _causes(error: BaseException | None) -> Iterator[tuple[str | None, str]]:
+    """Yield SQL state and text of the error and of those that caused it."""
+    while error is not None:
+        # psycopg2 calls it pgcode.
+        yield getattr(error, "sqlstate", None) or getattr(error, "pgcode", None), str(error)
+        error = getattr(error, "orig", None) or error.__cause__
+
+
+@lru_cache(maxsize=512)
+def _in_format_style(statement: str) -> str:
+    return statement.replace("%", "%%").replace("?", "%s")
+
+
+@lru_cache(maxsize=512)
+def _numbered(statement: str) -> str:
+    first, *rest = statement.split("?")
+    return first + "".join(f"${number}{text}" for number, text in enumerate(rest, 1))
+
+
+def _recognised(connection: Any) -> tuple[Caller, bool]:
+    if _is(connection, "psycopg", "Connection"):
+        return _psycopg(connection), _psycopg_commits(connection)
+    if _is(connection, "sqlite3", "Connection"):
+        return _sqlite3(connection), _sqlite3_commits(connection)
+    if _is(connection, "sqlalchemy.orm", "Session") or _is(connection, "sqlalchemy.orm", "scoped_session"):
+        return _sqlalchemy(connection.connection())
+    if _is(connection, "sqlalchemy", "Connection"):
+        return _sqlalchemy(connection)
+    if _is(connection, "django.db.backends.base.base", "BaseDatabaseWrapper") or _is(
+        connection, "django.utils.connection", "ConnectionProxy"
+    ):
+        return _django(connection), bool(connection.get_autocommit())
+    raise TypeError(f"connection: {type(connection).__qualname__} is none of {ACCEPTED}")
+
+
+def _is(connection: object, module: str, name: str) -> bool:
+    found = sys.modules.get(module)
+    return found is not None and isinstance(connection, getattr(found, name))
+
+
+def _is_open(driver: Any, dialect: Dialect, mark: Mark) -> bool:
+    """Return whether the driver's own connection is in a transaction that can be committed."""
+    if mark == "$":
+        return bool(driver.is_in_transaction())
+    if dialect == "sqlite":
+        return bool(driver.in_transaction)
+    return driver.info.transaction_status not in (_IDLE, _IN_ERROR)
+
+
+def _psycopg_commits(connection: Any) -> bool:
+    return bool(connection.autocommit) and connection.info.transaction_status == _IDLE
+
+
+def _sqlite3_commits(connection: Any) -> bool:
+    if connection.in_transaction:
+        return False
+    # `autocommit` is there from Python 3.12 on; anything but True or False means that `isolation_level` decides.
+    autocommit = getattr(connection, "autocommit", None)
+    return autocommit is True or (autocommit is not False and connection.isolation_level is None)
+
+
+def _psycopg(connection: Any) -> Caller:
+    def execute(sql: str, parameters: Sequence[Any] = ()) -> Any:
+        # The caller's own row factory may give anything.
+        return connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row).execute(sql, parameters)
+
+    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        # Fetching waits for the outcome inside a pipeline too.
+        found: list[Row] = execute(sql, parameters).fetchall()
+        return found
+
+    return Caller("postgresql", "%s", rows, execute, lambda: _is_open(connection, "postgresql", "%s"))
+
+
+def _async_psycopg(connection: Any) -> AsyncCaller:
+    async def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        async with connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row) as cursor:
+            await cursor.execute(sql, parameters)
+            return list(await cursor.fetchall())
+
+    return AsyncCaller("postgresql", "%s", rows, lambda: _is_open(connection, "postgresql", "%s"))
+
+
+def _asyncpg(connection: Any) -> AsyncCaller:
+    async def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        return [tuple(row) for row in await connection.fetch(sql, *parameters)]
+
+    return AsyncCaller("postgresql", "$", rows, lambda: _is_open(connection, "postgresql", "$"))
+
+
+def _sqlite3(connection: Any) -> Caller:
+    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        cursor = connection.cursor()
+        cursor.row_factory = None
+        return list(cursor.execute(sql, tuple(parameters)).fetchall())
+
+    run = lambda sql: connection.cursor().execute(sql)  # noqa: E731
+    return Caller("sqlite", "?", rows, run, lambda: _is_open(connection, "sqlite", "?"))
+
+
+def _aiosqlite(connection: Any) -> AsyncCaller:
+    async def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        async with connection.cursor() as cursor:
+            cursor.row_factory = None
+            await cursor.execute(sql, tuple(parameters))
+            return list(await cursor.fetchall())
+
+    return AsyncCaller("sqlite", "?", rows, lambda: _is_open(connection, "sqlite", "?"))
+
+
+def _sqlalchemy(connection: Any) -> tuple[Caller, bool]:
+    dialect, style = _dialect(connection.dialect.name), connection.dialect.paramstyle
+    mark: Mark = "?" if style == "qmark" else "$" if style == "numeric_dollar" else "%s"
+    # The driver's connection knows only once SQLAlchemy has begun: a listener may send the BEGIN then.
+    begun = None if connection.in_transaction() else connection.begin()
+    driver = connection.connection.driver_connection
+    if mark == "$":
+        # asyncpg has no mode: SQLAlchemy begins for it with the first statement, unless it is set to autocommit.
+        commits = connection.connection.dbapi_connection.autocommit and not driver.is_in_transaction()
+    else:
+        commits = _sqlite3_commits(driver) if dialect == "sqlite" else _psycopg_commits(driver)
+    if commits and begun is not None:
+        begun.rollback()
+
+    def execute(sql: str, parameters: Sequence[Any] = ()) -> Any:
+        # exec_driver_sql begins SQLAlchemy's own transaction; the driver's connection below it would not.
+        return connection.exec_driver_sql(sql, tuple(parameters))
+
+    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        return [tuple(row) for row in execute(sql, parameters)]
+
+    is_open = lambda: _is_open(connection.connection.driver_connection, dialect, mark)  # noqa: E731
+    return Caller(dialect, mark, rows, execute, is_open), bool(commits)
+
+
+async def _async_sqlalchemy(connection: Any) -> AsyncCaller:
+    # SQLAlchemy runs what is written for its synchronous connections on its asynchronous ones.
+    inner: Caller = await connection.run_sync(in_transaction)
+
+    async def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        return list(await connection.run_sync(lambda _: inner.rows(sql, parameters)))
+
+    return AsyncCaller(inner.dialect, inner.mark, rows, inner.is_open)
+
+
+def _django(connection: Any) -> Caller:
+    dialect = _dialect(connection.vendor)
+
+    def rows(sql: str, parameters: Sequence[Any]) -> list[Row]:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, parameters)
+            return list(cursor.fetchall())
+
+    def run(sql: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, ())
+
+    def is_open() -> bool:
+        return _is_open(connection.connection, dialect, "%s") and not connection.needs_rollback
+
+    return Caller(dialect, "%s", rows, run, is_open)
+
+
+def _dialect(name: str) -> Dialect:
+    if name in ("postgresql", "sqlite"):
+        return cast("Dialect", name)
+    raise TypeError(f"connection: a database of kind {name} is neither PostgreSQL nor SQLite")
 
 
 class Session(Protocol):
@@ -21,39 +283,66 @@ class Session(Protocol):
     @property
     def connection(self) -> Any:
         """The driver's own connection."""
-        ...
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
-        """What the statement returns."""
-        ...
+        """Return the rows of the statement."""
 
     def change(self, statement: str, values: Sequence[object] = ()) -> int:
-        """How many rows the statement changed."""
-        ...
+        """Run the statement and return how many rows it changed."""
 
     def script(self, statements: str) -> None:
         """Run several statements that have no values."""
-        ...
 
 
 class Database(Protocol):
     """Opens connections when they are needed, keeps a few, and translates the driver's errors."""
 
     def transaction(self) -> AbstractContextManager[Session]:
-        """A transaction that commits at the end of the block; an exception rolls it back."""
-        ...
+        """Return a transaction that commits at the end of the block; an exception rolls it back."""
 
     def reading(self) -> AbstractContextManager[Session]:
-        """A transaction that only looks."""
-        ...
+        """Return a transaction that only reads."""
 
     def create(self) -> None:
-        """Make the file where the database is one and is missing; a server has its databases made by others."""
-        ...
+        """Make the file if the database is a file and does not exist; a database on a server must exist."""
 
     def close(self) -> None:
-        """Close what is open. A closed database opens again when it is used."""
-        ...
+        """Close all connections. A closed database opens again when it is used."""
+
+
+C = TypeVar("C")
+
+
+class IdleConnections(Generic[C]):
+    """A few open connections between transactions; threads share them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[C] = []
+        weakref.finalize(self, _close_all, self._idle)
+
+    def take(self) -> C | None:
+        """Return an idle connection, or None."""
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def keep(self, connection: C) -> bool:
+        """Keep the connection for later, unless there are enough; return whether it was kept."""
+        with self._lock:
+            if len(self._idle) < _MOST_IDLE:
+                self._idle.append(connection)
+                return True
+            return False
+
+    def close(self) -> None:
+        """Close them all."""
+        with self._lock:
+            _close_all(self._idle)
+
+
+def _close_all(connections: list[Any]) -> None:
+    while connections:
+        connections.pop().close()
 
 
 _POSTGRES = ("postgresql://", "postgres://")
@@ -61,7 +350,7 @@ _SQLITE = "sqlite:///"
 
 
 def dialect_of(dsn: object) -> Dialect:
-    """Which database a DSN names; ConfigurationError when it names none that is known here."""
+    """Return the kind of database that a DSN names, or raise `ConfigurationError`."""
     if isinstance(dsn, str) and dsn.startswith(_POSTGRES):
         return "postgresql"
     if isinstance(dsn, str) and dsn.startswith(_SQLITE) and len(dsn) > len(_SQLITE):
@@ -75,12 +364,12 @@ def dialect_of(dsn: object) -> Dialect:
 
 
 def path_of(dsn: str) -> str:
-    """The file that a DSN of SQLite names."""
+    """Return the file that a DSN of SQLite names."""
     return dsn.removeprefix(_SQLITE)
 
 
 def postgres_database(dsn: str, *, schema_remedy: str) -> PostgresDatabase:
-    """PostgreSQL; nothing is connected yet."""
+    """Return a PostgreSQL database, not connected yet."""
     try:
         from postroad.connections.postgres import PostgresDatabase
     except ModuleNotFoundError as error:
@@ -91,18 +380,17 @@ def postgres_database(dsn: str, *, schema_remedy: str) -> PostgresDatabase:
 
 
 def file_database(path: str | Path, *, schema_remedy: str) -> Database:
-    """A SQLite file; nothing is opened yet."""
+    """Return a SQLite file, not opened yet."""
     from postroad.connections.application_file import ApplicationFile
 
     return ApplicationFile(path, schema_remedy=schema_remedy)
 
 
-MOST = 63
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
-def check_identifier(name: object, field: str, *, most: int = MOST) -> str:
-    """The name, or ConfigurationError naming the field. A name to which endings are added needs a lower `most`."""
+def check_identifier(name: object, field: str, *, most: int = 63) -> str:
+    """Return the name, or raise `ConfigurationError` with the field. Names that get a suffix need a lower `most`."""
     if not isinstance(name, str) or len(name) > most or _NAME.fullmatch(name) is None:
         raise ConfigurationError(
             f"{field}: {name!r} is no name of a table, schema or column",

@@ -1,13 +1,11 @@
-"""PostgreSQL of the user's own: connections, short transactions, and psycopg's errors in Postroad's words.
+"""PostgreSQL of the user's own: connections, short transactions, and psycopg's errors translated into Postroad's.
 
-Nothing here needs a session of the server: no session locks and no prepared statements, so poolers are welcome."""
+Nothing here needs a session of the server: it uses no session locks or prepared statements and works with poolers."""
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import lru_cache
 from typing import Any, Final
 
@@ -15,7 +13,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 
-from postroad.connections.callers import Row
+from postroad.connections.database import IdleConnections, Row
 from postroad.errors import (
     ConfigurationError,
     DeadlockDetected,
@@ -27,7 +25,7 @@ from postroad.errors import (
     Unavailable,
 )
 
-# A server that vanished without a word, as in a failover, is noticed within seconds instead of hours.
+# A server that vanished silently, as in a failover, is noticed within seconds instead of hours.
 _DEFAULTS: Final[dict[str, Any]] = {
     "connect_timeout": 10,
     "application_name": "postroad",
@@ -36,7 +34,6 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
-_KEPT: Final = 4
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _BEGIN_READING: Final = "BEGIN READ ONLY"
 _SHOWN: Final = 300
@@ -63,26 +60,26 @@ class PostgresDatabase:
     """Connections to one PostgreSQL, opened when they are needed; a few are kept open between transactions."""
 
     def __init__(self, dsn: str, *, schema_remedy: str) -> None:
-        given = _read(dsn)
+        try:
+            given = conninfo_to_dict(dsn)
+        except psycopg.Error:
+            # The driver's text would show a part of the DSN, which may be its password; so would the chain of causes.
+            raise ConfigurationError(
+                "dsn: is not a DSN of PostgreSQL", field="dsn", remedy="Use postgresql://user@host/database."
+            ) from None
         self._dsn = dsn
         self._defaults = {name: value for name, value in _DEFAULTS.items() if name not in given}
         self._schema_remedy = schema_remedy
-        self._lock = threading.Lock()
-        self._idle: list[psycopg.Connection[Row]] = []
-        weakref.finalize(self, _close_all, self._idle)
+        self._idle: IdleConnections[psycopg.Connection[Row]] = IdleConnections()
 
-    @contextmanager
-    def transaction(self) -> Iterator[PostgresSession]:
-        with self._transaction(_BEGIN) as session:
-            yield session
+    def transaction(self) -> AbstractContextManager[PostgresSession]:
+        return self._transaction(_BEGIN)
 
-    @contextmanager
-    def reading(self) -> Iterator[PostgresSession]:
-        with self._transaction(_BEGIN_READING) as session:
-            yield session
+    def reading(self) -> AbstractContextManager[PostgresSession]:
+        return self._transaction(_BEGIN_READING)
 
     def connect(self) -> psycopg.Connection[Row]:
-        """A connection in autocommit mode that is the caller's to close, to listen on or to keep."""
+        """Return a connection in autocommit mode, which the caller must close."""
         try:
             return psycopg.connect(self._dsn, autocommit=True, prepare_threshold=None, **self._defaults)
         except psycopg.Error as error:
@@ -92,14 +89,14 @@ class PostgresDatabase:
             ) from error
 
     def create(self) -> None:
-        """Nothing to make: the DSN names a database that exists."""
+        """Do nothing: the DSN names a database that exists."""
 
     def close(self) -> None:
-        with self._lock:
-            _close_all(self._idle)
+        self._idle.close()
 
     def translate(self, error: psycopg.Error) -> PostroadError:
-        """The Postroad error that says what happened and what to do."""
+        """Return the Postroad error that says what happened and what to do."""
+        text = f"PostgreSQL: {_text(error)}"
         if isinstance(error, _NO_TABLES):
             return SchemaMismatch(f"the tables are missing: {_text(error)}", remedy=self._schema_remedy)
         if isinstance(error, pg.InvalidSchemaName):
@@ -109,12 +106,9 @@ class PostgresDatabase:
                 "dsn: the server is read-only", field="dsn", remedy="Name the primary server, not a replica."
             )
         if isinstance(error, pg.InsufficientPrivilege):
-            return NotPermitted(f"PostgreSQL: {_text(error)}", remedy="See `postroad outbox grants`.")
-        if isinstance(error, pg.DeadlockDetected):
-            return DeadlockDetected(f"PostgreSQL: {_text(error)}")
-        if isinstance(error, pg.DiskFull):
-            return StorageFull(f"PostgreSQL: {_text(error)}")
-        return Unavailable(f"PostgreSQL: {_text(error)}")
+            return NotPermitted(text, remedy="See `postroad outbox grants`.")
+        kinds = {pg.DeadlockDetected: DeadlockDetected, pg.DiskFull: StorageFull}
+        return next((ours for theirs, ours in kinds.items() if isinstance(error, theirs)), Unavailable)(text)
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[PostgresSession]:
@@ -134,72 +128,50 @@ class PostgresDatabase:
             self._give_back(connection)
 
     def _begun(self, begin: str) -> psycopg.Connection[Row]:
-        while (connection := self._kept()) is not None:
+        while (connection := self._idle.take()) is not None:
             try:
                 connection.execute(begin.encode())
                 return connection
             except psycopg.OperationalError:
-                # The server was restarted since; the next one may be as dead, a new one is not.
+                # The server was restarted since; the next kept one may be dead too, a new one is not.
                 connection.close()
         connection = self.connect()
         connection.execute(begin.encode())
         return connection
 
-    def _kept(self) -> psycopg.Connection[Row] | None:
-        with self._lock:
-            return self._idle.pop() if self._idle else None
-
     def _give_back(self, connection: psycopg.Connection[Row]) -> None:
         with suppress(psycopg.Error):
             if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                 connection.execute("ROLLBACK")
-            with self._lock:
-                if len(self._idle) < _KEPT and not connection.closed:
-                    self._idle.append(connection)
-                    return
+            if not connection.closed and self._idle.keep(connection):
+                return
         connection.close()
 
 
 @lru_cache(maxsize=512)
 def in_format_style(statement: str) -> bytes:
-    """The statement with psycopg's own placeholders."""
+    """Return the statement with psycopg's own placeholders."""
     return statement.replace("%", "%%").replace("?", "%s").encode()
-
-
-def _read(dsn: str) -> dict[str, Any]:
-    """What the DSN says."""
-    try:
-        return conninfo_to_dict(dsn)
-    except psycopg.Error:
-        # The driver's text would show a part of the DSN, which may be its password; so would the chain of causes.
-        raise ConfigurationError(
-            "dsn: is not a DSN of PostgreSQL", field="dsn", remedy="Use postgresql://user@host/database."
-        ) from None
 
 
 def _text(error: Exception) -> str:
     return " ".join(str(error).split())[:_SHOWN]
 
 
-def _close_all(connections: list[Any]) -> None:
-    while connections:
-        connections.pop().close()
-
-
 _SERVER: Final = b"SELECT pg_backend_pid()"
 
 
 def shares_servers(database: PostgresDatabase) -> bool:
-    """Whether successive transactions of one connection may run in different processes of the server.
+    """Return whether successive transactions of one connection may run in different processes of the server.
 
-    A pooler at rest hands out the same process again and again, so a second connection holds on to one meanwhile.
+    An idle pooler hands out the same process again and again, so a second connection occupies one meanwhile.
     """
     try:
         with closing(database.connect()) as one, closing(database.connect()) as other:
             before = {_server(one), _server(one)}
             with other.transaction():
                 held = _server(other)
-                # A pool of one has nothing left for the first connection and would let it wait.
+                # A pool of one has no process left for the first connection and would make it wait.
                 return len(before) > 1 or held in before or _server(one) not in before
     except psycopg.Error as error:
         raise database.translate(error) from error

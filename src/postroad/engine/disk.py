@@ -1,7 +1,7 @@
-"""The disk under the file: syncs of the log, and room that is kept so that a full disk can be emptied.
+"""The disk under the file: syncs of the log, room that is kept so that a full disk can be emptied, and checkpoints.
 
-A commit writes to the log without waiting for the disk. Whoever promised that it survives a power cut waits here
-afterwards, when the turn to write is already another thread's.
+A commit writes to the log without waiting for the disk. A thread whose work must survive a power cut waits here
+afterwards, when another thread may already write.
 """
 
 from __future__ import annotations
@@ -10,37 +10,47 @@ import fcntl
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import apsw
 
+from postroad import failpoints
 from postroad.errors import OutcomeUnknown, PostroadError, StorageDamaged, StorageFull, Unavailable
 
+MOST_HEAD_ROOM: Final = 4_194_304
+LEAST_HEAD_ROOM: Final = 1_048_576
+CHECKPOINT_PAGES: Final = 4_000
+SHORT_PAGES: Final = 32
+"""Half of a quarter of the smallest head-room: neither a log nor a growth of so many pages uses it up."""
 # A directory that changes twice within one tick of the clock, or of its file system, shows the same time for both.
-_TICK_NS = 20_000_000
-_LONGEST_TICK_NS = 3_000_000_000
-_SECOND_NS = 1_000_000_000
+_TICK_NS: Final = 20_000_000
+_LONGEST_TICK_NS: Final = 3_000_000_000
+_SECOND_NS: Final = 1_000_000_000
+_DISK_PARTS: Final = 16
+_STEP: Final = 1_048_576
+_PAGES: Final = "PRAGMA page_count"
+_FREE_PAGES: Final = "PRAGMA freelist_count"
 
 
 class Disk:
-    """Brings the log of one file to the disk; its owner sees to it that nobody syncs while it is opened or closed."""
+    """Syncs the log of one file. Its owner ensures that nobody syncs while it is opened or closed."""
 
     def __init__(self, path: Path, *, syncs: bool = True) -> None:
         self._path, self._syncs = path, syncs
         self._log: int | None = None
-        self._refused: str | None = None
+        self._sync_error: str | None = None
         self._displaced: str | None = None
         self._file: tuple[int, int] | None = None
         self._places: tuple[tuple[str, tuple[int, int] | None], ...] = ()
         self._directory = str(path.parent)
         self._unchanged: tuple[int, int, int] | None = None
-        """The directory as it was when the files were last found in place; None when they must be looked at."""
+        """The state of the directory when the files were last found in place; None when they must be checked."""
 
     def open(self) -> None:
-        """Take the log of the file, which SQLite has open."""
+        """Open the log of the file, which SQLite has open."""
         if not self._syncs:
             return
         self.expect_same_file()
@@ -57,22 +67,22 @@ class Disk:
         self._unchanged = None
 
     def expect_same_file(self) -> None:
-        """Raise `StorageDamaged` when another file stands at the path than the last time it was open."""
+        """Raise `StorageDamaged` if the path now leads to another file than when it was last open."""
         if self._file is not None:
             self._places, self._unchanged = ((str(self._path), self._file),), None
             self.expect_in_place()
 
     def expect_in_place(self) -> None:
-        """Raise `StorageDamaged` when file, log or shared memory are no longer those at the path, now and ever after.
+        """Raise `StorageDamaged` if file, log or shared memory were removed or replaced, now and ever after.
 
-        SQLite itself goes on writing into a log that was removed, and nobody would ever find what is in it. Nothing is
+        SQLite itself goes on writing into a log that was removed, where nobody would ever find it. Nothing is
         removed or replaced without a change of the directory, so the time of that change is enough. Looking at the log
         itself would make Linux store a new time with each write, and a commit would take half as long again.
         """
         if not self._places:
             return
         if self._displaced is None:
-            directory = _directory_state(self._directory)
+            directory = _state(self._directory)
             if directory is not None and directory == self._unchanged:
                 return
             for place, identity in self._places:
@@ -89,35 +99,35 @@ class Disk:
 
     @property
     def displaced(self) -> bool:
-        """Whether the files were found to be no longer those at the path."""
+        """Whether the files were found to be removed or replaced."""
         return self._displaced is not None
 
     def expect_to_keep(self) -> None:
-        """Raise `Unavailable` before anything is written that must survive, once a sync has failed."""
-        if self._refused is not None:
+        """Raise `Unavailable` if a sync has failed before, so that nothing is written that must survive."""
+        if self._sync_error is not None:
             raise Unavailable(
-                f"{self._path}: nothing was stored: the disk failed to keep the log before: {self._refused}",
+                f"{self._path}: nothing was stored: the disk failed to keep the log before: {self._sync_error}",
                 remedy="Repair the disk, start the program again, and repeat what failed.",
             )
 
     def sync(self) -> None:
         """Return once everything that was committed before this call is on the disk, or raise `OutcomeUnknown`."""
-        if self._log is not None and self._refused is None:
+        if self._log is not None and self._sync_error is None:
             try:
                 _to_disk(self._log)
             except OSError as error:
-                # The system says it once and may have dropped what it could not write: a second try proves nothing.
-                self._refused = str(error)
+                # The system reports it once and may have dropped what it could not write: a retry proves nothing.
+                self._sync_error = str(error)
         self.expect_in_place()
-        if self._refused is not None:
+        if self._sync_error is not None:
             raise OutcomeUnknown(
-                f"{self._path}: the disk did not keep the log: {self._refused}",
+                f"{self._path}: the disk did not keep the log: {self._sync_error}",
                 remedy="Repair the disk, start the program again, and repeat what failed under the same ids.",
             )
 
     def close(self) -> None:
-        """Sync once more and let the log go; what was committed before needs no more waiting."""
-        # Whoever still waits is told when it asks.
+        """Sync once more and close the log; what was committed before needs no more waiting."""
+        # A thread that still waits gets the error when it syncs itself.
         with suppress(PostroadError):
             self.sync()
         log, self._log = self._log, None
@@ -127,57 +137,43 @@ class Disk:
 
 
 def _is_settled(changed_ns: int) -> bool:
-    """Whether a further change would show another time; some file systems keep whole or even seconds only."""
+    """Return whether a further change would show another time; some file systems store whole or even seconds only."""
     tick = _TICK_NS if changed_ns % _SECOND_NS else _LONGEST_TICK_NS
     return time.time_ns() - changed_ns > tick
 
 
-def _directory_state(directory: str) -> tuple[int, int, int] | None:
-    """Return device, inode and time of the last change of a directory; None when it cannot be looked at."""
+def _state(place: str) -> tuple[int, int, int] | None:
+    """Return device, inode and time of the last change of a file or directory; None if it cannot be read."""
     try:
-        found = os.stat(directory)  # noqa: PTH116 - once for each sync: a Path would cost as much again
+        found = os.stat(place)  # noqa: PTH116 - once for each sync: a Path would cost as much again
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _identity(place: str) -> tuple[int, int] | None:
-    """Device and inode of what stands at the place; None when nothing does."""
-    try:
-        found = os.stat(place)  # noqa: PTH116 - a Path would cost as much again
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+    state = _state(place)
+    return None if state is None else state[:2]
 
 
 def _to_disk(descriptor: int) -> None:
     if sys.platform == "darwin":
-        # fsync leaves it in the drive's own memory there.
+        # There, fsync leaves the data in the drive's own memory.
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
         os.fdatasync(descriptor)
 
 
-MOST_HEAD_ROOM: Final = 4_194_304
-LEAST_HEAD_ROOM: Final = 1_048_576
-_DISK_PARTS: Final = 16
-_STEP: Final = 1_048_576
-_PAGES: Final = "PRAGMA page_count"
-_FREE_PAGES: Final = "PRAGMA freelist_count"
-
-
 class Reserve:
     """A file beside the data that takes up room until the disk is full. All processes share it.
 
-    Its size tells how much room it holds. How much of the head-room a transaction must leave alone is counted in
-    quarters: what adds something leaves all four, a dead letter two, a lease one, and what only removes may use all.
+    Its size is the room it holds. The part of the head-room that a transaction must not use is counted in
+    quarters: one that adds something must leave all four, a dead letter two, a lease one; a removal may use all.
     """
 
     def __init__(self, path: Path, *, keeps_room: bool = True) -> None:
-        self._data, self._keeps_room = path, keeps_room
-        self._path = Path(f"{path}.reserve")
+        self._data_path, self._keeps_room = str(path), keeps_room
         self._file: int | None = None
-        self._data_path = str(path)
         self._quarter = 0
         self._size = 0
         self._data_size = 0
@@ -186,7 +182,7 @@ class Reserve:
         """Open the file; with a writer, take the room if the disk has any left."""
         if self._file is None and self._keeps_room:
             with suppress(OSError):
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._file = os.open(f"{self._data_path}.reserve", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if self._file is None or writer is None:
             return
         disk = os.fstatvfs(self._file)
@@ -199,20 +195,20 @@ class Reserve:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the room is taken, and not given to those who empty a full disk."""
+        """Whether it holds all of its room, and none is lent to transactions that empty a full disk."""
         return self._file is None or os.fstat(self._file).st_size >= 4 * self._quarter
 
     def require(self, writer: apsw.Connection) -> None:
-        """Have all of the room before anything is added, or raise `StorageFull`. The writer holds the write lock."""
+        """Hold all of the room before anything is added, or raise `StorageFull`. The writer holds the write lock."""
         if self._file is None:
             return
         self._size = os.fstat(self._file).st_size
-        # Whoever made it larger than the head-room made it large enough for the growth that is still to come.
+        # A reserve larger than the head-room was made large enough for the growth that is still to come.
         if self._size <= 4 * self._quarter:
             self.require_growth(writer, quarters=4, look=True)
 
     def require_growth(self, writer: apsw.Connection, *, quarters: int, look: bool) -> None:
-        """Have room for the pages that only the log and this transaction have, or raise `StorageFull`.
+        """Hold room for the pages that only the log and this transaction have, or raise `StorageFull`.
 
         The sizes of both files are remembered from one `look` to the next.
         """
@@ -229,25 +225,23 @@ class Reserve:
         if needed > self._size:
             self._grow(writer, needed, at_least=needed - (quarters - 1) * self._quarter)
 
-    def shrink(self, *, adds: bool) -> None:
-        """Give the disk what the next checkpoint needs, and to those who add nothing most of the head-room too."""
+    def shrink_to(self, quarters: int) -> None:
+        """Give the disk all room but so many quarters of the head-room."""
         if self._file is not None:
-            self._cut(self._quarter * (4 if adds else 1))
-
-    def give_all(self) -> None:
-        """Give everything to a checkpoint that found no room."""
-        if self._file is not None:
-            self._cut(0)
+            size = quarters * self._quarter
+            with self._locked() as file:
+                if os.fstat(file).st_size > size:
+                    os.ftruncate(file, size)
 
     def close(self) -> None:
-        """Let the file go; the room stays taken."""
+        """Close the file; the room stays taken."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
 
     def _grow(self, writer: apsw.Connection, needed: int, *, at_least: int) -> None:
-        """Make it as large as is needed. Pages of the file that are free count too, but for the least it must have."""
-        with self._alone() as file:
+        """Grow to the needed size. Free pages of the data count too, except for the least size it must have."""
+        with self._locked() as file:
             before = os.fstat(file).st_size
             if before < needed:
                 disk = os.fstatvfs(file)
@@ -258,15 +252,10 @@ class Reserve:
                 before = next((size for size in sizes if size <= before or _allocate(file, size, before)), 0)
             self._size = before
         if not before:
-            raise StorageFull(f"{self._data}: the disk is full; nothing was stored")
-
-    def _cut(self, size: int) -> None:
-        with self._alone() as file:
-            if os.fstat(file).st_size > size:
-                os.ftruncate(file, size)
+            raise StorageFull(f"{self._data_path}: the disk is full; nothing was stored")
 
     @contextmanager
-    def _alone(self) -> Iterator[int]:
+    def _locked(self) -> Iterator[int]:
         """Keep others from changing the size meanwhile: a file made longer by truncation would hold no room."""
         assert self._file is not None
         fcntl.flock(self._file, fcntl.LOCK_EX)
@@ -277,7 +266,7 @@ class Reserve:
 
 
 def _allocate(file: int, size: int, before: int) -> bool:
-    """Whether the disk had room to make the file this large; else it is as large as before."""
+    """Return whether the disk had room to make the file this large; otherwise it is as large as before."""
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file, 0, size)
@@ -287,3 +276,82 @@ def _allocate(file: int, size: int, before: int) -> bool:
         os.ftruncate(file, before)
         return False
     return True
+
+
+class Checkpoints:
+    """Copies the log of one writer into the file before it grows long."""
+
+    def __init__(self, reserve: Reserve, expect_in_place: Callable[[], None]) -> None:
+        self._reserve = reserve
+        self._expect_in_place = expect_in_place
+        """Raises if the log is not the one at the path: copying it would damage the file of others."""
+        self._pages = 0
+        self._due_at = CHECKPOINT_PAGES
+        self._looked_at = -SHORT_PAGES
+        self._is_short_of_room = False
+
+    def follow(self, writer: apsw.Connection) -> None:
+        """Count the pages in the writer's log after each commit."""
+        self._writer, self._pages = writer, 0
+        writer.set_wal_hook(self._count)
+
+    def is_look_due(self) -> bool:
+        """Return whether the file may have grown noticeably since the last call."""
+        if not self._is_short_of_room and abs(self._pages - self._looked_at) < SHORT_PAGES:
+            return False
+        self._looked_at = self._pages
+        return True
+
+    def run_if_due(self) -> None:
+        """Copy the log when it is long, so that it starts again from its beginning; on a full disk early."""
+        if not self._is_short_of_room:
+            if self._pages >= self._due_at:
+                self._run()
+        elif self._reserve.is_whole:
+            self._is_short_of_room = False
+        elif self._pages >= SHORT_PAGES:
+            self._copy_to_full_disk()
+
+    def make_room(self, *, adds: bool) -> None:
+        """Use the reserve to copy the log, so that the next commit overwrites it instead of making it longer.
+
+        For a transaction that adds something, the disk also gets back the room of the log, which may be enough.
+        """
+        if adds:
+            self._reserve.shrink_to(4)
+            self.cut()
+        else:
+            self._is_short_of_room = True
+            self._copy_to_full_disk()
+
+    def cut(self) -> None:
+        """Copy the log and give its room back to the disk, if possible."""
+        self._expect_in_place()
+        with suppress(apsw.Error):
+            self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+    def _copy_to_full_disk(self) -> None:
+        self._reserve.shrink_to(1)
+        with suppress(apsw.Error):
+            try:
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            except apsw.FullError:
+                self._reserve.shrink_to(0)
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        self._pages = 0
+
+    def _count(self, _: apsw.Connection, __: str, pages: int) -> int:
+        self._pages = pages
+        return apsw.SQLITE_OK
+
+    def _run(self) -> None:
+        self._expect_in_place()
+        try:
+            pages, copied = self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error:
+            # Another process copies it, or the disk is full: the log holds everything; the next commit tries again.
+            pages, copied = self._pages, 0
+        failpoints.hit("engine.checkpoint.mid")
+        self._pages = 0
+        # A long reader keeps the log from starting again: trying at every commit would only cost time.
+        self._due_at = CHECKPOINT_PAGES if copied >= pages else pages + CHECKPOINT_PAGES // 4

@@ -1,9 +1,9 @@
 """The embedded engine: one SQLite file, written by whichever thread finds it free, for all that wait.
 
-A thread that wants to write puts its work on the list. If nobody leads, it leads: it takes everything on the list,
+A thread that wants to write adds its work to a list. If nobody leads, it leads: it takes everything on the list,
 runs it in one transaction and commits once (group commit). Meanwhile others add to the list; the first of them leads
-next. There is no writer thread to hand over to. Work that must survive a power cut waits for the disk after its commit,
-while the next leader writes already. Nothing but leases and acks waits for no disk: losing it means a redelivery."""
+next. There is no writer thread to hand work to. Work that must survive a power cut waits for the disk after its commit,
+while the next leader already writes. Only leases and acks do not wait for the disk: losing one means a redelivery."""
 
 from __future__ import annotations
 
@@ -16,16 +16,12 @@ from typing import TypeVar
 import apsw
 
 from postroad.clock import SYSTEM_CLOCK, Clock, microseconds
-from postroad.engine.disk import Disk, Reserve
+from postroad.engine.disk import Checkpoints, Disk, Reserve
 from postroad.engine.failures import SIGNS_OF_DAMAGE, explain, translate
-from postroad.engine.file import close_pair, make_file, open_pair, resolved
-from postroad.engine.forks import guard, mark_inherited
-from postroad.engine.listeners import Listener, Listeners, Watch
+from postroad.engine.file import Schema, close_at_forks, close_pair, make_file, open_pair, read_salt, resolved
 from postroad.engine.read_only import ReadOnlyFile, may_write
-from postroad.engine.schema import Schema, migrate, part_of, read_salt
-from postroad.engine.transaction import Book, Books, Transaction
-from postroad.engine.turns import Request, Turns
-from postroad.engine.upkeep import Checkpoints
+from postroad.engine.transaction import Counters, Request, Transaction, Turns
+from postroad.engine.wakeup import Listener, Listeners, Watch
 from postroad.errors import ConfigurationError, PostroadError, StorageDamaged, StorageFull
 from postroad.telemetry import get_logger
 
@@ -33,7 +29,10 @@ T = TypeVar("T")
 
 
 class Engine:
-    """One embedded file, shared by the threads of this process and by other processes."""
+    """One embedded file, shared by the threads of this process and by other processes.
+
+    A file that is not `durable` ends with the process: it needs no syncs, no reserve and no wake-ups from others.
+    """
 
     def __init__(self, path: Path, *, clock: Clock = SYSTEM_CLOCK, durable: bool = True) -> None:
         self.path = path = resolved(path)
@@ -51,12 +50,12 @@ class Engine:
         self._reading = threading.Lock()
         self._forking: Request | None = None
         self._prepared: set[str] = set()
-        self._books = Books()
+        self._counters: list[Counters] = []
         make_file(path)
         self._open()
         self.monotonic_us, self.now_us = microseconds(clock)
         self._listeners = Listeners(path, self._data_version, shared=durable)
-        guard(self)
+        close_at_forks(self)
         try:
             self.salt: int = self.read(read_salt)
         except BaseException:
@@ -64,25 +63,25 @@ class Engine:
             raise
 
     def prepare(self, schema: Schema, *, after_reboot: Callable[[Transaction], None] | None = None) -> None:
-        """Make or migrate the tables of one part; when the machine was booted since, let it mend its times."""
+        """Make or migrate the tables of one part; if the machine was booted since, let the part correct its times."""
         if schema.part in self._prepared:
             return
-        version, boot = self.read(lambda connection: part_of(connection, schema, self.path))
+        version, boot = self.read(lambda connection: schema.stored(connection, self.path))
         if version == len(schema.steps) and (self.read_only or boot == self.clock.boot_id()):
             self._prepared.add(schema.part)
             return
 
         def work(tx: Transaction) -> None:
-            rebooted = migrate(tx.connection, schema, self.clock.boot_id(), self.path)
+            rebooted = schema.migrate(tx.connection, self.clock.boot_id(), self.path)
             if rebooted and after_reboot is not None:
                 after_reboot(tx)
 
         self.write(work, relieves=True)
         self._prepared.add(schema.part)
 
-    def keep(self, book: Book) -> None:
-        """Let the book write its numbers into every transaction before the commit."""
-        self._books.keep(book)
+    def keep(self, counters: Counters) -> None:
+        """Store these counters in every transaction before its commit."""
+        self._counters.append(counters)
 
     def write(
         self,
@@ -92,25 +91,25 @@ class Engine:
         relieves: bool | None = None,
         removes: bool = False,
     ) -> T:
-        """Run the work in a transaction, shared with whatever else waits, and return once it is committed.
+        """Run the work in a transaction, shared with other work that waits, and return once it is committed.
 
-        The work may run more than once, so it touches nothing but its transaction. Work that relieves the file, as
-        leases do, may use some of the room that is kept for a full disk; what removes something may use all of it.
+        The work may run more than once, so it must change nothing but its transaction. If it `relieves` the file, as
+        leases do, it may use some of the disk reserve; if it only `removes` something, all of it.
         """
         self._check_writable()
         if self._joined is not None and self._joined_by == threading.get_ident():
             return self._join(self._joined, work)
         if relieves is None:
             relieves = not durable
-        leaves = 0 if removes else 4 if not relieves else 2 if durable else 1
-        request = Request(work, durable=durable, leaves=leaves)
+        kept_quarters = 0 if removes else 4 if not relieves else 2 if durable else 1
+        request = Request(work, durable=durable, kept_quarters=kept_quarters)
         interruption: BaseException | None = None
         try:
             if self._turns.join(request):
                 self._run(request.group)
                 self._bring_to_disk(request)
         finally:
-            # Ctrl-C may arrive at any call: the turn is ended whatever interrupts, and not through a call of its own.
+            # Ctrl-C may arrive at any call: the turn is ended in any case, and not through a call of its own.
             ended = request.finished and not request.group
             while not ended:
                 try:
@@ -123,7 +122,7 @@ class Engine:
         if request.error is not None:
             raise request.error
         if request.durable and not request.on_disk:
-            # Nobody waited for it: the leader was interrupted, or had begun without need of the disk.
+            # Its leader was interrupted before the sync, or did not need the disk itself.
             with self._own_turn():
                 self._disk.sync()
         return request.result  # type: ignore[no-any-return]  # it is what `work` returned
@@ -132,10 +131,10 @@ class Engine:
         """Run a short read of what is committed, beside the writer."""
         self._check_usable()
         if self._joined is not None and self.in_transaction:
-            self._books.store(self._joined)
+            self._store_counters(self._joined)
             return self._look(work, self._joined.connection)
         with self._reading:
-            # Whoever closed it had to wait for the lock too.
+            # It may have been closed while this thread waited for the lock.
             self._check_usable()
             if self._looked_at is not None:
                 return self._looked_at.read(work)
@@ -149,7 +148,7 @@ class Engine:
 
     @property
     def read_only(self) -> bool:
-        """Whether this process may look at the file and not write to it."""
+        """Whether this process may read the file but not write to it."""
         return self._looked_at is not None
 
     @property
@@ -161,7 +160,7 @@ class Engine:
     def transaction(self, *, durable: bool = True) -> Iterator[None]:
         """Let all writes of this thread inside the block commit together, or not at all.
 
-        Without `durable` nobody waits for the disk: what is lost to a power cut must be done again by itself.
+        Without `durable` it does not wait for the disk: a caller must repeat what a power cut undoes.
         """
         self._check_writable()
         if self.in_transaction:
@@ -193,7 +192,7 @@ class Engine:
             self._listeners.wake_others()
 
     def alone(self, work: Callable[[apsw.Connection], None]) -> None:
-        """Run the work outside of any transaction while nobody else of this process writes, then cut the log."""
+        """Run the work outside of any transaction while no other thread of this process writes, then cut the log."""
         with self._own_turn():
             try:
                 work(self._writer)
@@ -203,21 +202,21 @@ class Engine:
 
     @property
     def news(self) -> int:
-        """Grows whenever another process may have committed."""
+        """A number that grows whenever another process may have committed."""
         return self._listeners.news
 
     def listen(self, *channels: str) -> contextlib.AbstractContextManager[Listener]:
-        """Hear when somebody, in any process, touches one of the channels."""
+        """Return a listener that is woken when one of the channels is touched, in any process."""
         self._check_usable()
         return self._listeners.listen(*channels)
 
     def watch(self, call: Callable[[bool], None], *channels: str) -> contextlib.AbstractContextManager[Watch]:
-        """Have `call` called, on any thread, when somebody touches one of the channels (True) or may have (False)."""
+        """Call `call`, on any thread, when one of the channels was touched (True) or may have been (False)."""
         self._check_usable()
         return self._listeners.watch(call, *channels)
 
     def check(self) -> None:
-        """Raise why nothing could be written that must survive, if that is so."""
+        """Raise an error if nothing could be written that must survive."""
         self._check_usable()
         self._disk.expect_in_place()
         self._disk.expect_to_keep()
@@ -251,7 +250,7 @@ class Engine:
             self._disk.expect_same_file()
             self._open()
         except StorageDamaged as error:
-            # The disk remembers, and refuses whoever comes.
+            # The disk remembers it and refuses every later use.
             get_logger("engine").error("engine_file_displaced", error=str(error))
         except PostroadError as error:
             self._unusable = f"{self.path}: it could not be opened again after a fork: {error}"
@@ -260,12 +259,10 @@ class Engine:
         self._turns.finish(forking)
 
     def after_fork_in_child(self) -> Sequence[object]:
-        """Refuse use: a child opens its own, unless the parent forked in the middle of a transaction."""
+        """Refuse all use, and return the connections that are still open, which this process must never close."""
         still_open = self._unusable is None and self._forking is None
         self._unusable = f"{self.path}: this backend was opened before fork(); a child opens its own with connect()"
         self._listeners.abandon()
-        if still_open:
-            mark_inherited(self.path)
         return (self._writer, self._reader) if still_open else ()
 
     def _open(self) -> None:
@@ -277,13 +274,13 @@ class Engine:
         except StorageFull:
             # The log and its index need room too, and a clean end had removed both.
             self._reserve.open()
-            self._reserve.give_all()
+            self._reserve.shrink_to(0)
             self._open_for_writing()
 
     def _open_for_writing(self) -> None:
         self._writer, self._reader = open_pair(self.path, self._disk)
         self._checkpoints.follow(self._writer)
-        self._books.drop()
+        self._drop_counters()
         self._reserve.open(self._writer)
 
     def _close_file(self) -> None:
@@ -322,16 +319,16 @@ class Engine:
             raise interruption
 
     def _end_turn(self, request: Request) -> None:
-        if self._turns.leads(request):
+        if self._turns.writer is request:
             self._resolve()
         self._turns.finish(request)
 
     def _join(self, tx: Transaction, work: Callable[[Transaction], T]) -> T:
-        """Run the work inside this thread's transaction; if it fails, only its own changes are taken back."""
+        """Run the work inside this thread's transaction; if it fails, only its own changes are undone."""
         if not self._writer.in_transaction:
             # SQLite ends a transaction by itself when the disk is full.
             raise StorageFull(f"{self.path}: the disk was full and this transaction was rolled back")
-        self._books.store(tx)
+        self._store_counters(tx)
         mark = tx.mark()
         self._writer.execute("SAVEPOINT joined")
         try:
@@ -339,8 +336,8 @@ class Engine:
         except BaseException as error:
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK TO joined")
-            self._books.drop()
-            tx.back_to(mark)
+            self._drop_counters()
+            tx.undo(mark)
             if isinstance(error, (apsw.Error, *SIGNS_OF_DAMAGE)):
                 raise explain(error, self._writer, self.path) from error
             raise
@@ -350,56 +347,56 @@ class Engine:
         return result
 
     def _bring_to_disk(self, leader: Request) -> None:
-        """Let the next one lead, and wait for the disk for all of the group that have to."""
+        """Let the next one lead, and wait for the disk on behalf of all of the group that need it."""
         if leader.durable:
             self._turns.pass_on(leader)
             if any(request.durable and request.error is None for request in leader.group):
-                self._sync_for(leader)
-        # Many may wake: whoever writes does not wait for the disk behind them.
+                try:
+                    self._disk.sync()
+                except PostroadError:
+                    # The others find out when they sync for themselves; a leader that failed has an error of its own.
+                    if leader.error is None:
+                        raise
+                else:
+                    for request in leader.group:
+                        request.on_disk = True
+        # Many may wake: the next writer does not wait for the disk behind them.
         self._listeners.wake_others()
 
-    def _sync_for(self, leader: Request) -> None:
-        try:
-            self._disk.sync()
-        except PostroadError:
-            # The others find out when they sync for themselves; a leader that failed has an error of its own.
-            if leader.error is None:
-                raise
-            return
-        for request in leader.group:
-            request.on_disk = True
-
     def _run(self, group: list[Request]) -> None:
-        """Run the group in one transaction; if one of them fails, each in a transaction of its own."""
+        """Run the group in one transaction; if one of them fails, run each in a transaction of its own."""
         try:
             self._run_together(group)
         except Exception as error:
-            if len(group) == 1:
-                self._run_again(group, error)
-                return
-            for request in tuple(group):
-                self._run([request])
-
-    def _run_again(self, group: list[Request], error: Exception) -> None:
-        """Make room for the one request and run it again if the disk was full; else let it fail with the error."""
-        (request,) = group
-        if isinstance(error, StorageFull):
-            self._checkpoints.make_room(adds=request.leaves == 4)
-            try:
-                self._run_together(group)
-            except Exception as again:
-                error = again
-            else:
-                return
-        request.error, request.finished = error, True
+            if len(group) > 1:
+                for request in tuple(group):
+                    self._run([request])
+                return None
+            failure = error
+            if isinstance(error, StorageFull):
+                self._checkpoints.make_room(adds=group[0].kept_quarters == 4)
+                try:
+                    return self._run_together(group)
+                except Exception as again:
+                    failure = again
+            group[0].error, group[0].finished = failure, True
 
     def _run_together(self, group: list[Request]) -> None:
         """Run the requests in one transaction, or raise with none of them done."""
-        tx = Transaction(self._writer, requests=group, leaves=max([request.leaves for request in group]))
+        kept_quarters = max([request.kept_quarters for request in group])
+        tx = Transaction(self._writer, requests=group, kept_quarters=kept_quarters)
         try:
             self._begin(tx)
             for request in group:
-                self._run_one(tx, request)
+                if request.work is None:
+                    continue
+                if request.durable:
+                    self._disk.expect_to_keep()
+                tx.durable = request.durable
+                request.result = request.work(tx)
+                if tx.durable and not request.durable:
+                    self._disk.expect_to_keep()
+                    request.durable = True
             self._commit(tx)
         except Exception as error:
             undone = self._undone(tx, error)
@@ -409,52 +406,47 @@ class Engine:
         self._resolve()
         self._wake(tx)
 
-    def _run_one(self, tx: Transaction, request: Request) -> None:
-        if request.work is None:
-            return
-        if request.durable:
-            self._disk.expect_to_keep()
-        tx.durable = request.durable
-        request.result = request.work(tx)
-        if tx.durable and not request.durable:
-            self._disk.expect_to_keep()
-            request.durable = True
-
     def _begin_alone(self) -> Transaction:
         """Begin a transaction that adds something, or raise with none begun."""
-        tx = Transaction(self._writer, leaves=4)
-        try:
-            self._begin(tx)
-        except Exception as error:
-            undone = self._undone(tx, error)
-            if not isinstance(undone, StorageFull):
-                raise undone from error
-            self._checkpoints.make_room(adds=True)
+        tx = Transaction(self._writer, kept_quarters=4)
+        for retries in (1, 0):
             try:
                 self._begin(tx)
-            except Exception as again:
-                raise self._undone(tx, again) from again
+                break
+            except Exception as error:
+                undone = self._undone(tx, error)
+                if not retries or not isinstance(undone, StorageFull):
+                    raise undone from error
+            self._checkpoints.make_room(adds=True)
         return tx
 
     def _begin(self, tx: Transaction) -> None:
         self._current, self._writing_by = tx, threading.get_ident()
         tx.news = self._listeners.news
         self._writer.execute("BEGIN IMMEDIATE")
-        if tx.leaves == 4:
+        if tx.kept_quarters == 4:
             self._reserve.require(self._writer)
 
     def _commit(self, tx: Transaction) -> None:
         tx.finish()
-        self._books.store(tx)
-        if tx.leaves:
+        self._store_counters(tx)
+        if tx.kept_quarters:
             look = self._checkpoints.is_look_due()
-            if look or tx.leaves == 4:
-                self._reserve.require_growth(self._writer, quarters=tx.leaves, look=look)
+            if look or tx.kept_quarters == 4:
+                self._reserve.require_growth(self._writer, quarters=tx.kept_quarters, look=look)
         tx.committing = True
         self._writer.execute("COMMIT")
 
+    def _store_counters(self, tx: Transaction) -> None:
+        for counters in self._counters:
+            counters.store(tx)
+
+    def _drop_counters(self) -> None:
+        for counters in self._counters:
+            counters.drop()
+
     def _undone(self, tx: Transaction, error: Exception) -> Exception:
-        """Roll back, and name the error in Postroad's words."""
+        """Roll back, and return the error as one of Postroad's."""
         tx.committing = False
         self._resolve()
         if isinstance(error, apsw.Error | OSError):
@@ -462,24 +454,25 @@ class Engine:
         return error
 
     def _resolve(self) -> None:
-        """Settle the current transaction: committed or rolled back. Interrupted, it is called again and goes on."""
+        """Finish the current transaction, committed or rolled back. Interrupted, it is called again and goes on."""
         tx = self._current
         if tx is None:
             return
         if tx.committing and not self._writer.in_transaction:
             for request in tx.requests:
                 request.finished = True
-            self._books.committed(tx)
+            for counters in self._counters:
+                counters.committed(tx)
             tx.committed()
         else:
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
-            self._books.drop()
-            tx.rolled_back()
+            self._drop_counters()
+            tx.undo()
         self._current = self._writing_by = None
 
     def _wake(self, tx: Transaction) -> None:
-        """Wake others, and copy the log when it is long. Nothing that fails here makes the commit undone."""
+        """Wake others, and copy the log when it is long. A failure here does not undo the commit."""
         try:
             if tx.channels:
                 self._listeners.wake(tx.channels)
@@ -489,7 +482,7 @@ class Engine:
 
     def _data_version(self) -> int:
         try:
-            # Whoever only waits would wait for ever beside a file that was replaced.
+            # A receiver would otherwise wait for ever beside a file that was replaced.
             self._disk.expect_in_place()
             return self.read(lambda connection: int(connection.pragma("data_version")))
         except PostroadError:

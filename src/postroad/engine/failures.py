@@ -1,4 +1,4 @@
-"""SQLite's errors in Postroad's words."""
+"""SQLite's errors translated into Postroad's."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ SIGNS_OF_DAMAGE = (
     struct.error,
     msgspec.MsgspecError,
 )
-"""What work raises when a column holds what was never written, or when the work itself is wrong."""
+"""What work raises when a column holds a value that was never written, or when the work itself is wrong."""
 _UNSURE = {apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC}
 
 
 def translate(error: apsw.Error | OSError, path: Path, *, system_errno: int = 0) -> PostroadError:
-    """The Postroad error that says what happened to the file and what to do; SQLite has the system's number of it."""
+    """Return the Postroad error that says what happened to the file and what to do.
+
+    `system_errno` is the number of the system's last error, which SQLite keeps for each connection.
+    """
     if _is_full(error, system_errno):
         return StorageFull(f"{path}: the disk is full; nothing was stored")
     if _is_short_of_descriptors(error):
@@ -58,7 +61,7 @@ def _is_short_of_descriptors(error: apsw.Error | OSError) -> bool:
         return error.errno in _NO_DESCRIPTOR
     if not isinstance(error, apsw.CantOpenError):
         return False
-    # SQLite does not tell why it could not open its files: the file, a journal or log, shared memory, the directory.
+    # SQLite does not say why it could not open its files: the file, a journal or log, shared memory, the directory.
     taken: list[int] = []
     try:
         taken.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(4))
@@ -71,28 +74,25 @@ def _is_short_of_descriptors(error: apsw.Error | OSError) -> bool:
 
 
 def explain(error: Exception, connection: apsw.Connection, path: Path) -> Exception:
-    """The error in Postroad's words: `StorageDamaged` when it comes of a value that was never written."""
+    """Return the error as one of Postroad's: `StorageDamaged` if it comes from a value that was never written."""
     if isinstance(error, PostroadError):
         return error
     if isinstance(error, apsw.Error):
         return translate(error, path, system_errno=connection.system_errno)
-    found = error if isinstance(error, UnicodeDecodeError | msgspec.MsgspecError) else _first_damage(connection)
-    return error if found is None else StorageDamaged(f"{path}: the file is damaged: {found}")
-
-
-def _first_damage(connection: apsw.Connection) -> object | None:
-    """What SQLite finds to be wrong with the file, of which it reads all."""
-    try:
-        found = connection.pragma("quick_check", 1)
-    except apsw.Error as error:
-        return error
-    return None if found == "ok" else found
+    damage: object = error
+    if not isinstance(error, UnicodeDecodeError | msgspec.MsgspecError):
+        try:
+            # SQLite reads the whole file.
+            damage = connection.pragma("quick_check", 1)
+        except apsw.Error as found:
+            damage = found
+    return error if damage == "ok" else StorageDamaged(f"{path}: the file is damaged: {damage}")
 
 
 def _is_full(error: apsw.Error | OSError, system_errno: int) -> bool:
     if isinstance(error, OSError):
         return error.errno in _NO_ROOM
-    # The log's index is lengthened before it is used, so that this is the only way in which it finds no room.
+    # SQLite lengthens the log's index before it uses it, so it can only run out of room with SHMSIZE.
     return (
         isinstance(error, apsw.FullError)
         or getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_SHMSIZE

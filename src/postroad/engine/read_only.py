@@ -1,8 +1,8 @@
-"""A file that this process may only look at: its mode, its directory or its file system allows no more.
+"""A file that this process may only read: its mode, its directory or its file system allows no more.
 
 While its log holds anything, SQLite reads both, with the shared memory that is there, and makes nothing. Without a log
-the file is complete, and SQLite is told that nobody changes it (`immutable`). Somebody else may do so all the same, so
-whatever was read meanwhile is read again."""
+the file is complete, and SQLite is told that nobody changes it (`immutable`). Another process may change it all the
+same; then the read is repeated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import quote
 import apsw
 
 from postroad.engine.failures import translate
-from postroad.engine.file import READER_CACHE_KIB, Patience, is_begun
+from postroad.engine.file import READER_CACHE_KIB, BusyHandler, is_begun
 from postroad.errors import ConfigurationError, NotPermitted, Unavailable
 
 T = TypeVar("T")
@@ -25,14 +25,14 @@ _UNREADABLE = apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError
 
 
 def may_write(path: Path) -> bool:
-    """Whether this process may write to the file and to its log, or make one."""
+    """Return whether this process may write to the file and to its log, or make one."""
     if not os.access(path, os.W_OK):
         return False
     return os.access(path.parent, os.W_OK) or all(os.access(f"{path}{end}", os.W_OK) for end in ("-wal", "-shm"))
 
 
 class ReadOnlyFile:
-    """The file as far as it can be seen. One thread at a time reads."""
+    """The committed content of the file. One thread at a time reads."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -50,7 +50,7 @@ class ReadOnlyFile:
             )
 
     def refusal(self) -> NotPermitted:
-        """The error for whoever would change something."""
+        """Return the error for an attempt to change something."""
         return NotPermitted(
             f"{self._path}: can only be read by this user; nothing was changed",
             remedy="Run as the owner of the file, or let this user write to the file and its directory.",
@@ -73,19 +73,19 @@ class ReadOnlyFile:
         raise Unavailable(f"{self._path}: was changed each time it was read", remedy="Try again.")
 
     def journal_mode(self) -> str:
-        """How the file keeps its log, whether or not there is one now."""
-        # Bytes 18 and 19 of the file's header; the pragma does not know where the file is taken for unchanging.
+        """Return the journal mode of the file, whether or not there is a log now."""
+        # Bytes 18 and 19 of the file's header; the pragma does not know it for an immutable file.
         is_logged = self.read(lambda connection: connection.read("main", 0, 18, 2)[1] == b"\2\2")
         return "wal" if is_logged else self.read(lambda connection: str(connection.pragma("journal_mode")))
 
     def close(self) -> None:
-        """Let the file go; closing twice changes nothing."""
+        """Close the file; closing twice changes nothing."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def _opened(self, now: tuple[int, ...]) -> apsw.Connection:
-        # One that reads the log sees every change by itself.
+        # A connection that reads the log sees every change by itself.
         if self._connection is None or (self._seen != now and not self._has_log(self._seen)):
             self.close()
             try:
@@ -100,14 +100,14 @@ class ReadOnlyFile:
             f"file:{quote(os.fsencode(self._path))}?{options}",
             flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI,
         )
-        connection.set_busy_handler(Patience())
+        connection.set_busy_handler(BusyHandler())
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.pragma("temp_store", "memory")
         connection.pragma("cache_size", -READER_CACHE_KIB)
         return connection
 
     def _look(self) -> tuple[int, ...]:
-        """What tells one state of the file from another: the file, and how long its log and journal are."""
+        """Return what tells one state of the file from another: the file, and the sizes of its log and journal."""
         try:
             found = self._path.stat()
         except OSError as error:

@@ -1,7 +1,16 @@
-"""A transaction as the work inside it sees it."""
+"""Write transactions, and the turns in which the threads of a process run them.
+
+One thread at a time writes, for all threads that wait; one at a time waits for the disk. The first thread leads: it
+writes and commits. Then the next one may write while the first still waits for the disk. Requests that need the disk
+wait until it is free, so that one sync serves all of them; the others go on meanwhile.
+
+Ctrl-C may arrive between any two steps of the main thread, so every step here can be repeated: a turn changes hands
+in one assignment, and `finish` is repeated until it has succeeded."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -9,38 +18,43 @@ from typing import Any, Final, Protocol
 
 import apsw
 
+MAX_GROUP: Final = 256
+_USUAL_ROWS: Final = 10
+_MOST_ROWS: Final = 64
 
-class Finishable(Protocol):
-    """A wish that is fulfilled by the commit."""
 
-    finished: bool
+class Counters(Protocol):
+    """Numbers that a store keeps in memory and writes once in each transaction that changes them."""
+
+    def store(self, tx: Transaction) -> None:
+        """Write what this transaction changed."""
+
+    def committed(self, tx: Transaction) -> None:
+        """Keep what was stored: the transaction is committed."""
+
+    def drop(self) -> None:
+        """Forget everything: the transaction was rolled back."""
 
 
 class Transaction:
     """One write transaction of the engine, shared by the work of several threads."""
 
     __slots__ = (
-        "_after",
-        "_before",
-        "_undo",
-        "channels",
-        "committing",
-        "connection",
-        "durable",
-        "leaves",
-        "news",
-        "requests",
+        *("_after", "_before", "_undo", "channels", "committing"),
+        *("connection", "durable", "kept_quarters", "news", "requests"),
     )
 
-    def __init__(self, connection: apsw.Connection, *, requests: Sequence[Finishable] = (), leaves: int = 0) -> None:
+    def __init__(
+        self, connection: apsw.Connection, *, requests: Sequence[Request] = (), kept_quarters: int = 0
+    ) -> None:
         self.connection = connection
-        self.leaves = leaves
-        """How many quarters of the room that is kept for a full disk it leaves alone."""
+        self.kept_quarters = kept_quarters
+        """How many quarters of the disk reserve it must not use."""
         self.durable = False
-        """Whether the work that runs now has to wait for the disk after the commit."""
+        """Whether the work that runs now waits for the disk after the commit."""
         self.requests = requests
         self.news = 0
-        """What was heard of other processes when it began."""
+        """The value of `Listeners.news` when it began."""
         self.committing = False
         self.channels: set[str] = set()
         self._before: list[Callable[[], None]] = []
@@ -48,31 +62,31 @@ class Transaction:
         self._undo: list[Callable[[], None]] = []
 
     def must_be_durable(self) -> None:
-        """Let this work wait for the disk, though it was begun as if it need not."""
+        """Make this work wait for the disk, although it began without the need to."""
         self.durable = True
 
     def touch(self, channel: str) -> None:
-        """After the commit, wake those who listen to the channel, in every process."""
+        """After the commit, wake the listeners of the channel in every process."""
         self.channels.add(channel)
 
     def before_commit(self, action: Callable[[], None]) -> None:
-        """Do something within the transaction when all work is done."""
+        """Run the action inside the transaction when all work is done."""
         self._before.append(action)
 
     def after_commit(self, action: Callable[[], None]) -> None:
-        """Do something that cannot fail once the transaction is committed."""
+        """Run the action, which must not fail, once the transaction is committed."""
         self._after.append(action)
 
     def after_rollback(self, action: Callable[[], None]) -> None:
-        """Take something back that lives outside the file when the transaction is not committed."""
+        """Run the action, which undoes a change outside the file, if the transaction is not committed."""
         self._undo.append(action)
 
     def mark(self) -> tuple[int, int, int]:
-        """Where the actions stand now, for `back_to`."""
+        """Return the number of actions of each kind, for `undo`."""
         return len(self._before), len(self._after), len(self._undo)
 
-    def back_to(self, mark: tuple[int, int, int]) -> None:
-        """Forget the actions added since the mark, and take back what they were to take back."""
+    def undo(self, mark: tuple[int, int, int] = (0, 0, 0)) -> None:
+        """Drop the actions that were added since the mark, and undo their changes. It can be repeated."""
         before, after, undo = mark
         del self._before[before:]
         del self._after[after:]
@@ -81,102 +95,195 @@ class Transaction:
             self._undo.pop()
 
     def finish(self) -> None:
-        """Do what was put off until all work is done."""
+        """Run the actions that were put off until all work is done."""
         for action in self._before:
             action()
 
     def committed(self) -> None:
-        """Tell everybody that it is done. Interrupted, it is called again and goes on where it was."""
+        """Run the actions that wait for the commit. Interrupted, it is called again and goes on where it was."""
         while self._after:
             self._after[0]()
             del self._after[0]
 
-    def rolled_back(self) -> None:
-        """Take everything back. Interrupted, it is called again and goes on where it was."""
-        while self._undo:
-            self._undo[-1]()
-            self._undo.pop()
+
+class Request:
+    """The work of one thread and its outcome. A request without work reserves a turn for its thread."""
+
+    __slots__ = ("durable", "error", "finished", "gone", "group", "kept_quarters", "lock", "on_disk", "result", "work")
+
+    def __init__(self, work: Callable[[Transaction], Any] | None, *, durable: bool, kept_quarters: int = 0) -> None:
+        self.work = work
+        self.kept_quarters = kept_quarters
+        """How many quarters of the disk reserve it must not use."""
+        self.durable = durable
+        """Whether it waits for the disk after the commit."""
+        self.lock: threading.Lock | None = None
+        """What its thread waits for."""
+        self.group: list[Request] = []
+        """The requests of its turn, when it leads."""
+        self.gone = False
+        """Whether its thread was interrupted and no longer waits."""
+        self.finished = False
+        """Whether it has its result or error."""
+        self.on_disk = False
+        """Whether its leader has waited for the disk."""
+        self.result: Any = None
+        self.error: BaseException | None = None
 
 
-_USUAL: Final = 10
-_MOST: Final = 64
+class Turns:
+    """The waiting requests. One thread at a time takes as many of them as fit into a transaction."""
+
+    def __init__(self) -> None:
+        self.writer: Request | None = None
+        """The request whose turn it is to write."""
+        self._lock = threading.Lock()
+        self._waiting: list[Request] = []
+        self._syncer: Request | None = None
+        self._shared_last_sync = 1
+
+    def join(self, request: Request) -> bool:
+        """Return True when it is this thread's turn to run `request.group`, False when another thread has done it."""
+        with self._lock:
+            if self.writer is None and not (request.durable and self._syncer):
+                self.writer = request
+            else:
+                request.lock = threading.Lock()
+                request.lock.acquire()
+                self._waiting.append(request)
+        if request.lock is not None:
+            request.lock.acquire()
+            if self.writer is not request:
+                return False
+        if request.durable and self._shared_last_sync > 1:
+            self._gather()
+        with self._lock:
+            self._take(request)
+        return True
+
+    def pass_on(self, leader: Request) -> None:
+        """Let the next request write, and release those of the group that need not wait for the disk."""
+        with self._lock:
+            self._end_writing(leader)
+        _release(self.writer)
+        for request in leader.group:
+            if request is not leader and not request.durable:
+                _release(request)
+
+    def finish(self, request: Request) -> None:
+        """End the request's turn, or forget a request whose thread was interrupted while it waited."""
+        with self._lock:
+            if not self._waiting and request.finished and len(request.group) <= 1:
+                # Nobody shared this turn, and nobody waits for it.
+                if self.writer is request:
+                    self.writer = None
+                if self._syncer is request:
+                    self._syncer = None
+                request.group = []
+                return
+            if self.writer is request:
+                self._end_writing(request)
+            elif not request.finished:
+                request.gone = True
+                if request in self._waiting:
+                    self._waiting.remove(request)
+            if self._syncer is request:
+                self._syncer = None
+                if self.writer is None:
+                    self.writer = self._next()
+        _release(self.writer)
+        while request.group:
+            if request.group[-1] is not request:
+                _release(request.group[-1])
+            request.group.pop()
+
+    def _gather(self) -> None:
+        """Wait for the next requests of those who shared the last sync, for as long as more of them arrive."""
+        came = -1
+        while came < len(self._waiting) < self._shared_last_sync:
+            came = len(self._waiting)
+            time.sleep(0)
+
+    def _take(self, leader: Request) -> None:
+        """Give the leader the requests of its turn: all that wait, or all that need no disk."""
+        if leader.durable:
+            self._syncer = leader
+        leader.group = [leader]
+        if leader.work is not None:
+            followers = [each for each in self._waiting if each is not leader and each.work is not None]
+            if not leader.durable:
+                followers = [each for each in followers if not each.durable]
+            leader.group += followers[: MAX_GROUP - 1]
+        if leader.durable:
+            self._shared_last_sync = sum(request.durable for request in leader.group)
+        if self._waiting:
+            taken = set(map(id, leader.group))
+            self._waiting = [each for each in self._waiting if id(each) not in taken]
+
+    def _end_writing(self, leader: Request) -> None:
+        if leader in self._waiting:
+            self._waiting.remove(leader)
+        # What an interrupted leader left undone is done in the next turn.
+        undone = [request for request in leader.group if not (request.finished or request.gone or request is leader)]
+        if undone:
+            # A leader that was interrupted while it took them has left them in the list.
+            self._waiting[:0] = [request for request in undone if request not in self._waiting]
+            leader.group = [request for request in leader.group if request.finished]
+        self.writer = self._next()
+
+    def _next(self) -> Request | None:
+        """Return the first request that needs the disk if the disk is free, else the first that does not."""
+        if not self._waiting:
+            return None
+        if self._syncer is None:
+            first = next((request for request in self._waiting if request.durable), None)
+            if first is not None:
+                return first
+        return next((request for request in self._waiting if not request.durable), None)
+
+
+def _release(request: Request | None) -> None:
+    try:
+        if request is not None and request.lock is not None:
+            request.lock.release()
+    except RuntimeError:
+        # It is awake already, or an interrupted step is repeated.
+        return
 
 
 def run_many(
     connection: apsw.Connection, statement: str, rows: Sequence[tuple[Any, ...]], behind: tuple[Any, ...] = ()
 ) -> list[Any]:
-    """Run the statement, whose `(?…)` stands for each row, and return its rows; `behind` are its further arguments."""
+    """Run a statement, whose `(?…)` stands for each row, and return what it returns. `behind` are further arguments."""
     if len(rows) == 1:
         return connection.execute(statement, rows[0] + behind).fetchall()
     found: list[Any] = []
     start = 0
     while left := len(rows) - start:
         # Up to a usual batch at once, then powers of two, so that few forms of a statement have to be prepared.
-        size = left if left <= _USUAL else min(_MOST, 1 << left.bit_length() - 1)
+        size = left if left <= _USUAL_ROWS else min(_MOST_ROWS, 1 << left.bit_length() - 1)
         arguments = (*chain.from_iterable(rows[start : start + size]), *behind)
-        found += connection.execute(_form(statement, size), arguments).fetchall()
+        found += connection.execute(_with_rows(statement, size), arguments).fetchall()
         start += size
     return found
 
 
 @lru_cache(maxsize=256)
-def _form(statement: str, size: int) -> str:
+def _with_rows(statement: str, size: int) -> str:
     begin, end = statement.index("(?"), statement.index("?)") + 2
     return ", ".join([statement[:end]] + [statement[begin:end]] * (size - 1)) + statement[end:]
 
 
 def one(connection: apsw.Connection, statement: str, arguments: tuple[Any, ...] = ()) -> Any:
-    """The first row, or None."""
+    """Return the first row, or None."""
     return connection.execute(statement, arguments).fetchone()
 
 
 def every(connection: apsw.Connection, statement: str, arguments: tuple[Any, ...] = ()) -> list[Any]:
-    """All rows."""
+    """Return all rows."""
     return connection.execute(statement, arguments).fetchall()
 
 
 def text_of(column: str | bytes | None) -> str | None:
-    """The text of a column that was read as bytes; what cannot be decoded shows its bytes."""
+    """Return the text of a column that was read as bytes; bytes that cannot be decoded are shown escaped."""
     return column.decode(errors="backslashreplace") if isinstance(column, bytes) else column
-
-
-class Book(Protocol):
-    """Numbers that are kept in memory and written once in each transaction that changes them."""
-
-    def store(self, tx: Transaction) -> None:
-        """Write what this transaction changed."""
-        ...
-
-    def committed(self, tx: Transaction) -> None:
-        """What was stored is true."""
-        ...
-
-    def drop(self) -> None:
-        """Forget everything: the transaction was rolled back."""
-        ...
-
-
-class Books:
-    """All books of one file."""
-
-    def __init__(self) -> None:
-        self._books: list[Book] = []
-
-    def keep(self, book: Book) -> None:
-        """Have this one written too from now on."""
-        self._books.append(book)
-
-    def store(self, tx: Transaction) -> None:
-        """Write what this transaction changed."""
-        for book in self._books:
-            book.store(tx)
-
-    def committed(self, tx: Transaction) -> None:
-        """What was stored is true."""
-        for book in self._books:
-            book.committed(tx)
-
-    def drop(self) -> None:
-        """Forget everything."""
-        for book in self._books:
-            book.drop()

@@ -1,4 +1,4 @@
-"""The rules of blobs, one test each: a new adapter is a subclass with the fixture `ground`."""
+"""The conformance suite of blobs: a new adapter is a subclass with the fixture `ground`."""
 
 from __future__ import annotations
 
@@ -8,56 +8,40 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from postroad.blobs import MAX_BLOB_BYTES, BlobRef, Blobs
 from postroad.errors import BlobNotFound, InvalidInput, StorageDamaged
-from postroad.testing.differences import Differences
-from postroad.testing.json_texts import DOUBTFUL, PLAIN, as_bytes
+from postroad.testing.conformance import Suite, cases, json_bytes, refuses
 
 BAD_KEYS = [
-    "",
-    "/",
-    "/etc/passwd",
-    "../up",
-    "a/../b",
-    "a/..",
-    "a//b",
-    "a/",
-    "./a",
-    "a/./b",
-    ".hidden",
-    "a/.hidden",
-    "A/b",
-    "a\\b",
-    "a b",
-    "a/b\n",
-    "a\x00b",
-    "é",
-    "a/b c",
-    "c:/x",
-    "a" * 401,
+    *("", "/", "/etc/passwd", "../up", "a/../b", "a/..", "a//b", "a/", "./a", "a/./b", ".hidden", "a/.hidden"),
+    *("A/b", "a\\b", "a b", "a/b\n", "a\x00b", "é", "a/b c", "c:/x", "a" * 401),
 ]
+
+REFERENCE = BlobRef(key="a", size=1, sha256="0" * 64)
+BAD_REFERENCES: dict[str, list[Any]] = {
+    "size": [structs.replace(REFERENCE, size=size) for size in (-1, MAX_BLOB_BYTES + 1, "1")],
+    "sha256": [structs.replace(REFERENCE, sha256=sha256) for sha256 in ("zz", 5)],
+    "ref": [5, "overflow/a", None],
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobsFixture:
-    """What the suite stands on: a place for blobs that is empty, and time that passes on demand."""
+    """An empty store of blobs.
+
+    Attributes:
+        blobs: The adapter under test.
+        advance: Lets so many seconds pass.
+    """
 
     blobs: Blobs
     advance: Callable[[float], None]
 
 
-BlobsGround = BlobsFixture
-"""The name that this class had before."""
-
-
-class BlobsConformance(Differences):
+class BlobsConformance(Suite):
     """Every promise of `Blobs`."""
-
-    @pytest.fixture
-    def ground(self) -> BlobsFixture:
-        """Override this with the adapter under test."""
-        raise NotImplementedError
 
     @pytest.fixture
     def blobs(self, ground: BlobsFixture) -> Blobs:
@@ -70,7 +54,7 @@ class BlobsConformance(Differences):
         assert blobs.get(ref) == data
 
     def test_any_json_text_comes_back_unchanged(self, blobs: Blobs) -> None:
-        values = [as_bytes(text) for text in (*PLAIN, *DOUBTFUL)]
+        values = json_bytes()
 
         refs = [blobs.put(f"overflow/20300101/{number}", value) for number, value in enumerate(values)]
 
@@ -134,42 +118,23 @@ class BlobsConformance(Differences):
         ]
 
         for attempt in attempts:
-            with pytest.raises(InvalidInput) as refused:
+            with refuses(InvalidInput, "key"):
                 attempt()
-            assert refused.value.field == "key"
 
-    @pytest.mark.parametrize(
-        ("field", "ref"),
-        [
-            ("size", BlobRef(key="a", size=-1, sha256="0" * 64)),
-            ("size", BlobRef(key="a", size=MAX_BLOB_BYTES + 1, sha256="0" * 64)),
-            ("size", BlobRef(key="a", size="1", sha256="0" * 64)),  # type: ignore[arg-type]  # a mistake
-            ("sha256", BlobRef(key="a", size=1, sha256="zz")),
-            ("sha256", BlobRef(key="a", size=1, sha256=5)),  # type: ignore[arg-type]  # a mistake
-            ("ref", 5),
-            ("ref", "overflow/a"),
-            ("ref", None),
-        ],
-    )
+    @pytest.mark.parametrize(("field", "ref"), cases(BAD_REFERENCES))
     def test_a_reference_that_no_put_can_have_made_is_refused(self, blobs: Blobs, field: str, ref: Any) -> None:
         for verb in (blobs.get, blobs.delete, blobs.keep):
-            with pytest.raises(InvalidInput) as refused:
+            with refuses(InvalidInput, field):
                 verb(ref)
-
-            assert refused.value.field == field
 
     @pytest.mark.parametrize(("field", "key", "data"), [("key", 5, b"x"), ("key", None, b"x"), ("data", "a", "text")])
     def test_what_is_no_key_or_no_bytes_is_not_put(self, blobs: Blobs, field: str, key: Any, data: Any) -> None:
-        with pytest.raises(InvalidInput) as refused:
+        with refuses(InvalidInput, field):
             blobs.put(key, data)
 
-        assert refused.value.field == field
-
     def test_more_than_the_limit_is_refused(self, blobs: Blobs) -> None:
-        with pytest.raises(InvalidInput, match="limit") as refused:
+        with refuses(InvalidInput, "data", match="limit"):
             blobs.put("overflow/a", bytes(MAX_BLOB_BYTES + 1))
-
-        assert refused.value.field == "data"
 
     def test_pruning_removes_what_is_older_and_leaves_the_rest(self, ground: BlobsFixture) -> None:
         old, elsewhere = ground.blobs.put("overflow/1/a", b"a"), ground.blobs.put("jobs/1/a", b"j")
@@ -193,11 +158,12 @@ class BlobsConformance(Differences):
 
     def test_a_kept_blob_starts_its_time_anew(self, ground: BlobsFixture) -> None:
         ref = ground.blobs.put("overflow/1/a", b"a")
-        ground.advance(2.0)
+        # S3 knows whole seconds only.
+        ground.advance(3.0)
 
         ground.blobs.keep(ref)
 
-        assert ground.blobs.prune("overflow/", older_than=1.0) == 0
+        assert ground.blobs.prune("overflow/", older_than=2.0) == 0
         assert ground.blobs.get(ref) == b"a"
 
     def test_a_missing_blob_cannot_be_kept(self, blobs: Blobs) -> None:

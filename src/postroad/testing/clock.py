@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it."""
+"""A clock for tests, which stands still until a test moves it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ _START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class FakeClock:
-    """Both clocks, moved by hand: time passes with `advance`, the wall clock alone moves with `set` and `step`."""
+    """A wall clock and a monotonic clock for tests, for `connect(url, clock=...)`.
+
+    Args:
+        now: The time of the wall clock at the start, with a time zone; by default 2030-01-01 in UTC.
+
+    Raises:
+        ValueError: The time has no time zone.
+
+    Example:
+        clock = FakeClock()
+        with connect("memory://", clock=clock) as backend:
+            clock.advance(60)
+    """
 
     def __init__(self, now: datetime = _START) -> None:
         self._lock = threading.Lock()
@@ -35,17 +47,17 @@ class FakeClock:
             self._monotonic += seconds
 
     def set(self, now: datetime) -> None:
-        """Put the wall clock to this moment, as a time server does; no time passes."""
+        """Set the wall clock to this time, as a time server does; the monotonic clock stays."""
         with self._lock:
             self._now = _aware(now)
 
     def step(self, seconds: float) -> None:
-        """Set the wall clock forward or back, as an operator does; no time passes."""
+        """Move the wall clock forward or back, as an operator does; the monotonic clock stays."""
         with self._lock:
             self._now += timedelta(seconds=seconds)
 
     def reboot(self, *, seconds: float = 60.0) -> None:
-        """Start the machine anew: the wall clock has gone on, `monotonic` starts again under another boot id."""
+        """Restart the machine: the wall clock goes on, the monotonic clock starts again under another boot id."""
         with self._lock:
             self._now += timedelta(seconds=seconds)
             self._monotonic = 1.0

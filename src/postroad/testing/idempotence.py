@@ -1,4 +1,4 @@
-"""Whether a handler may see an event twice: it is run twice at once and twice in a row on a real database."""
+"""A check that a handler may see an event twice: it runs twice at once and twice in a row on a real database."""
 
 from __future__ import annotations
 
@@ -32,11 +32,22 @@ class _Undone(Exception):
 def assert_idempotent(
     handler: Handler, event: DomainEvent, *, inbox: Inbox | None = None, tables: Sequence[str] = ()
 ) -> None:
-    """Fail, naming the tables, when a second run of the handler changes rows that the first one left.
+    """Fail if a second run of the handler changes rows that the first one left.
 
-    The handler runs as a consumer runs it, in transactions of `inbox`, but for the inbox's own look at the event id.
-    Without an inbox it runs in an empty SQLite file; then a table may also be given as its `CREATE TABLE` statement.
-    `tables` are those to look at, all of the database when none is named.
+    The handler runs as a consumer runs it, in transactions of the inbox, but without the inbox's check of the event id.
+
+    Args:
+        handler: The function under test; it gets the event and the connection.
+        event: The event to handle.
+        inbox: The inbox whose database is used; by default, an empty SQLite file.
+        tables: The tables to compare, by default all of the database. Without an inbox, a table may also be given as
+            its `CREATE TABLE` statement, which is run first.
+
+    Raises:
+        AssertionError: A second run changed rows or raised an error; the text names the tables.
+
+    Example:
+        assert_idempotent(book, event, tables=["CREATE TABLE ledger (id TEXT PRIMARY KEY, amount INTEGER)"])
     """
     with _database(inbox, tables) as (database, named):
         once = _undone(database, handler, event, named)
@@ -65,7 +76,7 @@ def _database(inbox: Inbox | None, tables: Sequence[str]) -> Iterator[tuple[Inbo
 
 
 def _undone(inbox: Inbox, handler: Handler, event: DomainEvent, tables: Sequence[str]) -> Snapshot:
-    """What one run leaves, taken back again."""
+    """Return what one run leaves, and roll it back."""
     found: Snapshot = {}
     try:
         with inbox.transaction() as connection:
@@ -90,7 +101,7 @@ def _twice_at_once(inbox: Inbox, handler: Handler, event: DomainEvent, tables: S
     with ThreadPoolExecutor(2) as pool:
         done = [each.result() for each in [pool.submit(run), pool.submit(run)]]
     if not all(done):
-        # Whichever gave way to the other comes again, as a message does.
+        # The run that failed is repeated, as a message is redelivered.
         _run(inbox, handler, event)
     return _look(inbox, tables)
 

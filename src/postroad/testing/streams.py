@@ -1,57 +1,45 @@
-"""The rules of streams, one test each: a new adapter is a subclass with the fixture `ground`."""
+"""The conformance suite of streams: a new adapter is a subclass with the fixture `ground`."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, timedelta
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import pytest
 
 from postroad.errors import ConfigurationError, InvalidInput, InvalidName, StreamNotFound
 from postroad.streams import LATEST, TRIM_HORIZON, Record, ShardLease, Stream, StreamRecord
-from postroad.testing.differences import Differences
-from postroad.testing.json_texts import DOUBTFUL, PLAIN, as_bytes
-from postroad.testing.shards import ShardLeaseRules
+from postroad.testing.conformance import Suite, json_bytes, refuses, soon
+from postroad.testing.shards import Advance, ShardLeaseRules
 
 MEBIBYTE = 1_048_576
 
 
-class OpenStream(Protocol):
-    """How the ground opens a stream, as `backend.stream` does."""
-
-    def __call__(self, name: str, *, shards: int = 4, retention: float = 86_400) -> Stream: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFixture:
-    """What the suite stands on: a store without streams, and time that passes on demand."""
+    """A store without streams.
 
-    open: OpenStream
-    advance: Callable[[float], None]
+    Attributes:
+        open: Opens a stream, as `backend.stream(name, shards=4, retention=86_400)` does.
+        advance: Lets so many seconds pass.
+        transaction: `backend.transaction()`, where the traits say that writes are joined.
+    """
+
+    open: Callable[..., Stream]
+    advance: Advance
     transaction: Callable[[], AbstractContextManager[None]] | None = None
-    """`backend.transaction()`, where the traits say that writes are joined."""
 
 
-StreamGround = StreamFixture
-"""The name that this class had before."""
-
-
-class StreamConformance(ShardLeaseRules, Differences):
+class StreamConformance(ShardLeaseRules, Suite):
     """Every promise of `Stream`."""
 
     @pytest.fixture
-    def ground(self) -> StreamFixture:
-        """Override this with the adapter under test."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def advance(self, ground: StreamFixture) -> Callable[[float], None]:
+    def advance(self, ground: StreamFixture) -> Advance:
         return ground.advance
 
     @pytest.fixture
@@ -76,7 +64,7 @@ class StreamConformance(ShardLeaseRules, Differences):
         assert [record.data for record in _all(again)] == [b"kept"]
 
     def test_any_json_text_arrives_unchanged(self, narrow: Stream) -> None:
-        values = [as_bytes(text) for text in (*PLAIN, *DOUBTFUL)]
+        values = json_bytes()
 
         results = narrow.put([Record("k", value) for value in values])
 
@@ -86,10 +74,8 @@ class StreamConformance(ShardLeaseRules, Differences):
     def test_another_number_of_shards_is_refused_naming_both(self, ground: StreamFixture) -> None:
         ground.open("orders", shards=2)
 
-        with pytest.raises(ConfigurationError, match=r"2.*3") as refused:
+        with refuses(ConfigurationError, "shards", match=r"2.*3"):
             ground.open("orders", shards=3)
-
-        assert refused.value.field == "shards"
 
     @pytest.mark.parametrize("name", ["", "a b", "a/b", "é", "a" * 129])
     def test_a_name_that_kinesis_would_refuse_is_refused(self, ground: StreamFixture, name: str) -> None:
@@ -123,7 +109,7 @@ class StreamConformance(ShardLeaseRules, Differences):
         assert [record.key for record in _all(narrow)] == [key]
 
     def test_an_arrival_is_an_aware_moment_and_never_goes_back_within_a_shard(
-        self, narrow: Stream, advance: Callable[[float], None]
+        self, narrow: Stream, advance: Advance
     ) -> None:
         narrow.put([Record("k", b"1")])
         advance(1.0)
@@ -194,14 +180,14 @@ class StreamConformance(ShardLeaseRules, Differences):
         (shard,) = narrow.shards()
 
         assert narrow.read(shard, after=LATEST) == []
-        with _soon(lambda: narrow.put([Record("k", b"behind")])):
+        with soon(lambda: narrow.put([Record("k", b"behind")])):
             assert [record.data for record in narrow.read(shard, after=LATEST, wait=10)] == [b"behind"]
 
     def test_a_waiting_read_returns_as_soon_as_there_is_a_record(self, narrow: Stream) -> None:
         (shard,) = narrow.shards()
         began = time.monotonic()
 
-        with _soon(lambda: narrow.put([Record("k", b"x")])):
+        with soon(lambda: narrow.put([Record("k", b"x")])):
             found = narrow.read(shard, after=TRIM_HORIZON, wait=15)
 
         assert [record.data for record in found] == [b"x"]
@@ -248,28 +234,25 @@ class StreamConformance(ShardLeaseRules, Differences):
         ],
     )
     def test_a_record_that_breaks_a_limit_refuses_the_batch(self, narrow: Stream, field: str, record: Record) -> None:
-        with pytest.raises(InvalidInput) as refused:
+        with refuses(InvalidInput, field):
             narrow.put([Record("good", b"x"), record])
 
-        assert refused.value.field == field
         assert _all(narrow) == []
 
     @pytest.mark.parametrize("records", [5, None, "text", iter([Record("k", b"x")])])
     def test_what_is_no_list_of_records_is_refused(self, narrow: Stream, records: Any) -> None:
-        with pytest.raises(InvalidInput) as refused:
+        with refuses(InvalidInput, "records"):
             narrow.put(records)
 
-        assert refused.value.field == "records"
         assert _all(narrow) == []
 
     def test_a_checkpoint_under_what_is_no_lease_is_refused(self, narrow: Stream) -> None:
         (result,) = narrow.put([Record("k", b"x")])
         (shard,) = narrow.shards()
 
-        with pytest.raises(InvalidInput) as refused:
+        with refuses(InvalidInput, "lease"):
             narrow.checkpoint("billing", shard, result.sequence or "", lease=cast("ShardLease", 5))
 
-        assert refused.value.field == "lease"
         assert narrow.position("billing", shard) is None
 
     @pytest.mark.parametrize(
@@ -288,10 +271,8 @@ class StreamConformance(ShardLeaseRules, Differences):
     ) -> None:
         (shard,) = narrow.shards()
 
-        with pytest.raises(InvalidInput) as refused:
+        with refuses(InvalidInput, field):
             narrow.read(shard, after=after, limit=limit, wait=wait)
-
-        assert refused.value.field == field
 
     def test_a_shard_that_is_none_is_not_found(self, narrow: Stream) -> None:
         (result,) = narrow.put([Record("k", b"x")])
@@ -316,9 +297,8 @@ class StreamConformance(ShardLeaseRules, Differences):
         ]
 
         for attempt in attempts:
-            with pytest.raises(InvalidInput, match="is not the name of a shard") as refused:
+            with refuses(InvalidInput, "shard", match="is not the name of a shard"):
                 attempt()
-            assert refused.value.field == "shard"
 
         assert narrow.position("billing", narrow.shards()[0]) is None
 
@@ -391,16 +371,3 @@ def _read(stream: Stream, shard: str | None) -> list[StreamRecord]:
 
 def _all(stream: Stream) -> list[StreamRecord]:
     return [record for shard in stream.shards() for record in _read(stream, shard)]
-
-
-class _soon:
-    """Do something on another thread while the block waits for it."""
-
-    def __init__(self, act: Callable[[], object]) -> None:
-        self._thread = threading.Timer(0.2, act)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()

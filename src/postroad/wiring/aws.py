@@ -113,7 +113,7 @@ class AwsInstallation:
         from postroad.topology.aws.site import AwsSite
 
         if self._patient is None:
-            self._patient = self._connection.patient()
+            self._patient = self._connection.adaptive()
         return AwsSite(self._patient)
 
     def transaction(self) -> AbstractContextManager[None]:

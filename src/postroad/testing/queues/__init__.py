@@ -1,18 +1,15 @@
-"""The rules of queues, one test each: a new adapter is a subclass with the fixture `ground`."""
+"""The conformance suite of queues: a new adapter is a subclass with the fixture `ground`."""
 
 from __future__ import annotations
 
-from postroad.testing.queues.dead_letters import DeadLetterRules
-from postroad.testing.queues.deduplication import DeduplicationRules
+from postroad.testing.queues.dead_letters import DeadLetterRules, MovingRules
 from postroad.testing.queues.delivery import DeliveryRules
-from postroad.testing.queues.fifo import FifoRules
-from postroad.testing.queues.fixture import QueueFixture, QueueGround
+from postroad.testing.queues.fifo import DeduplicationRules, FifoRules
+from postroad.testing.queues.fixture import QueueFixture
 from postroad.testing.queues.leases import LeaseRules
-from postroad.testing.queues.limits import LimitRules
-from postroad.testing.queues.moving import MovingRules
-from postroad.testing.queues.settings import SettingRules
+from postroad.testing.queues.limits import LimitRules, SettingRules
 
-__all__ = ["QueueConformance", "QueueFixture", "QueueGround"]
+__all__ = ["QueueConformance", "QueueFixture"]
 
 
 class QueueConformance(

@@ -1,49 +1,36 @@
-"""FIFO: order within a group, freedom between groups."""
+"""FIFO queues: order within a group, no order between groups, and deduplication for five minutes."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
-from postroad.queues import Delivery
-from postroad.testing.queues.fixture import (
-    LEASE,
-    LEASE_OVER,
-    QueueFixture,
-    QueueRules,
-    bodies,
-    ordered,
-    take,
-    take_one,
-)
+from postroad.queues import Delivery, OutgoingMessage, Queue
+from postroad.testing.conformance import needs
+from postroad.testing.queues.fixture import LEASE, QueueFixture, QueueSuite, bodies, ordered, take, take_one, texts
 
 
-class FifoRules(QueueRules):
-    """Order, group locks and what sets a group free."""
+class FifoRules(QueueSuite):
+    """Order, and the locks of groups."""
 
-    def test_a_group_comes_in_the_order_it_was_sent(self, ground: QueueFixture) -> None:
-        queue = ground.create(fifo=True)
+    def test_a_group_comes_in_the_order_it_was_sent(self, fifo_queue: Queue) -> None:
         sent = [f"{n:02}" for n in range(25)]
-        queue.send(ordered("g", *sent))
+        fifo_queue.send(ordered("g", *sent))
 
         received: list[str] = []
         while len(received) < 25:
-            held = queue.receive(max_messages=4, wait=2)
+            held = fifo_queue.receive(max_messages=4, wait=2)
             received += bodies(held)
-            queue.ack(held)
+            fifo_queue.ack(held)
 
         assert received == sent
 
     def test_one_receive_may_hold_several_messages_of_a_group_in_order(self, ground: QueueFixture) -> None:
-        queue = ground.create(fifo=True)
-        queue.send(ordered("g", "1", "2", "3"))
+        queue = ground.filled("1", "2", "3", fifo=True)
 
         assert bodies(queue.receive(max_messages=3, wait=2)) == ["1", "2", "3"]
 
     def test_nothing_of_a_group_is_given_out_while_some_of_it_is_in_flight(self, ground: QueueFixture) -> None:
-        queue = ground.create(fifo=True, visibility=60)
-        queue.send(ordered("g", "1", "2"))
+        queue = ground.filled("1", "2", fifo=True, visibility=60)
 
         take_one(queue)
 
@@ -59,8 +46,7 @@ class FifoRules(QueueRules):
         assert bodies(take(queue, 2)) == ["b1", "b2"]
 
     def test_a_group_goes_on_when_all_its_messages_in_flight_are_acked(self, ground: QueueFixture) -> None:
-        queue = ground.create(fifo=True, visibility=60)
-        queue.send(ordered("g", "1", "2", "3"))
+        queue = ground.filled("1", "2", "3", fifo=True, visibility=60)
         first, second = take(queue, 2)
 
         queue.ack([first])
@@ -71,36 +57,32 @@ class FifoRules(QueueRules):
         assert bodies([take_one(queue)]) == ["3"]
 
     def test_a_released_message_comes_before_those_behind_it(self, ground: QueueFixture) -> None:
-        queue = ground.create(fifo=True, visibility=60)
-        queue.send(ordered("g", "1", "2"))
+        queue = ground.filled("1", "2", fifo=True, visibility=60)
 
         queue.release([take_one(queue)])
 
         assert bodies(take(queue, 2)) == ["1", "2"]
 
     def test_a_message_released_for_later_holds_its_group(self, ground: QueueFixture) -> None:
-        queue = ground.create(fifo=True, visibility=60)
-        queue.send(ordered("g", "1", "2"))
+        queue = ground.filled("1", "2", fifo=True, visibility=60)
 
         queue.release([take_one(queue)], after=1)
         early = queue.receive()
-        ground.advance(LEASE_OVER)
+        ground.outlast_lease()
 
         assert early == []
         assert bodies(take(queue, 2)) == ["1", "2"]
 
     def test_expired_leases_come_back_in_order(self, ground: QueueFixture) -> None:
-        queue = ground.create(fifo=True, visibility=LEASE)
-        queue.send(ordered("g", "1", "2", "3"))
+        queue = ground.filled("1", "2", "3", fifo=True, visibility=LEASE)
         take(queue, 2)
 
-        ground.advance(LEASE_OVER)
+        ground.outlast_lease()
 
         assert bodies(take(queue, 3, visibility=60)) == ["1", "2", "3"]
 
     def test_a_released_message_waits_for_those_of_its_group_still_in_flight(self, ground: QueueFixture) -> None:
-        queue = ground.create(fifo=True, visibility=60)
-        queue.send(ordered("g", "1", "2", "3"))
+        queue = ground.filled("1", "2", "3", fifo=True, visibility=60)
         first, second = take(queue, 2)
 
         queue.release([first])
@@ -131,8 +113,7 @@ class FifoRules(QueueRules):
 
     def test_receivers_in_parallel_never_hold_one_group_together(self, ground: QueueFixture) -> None:
         queue = ground.create(fifo=True, visibility=300)
-        if not queue.traits.ordered:
-            pytest.skip("the adapter promises no order, says the trait")
+        needs(queue.traits.ordered, "the adapter promises no order, says the trait")
         queue.send([message for group in "abcd" for message in ordered(group, "1", "2")])
 
         with ThreadPoolExecutor(4) as pool:
@@ -143,11 +124,93 @@ class FifoRules(QueueRules):
         assert {bodies(deliveries)[0] for deliveries in held} == {"1"}
 
     def test_a_dead_letter_lets_its_group_go_on(self, ground: QueueFixture) -> None:
-        queue, dead = ground.create_with_dead_letters(fifo=True, max_receives=1)
-        queue.send(ordered("g", "poison", "next"))
+        queue, dead = ground.create_with_dead_letters("poison", "next", fifo=True, max_receives=1)
 
         take_one(queue)
-        ground.advance(LEASE_OVER)
+        ground.outlast_lease()
 
         assert bodies([take_one(queue)]) == ["next"]
         assert bodies([take_one(dead)]) == ["poison"]
+
+
+class DeduplicationRules(QueueSuite):
+    """Repeated sends are recognised by id or by content, per queue or per group, settled or not."""
+
+    def test_a_repeated_dedup_id_is_ok_and_has_the_first_messages_id(self, fifo_queue: Queue) -> None:
+        [first] = fifo_queue.send([OutgoingMessage(body="one", group="g", dedup_id="same")])
+        [second] = fifo_queue.send([OutgoingMessage(body="two", group="g", dedup_id="same")])
+
+        assert second.ok
+        assert second.message_id == first.message_id
+        assert bodies([take_one(fifo_queue)]) == ["one"]
+        assert fifo_queue.stats().visible == 0
+
+    def test_a_duplicate_in_the_same_batch_is_recognised(self, fifo_queue: Queue) -> None:
+        first, second = fifo_queue.send(texts("one", "two", group="g", dedup_id="same"))
+
+        assert first.message_id == second.message_id
+        assert bodies(fifo_queue.receive(wait=2)) == ["one"]
+
+    def test_an_acked_message_is_still_recognised(self, fifo_queue: Queue) -> None:
+        [first] = fifo_queue.send(ordered("g", "one"))
+        fifo_queue.ack([take_one(fifo_queue)])
+
+        [again] = fifo_queue.send(ordered("g", "one"))
+
+        assert again.message_id == first.message_id
+        assert fifo_queue.receive() == []
+
+    def test_a_restart_does_not_forget_what_was_sent(self, ground: QueueFixture) -> None:
+        queue = ground.create(fifo=True)
+        [first] = queue.send(ordered("g", "one"))
+        queue.ack([take_one(queue)])
+
+        [again] = ground.reopened(queue).send(ordered("g", "one"))
+
+        assert again.message_id == first.message_id
+
+    def test_after_five_minutes_from_the_first_send_it_is_a_new_message(self, ground: QueueFixture) -> None:
+        queue = ground.create(fifo=True, visibility=60)
+        [first] = queue.send(ordered("g", "one"))
+        queue.ack([take_one(queue)])
+        ground.jump(200)
+        queue.send(ordered("g", "one"))
+
+        ground.jump(101)
+        [again] = queue.send(ordered("g", "one"))
+
+        assert again.message_id != first.message_id
+        assert bodies([take_one(queue)]) == ["one"]
+
+    def test_equal_bodies_are_one_message_where_content_counts(self, ground: QueueFixture) -> None:
+        queue = ground.create(fifo=True, content_dedup=True)
+
+        first, second, other = queue.send(texts("one", "one", "two", group="g"))
+
+        assert first.message_id == second.message_id != other.message_id
+        assert bodies(take(queue, 2)) == ["one", "two"]
+
+    def test_a_dedup_id_goes_before_the_content(self, ground: QueueFixture) -> None:
+        queue = ground.create(fifo=True, content_dedup=True)
+
+        queue.send([OutgoingMessage(body="one", group="g", dedup_id=each) for each in ("a", "b")])
+
+        assert bodies(take(queue, 2)) == ["one", "one"]
+
+    def test_groups_share_the_dedup_ids_of_their_queue(self, fifo_queue: Queue) -> None:
+        first, second = fifo_queue.send([OutgoingMessage(body="x", group=each, dedup_id="same") for each in ("a", "b")])
+
+        assert first.message_id == second.message_id
+
+    def test_groups_have_dedup_ids_of_their_own_where_the_scope_is_the_group(self, ground: QueueFixture) -> None:
+        queue = ground.create(fifo=True, dedup_scope="group")
+
+        results = queue.send([OutgoingMessage(body="x", group=each, dedup_id="same") for each in ("a", "b", "a")])
+
+        assert results[0].message_id == results[2].message_id != results[1].message_id
+
+    def test_a_standard_queue_recognises_nothing(self, queue: Queue) -> None:
+        first, second = queue.send(texts("same", "same"))
+
+        assert first.message_id != second.message_id
+        assert bodies(take(queue, 2)) == ["same", "same"]

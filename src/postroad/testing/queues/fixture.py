@@ -1,4 +1,4 @@
-"""What the rules of queues stand on: a store, and time that passes on demand."""
+"""The fixture of the queue suite: a store, time that passes on demand, and messages to send."""
 
 from __future__ import annotations
 
@@ -13,36 +13,51 @@ import pytest
 
 from postroad.queues import Delivery, OutgoingMessage, Queue, QueueSpec, QueueStore
 from postroad.testing.clock import FakeClock
-from postroad.testing.differences import Differences
+from postroad.testing.conformance import Suite
 
 LEASE = 1.0
-"""Seconds of the leases under test: short enough to sit out on a store with a clock of its own."""
-LEASE_OVER = 1.3
-"""Seconds after which such a lease is surely over."""
+"""Seconds of the leases under test: short enough to sleep through on a store with a clock of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFixture:
-    """An adapter under test. Without a fake clock, time passes by sleeping and the long waits are left out."""
+    """An adapter under test.
+
+    Attributes:
+        queues: A store without queues.
+        clock: The store's clock; without one, time passes by sleeping and tests with long waits are skipped.
+        reopen: Closes the store, as the end of a process does, and opens it again; None where nothing outlives it.
+    """
 
     queues: QueueStore
     clock: FakeClock | None = None
     reopen: Callable[[], QueueStore] | None = None
-    """Close the store, as the end of a process does, and open it again; None where nothing outlives it."""
 
     def create(self, base: str = "jobs", *, fifo: bool = False, **settings: Any) -> Queue:
         """Make a queue under a name that no other test has."""
         return self.queues.create_queue(self.spec(base, fifo=fifo, **settings))
 
     def spec(self, base: str = "jobs", *, fifo: bool = False, **settings: Any) -> QueueSpec:
-        """The settings of a queue with a name of its own and short leases."""
+        """Return the settings of a queue with a name of its own and short leases."""
         name = f"{base}-{uuid.uuid4().hex[:8]}{'.fifo' if fifo else ''}"
         return QueueSpec(name, **{"fifo": fifo, "visibility": LEASE, "receive_wait": 0, **settings})
 
-    def create_with_dead_letters(self, *, fifo: bool = False, **settings: Any) -> tuple[Queue, Queue]:
-        """Make a queue and its dead-letter queue."""
+    def filled(self, *bodies: str, fifo: bool = False, **settings: Any) -> Queue:
+        """Make a queue and send these texts to it, to one group if it is FIFO."""
+        queue = self.create(fifo=fifo, **settings)
+        if bodies:
+            queue.send(ordered("g", *bodies) if fifo else texts(*bodies))
+        return queue
+
+    def leased(self, body: str, *, fifo: bool = False, **settings: Any) -> tuple[Queue, Delivery]:
+        """Make a queue, send this text to it and receive it."""
+        queue = self.filled(body, fifo=fifo, **settings)
+        return queue, take_one(queue)
+
+    def create_with_dead_letters(self, *bodies: str, fifo: bool = False, **settings: Any) -> tuple[Queue, Queue]:
+        """Make a queue and its dead-letter queue, and send these texts to the queue."""
         dead = self.create("dead", fifo=fifo)
-        return self.create(fifo=fifo, dead_letter=dead.name, **settings), dead
+        return self.filled(*bodies, fifo=fifo, dead_letter=dead.name, **settings), dead
 
     def change(self, queue: Queue, **settings: Any) -> Queue:
         """Give the queue other settings."""
@@ -55,43 +70,55 @@ class QueueFixture:
         else:
             self.clock.advance(seconds)
 
+    def outlast_lease(self) -> None:
+        """Let so much time pass that a lease or delay of a second is surely over."""
+        self.advance(LEASE + 0.3)
+
+    def exhaust(self, queue: Queue, *, receives: int) -> None:
+        """Let the lease of the first message end until the next receive moves it to the dead letters, and receive."""
+        for _ in range(receives):
+            take_one(queue, visibility=LEASE)
+            self.outlast_lease()
+        queue.receive()
+
     def jump(self, seconds: float) -> None:
         """Let a long time pass; a store with a clock of its own cannot be made to wait for it."""
         self.fake_clock().advance(seconds)
 
     def fake_clock(self) -> FakeClock:
-        """The clock in the test's hand, or a skip."""
+        """Return the fake clock, or skip the test."""
         if self.clock is None:
             pytest.skip("the store has a clock of its own, and nobody waits that long")
         return self.clock
 
     def reopened(self, queue: Queue) -> Queue:
-        """The same queue after the store was closed and opened again, or a skip."""
+        """Close the store, open it again and return the same queue, or skip the test."""
         if not queue.traits.durable or self.reopen is None:
             pytest.skip("the store does not outlive its process")
         return self.reopen().queue(queue.name)
 
 
-QueueGround = QueueFixture
-"""The name that this class had before."""
-
-
-class QueueRules(Differences):
-    """The fixture that every group of rules needs."""
+class QueueSuite(Suite):
+    """The fixtures of the queue suite."""
 
     @pytest.fixture
-    def ground(self) -> QueueFixture:
-        """Override this with the adapter under test."""
-        raise NotImplementedError
+    def queue(self, ground: QueueFixture) -> Queue:
+        """A standard queue with short leases."""
+        return ground.create()
+
+    @pytest.fixture
+    def fifo_queue(self, ground: QueueFixture) -> Queue:
+        """A FIFO queue with short leases."""
+        return ground.create(fifo=True)
 
 
 def texts(*bodies: str, **fields: Any) -> list[OutgoingMessage]:
-    """Messages of these bodies."""
+    """Return messages with these bodies."""
     return [OutgoingMessage(body=body, **fields) for body in bodies]
 
 
 def ordered(group: str, *bodies: str) -> list[OutgoingMessage]:
-    """Messages of one group, each with a deduplication id of its own."""
+    """Return messages of one group, each with a deduplication id of its own."""
     return [OutgoingMessage(body=body, group=group, dedup_id=f"{group}-{body}") for body in bodies]
 
 
@@ -111,13 +138,12 @@ def take_one(queue: Queue, *, visibility: float | None = None) -> Delivery:
 
 
 def bodies(deliveries: Sequence[Delivery]) -> list[str]:
-    """The texts of the deliveries."""
+    """Return the texts of the deliveries."""
     return [delivery.body.decode() for delivery in deliveries]
 
 
-def exhaust(ground: QueueFixture, queue: Queue, *, receives: int) -> None:
-    """Receive the queue's first message so often that the next receive finds it dead, then look once more."""
-    for _ in range(receives):
-        take_one(queue, visibility=LEASE)
-        ground.advance(LEASE_OVER)
-    queue.receive()
+def drained(queue: Queue, count: int) -> list[str]:
+    """Receive `count` messages, check that no more are visible, and return their texts."""
+    received = bodies(take(queue, count))
+    assert queue.receive() == []
+    return received
