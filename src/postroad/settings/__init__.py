@@ -1,13 +1,18 @@
-"""Settings: what this process was told by flags, environment and file; the only reader of the environment."""
+"""Settings: flags, environment and file; nothing else reads the environment."""
 
 from postroad.settings.environment import (
+    actor,
     agent_polls as agent_polls,
     agent_rate as agent_rate,
     alerts_allow_loopback,
     allowed_tenants,
     archive_queue_url,
+    audit_is_named,
+    audit_path,
     aws_place,
+    beside,
     bus_variable,
+    data_path,
     database_dsn,
     dispatch_delay_text as dispatch_delay_text,
     event_bus_name,
@@ -21,7 +26,6 @@ from postroad.settings.environment import (
     sns_arn,
     table_name as table_name,
 )
-from postroad.settings.files import actor, audit_is_named, audit_path, beside, data_path
 from postroad.settings.loading import (
     FILE_NAME,
     debugging,
@@ -29,9 +33,9 @@ from postroad.settings.loading import (
     default_url,
     failpoints,
     load,
+    nearest,
     no_color,
 )
-from postroad.settings.names import nearest
 from postroad.settings.notifications import NotificationSettings, notification_settings
 from postroad.settings.settings import Settings, Source, adapter, adapter_schemes
 
