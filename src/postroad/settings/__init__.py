@@ -27,7 +27,6 @@ from postroad.settings.environment import (
     table_name as table_name,
 )
 from postroad.settings.loading import (
-    FILE_NAME,
     debugging,
     default_stage,
     default_url,
@@ -37,16 +36,14 @@ from postroad.settings.loading import (
     no_color,
 )
 from postroad.settings.notifications import NotificationSettings, notification_settings
-from postroad.settings.settings import Settings, Source, adapter, adapter_schemes
+from postroad.settings.settings import Settings, Source, adapter
 
 __all__ = [
-    "FILE_NAME",
     "NotificationSettings",
     "Settings",
     "Source",
     "actor",
     "adapter",
-    "adapter_schemes",
     "alerts_allow_loopback",
     "allowed_tenants",
     "archive_queue_url",

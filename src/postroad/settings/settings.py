@@ -11,18 +11,11 @@ from typing import Any, Literal
 
 from postroad.errors import without_credentials
 
-_GROUP = "postroad.adapters"
-
 
 @cache
 def adapter(scheme: str) -> EntryPoint | None:
     """Return the installed adapter for addresses with this scheme, or None."""
-    return next(iter(entry_points(group=_GROUP, name=scheme)), None)
-
-
-def adapter_schemes() -> list[str]:
-    """Return the schemes of all installed adapters, sorted."""
-    return sorted(entry_points(group=_GROUP).names)
+    return next(iter(entry_points(group="postroad.adapters", name=scheme)), None)
 
 
 Reader = Callable[[Any], Any]
