@@ -11,7 +11,7 @@ from postroad.queues import QueueStats
 from postroad.telemetry import get_logger
 from postroad.topology.declarations import AlarmDecl, QueueDecl
 from postroad.topology.lint import check
-from postroad.topology.site import Site, Sited
+from postroad.topology.plans import Site, Sited
 from postroad.topology.topology import Topology
 
 State = Literal["ok", "alarm", "no_data"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from postroad.topology.declarations import DEFAULT_BUS
-from postroad.topology.findings import Finding, refuse
+from postroad.topology.topology import Finding, refuse
 
 ACCOUNT = "${AWS::AccountId}"
 _FIFO = ".fifo"

@@ -19,8 +19,8 @@ from postroad.topology.aws.topics import Buses, Rules, Subscriptions, Topics
 from postroad.topology.declarations import DEFAULT_BUS, AlarmDecl, FunctionDecl, Resource, RuleDecl
 from postroad.topology.forms import OWNER_TAG, Form, form_of, role_form
 from postroad.topology.names import Place
+from postroad.topology.plans import Look, Stray, keep_dead_letters
 from postroad.topology.references import Key
-from postroad.topology.site import Look, Stray, keep_dead_letters
 from postroad.topology.topology import Topology
 
 _KINDS = {
