@@ -16,8 +16,8 @@ from postroad.streams import Stream
 from postroad.topics import Topic
 from postroad.topology.alarms import dead_letter_queues, measured
 from postroad.topology.declarations import AlarmDecl, QueueDecl, Resource, StreamDecl, SubscriptionDecl, TopicDecl
+from postroad.topology.names import Key
 from postroad.topology.plans import Look, Stray, keep_dead_letters
-from postroad.topology.references import Key
 from postroad.topology.topology import Topology
 
 _OWNERS = "postroad/topology/"

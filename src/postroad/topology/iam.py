@@ -10,8 +10,7 @@ from postroad.errors import TopologyError
 from postroad.settings import nearest
 from postroad.topology.declarations import Component, FunctionDecl, QueueDecl, TableDecl
 from postroad.topology.lint import check
-from postroad.topology.names import SOMEWHERE, Place, is_account, is_partition, is_region
-from postroad.topology.references import Mention, resolve, sources_of
+from postroad.topology.names import SOMEWHERE, Mention, Place, is_account, is_partition, is_region, resolve, sources_of
 from postroad.topology.topology import Topology
 
 

@@ -23,8 +23,7 @@ from postroad.topology.declarations import (
     TableDecl,
     TopicDecl,
 )
-from postroad.topology.names import name_finding
-from postroad.topology.references import NEEDS, Mention, component_mentions, mentions, resolve, sources_of
+from postroad.topology.names import NEEDS, Mention, component_mentions, mentions, name_finding, resolve, sources_of
 from postroad.topology.topology import Finding, Topology, refuse
 
 Problem = tuple[str, str]

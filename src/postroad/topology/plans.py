@@ -18,7 +18,7 @@ from postroad.ports import Store
 from postroad.telemetry import get_logger, recorded
 from postroad.topology.declarations import AlarmDecl, Resource
 from postroad.topology.lint import check as lint
-from postroad.topology.references import Key, needs, ordered
+from postroad.topology.names import Key, needs, ordered
 from postroad.topology.topology import Topology
 
 

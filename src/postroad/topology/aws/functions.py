@@ -12,8 +12,7 @@ from postroad.errors import InvalidInput, TopologyConflict
 from postroad.topology.aws.calls import ask
 from postroad.topology.aws.queues import Queues
 from postroad.topology.forms import Form
-from postroad.topology.names import Place
-from postroad.topology.references import URL
+from postroad.topology.names import URL, Place
 
 if TYPE_CHECKING:
     from mypy_boto3_iam.client import IAMClient

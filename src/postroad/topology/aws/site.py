@@ -18,9 +18,8 @@ from postroad.topology.aws.stores import Buckets, Streams, Tables, changed_keys,
 from postroad.topology.aws.topics import Buses, Rules, Subscriptions, Topics
 from postroad.topology.declarations import DEFAULT_BUS, AlarmDecl, FunctionDecl, Resource, RuleDecl
 from postroad.topology.forms import OWNER_TAG, Form, form_of, role_form
-from postroad.topology.names import Place
+from postroad.topology.names import Key, Place
 from postroad.topology.plans import Look, Stray, keep_dead_letters
-from postroad.topology.references import Key
 from postroad.topology.topology import Topology
 
 _KINDS = {
@@ -75,7 +74,7 @@ def _tagged(connection: AwsConnection, topology: str) -> Iterator[str]:
 _DEFAULTS = {"queue": queues.DEFAULTS, "topic": topics.DEFAULTS}
 _NO_CODE = "no code given"
 # What the form holds for the templates and AWS has no setting for.
-_NOT_COMPARED = {"rule": ("target_kind", "target_name"), "function": ("component", "role_name")}
+_NOT_COMPARED = {"function": ("component", "role_name")}
 _VISIBLE = "ApproximateNumberOfMessagesVisible"
 
 
