@@ -26,19 +26,21 @@ from postroad.topology.declarations import (
     TriggerDecl,
 )
 from postroad.topology.iam import policy_of, trust_policy
-from postroad.topology.names import SOMEWHERE, Key, Mention, Place, component_mentions, needs, ordered, resolve
+from postroad.topology.names import (
+    DIMENSIONS,
+    SOMEWHERE,
+    Key,
+    Mention,
+    Place,
+    component_mentions,
+    needs,
+    ordered,
+    resolve,
+)
 from postroad.topology.topology import Topology
 
 OWNER_TAG = "postroad:topology"
 SECURE_TRANSPORT = "PostroadSecureTransport"
-_DIMENSIONS = {
-    "AWS/SQS": "QueueName",
-    "AWS/SNS": "TopicName",
-    "AWS/Kinesis": "StreamName",
-    "AWS/DynamoDB": "TableName",
-    "AWS/Lambda": "FunctionName",
-    "AWS/Events": "RuleName",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,7 @@ class _Settings:
     def alarm(self, alarm: AlarmDecl) -> dict[str, Any]:
         settings = asdict(alarm)
         del settings["name"], settings["resource"]
-        dimension = _DIMENSIONS.get(alarm.namespace)
+        dimension = DIMENSIONS[alarm.namespace][1] if alarm.namespace in DIMENSIONS else None
         return settings | {
             "dimensions": {dimension: alarm.resource} if dimension else {},
             "threshold": float(alarm.threshold),

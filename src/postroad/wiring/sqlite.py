@@ -138,10 +138,9 @@ class SQLiteInstallation:
         return True
 
     def site(self) -> Site:
-        from postroad.topology.embedded import EmbeddedSite, EmbeddedStores
+        from postroad.topology.embedded import EmbeddedSite
 
-        stores = EmbeddedStores(self.queues, self.topics, self.streams, self.items, self._engine.transaction)
-        return EmbeddedSite(stores)
+        return EmbeddedSite(self.queues, self.topics, self.streams, self.items, self._engine.transaction)
 
     def check(self) -> None:
         self._engine.check()
