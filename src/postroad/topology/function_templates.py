@@ -1,4 +1,4 @@
-"""Agents: their tables, the stream of their events, and the functions between them."""
+"""Templates with functions on Lambda: agents, and tasks with their journal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ _UNTIL_IT_EXPIRES = -1
 
 
 def agents_topology(prefix: str = "") -> Topology:
-    """Everything agents need; `prefix` stands before each name."""
+    """Return everything that agents need; every name begins with `prefix`.
+
+    Example:
+        agents_topology("prod-")
+    """
     names = {table.name: f"{prefix}{table.name}" for table in tables.TABLES}
     stream, dead = f"{prefix}{tables.EVENTS_STREAM}", f"{prefix}{tables.DEAD_QUEUE}"
     rejected, lanes = f"{prefix}{tables.REJECTED_QUEUE}", f"{prefix}{tables.lane_name('*')}"
@@ -63,37 +67,20 @@ def _functions(prefix: str, names: dict[str, str], stream: str, rejected: str) -
     environment = {table.variable: names[table.name] for table in tables.TABLES if table.variable is not None}
     environment["EVENTS_STREAM"] = stream
     rows = names[tables.SUBSCRIBER_EVENTS.name]
+
+    def function(name: str, timeout: int = 60, **settings: Any) -> FunctionDecl:
+        handler = f"postroad.lambdas.{name}.handler"
+        return FunctionDecl(f"{prefix}{name}", handler, name, timeout, environment=environment, **settings)
+
     return (
-        FunctionDecl(
-            f"{prefix}aggregator",
-            "postroad.lambdas.aggregator.handler",
-            "aggregator",
-            timeout=60,
-            environment=environment,
-            triggers=(_trigger(stream),),
-            on_failure=rejected,
-        ),
-        FunctionDecl(
-            f"{prefix}publisher",
-            "postroad.lambdas.publisher.handler",
-            "publisher",
-            timeout=_PUBLISHER_SECONDS,
-            environment=environment,
-            triggers=(_trigger(rows),),
-            on_failure=rejected,
-        ),
-        FunctionDecl(
-            f"{prefix}sweeper",
-            "postroad.lambdas.sweeper.handler",
-            "sweeper",
-            timeout=60,
-            environment=environment,
-        ),
+        function("aggregator", triggers=(_trigger(stream),), on_failure=rejected),
+        function("publisher", _PUBLISHER_SECONDS, triggers=(_trigger(rows),), on_failure=rejected),
+        function("sweeper"),
     )
 
 
 def _trigger(source: str) -> TriggerDecl:
-    """What is given up is lost, for a failure destination gets no record: only the stream's retention ends a retry."""
+    """Return a trigger that retries until the record expires, because a failure destination gets no records."""
     return TriggerDecl(source, batch_size=_BATCH, max_attempts=_UNTIL_IT_EXPIRES)
 
 
@@ -125,40 +112,38 @@ def _components(names: dict[str, str], *, stream: str, dead: str, rejected: str,
 
 
 def _alarms(prefix: str) -> tuple[AlarmDecl, ...]:
-    late = (
-        AlarmDecl(
-            f"{prefix}agents-{name}-iterator-age",
-            "IteratorAge",
-            f"{prefix}{name}",
-            _ITERATOR_AGE_MS,
-            namespace="AWS/Lambda",
-            comparison=">",
-        )
-        for name in ("aggregator", "publisher")
+    def alarm(name: str, suffix: str, metric: str, threshold: int, **settings: Any) -> AlarmDecl:
+        alarm_name, function = f"{prefix}agents-{name}-{suffix}", f"{prefix}{name}"
+        return AlarmDecl(alarm_name, metric, function, threshold, namespace="AWS/Lambda", **settings)
+
+    return (
+        *(
+            alarm(name, "iterator-age", "IteratorAge", _ITERATOR_AGE_MS, comparison=">")
+            for name in ("aggregator", "publisher")
+        ),
+        *(alarm(name, "throttles", "Throttles", 1, statistic="Sum") for name in ("aggregator", "publisher", "sweeper")),
     )
-    throttled = (
-        AlarmDecl(
-            f"{prefix}agents-{name}-throttles",
-            "Throttles",
-            f"{prefix}{name}",
-            1,
-            namespace="AWS/Lambda",
-            statistic="Sum",
-        )
-        for name in ("aggregator", "publisher", "sweeper")
-    )
-    return (*late, *throttled)
 
 
 _LOG_EVENT = "log-event"
 _ENDINGS = ["Task Completed", "Task Failed", "Task Timeout", "Task Cancelled"]
 _ALERT_SECONDS = 30
-# AWS asks that a queue hides its messages for six times the timeout of the function that it calls.
+# AWS recommends a visibility of six times the timeout of the function that reads the queue.
 _QUEUE_OF_A_FUNCTION = 6
 
 
 def task_topology(stage: str) -> Topology:
-    """Everything that tasks, jobs and their journal need at this stage."""
+    """Return everything that tasks, jobs and their journal need at one stage.
+
+    Args:
+        stage: The name of the stage, with which every name begins.
+
+    Raises:
+        TopologyError: AWS does not accept names that begin with the stage.
+
+    Example:
+        task_topology("prod")
+    """
     if (finding := name_finding("queue", f"{stage}-tasks" if stage else "")) is not None:
         raise refuse([finding])
     names = _Names(stage)
@@ -171,13 +156,13 @@ def task_topology(stage: str) -> Topology:
 
 
 class _Names:
-    """The names of one stage, and what is declared under them."""
+    """The names of one stage, and the resources that have them."""
 
     def __init__(self, stage: str) -> None:
         self.stage = stage
         self.table = table_name(stage)
         self.bus = f"events-{stage}"
-        # Names of buckets know neither capitals nor underscores.
+        # Names of buckets have neither capitals nor underscores.
         self.bucket = f"events-{stage.lower().replace('_', '-')}-overflow-{ACCOUNT}"
         self.failed = f"{stage}-eventbridge-target-dlq"
         self.archive = f"{stage}-eventbridge-archive"

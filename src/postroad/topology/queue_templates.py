@@ -1,4 +1,4 @@
-"""Queues with their dead letters, and the topologies of buses and transfers, which consist of them."""
+"""Templates of queues with their dead letters: agents' buses, transfers and chat notifications."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FOURTEEN_DAYS = 1_209_600
 
 
 def queue(name: str, *, tags: Mapping[str, str] | None = None, **settings: Any) -> QueueDecl:
-    """A queue, or `TopologyError` naming it when AWS would refuse its name."""
+    """Return a queue, or raise `TopologyError` if AWS does not accept its name."""
     return declared(lambda name: QueueSpec(name, fifo=name.endswith(".fifo"), **settings), name, tags=tags)
 
 
 def declared(spec: Callable[[str], QueueSpec], name: str, *, tags: Mapping[str, str] | None = None) -> QueueDecl:
-    """The queue that a package declares, or `TopologyError` naming it when AWS would refuse its name."""
+    """Return the queue that a package declares, or raise `TopologyError` if AWS does not accept its name."""
     try:
         return QueueDecl(spec(name), tags=dict(tags or {}))
     except InvalidName as error:
@@ -30,36 +30,40 @@ def declared(spec: Callable[[str], QueueSpec], name: str, *, tags: Mapping[str, 
 
 
 def dead_letters(name: str, *sources: str, tags: Mapping[str, str] | None = None, **settings: Any) -> QueueDecl:
-    """A dead-letter queue that keeps what it gets for 14 days, for these sources only; for all when none is named."""
+    """Return a dead-letter queue that keeps messages for 14 days, for these sources or, without any, for all."""
     allowed: Any = sources or "all"
     return queue(name, tags=tags, retention=FOURTEEN_DAYS, redrive_allow=allowed, **settings)
 
 
+def _with_dead_letters(name: str, **settings: Any) -> tuple[QueueDecl, QueueDecl]:
+    used = queue(name, visibility=60, retention=FOUR_DAYS, dead_letter=dlq_name(name), **settings)
+    return dead_letters(dlq_name(name), name), used
+
+
 def dlq_name(name: str) -> str:
-    """'orders.fifo' has its dead letters in 'orders-dlq.fifo'."""
+    """Return the name of the dead letters of a queue: 'orders-dlq.fifo' for 'orders.fifo'."""
     stem = name.removesuffix(".fifo")
     return f"{stem}-dlq{name[len(stem) :]}"
 
 
-_ORDERED = {"content_dedup": True, "dedup_scope": "group"}
+_ORDERED: dict[str, Any] = {"content_dedup": True, "dedup_scope": "group"}
 
 
 def bus_topology(prefix: str = "") -> Topology:
-    """The queues of agents' buses; `prefix` stands before each name."""
+    """Return the queues of agents' buses; every name begins with `prefix`.
+
+    Example:
+        bus_topology("prod-")
+    """
     ordered = [aws_name(f"{prefix}{name}", fifo=True) for name in ("agent-control", "agent-state")]
     names = (*ordered, aws_name(f"{prefix}agent-telemetry"))
-    resources = [each for name in names for each in _queues(name, _ORDERED if name.endswith(".fifo") else {})]
+    settings = {name: _ORDERED if name in ordered else {} for name in names}
+    resources = [each for name in names for each in _with_dead_letters(name, receive_wait=20, **settings[name])]
     components = (
         Component(aws_name(f"{prefix}agent"), sends=names, consumes=names),
         Component(aws_name(f"{prefix}agent-operator"), operates=tuple(dlq_name(name) for name in names)),
     )
     return Topology(aws_name(f"{prefix}bus"), tuple(resources), components, tags={"ManagedBy": "postroad"})
-
-
-def _queues(name: str, settings: dict[str, Any]) -> tuple[QueueDecl, QueueDecl]:
-    dlq = dlq_name(name)
-    used = queue(name, visibility=60, retention=FOUR_DAYS, receive_wait=20, dead_letter=dlq, **settings)
-    return dead_letters(dlq, name), used
 
 
 _CONSUMERS = ("gateway.usdc", "ledger.postings", "projections.timeline")
@@ -68,14 +72,19 @@ _FIVE_MINUTES = 5
 
 
 def transfers_topology(prefix: str = "") -> Topology:
-    """The topic and queues of transfers; `prefix` stands before each name."""
+    """Return the topic and queues of transfers, and the alarms of an outbox; every name begins with `prefix`.
+
+    Example:
+        transfers_topology("prod-")
+    """
     topic = aws_name(f"{prefix}events.transfers", fifo=True)
     resources: list[Resource] = [TopicDecl(topic, fifo=True)]
     role = role_name(aws_name(f"{prefix}producer")) if prefix else None
     components = [Component("producer", publishes=(topic,), role=role)]
     for consumer in _CONSUMERS:
         name = aws_name(f"{prefix}{consumer}", fifo=True)
-        resources += [*_transfer_queues(name), SubscriptionDecl(topic, name, filter=_FILTERS.get(consumer, {}))]
+        resources += _with_dead_letters(name, max_receives=5)
+        resources.append(SubscriptionDecl(topic, name, filter=_FILTERS.get(consumer, {})))
         components.append(Component(name.removesuffix(".fifo"), consumes=(name,)))
     return Topology(
         aws_name(f"{prefix}transfers"),
@@ -85,14 +94,8 @@ def transfers_topology(prefix: str = "") -> Topology:
     )
 
 
-def _transfer_queues(name: str) -> tuple[QueueDecl, QueueDecl]:
-    dlq = dlq_name(name)
-    used = queue(name, visibility=60, retention=FOUR_DAYS, max_receives=5, dead_letter=dlq)
-    return dead_letters(dlq, name), used
-
-
 def transfer_alarms(prefix: str, topic: str) -> tuple[AlarmDecl, ...]:
-    """The four alarms of a transactional outbox and its consumers, named after their metrics."""
+    """Return the four alarms of a transactional outbox and its consumers, named after their metrics."""
     return (
         _alarm(prefix, "event_outbox_backlog", topic, 5_000),
         _alarm(prefix, "event_publish_lag_seconds", topic, 60),
@@ -102,7 +105,7 @@ def transfer_alarms(prefix: str, topic: str) -> tuple[AlarmDecl, ...]:
 
 
 def _alarm(prefix: str, metric: str, topic: str, threshold: int) -> AlarmDecl:
-    # Who reports nothing is dead, hangs, or cannot reach its database.
+    # A program that reports nothing is dead, hangs, or cannot reach its database.
     return AlarmDecl(
         f"{prefix}{metric}",
         metric,
@@ -121,8 +124,26 @@ _OLDEST_SECONDS = 300
 
 
 def chat_topology(project: str, env: str) -> Topology:
-    """The queues of a chat's notifications, named `{project}-{env}-…`."""
-    base = _base(project, env)
+    """Return the queues of chat notifications, with their dead letters and alarms, named `{project}-{env}-…`.
+
+    Args:
+        project: The name of the project.
+        env: The name of the environment, such as prod.
+
+    Raises:
+        TopologyError: A name is empty, or AWS does not accept it.
+
+    Example:
+        chat_topology("rtchat", "prod")
+    """
+    base = f"{project}-{env}"
+    given: dict[str, object] = {"project": project, "env": env}
+    for part, value in given.items():
+        if not isinstance(value, str) or not value:
+            name = f"{base}-push-queue"
+            why = "is empty" if value == "" else f"is {type(value).__name__}, not a text"
+            message = f"{name!r} is not the name of a queue of its own: {part} {why}"
+            raise refuse([Finding("name-invalid", "error", name, message, "Name the project and the environment.")])
     push, offline = f"{base}-push", f"{base}-offline"
     tags = {"Project": project, "Environment": env, "ManagedBy": "postroad"}
     return Topology(
@@ -137,19 +158,6 @@ def chat_topology(project: str, env: str) -> Topology:
         components=_components(base),
         tags=tags,
     )
-
-
-def _base(project: str, env: str) -> str:
-    base = f"{project}-{env}"
-    given: dict[str, object] = {"project": project, "env": env}
-    for part, value in given.items():
-        if isinstance(value, str) and value:
-            continue
-        name = f"{base}-push-queue"
-        why = "is empty" if value == "" else f"is {type(value).__name__}, not a text"
-        message = f"{name!r} is not the name of a queue of its own: {part} {why}"
-        raise refuse([Finding("name-invalid", "error", name, message, "Name the project and the environment.")])
-    return base
 
 
 def _pair(

@@ -1,4 +1,4 @@
-"""The topology: everything a deployment needs, in one value."""
+"""The topology: everything that a deployment needs in one value, and its form as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong with, or doubtful about, the resource `target`."""
+    """An error or a doubtful setting of the resource `target`."""
 
     code: str
     severity: Severity
@@ -33,12 +33,11 @@ class Finding:
 
 
 def refuse(findings: Sequence[Finding]) -> TopologyError:
-    """The error that lists all findings, the errors first."""
+    """Return the error that lists all findings, the errors first."""
     ordered = sorted(findings, key=lambda finding: finding.severity != "error")
-    told = "; ".join(f"{finding.code}: {finding.message}" for finding in ordered)
     errors = [finding for finding in ordered if finding.severity == "error"]
     return TopologyError(
-        told,
+        "; ".join(f"{finding.code}: {finding.message}" for finding in ordered),
         findings=ordered,
         codes=[finding.code for finding in errors],
         field=errors[0].target,
@@ -51,7 +50,7 @@ _KEYS = ("name", "tags", "resources", "components")
 
 
 def read_topology(text: str | bytes) -> dict[str, Any]:
-    """The arguments of `Topology`, out of the JSON that `to_json` writes."""
+    """Return the arguments of `Topology` from the JSON that `to_json` writes."""
     document = _object(_decode(text), "$")
     _check_keys(document, _KEYS, "$")
     for key in ("name", "resources"):
@@ -109,7 +108,7 @@ def _component(entry: dict[str, Any], path: str) -> Any:
 
 
 def _spec(value: Any, path: str) -> QueueSpec:
-    """The settings of a queue; what `QueueSpec` refuses is refused here under lint's codes."""
+    """Return the settings of a queue, or raise the error of `QueueSpec` under the codes of lint."""
     settings = _object(value, path)
     _check_fields(QueueSpec, settings, path)
     try:
@@ -134,7 +133,7 @@ def _code(settings: Mapping[str, Any], error: PostroadError) -> str | None:
 
 
 def _check_fields(declared: type[Any], value: Mapping[str, Any], path: str, besides: tuple[str, ...] = ()) -> None:
-    """Refuse keys that the declaration, or one inside it, does not have."""
+    """Raise `TopologyError` for a key that the declaration, or one inside it, does not have."""
     hints = get_type_hints(declared)
     names = [field.name for field in dataclasses.fields(declared)]
     _check_keys(value, (*besides, *names), path)
@@ -153,7 +152,7 @@ def _check_keys(value: Mapping[str, Any], known: Collection[str], path: str) -> 
 
 
 def _unknown(text: str, field: str, name: object, known: Collection[str], plural: str) -> TopologyError:
-    """The error that names the known word that was probably meant, or lists all of them where none is near."""
+    """Return the error that names the known word that was probably meant, or else lists all of them."""
     near = nearest(name, known) if isinstance(name, str) else None
     remedy = f"The {plural} are {', '.join(known)}." if near is None else f"Write {near!r}."
     return TopologyError(text, field=field, nearest=near, remedy=remedy)
@@ -176,7 +175,21 @@ def _convert(value: Any, wanted: Any, path: str) -> Any:
 
 @dataclass(frozen=True)
 class Topology:
-    """Resources, and the components that use them. `tags` are put on every resource."""
+    """Resources, and the components that use them.
+
+    Args:
+        name: The name of the topology, which tags every resource that it makes.
+        resources: The declarations, in any order.
+        components: The programs that use the resources, by default none.
+        tags: Tags for every resource, by default none.
+
+    Raises:
+        TopologyError: A resource or component is not a declaration. `lint` finds all other errors.
+
+    Example:
+        dead, orders = QueueSpec("orders-dlq"), QueueSpec("orders", dead_letter="orders-dlq")
+        shop = Topology("shop", (QueueDecl(dead), QueueDecl(orders)), (Component("worker", consumes=("orders",)),))
+    """
 
     name: str
     resources: tuple[Resource, ...]
@@ -186,22 +199,26 @@ class Topology:
     def __post_init__(self) -> None:
         object.__setattr__(self, "resources", tuple(self.resources))
         object.__setattr__(self, "components", tuple(self.components))
-        _check_types(self)
+        for name, wanted in (("resources", DECLARATIONS), ("components", (Component,))):
+            for index, each in enumerate(getattr(self, name)):
+                if not isinstance(each, wanted):
+                    where = f"{name}[{index}]"
+                    raise TopologyError(f"{where}: is {type(each).__name__}, not a declaration", field=where)
 
     def get(self, kind: str, name: str) -> Resource:
-        """The resource of this kind and name, or KeyError."""
+        """Return the resource of this kind and name, or raise `KeyError`."""
         return self._index[kind, name]
 
     def find(self, kind: str, name: str) -> Resource | None:
-        """The resource of this kind and name, or None."""
+        """Return the resource of this kind and name, or None."""
         return self._index.get((kind, name))
 
     def of(self, kind: str) -> tuple[Resource, ...]:
-        """All resources of this kind, in the order of their declaration."""
+        """Return all resources of this kind, in the order of their declaration."""
         return tuple(resource for resource in self.resources if resource.kind == kind)
 
     def to_json(self) -> str:
-        """The topology as JSON that `from_json` reads back to an equal one."""
+        """Return the topology as JSON; `from_json` returns an equal topology for it."""
         document = {
             "name": self.name,
             "tags": dict(self.tags),
@@ -212,18 +229,10 @@ class Topology:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Topology:
-        """The topology that was written down, or `TopologyError` with the path of what cannot be read."""
+        """Return the topology of a JSON text, or raise `TopologyError` with the path of the first mistake."""
         parts: Any = read_topology(text)
         return cls(**parts)
 
     @cached_property
     def _index(self) -> dict[tuple[str, str], Resource]:
         return {(resource.kind, resource.name): resource for resource in self.resources}
-
-
-def _check_types(topology: Topology) -> None:
-    for name, wanted in (("resources", DECLARATIONS), ("components", (Component,))):
-        for index, each in enumerate(getattr(topology, name)):
-            if not isinstance(each, wanted):
-                where = f"{name}[{index}]"
-                raise TopologyError(f"{where}: is {type(each).__name__}, not a declaration", field=where)
