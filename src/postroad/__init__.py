@@ -96,7 +96,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # Each name is loaded when it is first used, so that a command soon answers its signals.
+    # Each name is loaded when it is first used, so that a command starts fast.
     _load = lazy_names(
         __name__,
         {

@@ -60,7 +60,7 @@ class Ports:
         items: Holds small values under conditional writes.
         blobs: Holds large bodies; None where none are configured.
         journal: Holds what happened to tasks and jobs.
-        clock: Tells the time to all of them.
+        clock: The clock that all of them read.
         registry: Holds the event classes of the program.
 
     Example:

@@ -143,7 +143,7 @@ def _waiting(store: Store, overview: QueueOverview) -> Iterator[Finding]:
     yield Finding("dlq-not-empty", "warning", spec.name, message, remedy)
     age = stats.oldest_age_seconds
     if age is None and spec.dead_letter is None:
-        # SQS does not tell the age of the oldest message: look at a few.
+        # SQS does not know the age of the oldest message: peek at a few.
         now = store.clock.now()
         age = max(((now - each.sent_at).total_seconds() for each in store.queue(spec.name).peek()), default=None)
     left = None if age is None else spec.retention - age
@@ -215,7 +215,7 @@ def file_state_findings(path: Path, state: FileState) -> Iterator[Finding]:
         yield Finding("sqlite-sync", "error", str(path), message, remedy)
     if state.free >= BLOAT_BYTES and state.free >= BLOAT_PART * state.size:
         message = f"{path}: {state.free / 1e6:,.0f} of its {state.size / 1e6:,.0f} MB hold nothing"
-        remedy = "Run `postroad compact`; others may go on meanwhile."
+        remedy = "Run `postroad compact`; other programs may go on using the file."
         yield Finding("file-bloat", "warning", str(path), message, remedy)
 
 
@@ -255,7 +255,7 @@ def _file_findings(url: str, now: datetime) -> Iterator[Finding]:
     log = data.with_name(f"{data.name}-wal")
     size = log.stat().st_size if log.exists() else 0
     if size > MOST_LOG_BYTES:
-        message = f"{log}: the log has {size / 1e9:.1f} GB; a program that reads for long keeps it from starting anew"
+        message = f"{log}: the log has {size / 1e9:.1f} GB; a program that reads for long prevents a restart"
         yield Finding("wal-size", "warning", str(log), message, "End the program that has the file open for reading.")
     space = shutil.disk_usage(data.absolute().parent)
     if space.free < LEAST_FREE_BYTES or space.free < LEAST_FREE_PART * space.total:

@@ -21,7 +21,7 @@ def adapter(scheme: str) -> EntryPoint | None:
 Reader = Callable[[Any], Any]
 _OWN_URL = re.compile(r"sqlite:///.+|memory://.*|aws://.*")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
-_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
 class Refused(Exception):
@@ -62,24 +62,24 @@ def address(value: Any) -> str:
     raise Refused("sqlite:///path, memory:// or aws://region[?endpoint_url=…&stage=…]")
 
 
-def choice(*words: str) -> Reader:
-    """Accept one of these words."""
+def choice(*values: str) -> Reader:
+    """Accept one of these values."""
 
     def read(value: Any) -> str:
-        if value not in words:
-            raise Refused(f"one of {', '.join(words)}")
+        if value not in values:
+            raise Refused(f"one of {', '.join(values)}")
         return str(value)
 
     return read
 
 
 def truth(value: Any) -> bool:
-    """Accept yes or no, in the usual words."""
+    """Accept true or false, also as yes or no, on or off, 1 or 0."""
     if isinstance(value, bool):
         return value
-    if not isinstance(value, str) or value.lower() not in _WORDS:
+    if not isinstance(value, str) or value.lower() not in _TRUTHS:
         raise Refused("true or false")
-    return _WORDS[value.lower()]
+    return _TRUTHS[value.lower()]
 
 
 def names(pattern: str, form: str) -> Reader:
@@ -153,7 +153,7 @@ class Settings:
     token_file: str | None = _setting(None, text(r"[^\0]+", "the path of a file"))
     """The file that holds the admin token, with mode 0600."""
     allowed_hosts: tuple[str, ...] = _setting((), names(_HOST, "a list of host names"))
-    """Names besides the loopback ones that a Host header may have, for use behind a proxy."""
+    """Names that a Host header may have, apart from loopback names. Set it behind a proxy."""
     read_only: bool = _setting(False, truth)
     """Whether the HTTP API refuses every change."""
     load: tuple[str, ...] = _setting((), names(_MODULE, "a list of module names"))

@@ -77,7 +77,7 @@ class _Template:
     def document(self) -> dict[str, Any]:
         for form in self._forms:
             name = self._ids[form.kind, form.name]
-            # It stands before the resources that its properties add.
+            # It comes before the resources that its properties add.
             resource = self._resources[name] = {"Type": _TYPES[form.kind]}
             properties = self._substituted(getattr(self, f"_{form.kind}")(form))
             if "tags" in form.settings:
@@ -301,5 +301,5 @@ def _logical_ids(found: tuple[Form, ...]) -> dict[Key, str]:
 
 
 def _camel(name: str) -> str:
-    words = re.split(r"[^A-Za-z0-9]+", re.sub(r"\$\{AWS::(\w+)\}", r"\1", name))
-    return "".join(word[:1].upper() + word[1:] for word in words)
+    parts = re.split(r"[^A-Za-z0-9]+", re.sub(r"\$\{AWS::(\w+)\}", r"\1", name))
+    return "".join(part[:1].upper() + part[1:] for part in parts)

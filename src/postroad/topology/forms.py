@@ -45,7 +45,7 @@ SECURE_TRANSPORT = "PostroadSecureTransport"
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One resource as it should be: its settings in Postroad's words, its documents with exact ARNs."""
+    """One resource as it should be: its settings under Postroad's names, its documents with exact ARNs."""
 
     kind: str
     name: str

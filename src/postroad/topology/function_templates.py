@@ -42,7 +42,7 @@ def agents_topology(prefix: str = "") -> Topology:
     """
     names = {table.name: f"{prefix}{table.name}" for table in tables.TABLES}
     stream, dead = f"{prefix}{tables.EVENTS_STREAM}", f"{prefix}{tables.DEAD_QUEUE}"
-    rejected, lanes = f"{prefix}{tables.REJECTED_QUEUE}", f"{prefix}{tables.lane_name('*')}"
+    rejected, queues = f"{prefix}{tables.REJECTED_QUEUE}", f"{prefix}{tables.lane_name('*')}"
     functions = _functions(prefix, names, stream, rejected)
     return Topology(
         f"{prefix}agents",
@@ -57,7 +57,7 @@ def agents_topology(prefix: str = "") -> Topology:
         ),
         components=tuple(
             replace(each, role=role_name(f"{prefix}{each.name}")) if prefix else each
-            for each in _components(names, stream=stream, dead=dead, rejected=rejected, lanes=lanes)
+            for each in _components(names, stream=stream, dead=dead, rejected=rejected, queues=queues)
         ),
         tags={"ManagedBy": "postroad"},
     )
@@ -84,12 +84,12 @@ def _trigger(source: str) -> TriggerDecl:
     return TriggerDecl(source, batch_size=_BATCH, max_attempts=_UNTIL_IT_EXPIRES)
 
 
-def _components(names: dict[str, str], *, stream: str, dead: str, rejected: str, lanes: str) -> tuple[Component, ...]:
+def _components(names: dict[str, str], *, stream: str, dead: str, rejected: str, queues: str) -> tuple[Component, ...]:
     everything = tuple(names.values())
     agents, subscribers = names[tables.AGENTS.name], names[tables.SUBSCRIBERS.name]
     events = names[tables.SUBSCRIBER_EVENTS.name]
     sending: dict[str, Any] = {
-        "sends": (lanes, rejected),
+        "sends": (queues, rejected),
         "reads": (agents, subscribers, events),
         "writes": (agents, subscribers),
     }
@@ -99,9 +99,9 @@ def _components(names: dict[str, str], *, stream: str, dead: str, rejected: str,
         Component("sweeper", **sending, trust=LAMBDA),
         Component(
             "api",
-            creates=(lanes,),
-            sends=(lanes,),
-            consumes=(lanes,),
+            creates=(queues,),
+            sends=(queues,),
+            consumes=(queues,),
             operates=(dead,),
             observes=(rejected,),
             puts=(stream,),

@@ -26,7 +26,7 @@ from postroad.topology.declarations import (
     TriggerDecl,
 )
 from postroad.topology.names import NEEDS, Mention, component_mentions, mentions, name_finding, resolve, sources_of
-from postroad.topology.topology import Finding, Topology, refuse
+from postroad.topology.topology import Finding, Severity, Topology, refuse
 
 Problem = tuple[str, str]
 """A setting, and what is wrong with it."""
@@ -156,8 +156,8 @@ def _with_dead_letters(spec: QueueSpec, dead_letters: QueueSpec) -> Iterator[Fin
         return
     how = "no longer than" if equal else "for less time than"
     message = f"{dead_letters.name}: keeps messages {how} {spec.name}; a dead letter's age counts from its first send"
-    severity = "warning" if equal else "error"
-    yield Finding("dlq-retention", severity, dead_letters.name, message, "Set its retention to 1209600 (14 days).")  # type: ignore[arg-type]  # one of the two words
+    severity: Severity = "warning" if equal else "error"
+    yield Finding("dlq-retention", severity, dead_letters.name, message, "Set its retention to 1209600 (14 days).")
 
 
 def _needs_no_dead_letters(name: str, specs: Specs) -> bool:
@@ -169,7 +169,7 @@ def _needs_no_dead_letters(name: str, specs: Specs) -> bool:
 
 
 def _openness(spec: QueueSpec, sources: Sequence[str]) -> Iterator[Finding]:
-    # Every process has a queue of its own on a topic, with a name that nobody knows before.
+    # Each process has its own queue on a topic, with a name that is not known in advance.
     named = [name for name in sources if "--p-" not in name]
     if spec.redrive_allow == "all" and named and len(sources) <= _MOST_SOURCES:
         yield _warn(

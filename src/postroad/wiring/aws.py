@@ -128,7 +128,7 @@ class AwsInstallation:
             raise Unavailable(error.message, field="table", remedy=error.remedy) from error
 
     def compact(self, *, rebuild: bool, progress: object) -> Compaction:
-        raise NotSupported("AWS keeps no file of its own here; there is nothing to compact")
+        raise NotSupported("AWS keeps no file here; there is nothing to compact")
 
     def close(self) -> None:
         self._connection.close()

@@ -35,7 +35,7 @@ _LOOK_AGAIN = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables of one account and region. Each index is a field of its own, `indexes.NAME`."""
+    """The tables of one account and region. Each index is a separate field, `indexes.NAME`."""
 
     aws: AwsConnection
     place: Place
@@ -98,7 +98,7 @@ class Tables:
     def _settled(self, name: str, *, index: str | None = None) -> None:
         with translated(f"table {name!r}"):
             wait_for_table(self.aws.dynamodb, name)
-            # DynamoDB builds one index at a time and takes no other change meanwhile.
+            # DynamoDB builds one index at a time and accepts no other change until it is done.
             while index is not None and not self._is_built(name, index):
                 time.sleep(_LOOK_AGAIN)
 
@@ -109,7 +109,7 @@ class Tables:
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a table with each index as a field of its own."""
+    """Return the settings of a table with each index as a separate field."""
     others = {name: value for name, value in settings.items() if name != "indexes"}
     return others | {f"{_INDEX}{name}": index for name, index in settings["indexes"].items()}
 

@@ -40,9 +40,9 @@ class Topics:
         if answer is None:
             return None
         tags = ask(f"tags of topic {form.name!r}", self.aws.sns.list_tags_for_resource, *_MISSING, ResourceArn=arn)
-        told = answer["Attributes"].get("ContentBasedDeduplication", None if form.settings["fifo"] else "false")
+        dedup = answer["Attributes"].get("ContentBasedDeduplication", None if form.settings["fifo"] else "false")
         settings = {"fifo": form.settings["fifo"], "tags": tags_of(tags)}
-        return settings if told is None else {**settings, "content_dedup": told == "true"}
+        return settings if dedup is None else {**settings, "content_dedup": dedup == "true"}
 
     def create(self, form: Form) -> None:
         with translated(f"making topic {form.name!r}"):
