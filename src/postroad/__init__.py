@@ -3,8 +3,8 @@
 from importlib import import_module
 
 from postroad.lazy import lazy_names
-from postroad.version import __version__
 
+__version__ = "0.1.0"
 TYPE_CHECKING = False  # as in `typing`, which takes a while to load
 if TYPE_CHECKING:
     from postroad import errors
@@ -96,7 +96,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # Each name is loaded when it is first used, so that a command soon answers its signals.
+    # Each name is loaded when it is first used, so that a command starts fast.
     _load = lazy_names(
         __name__,
         {

@@ -1,9 +1,9 @@
-"""Arguments: what a value may be is declared as a type, and one function refuses what does not fit.
+"""Arguments: the accepted values are declared as a type, and one function refuses all others.
 
     Limit = Annotated[int, Meta(ge=1, le=100)]
     check(limit, Limit, "limit")    # InvalidInput: limit: 0 is not a whole number from 1 to 100
 
-A description in the `Meta` replaces the words that follow from the bounds. It completes "is not", or is a whole
+A description in the `Meta` replaces the text that is made from the bounds. It completes "is not", or is a whole
 predicate such as "is neither 'a' nor 'b'". `extra={"remedy": ...}` replaces the remedy.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -22,9 +22,9 @@ from msgspec import Meta
 from postroad.errors import ConfigurationError, InvalidInput, PostroadError
 
 FINITE: Final = sys.float_info.max
-"""The upper bound of numbers that need none but that they are finite."""
+"""The upper bound of numbers that only have to be finite."""
 _SHOWN = 120
-# A text is no moment, and a number no duration.
+# msgspec must not accept a text for a time, or a number for a duration.
 _AS_THEY_ARE = (datetime, timedelta)
 
 
@@ -41,7 +41,7 @@ def seconds_between(low: float, high: float) -> Any:
 
 
 def text(pattern: str, what: str, *, remedy: str | None = None) -> Any:
-    """Return the type of texts that match the pattern as a whole; `what` says what such a text is."""
+    """Return the type of texts that match the whole pattern; `what` describes such a text."""
     extra = None if remedy is None else {"remedy": remedy}
     return Annotated[str, Meta(pattern=rf"\A(?:{pattern})\Z", description=what, extra=extra)]
 
@@ -49,14 +49,14 @@ def text(pattern: str, what: str, *, remedy: str | None = None) -> Any:
 def check(
     value: object, kind: Any, field: str, error: type[PostroadError] = InvalidInput, *, remedy: str | None = None
 ) -> None:
-    """Refuse a value that is not of the declared type.
+    """Raise an error if a value is not of the declared type.
 
     Args:
-        value: What was passed.
+        value: The value that was passed.
         kind: A type that msgspec validates, usually `Annotated[..., Meta(...)]`.
         field: The name of the argument, for the error.
         error: The class of the error.
-        remedy: What to do about it; by default to give what the type describes.
+        remedy: What to do about it; by default to give a value that the type accepts.
 
     Raises:
         PostroadError: `error`, which names the field, the value, the bounds and the remedy.
@@ -68,9 +68,8 @@ def check(
 
 
 def check_settings(settings: Any, error: type[PostroadError] = ConfigurationError) -> None:
-    """Refuse a dataclass with a field that is not of its declared type."""
-    settings_class: Any = type(settings)
-    for field, kind in _declared(settings_class):
+    """Raise an error if a field of a dataclass is not of its declared type."""
+    for field, kind in _declared(cast(Any, type(settings))):
         check(getattr(settings, field), kind, field, error)
 
 
@@ -88,14 +87,14 @@ def refusal(
 
 @lru_cache(maxsize=64)
 def _declared(settings: Any) -> list[tuple[str, Any]]:
-    """Return the fields whose types say more than a class does."""
+    """Return the fields whose types have bounds or a list of values."""
     hints = get_type_hints(settings, include_extras=True)
     named = ((field.name, hints[field.name]) for field in fields(settings))
     return [(name, kind) for name, kind in named if kind is bool or get_origin(kind) is Literal or any(_metas(kind))]
 
 
 def _metas(kind: Any) -> Iterator[Meta]:
-    """Yield what annotates the type itself or a member of a union."""
+    """Yield the annotations of the type itself or of a member of a union."""
     if get_origin(kind) is Annotated:
         yield from (each for each in kind.__metadata__ if isinstance(each, Meta))
     elif get_origin(kind) not in (tuple, list, dict, Literal):
@@ -104,13 +103,10 @@ def _metas(kind: Any) -> Iterator[Meta]:
 
 
 def _wanted(kind: Any) -> str:
-    """Return what the type accepts, in words."""
+    """Return a description of what the type accepts."""
     for meta in _metas(kind):
-        return meta.description or _range(meta)
+        upper = "on" if meta.le is None else f"to {meta.le}"
+        return meta.description or f"a whole number from {meta.ge} {upper}"
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
     return "true or false" if kind is bool else f"of type {getattr(kind, '__name__', kind)}"
-
-
-def _range(meta: Meta) -> str:
-    return f"a whole number from {meta.ge} " + ("on" if meta.le is None else f"to {meta.le}")

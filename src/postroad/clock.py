@@ -1,4 +1,4 @@
-"""Two clocks with names: `now` to store, `monotonic` to measure."""
+"""Clocks: `now` for times that are stored, `monotonic` for times that are measured."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @runtime_checkable
 class Clock(Protocol):
-    """Where Postroad reads the time, so that tests are exact."""
+    """Where Postroad reads the time; tests use a clock of their own."""
 
     def now(self) -> datetime:
-        """The wall clock, aware, in UTC."""
+        """Return the time of day in UTC, with its time zone."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds of a clock that never steps and that all processes of this machine share."""
+        """Return the seconds of a clock that never steps and that all processes of this machine share."""
         ...
 
     def boot_id(self) -> str:
-        """The name of the run of the machine in which `monotonic` means something."""
+        """Return the id of the current run of the machine, within which `monotonic` can be compared."""
         ...
 
 
@@ -41,7 +41,7 @@ class SystemClock:
         try:
             return _BOOT_ID.read_text().strip()
         except OSError:
-            # Without the kernel's id the moment of booting stands in, rounded so that drift does not change it.
+            # Without the kernel's id, use the time of booting, rounded so that drift does not change it.
             return f"booted-{round((time.time() - time.monotonic()) / 60)}"
 
 
@@ -49,7 +49,7 @@ SYSTEM_CLOCK = SystemClock()
 
 
 def microseconds(clock: Clock) -> tuple[Callable[[], int], Callable[[], int]]:
-    """Both clocks in whole microseconds: `monotonic`, and `now` since 1970."""
+    """Return both clocks in whole microseconds: `monotonic`, and `now` since 1970."""
     if isinstance(clock, SystemClock):
         return lambda: time.monotonic_ns() // 1_000, lambda: time.time_ns() // 1_000
     return lambda: int(clock.monotonic() * 1_000_000), lambda: int(clock.now().timestamp() * 1_000_000)

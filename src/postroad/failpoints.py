@@ -1,6 +1,6 @@
-"""Named places at which a test may kill, stop or fail this process.
+"""Failpoints: named places at which a test may kill, stop or fail this process.
 
-`POSTROAD_FAILPOINTS="name=action[:arg][@probability][#nth]"`, several joined by ';'. Unset, a place costs one check.
+`POSTROAD_FAILPOINTS="name=action[:arg][@probability][#nth]"`, several separated by ';'. Unset, each costs one check.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ _rules: dict[str, _Rule] = {}
 
 
 def hit(name: str) -> None:
-    """Do what the failpoint `name` was told to do; nothing when it was told nothing."""
+    """Run the action of the failpoint `name`, if it has one."""
     if _rules and (rule := _rules.get(name)) is not None:
         rule.hit()
 
 
 def load(text: str | None) -> None:
-    """Replace all failpoints by those `text` describes."""
+    """Replace all failpoints with those that `text` describes."""
     rules = dict(_parse(part.strip()) for part in (text or "").split(";") if part.strip())
     _rules.clear()
     _rules.update(rules)
@@ -97,7 +97,7 @@ def _parse(part: str) -> tuple[str, _Rule]:
         raise _refused(part, f"{action!r} is none of {', '.join(sorted(_ACTIONS))}")
     probability = float(match["p"]) if match["p"] else 1.0
     if not 0 <= probability <= 1:
-        raise _refused(part, "the probability lies between 0 and 1")
+        raise _refused(part, "the probability is not between 0 and 1")
     return name, _Rule(_ACTIONS[action](float(arg or 0)), probability, int(match["nth"]) if match["nth"] else None)
 
 
@@ -105,24 +105,17 @@ def _refused(part: str, why: str) -> ConfigurationError:
     return ConfigurationError(f"POSTROAD_FAILPOINTS: {part!r}: {why}", field="POSTROAD_FAILPOINTS")
 
 
-def _raise(_: float) -> Callable[[], None]:
+def _raises(error: Callable[[], Exception]) -> Callable[[float], Callable[[], None]]:
     def act() -> None:
-        raise Unavailable("a failpoint was told to raise here")
+        raise error()
 
-    return act
-
-
-def _enospc(_: float) -> Callable[[], None]:
-    def act() -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    return act
+    return lambda _: act
 
 
 def _stop(seconds: float) -> Callable[[], None]:
     def act() -> None:
         pid = os.getpid()
-        # Somebody else wakes us: a stopped process cannot wake itself.
+        # A stopped process cannot wake itself.
         subprocess.Popen(["/bin/sh", "-c", f"sleep {seconds}; kill -CONT {pid}"])
         os.kill(pid, signal.SIGSTOP)
 
@@ -132,8 +125,8 @@ def _stop(seconds: float) -> Callable[[], None]:
 _ACTIONS: dict[str, Callable[[float], Callable[[], None]]] = {
     "kill9": lambda _: lambda: os.kill(os.getpid(), signal.SIGKILL),
     "exit": lambda code: lambda: os._exit(int(code)),
-    "raise": _raise,
+    "raise": _raises(lambda: Unavailable("a failpoint raised this error")),
     "sleep": lambda seconds: lambda: time.sleep(seconds),
     "stop": _stop,
-    "enospc": _enospc,
+    "enospc": _raises(lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
 }

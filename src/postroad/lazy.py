@@ -1,4 +1,4 @@
-"""Names of a folder that are loaded when they are first used, so that a program loads no driver it does not need."""
+"""Names of a folder that are loaded when they are first used, so that a program loads only the drivers it needs."""
 
 TYPE_CHECKING = False  # as in `typing`, which takes a while to load
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
-"""The ports of a backend: what adapters give, and how the code above opens things with them."""
+"""The ports of a backend: what adapters provide, and how the code above opens things with them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import Field
-from typing import Any, ClassVar, Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from postroad.blobs import Blobs
 from postroad.clock import Clock
@@ -36,46 +36,49 @@ class StreamStore(Protocol):
 
 
 class QueueTags(Protocol):
-    """Signs of life on queues, for stores that remove none by themselves."""
+    """Signs of life on queues, for stores that do not remove abandoned queues by themselves."""
 
     def renew(self, name: str, *, seconds: float) -> None:
-        """Say that the owner of the queue lives, for so many seconds."""
+        """Record that the owner of the queue lives, for so many seconds."""
         ...
 
     def abandoned(self, prefix: str, *, seconds: float) -> list[str]:
-        """The queues under this prefix whose owner is gone; one without a sign gets `seconds` to give it."""
+        """Return the queues under this prefix whose owner is gone; one without a sign gets `seconds` to give it."""
         ...
 
 
-class Ports(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
     """One adapter of each port, with the clock and the registry that they share.
 
-    It is a frozen dataclass: an adapter of a third party gets the ports of the embedded file and returns them with its
-    own in place, `dataclasses.replace(ports, queues=RedisQueues(url))`.
+    The adapter of a third party gets the ports of the embedded file and returns them with its own in place.
+
+    Attributes:
+        queues: Makes, finds and lists queues.
+        topics: Makes, finds and lists topics.
+        streams: Makes and finds streams.
+        items: Holds small values under conditional writes.
+        blobs: Holds large bodies; None where none are configured.
+        journal: Holds what happened to tasks and jobs.
+        clock: The clock that all of them read.
+        registry: Holds the event classes of the program.
+
+    Example:
+        dataclasses.replace(ports, queues=RedisQueues(url))
     """
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    @property
-    def queues(self) -> ListedQueues: ...
-    @property
-    def topics(self) -> TopicStore: ...
-    @property
-    def streams(self) -> StreamStore: ...
-    @property
-    def items(self) -> Items: ...
-    @property
-    def blobs(self) -> Blobs | None: ...
-    @property
-    def journal(self) -> Journal: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def registry(self) -> EventRegistry: ...
+    queues: ListedQueues
+    topics: TopicStore
+    streams: StreamStore
+    items: Items
+    blobs: Blobs | None
+    journal: Journal
+    clock: Clock
+    registry: EventRegistry
 
 
 class Store(Protocol):
-    """A backend as the code below `wiring` knows it: it opens what the ports hold by name."""
+    """A backend as the code below `wiring` knows it: it opens queues, topics and streams by name."""
 
     clock: Clock
     registry: EventRegistry

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: heard from the first moment of a command to its last, and handed to whoever runs."""
+"""SIGTERM and Ctrl-C: kept from the first moment of a command until the code that runs handles them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Held:
-    """Keeps a signal for the next handler; a second one acts as if it had not been kept."""
+    """Keeps a signal for the next handler; a second signal acts as usual."""
 
     def __init__(self, before: _Handler) -> None:
         self.before = before
@@ -27,13 +27,13 @@ class _Held:
 
 
 def hold() -> None:
-    """Keep SIGTERM and Ctrl-C until the command that runs handles them, or `release` gives up waiting for it."""
+    """Keep SIGTERM and Ctrl-C until the command handles them or `release` is called."""
     for number in _STOPPING:
         signal.signal(number, _Held(_handler(number)))
 
 
 def release() -> None:
-    """Let SIGTERM and Ctrl-C act as usual again, those that were held included."""
+    """Let SIGTERM and Ctrl-C act as usual again, including those that were kept."""
     for number in _STOPPING:
         held = _handler(number)
         if isinstance(held, _Held):
@@ -44,7 +44,7 @@ def release() -> None:
 
 @contextmanager
 def handled_by(handlers: Mapping[signal.Signals, _Handler]) -> Iterator[None]:
-    """Handle signals inside the block, and those that were held at once; in the main thread only."""
+    """Handle signals inside the block, those that were kept at once. In other threads this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -64,21 +64,21 @@ def handled_by(handlers: Mapping[signal.Signals, _Handler]) -> Iterator[None]:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set; a second one ends the program as usual."""
+    """Return an event that SIGTERM and Ctrl-C set; a second signal acts as usual."""
     stop = threading.Event()
     usual = {number: _usual(number) for number in _STOPPING}
 
-    def tell(number: int, _: FrameType | None) -> None:
+    def set_event(number: int, _: FrameType | None) -> None:
         signal.signal(number, usual[signal.Signals(number)])
         stop.set()
 
-    with handled_by(dict.fromkeys(_STOPPING, tell)):
+    with handled_by(dict.fromkeys(_STOPPING, set_event)):
         yield stop
 
 
 @contextmanager
 def stopped_by_sigterm(stopping: threading.Event) -> Iterator[None]:
-    """Let SIGTERM set the event inside the block, unless the program has a handler of its own for it."""
+    """Let SIGTERM set the event inside the block, unless the program handles SIGTERM itself."""
     if _handler(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
@@ -88,14 +88,14 @@ def stopped_by_sigterm(stopping: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM interrupt as Ctrl-C does, so that what is held is handed back and the end is recorded."""
+    """Let SIGTERM interrupt as Ctrl-C does, so that leases are released and the end is recorded."""
     with handled_by({signal.SIGTERM: signal.default_int_handler}):
         yield
 
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the program with exit code 0, and Ctrl-C interrupt it as usual, also while it opens things."""
+    """Let SIGTERM end the program with exit code 0, and Ctrl-C interrupt it as usual."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(0)
@@ -112,12 +112,12 @@ def heard_by(heard: Callable[[], None]) -> Iterator[None]:
 
 
 def was_held(handler: object) -> bool:
-    """Whether this handler, which another one has replaced, holds a signal that nobody has handled."""
+    """Return whether this handler, which was replaced, keeps a signal that was not handled."""
     return isinstance(handler, _Held) and handler.came
 
 
 def _handler(number: signal.Signals) -> _Handler:
-    """What handles the signal now; a handler that Python does not know counts as the default."""
+    """Return what handles the signal now; a handler that Python does not know counts as the default."""
     handler = signal.getsignal(number)
     return signal.SIG_DFL if handler is None else handler
 

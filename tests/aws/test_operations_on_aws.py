@@ -134,8 +134,8 @@ def test_a_second_purge_within_a_minute_is_refused(on_moto: Backend, unique: Cal
 def calls_of(backend: Backend) -> list[str]:
     """The operations that the backend asks SQS for from now on."""
     seen: list[str] = []
-    ground: Any = backend._installation
-    ground._connection.sqs.meta.events.register("before-call.sqs", lambda model, **_: seen.append(model.name))
+    installation: Any = backend._installation
+    installation._connection.sqs.meta.events.register("before-call.sqs", lambda model, **_: seen.append(model.name))
     return seen
 
 
@@ -163,8 +163,8 @@ def test_a_list_of_queues_takes_one_call_for_each_of_them(crowded: tuple[Backend
 def test_a_doctor_takes_one_call_for_each_queue(crowded: tuple[Backend, str]) -> None:
     backend, prefix = crowded
     asked: list[str] = []
-    ground: Any = backend._installation
-    ground._connection.sqs.meta.events.register(
+    installation: Any = backend._installation
+    installation._connection.sqs.meta.events.register(
         "provide-client-params.sqs", lambda params, **_: asked.append(params.get("QueueUrl", ""))
     )
 

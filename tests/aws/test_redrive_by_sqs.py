@@ -68,13 +68,13 @@ def account(scripted: Endpoint, scripted_aws: AwsConnection, tmp_path: Path, mon
 
 def attributes(call: dict[str, Any]) -> Answer:
     name = call["QueueUrl"].rpartition("/")[2]
-    told = {"QueueArn": ARN + name, "ApproximateNumberOfMessages": "8"}
+    attributes = {"QueueArn": ARN + name, "ApproximateNumberOfMessages": "8"}
     if name == "jobs":
-        told["RedrivePolicy"] = json.dumps({"deadLetterTargetArn": f"{ARN}jobs-dlq", "maxReceiveCount": 3})
+        attributes["RedrivePolicy"] = json.dumps({"deadLetterTargetArn": f"{ARN}jobs-dlq", "maxReceiveCount": 3})
     if name == "jobs-dlq":
         policy = {"redrivePermission": "byQueue", "sourceQueueArns": [f"{ARN}jobs"]}
-        told["RedriveAllowPolicy"] = json.dumps(policy)
-    return Answer({"Attributes": told})
+        attributes["RedriveAllowPolicy"] = json.dumps(policy)
+    return Answer({"Attributes": attributes})
 
 
 def letters(*bodies: str, **system: str) -> Answer:

@@ -9,7 +9,7 @@ from tests.cli.terminal import Postroad
 
 from postroad import OutgoingMessage, QueueSpec
 from postroad.connections.application_file import FileState
-from postroad.operations.doctor_files import judged
+from postroad.operations.doctor import file_state_findings
 from postroad.queues import purge
 from postroad.wiring import connect
 
@@ -44,7 +44,7 @@ def test_memory_cannot_be_compacted(postroad: Postroad) -> None:
 def test_the_doctor_finds_a_file_of_which_most_holds_nothing() -> None:
     def found(size: int, free: int) -> list[str]:
         state = FileState("3.53.0", "wal", size=size * 1_000_000, free=free * 1_000_000)
-        return [finding.code for finding in judged(Path("p.db"), state)]
+        return [finding.code for finding in file_state_findings(Path("p.db"), state)]
 
     assert found(1_026, 1_020) == ["file-bloat"]
     assert found(1_026, 400) == found(120, 90) == []

@@ -52,7 +52,7 @@ def test_commands_lists_every_leaf_and_marks_what_destroys(postroad: Postroad) -
 
 
 def test_the_version_is_that_of_the_package(postroad: Postroad) -> None:
-    from postroad.version import __version__
+    from postroad import __version__
 
     assert postroad("version", "--json").document == {"version": __version__}
     assert postroad("version").out == f"postroad {__version__}\n"

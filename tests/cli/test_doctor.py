@@ -14,7 +14,7 @@ from postroad.wiring import connect
 @pytest.fixture(autouse=True)
 def _room_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = SimpleNamespace(free=500_000_000, total=1_000_000_000)
-    monkeypatch.setattr("postroad.operations.doctor_files.disk_usage", lambda _: usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ import postroad
 from postroad import Backend
 from postroad.errors import OverflowMismatch
 from postroad.journal.states import every_event
-from postroad.operations.why import why
+from postroad.operations import why
 from postroad.tasks import TaskWorker
 from postroad.tasks.health import HealthCheck
 

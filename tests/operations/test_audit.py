@@ -56,9 +56,9 @@ def test_the_hash_is_that_of_the_canonical_rest(log: AuditLog) -> None:
     log.append("purge", "órders", {"z": 1, "a": [1.5, None, True]}, actor="ada")
 
     written = json.loads(log.path.read_text())
-    told = written.pop("hash")
+    digest = written.pop("hash")
 
-    assert hashlib.sha256(json.dumps(written, sort_keys=True, separators=(",", ":")).encode()).hexdigest() == told
+    assert hashlib.sha256(json.dumps(written, sort_keys=True, separators=(",", ":")).encode()).hexdigest() == digest
 
 
 def test_only_its_owner_may_read_the_file(log: AuditLog) -> None:
@@ -207,11 +207,11 @@ def test_the_file_lies_where_it_was_told_or_beside_the_data(tmp_path: Path, monk
     beside = AuditLog().path
     monkeypatch.setenv("POSTROAD_URL", "memory://")
     here = AuditLog().path
-    monkeypatch.setenv("POSTROAD_AUDIT_LOG", str(tmp_path / "told.jsonl"))
+    monkeypatch.setenv("POSTROAD_AUDIT_LOG", str(tmp_path / "named.jsonl"))
 
     assert beside == tmp_path / "data" / "postroad-audit.jsonl"
     assert here == Path("postroad-audit.jsonl")
-    assert AuditLog().path == tmp_path / "told.jsonl"
+    assert AuditLog().path == tmp_path / "named.jsonl"
 
 
 @pytest.mark.parametrize("detail", [{"rate": float("nan")}, {"at": datetime(2026, 1, 1, tzinfo=UTC)}, {("a",): 1}])

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from postroad import OutgoingMessage, QueueSpec
 from postroad.connections.application_file import FileState
 from postroad.errors import ConfigurationError, InvalidInput, QueueNotFound, Unavailable
 from postroad.operations import Finding, doctor
-from postroad.operations.doctor_files import judged
+from postroad.operations.doctor import file_state_findings
 from postroad.testing import FakeClock
 from postroad.wiring import Backend, connect
 
@@ -42,7 +43,7 @@ def _room_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 def _give_room(monkeypatch: pytest.MonkeyPatch, *, free: int, total: int) -> None:
     """A disk with so many megabytes."""
     usage = SimpleNamespace(free=free * 1_000_000, total=total * 1_000_000)
-    monkeypatch.setattr("postroad.operations.doctor_files.disk_usage", lambda _: usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
 
 
 @pytest.fixture(params=["sqlite", "memory"])
@@ -222,7 +223,7 @@ def test_numbers_that_mean_nothing_are_refused(backend: Backend, field: str, val
     ],
 )
 def test_an_old_library_and_a_file_without_a_log_are_errors(state: FileState, found: list[tuple[str, str]]) -> None:
-    findings = judged(Path("postroad.db"), state)
+    findings = file_state_findings(Path("postroad.db"), state)
 
     assert [(finding.code, finding.severity) for finding in findings] == found
 
@@ -336,7 +337,7 @@ def test_a_disk_that_is_almost_full_is_found(
 def test_a_log_that_does_not_start_anew_is_found(
     file: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postroad.operations.doctor_files.MOST_LOG_BYTES", 0)
+    monkeypatch.setattr(import_module("postroad.operations.doctor"), "MOST_LOG_BYTES", 0)
 
     assert codes(doctor(file)) == [("wal-size", "warning", str(tmp_path / "postroad.db-wal"))]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.operations.ground import bury, make_queues
+from tests.operations.dead_letters import bury, make_queues
 
 from postroad.errors import InvalidInput, QueueNotFound
 from postroad.operations import Match, failure_groups, fingerprint, redrive

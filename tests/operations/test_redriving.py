@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.operations.ground import bodies, bury, make_queues
+from tests.operations.dead_letters import bodies, bury, make_queues
 
 from postroad.errors import AmbiguousSource, ConfigurationError, InvalidInput, InvalidName, NotSupported, QueueNotFound
 from postroad.operations import AuditLog, Match, RedriveReport, redrive, redrive_tasks

@@ -159,10 +159,10 @@ def test_a_bad_secret_is_not_repeated() -> None:
 def test_a_setting_of_a_part_stands_in_its_table_or_its_variable(tmp_path: Path) -> None:
     path = _file(tmp_path, "port = 1\n[agents]\nfunctions = true")
 
-    told = load(env={}, file=path)
+    settings = load(env={}, file=path)
     over = load(env={"POSTROAD_AGENTS_FUNCTIONS": "no"}, file=path)
 
-    assert (told.port, told.agents_functions, told.source("agents_functions")) == (1, True, "file")
+    assert (settings.port, settings.agents_functions, settings.source("agents_functions")) == (1, True, "file")
     assert (over.agents_functions, over.source("agents_functions")) == (False, "env")
     assert load(env={}, file=_file(tmp_path, "[agents]")).agents_functions is False
 

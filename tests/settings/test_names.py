@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.settings.names import nearest
+from postroad.settings import nearest
 
 
 @pytest.mark.parametrize(

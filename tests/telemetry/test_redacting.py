@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.telemetry.text import redact
+from postroad.telemetry import redact
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def chat() -> Topology:
     return chat_topology("rtchat", "prod")
 
 
-def told(actions: tuple[Action, ...]) -> list[tuple[str, str, str]]:
+def changes_of(actions: tuple[Action, ...]) -> list[tuple[str, str, str]]:
     return [(action.verb, action.kind, action.name) for action in actions]
 
 
@@ -162,7 +162,7 @@ def test_a_deleted_queue_is_a_drift_without_a_field(backend: Backend, chat: Topo
     [found] = drift(chat, backend)
 
     assert (found.name, found.field, found.have) == (PUSH, "", None)
-    assert told(apply(chat, backend).applied) == [("create", "queue", PUSH)]
+    assert changes_of(apply(chat, backend).applied) == [("create", "queue", PUSH)]
 
 
 def test_a_queue_that_was_there_is_adopted_with_its_messages(backend: Backend, chat: Topology) -> None:
@@ -170,7 +170,7 @@ def test_a_queue_that_was_there_is_adopted_with_its_messages(backend: Backend, c
 
     done = apply(chat, backend)
 
-    assert ("update", "queue", PUSH) in told(done.applied)
+    assert ("update", "queue", PUSH) in changes_of(done.applied)
     assert backend.queue_spec(PUSH).visibility == 60
     assert backend.queue(PUSH).stats().visible == 1
 
@@ -259,7 +259,7 @@ def test_prune_keeps_the_dead_letters_of_queues_that_stay(backend: Backend) -> N
 
     done = apply(Topology("shop", ()), backend, prune=True)
 
-    assert told(done.applied) == [("delete", "queue", "free")]
+    assert changes_of(done.applied) == [("delete", "queue", "free")]
     assert {action.name: action.reason for action in done.skipped} == {
         "last": "queue 'dead' has its dead letters there",
         "dead": "queue 'orders' has its dead letters there",
@@ -301,7 +301,7 @@ def test_a_removed_queue_shows_in_a_plan_that_prunes_only(backend: Backend) -> N
     rest = Topology("shop", ())
 
     assert plan(rest, backend).empty
-    assert told(plan(rest, backend, prune=True).actions) == [("delete", "queue", "orders")]
+    assert changes_of(plan(rest, backend, prune=True).actions) == [("delete", "queue", "orders")]
     with pytest.raises(PlanChanged):
         apply(rest, backend, prune=True, expect=plan(rest, backend).digest)
 
@@ -329,7 +329,7 @@ def test_one_failure_stops_what_depends_on_it_and_nothing_else(backend: Backend)
 
     done = apply(topology, backend)
 
-    assert told(done.applied) == [("create", "queue", "dead"), ("create", "queue", "orders")]
+    assert changes_of(done.applied) == [("create", "queue", "dead"), ("create", "queue", "orders")]
     [(action, why)] = done.failed
     assert (action.kind, action.name) == ("stream", "clicks")
     assert "4 shards" in why
@@ -347,8 +347,8 @@ def test_dependants_of_a_failure_are_named_and_a_second_run_finishes(backend: Ba
         ("orders", "dead_lett"),
         ("news->orders", "not tried"),
     ]
-    assert told(first.applied) == [("create", "queue", "dead"), ("create", "topic", "news")]
-    assert told(second.applied) == [
+    assert changes_of(first.applied) == [("create", "queue", "dead"), ("create", "topic", "news")]
+    assert changes_of(second.applied) == [
         ("update", "queue", "dead"),
         ("create", "queue", "orders"),
         ("create", "subscription", "news->orders"),

@@ -261,9 +261,9 @@ def test_agents_have_a_stream_two_queues_and_three_functions() -> None:
 def test_agents_hear_of_late_and_throttled_functions() -> None:
     alarms = [each for each in agents_topology().of("alarm") if isinstance(each, AlarmDecl)]
 
-    judged = {(each.metric, each.comparison, each.threshold) for each in alarms}
+    found = {(each.metric, each.comparison, each.threshold) for each in alarms}
 
-    assert judged == {("IteratorAge", ">", 60_000), ("Throttles", ">=", 1)}
+    assert found == {("IteratorAge", ">", 60_000), ("Throttles", ">=", 1)}
 
 
 @pytest.mark.parametrize(("name", "ordered"), [("control", True), ("state", True), ("telemetry", False)])

@@ -19,7 +19,7 @@ def add_to(app: typer.Typer) -> None:
 
 def version(call: Call) -> None:
     """Print the version."""
-    from postroad.version import __version__
+    from postroad import __version__
 
     call.show({"version": __version__}, f"postroad {__version__}")
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 def _missing_file(url: str) -> Path | None:
     """Return the embedded file that the address names, if it is not there."""
-    from postroad.wiring.url import parse
+    from postroad.wiring import parse_url
 
-    path = parse(url).file
+    path = parse_url(url).file
     return None if path is None or path.exists() else path
 
 

@@ -159,7 +159,7 @@ def add_why_to(app: typer.Typer) -> None:
 
 def why(call: Call, name: Annotated[str, typer.Argument(metavar="ID", help="The id of a task or job.")]) -> None:
     """Tell what happened to a task or job, how it stands, and what would move it on."""
-    from postroad.operations.why import why as story_of
+    from postroad.operations import why as story_of
     from postroad.telemetry import legible
 
     settings = call.settings()

@@ -234,9 +234,9 @@ def _reported(registry: CollectorRegistry, url: str) -> Iterator[None]:
     """Report to the region of an AWS backend, else to that of the environment."""
     from postroad.connections.aws import AwsConnection
     from postroad.connections.cloudwatch import reporting
-    from postroad.wiring.url import parse
+    from postroad.wiring import parse_url
 
-    address = parse(url)
+    address = parse_url(url)
     region = address.place if address.scheme == "aws" else ""
     connection = AwsConnection(region or aws_place()[0], address.options.get("endpoint_url"))
     try:

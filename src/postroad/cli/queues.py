@@ -161,7 +161,7 @@ def peek(
 ) -> None:
     """Look at messages without touching them."""
     from postroad.cli.tables import message_blocks
-    from postroad.telemetry.audit import recorded
+    from postroad.telemetry import recorded
     from postroad.views import PeekedPage, open_queue, peeked
 
     with call.backend() as backend:
@@ -193,7 +193,7 @@ def send(
 ) -> None:
     """Send one message and print its id."""
     from postroad.queues import OutgoingMessage
-    from postroad.telemetry.audit import recorded
+    from postroad.telemetry import recorded
     from postroad.views import open_queue
 
     content = sys.stdin.buffer.read() if body == "-" else body

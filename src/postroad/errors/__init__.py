@@ -3,7 +3,7 @@
     PostroadError
     ├── ConfigurationError        a URL, setting or specification that cannot work
     │   ├── AlertRefused          an address that no alert may be sent to
-    │   ├── AmbiguousSource       nothing tells where a dead letter goes back to
+    │   ├── AmbiguousSource       the queue that a dead letter came from is not known
     │   ├── SchemaMismatch        a file made by another version of Postroad
     │   └── TopologyError         a topology that cannot work (lists what lint found)
     ├── InvalidInput              an argument that is refused before anything changes
@@ -13,11 +13,11 @@
     │   │   └── MessageTooLarge
     │   ├── InvalidEvent          (names the field at fault)
     │   │   └── EventTooLarge
-    │   ├── InvalidQuery          a question that the journal cannot answer
+    │   ├── InvalidQuery          a query that the journal cannot answer
     │   ├── InvalidJob            a graph of tasks that cannot be run
     │   ├── InvalidTask           (names the field at fault)
     │   ├── UnknownTask           a name that no registry of tasks knows
-    │   ├── InvalidSnapshot       a text that holds no session's state
+    │   ├── InvalidSnapshot       text that is not the snapshot of a session
     │   ├── InvalidCursor
     │   ├── TokenInUrl
     │   ├── HostNotAllowed
@@ -25,14 +25,14 @@
     │   └── NotJSON
     ├── UnknownEventType          a name that no registry knows
     ├── RemoteError               an exception of another process whose class is not known here
-    ├── AgentDeleted              an id that is never given again
+    ├── AgentDeleted              ids are never reused
     ├── ConsentRequired           the producer has not granted it
-    ├── IdentityMismatch          the body names another agent than the token
-    ├── Conflict                  it exists, and is not what this needs
+    ├── IdentityMismatch          the body names a different agent than the token
+    ├── Conflict                  it exists, with another state or content
     │   ├── AgentExists
     │   ├── QueueExists           (names the differences)
     │   └── TokenExists
-    ├── NotFound                  there is nothing of this name or id
+    ├── NotFound                  nothing has this name or id
     │   ├── AgentNotFound
     │   ├── BlobNotFound
     │   ├── QueueNotFound
@@ -41,64 +41,80 @@
     │   ├── SubscriptionNotFound
     │   ├── TokenNotFound
     │   └── TopicNotFound
-    ├── TopologyConflict          what exists cannot become what is declared
-    ├── PlanChanged               not the plan that was agreed to
-    ├── RedriveRunning            the store moves this queue's messages already
-    ├── PurgeRunning              the store is not done with the purge before
-    ├── NotSupported              this adapter cannot do it; its traits say so
+    ├── TopologyConflict          a change that would lose data
+    ├── PlanChanged               the plan has changed since it was approved
+    ├── RedriveRunning            the store is already moving this queue's messages
+    ├── PurgeRunning              the store has not finished the previous purge
+    ├── NotSupported              this adapter does not support it; its traits say so
     ├── StaleReceipt              the lease is no longer yours
     ├── RequestFailed             a main loop answered with an error; it is the cause
     ├── RequestTimeout            no main loop answered in time (a TimeoutError too)
-    ├── DeadlineExceeded          a request whose time was over before it began
-    ├── HeldBack                  not sent, because an earlier one of its key failed
-    ├── Unauthorized              no token, or one that opens nothing
-    ├── Forbidden                 known, but not allowed to do this
+    ├── DeadlineExceeded          a request whose deadline passed before the work began
+    ├── HeldBack                  not sent, because an earlier message of its group failed
+    ├── Unauthorized              no token, or one that is not valid
+    ├── Forbidden                 the token's scope does not allow this
     │   └── ReadOnly
     ├── MethodNotAllowed
     ├── BodyTooSlow
-    ├── IdempotencyKeyReused      the key came before, with another body
-    ├── RateLimited               too much at once; says when to come again
+    ├── IdempotencyKeyReused      the key was used before with a different body
+    ├── RateLimited               too many requests at once; says when to try again
     │   └── TooManyPolls
-    ├── InternalError             nothing Postroad foresaw
+    ├── InternalError             an error that Postroad did not expect
     ├── StorageFull
     ├── StorageDamaged            what was read is not what was written
     │   └── OverflowMismatch      (of a blob with part of an event)
     ├── TransportError            the driver or the network failed
-    │   ├── Unavailable           it surely had no effect
+    │   ├── Unavailable           the call had no effect
     │   │   ├── NotPermitted      the credentials do not allow it
-    │   │   ├── Throttled         too much at this rate
+    │   │   ├── Throttled         too many calls
     │   │   ├── DeadlockDetected  two transactions waited for each other; this one lost
-    │   │   └── CircuitOpenError  not tried, because too much failed before
-    │   ├── SendFailed            a queue did not take a message
-    │   ├── OutcomeUnknown        it may have had its effect; repeat it under the same id
+    │   │   └── CircuitOpenError  not tried, because too many earlier calls failed
+    │   ├── SendFailed            a queue did not accept a message
+    │   ├── OutcomeUnknown        it may have taken effect; repeat it with the same id
     │   └── PublishFailed         a bus could not send an event
-    │       ├── OutOfOrder        a later one of its group is already sent
-    │       └── NotSent           an earlier one of its group failed
-    ├── NotInTransaction          the connection would commit by itself
-    ├── DuplicateEvent            an event of this id is in the outbox already
+    │       ├── OutOfOrder        a later event of its group was already sent
+    │       └── NotSent           an earlier event of its group failed
+    ├── NotInTransaction          the connection commits each statement
+    ├── DuplicateEvent            the outbox already holds an event with this id
     ├── NotRedrivable             neither FAILED nor PARKED
     ├── DuplicateInProgress       another copy of the event is being handled
     └── PublishError
         ├── RowRejected           this message can never be published
-        │   └── Undecryptable     encrypted for another row, or with a key that is not at hand
+        │   └── Undecryptable     encrypted for another row, or with a key that is not available
         └── TargetUnavailable     the target is at fault, not the message
 
-Each class carries the `slug`, `status` and `remedy` that the CLI, the HTTP API and the documentation share.
+Each class carries the `slug`, `status` and `remedy` that the CLI, the HTTP API and the documentation share. The slug
+is the name of the class: `QueueNotFound` is 'queue-not-found'.
 """
+
+import re
 
 from postroad.errors.root import (
     AmbiguousSource,
+    CircuitOpenError,
     ConfigurationError,
     Conflict,
+    DuplicateInProgress,
     InvalidInput,
     InvalidMessage,
     InvalidName,
     InvalidSnapshot,
     MessageTooLarge,
     NotFound,
+    NotPermitted,
+    NotSent,
+    OutcomeUnknown,
+    OutOfOrder,
     PostroadError,
+    PublishError,
+    PublishFailed,
     RemoteError,
+    RowRejected,
     SchemaMismatch,
+    TargetUnavailable,
+    Throttled,
+    TransportError,
+    Unavailable,
     UnknownEventType,
     describe as describe,
     without_credentials as without_credentials,
@@ -125,59 +141,42 @@ from postroad.errors.stores import (
     TopologyError,
     Undecryptable,
 )
-from postroad.errors.transport import (
-    CircuitOpenError,
-    DuplicateInProgress,
-    NotPermitted,
-    NotSent,
-    OutcomeUnknown,
-    OutOfOrder,
-    PublishError,
-    PublishFailed,
-    RowRejected,
-    TargetUnavailable,
-    Throttled,
-    TransportError,
-    Unavailable,
-)
-from postroad.errors.web import (
-    BodyTooLarge,
-    BodyTooSlow,
-    Forbidden,
-    HostNotAllowed,
-    IdempotencyKeyReused,
-    InternalError,
-    InvalidCursor,
-    MethodNotAllowed,
-    NotJSON,
-    RateLimited,
-    ReadOnly,
-    RouteNotFound,
-    TokenExists,
-    TokenInUrl,
-    TokenNotFound,
-    TooManyPolls,
-    Unauthorized,
-)
 from postroad.errors.work import (
     AgentDeleted,
     AgentExists,
     AgentNotFound,
     AlertRefused,
+    BodyTooLarge,
+    BodyTooSlow,
     ConsentRequired,
     DeadlineExceeded,
     EventTooLarge,
+    Forbidden,
+    HostNotAllowed,
+    IdempotencyKeyReused,
     IdentityMismatch,
+    InternalError,
+    InvalidCursor,
     InvalidEvent,
     InvalidJob,
     InvalidNotification,
     InvalidQuery,
     InvalidTask,
+    MethodNotAllowed,
+    NotJSON,
     OverflowMismatch,
+    RateLimited,
+    ReadOnly,
     RequestFailed,
     RequestTimeout,
+    RouteNotFound,
     SendFailed,
     SubscriptionNotFound,
+    TokenExists,
+    TokenInUrl,
+    TokenNotFound,
+    TooManyPolls,
+    Unauthorized,
     UnknownTask,
 )
 
@@ -266,6 +265,10 @@ __all__ = [
     "UnknownTask",
 ]
 
-# One place to import from is one name in messages, tracebacks and documents: `postroad.errors:QueueNotFound`.
 for _name in __all__:
-    globals()[_name].__module__ = __name__
+    _error = globals()[_name]
+    # One place to import from is one name in messages, tracebacks and documents: `postroad.errors:QueueNotFound`.
+    _error.__module__ = __name__
+    if "slug" not in vars(_error):
+        _error.slug = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", _name.removesuffix("Error")).lower()
+del _error

@@ -1,4 +1,4 @@
-"""The error that all others are."""
+"""The root of all errors, and what fails on the way to other processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def without_credentials(text: str) -> str:
 
 
 class PostroadError(Exception):
-    """Something Postroad refuses or could not do. Its message shows no user and password of a URL."""
+    """The base of every error that Postroad raises. Its message hides the user and password of URLs."""
 
     slug: ClassVar[str] = "error"
     status: ClassVar[int] = 500
@@ -33,7 +33,7 @@ class PostroadError(Exception):
         super().__init__(self.message)
         self.field = field
         self.nearest = nearest
-        """The name that was probably meant."""
+        """The existing name that was probably meant."""
         if remedy is not None:
             self.remedy = remedy
         if self.remedy:
@@ -42,17 +42,15 @@ class PostroadError(Exception):
 
 
 class Conflict(PostroadError):
-    """It exists already, and is not in the state or of the content that this needs."""
+    """The object exists already, with a state or content that does not allow this."""
 
-    slug = "conflict"
     status = 409
-    remedy = "Look at it first; use another id for something new."
+    remedy = "Look at the existing one first; use another id for something new."
 
 
 class NotFound(PostroadError):
-    """There is nothing of this id."""
+    """Nothing has this name or id."""
 
-    slug = "not-found"
     status = 404
     remedy = "Name an id that was submitted under this tenant."
 
@@ -71,29 +69,25 @@ def describe(error: BaseException) -> str:
 class ConfigurationError(PostroadError):
     """A URL, setting or specification that cannot work."""
 
-    slug = "configuration"
     status = 400
     remedy = "Correct the value that the message names; `postroad config check` validates without starting."
 
 
 class AmbiguousSource(ConfigurationError):
-    """Nothing tells where a dead letter goes back to."""
+    """It is not known which queue a dead letter came from."""
 
-    slug = "ambiguous-source"
     remedy = "Name the destination with to=... or `--to QUEUE`."
 
 
 class SchemaMismatch(ConfigurationError):
     """The file was made by another version of Postroad."""
 
-    slug = "schema-mismatch"
     remedy = "Open it with the version of Postroad that made it, or upgrade this one."
 
 
 class InvalidInput(PostroadError):
     """An argument that is refused before anything changes."""
 
-    slug = "invalid-input"
     status = 400
     remedy = "Correct the argument that the message names; nothing was changed."
 
@@ -101,21 +95,18 @@ class InvalidInput(PostroadError):
 class InvalidName(InvalidInput):
     """A name that AWS would refuse."""
 
-    slug = "invalid-name"
     remedy = "Use 1 to 80 letters, digits, '-' or '_', with '.fifo' at the end exactly when it is FIFO."
 
 
 class InvalidMessage(InvalidInput):
     """A message that cannot be sent or read."""
 
-    slug = "invalid-message"
     remedy = "Correct the field that the message names; nothing was sent."
 
 
 class MessageTooLarge(InvalidMessage):
     """A message above the limit of its queue or topic."""
 
-    slug = "message-too-large"
     status = 413
     remedy = "Send less, or let large bodies travel by reference (overflow='blobs')."
 
@@ -123,7 +114,6 @@ class MessageTooLarge(InvalidMessage):
 class UnknownEventType(PostroadError):
     """A name that the registry does not know; names are looked up, never imported."""
 
-    slug = "unknown-event-type"
     status = 400
     remedy = "Register the class with @event or registry.register before it is read."
 
@@ -149,5 +139,94 @@ class RemoteError(PostroadError):
 class InvalidSnapshot(InvalidInput):
     """A text that is not the snapshot of a session."""
 
-    slug = "invalid-snapshot"
     remedy = "Pass what `session.snapshot().to_json()` returned, unchanged; the session is as it was."
+
+
+class TransportError(PostroadError):
+    """The driver or the network failed."""
+
+    status = 503
+    remedy = "Try again; if it persists, check the address, the network and the credentials."
+
+
+class Unavailable(TransportError):
+    """The store could not be reached or refused the call, which had no effect."""
+
+
+class NotPermitted(Unavailable):
+    """The credentials do not allow the call; trying again does not help."""
+
+    remedy = "Give these credentials the permission that the message names, or renew them."
+
+
+class Throttled(Unavailable):
+    """The service accepts no more calls at this rate; the call had no effect."""
+
+    remedy = "Send less, or wait; background senders retry by themselves."
+
+
+class CircuitOpenError(Unavailable):
+    """The call was not tried, because too many earlier calls failed."""
+
+    remedy = "Publish again after `retry_after` seconds, and look for the cause in the earlier failures."
+
+    def __init__(self, message: str = "the circuit breaker is open", *, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class OutcomeUnknown(TransportError):
+    """The call was cut off and may have taken effect."""
+
+    remedy = "Repeat the call with the same id: a repetition is recognised."
+
+
+class PublishFailed(TransportError):
+    """A bus could not send an event to other processes; the cause is the driver's error."""
+
+    remedy = "Publish the event again; an event that carries an id keeps it."
+
+
+class OutOfOrder(PublishFailed):
+    """The event was not sent again, because a later event of its group was already sent."""
+
+    status = 409
+    remedy = "Decide whether the event may arrive late; if so, publish it again on its own."
+
+
+class NotSent(PublishFailed):
+    """The event was not sent, because an earlier event of its group failed."""
+
+    status = 409
+    remedy = "Publish the failed event again first, then this one."
+
+
+class DuplicateInProgress(PostroadError):
+    """Another copy of the event is being handled; this copy is needed if that one fails."""
+
+    status = 409
+    remedy = "Let the transport deliver it again; it is ignored if the first copy succeeded."
+
+
+class PublishError(PostroadError):
+    """A message could not be published."""
+
+    status = 503
+    remedy = "Publish again under the same event id."
+
+
+class RowRejected(PublishError):
+    """This message can never be published."""
+
+    status = 400
+    remedy = "Correct or skip the message; repeating it does not help."
+
+
+class TargetUnavailable(PublishError):
+    """The target is at fault, not the message."""
+
+    remedy = "Repair the target (existence, permissions, throttling); publishing resumes by itself."
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after

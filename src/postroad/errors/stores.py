@@ -1,51 +1,40 @@
-"""What queues, topics, streams, blobs, the outbox and topologies cannot do."""
+"""Errors of queues, topics, streams, blobs, the outbox and topologies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from postroad.errors.root import ConfigurationError, Conflict, NotFound, PostroadError
-from postroad.errors.transport import RowRejected, Unavailable
+from postroad.errors.root import ConfigurationError, Conflict, NotFound, PostroadError, RowRejected, Unavailable
 
 
 class QueueNotFound(NotFound):
-    """There is no queue of this name."""
+    """There is no queue with this name."""
 
-    slug = "queue-not-found"
-    status = 404
     remedy = "Create it with backend.create_queue(QueueSpec(name)) or `postroad queue create NAME`."
 
 
 class TopicNotFound(NotFound):
-    """There is no topic of this name."""
+    """There is no topic with this name."""
 
-    slug = "topic-not-found"
-    status = 404
     remedy = "Name a topic that exists; backend.topic(name) makes one."
 
 
 class StreamNotFound(NotFound):
-    """There is no stream or shard of this name."""
+    """There is no stream or shard with this name."""
 
-    slug = "stream-not-found"
-    status = 404
     remedy = "Name a stream that exists, and one of its shards(); backend.stream(name) makes one."
 
 
 class BlobNotFound(NotFound):
-    """There is no blob under this reference."""
+    """There is no blob with this reference."""
 
-    slug = "blob-not-found"
-    status = 404
     remedy = "The blob was deleted or its retention is over; send the data again."
 
 
 class QueueExists(Conflict):
-    """A queue of this name exists with other settings."""
+    """A queue with this name exists and has other settings."""
 
-    slug = "queue-exists"
-    status = 409
     remedy = "Use the existing settings, change them with update_queue, or choose another name."
 
     def __init__(self, message: str, *, differences: Mapping[str, tuple[Any, Any]] | None = None) -> None:
@@ -54,9 +43,8 @@ class QueueExists(Conflict):
 
 
 class NotSupported(PostroadError):
-    """This adapter cannot do it; its traits say so."""
+    """This adapter does not support the operation; its traits say so."""
 
-    slug = "not-supported"
     status = 400
     remedy = "Ask the traits of the queue, topic or stream first, or use another adapter."
 
@@ -64,23 +52,20 @@ class NotSupported(PostroadError):
 class StaleReceipt(PostroadError):
     """The lease is over: the message was settled, or it went to another receiver."""
 
-    slug = "stale-receipt"
     status = 409
-    remedy = "Discard the result; the message is handled by whoever holds it now. Extend leases in time."
+    remedy = "Discard the result: another receiver handles the message now. Extend leases in time."
 
 
 class HeldBack(PostroadError):
-    """Not sent, because an earlier message of the same group failed and the order must hold."""
+    """The message was not sent, because an earlier message of its group failed."""
 
-    slug = "held-back"
     status = 409
     remedy = "Send the failed message again first, then this one."
 
 
 class StorageFull(PostroadError):
-    """The disk has no room for it; nothing was stored."""
+    """The disk is full; nothing was stored."""
 
-    slug = "storage-full"
     status = 503
     remedy = "Free disk space and send again; acks and deletes still work."
 
@@ -88,47 +73,40 @@ class StorageFull(PostroadError):
 class StorageDamaged(PostroadError):
     """What was read is not what was written."""
 
-    slug = "storage-damaged"
-    status = 500
     remedy = "Restore the file from a backup, or remove the damaged message with a purge that archives."
 
 
 class RedriveRunning(PostroadError):
-    """The store is moving the messages of this queue already."""
+    """The store is already moving the messages of this queue."""
 
-    slug = "redrive-running"
     status = 409
-    remedy = "Wait until it is done; `postroad queue redrive DLQ --status` shows how far it is."
+    remedy = "Wait until it is done; `postroad queue redrive DLQ --status` shows the progress."
 
 
 class PurgeRunning(PostroadError):
-    """The queue was purged a moment ago, and the store is not done with it."""
+    """The store has not finished the previous purge of this queue."""
 
-    slug = "purge-running"
     status = 409
     remedy = "Wait a minute and purge again; nothing was changed by this one."
 
 
 class NotInTransaction(PostroadError):
-    """The connection would commit by itself, so that the row and the caller's own change could part."""
+    """The connection commits each statement, so the row and the caller's change might not commit together."""
 
-    slug = "not-in-transaction"
     status = 409
     remedy = "Begin a transaction first, on the connection that makes the change; nothing was written."
 
 
 class DuplicateEvent(PostroadError):
-    """An event of this id is in the outbox already."""
+    """The outbox already holds an event with this id."""
 
-    slug = "duplicate-event"
     status = 409
-    remedy = "Nothing was added and the transaction goes on; leave it, or give the event an id of its own."
+    remedy = "Nothing was added and the transaction can continue; ignore this, or give the event another id."
 
 
 class DeadlockDetected(Unavailable):
     """Two transactions that record events of several keys in different orders waited for each other; this one lost."""
 
-    slug = "deadlock-detected"
     status = 409
     remedy = (
         "Roll back and run the transaction again. To avoid it, record all of its events with one `add_many`, which "
@@ -137,24 +115,21 @@ class DeadlockDetected(Unavailable):
 
 
 class NotRedrivable(PostroadError):
-    """Only what is FAILED or PARKED can be redriven or skipped."""
+    """Only FAILED and PARKED rows can be redriven or skipped."""
 
-    slug = "not-redrivable"
     status = 409
     remedy = "`postroad outbox why EVENT_ID` says what the event waits for; nothing was changed."
 
 
 class Undecryptable(RowRejected):
-    """A payload that was encrypted for another row, or with a key that is not at hand."""
+    """A payload that was encrypted for another row, or with a key that is not available."""
 
-    slug = "undecryptable"
     remedy = "Give the dispatcher the key file that holds this key id, then redrive the row."
 
 
 class TopologyError(ConfigurationError):
     """A topology that cannot work."""
 
-    slug = "topology"
     remedy = "Correct what the message names; nothing was changed."
 
     def __init__(
@@ -171,20 +146,18 @@ class TopologyError(ConfigurationError):
         self.findings = tuple(findings)
         """Everything that `lint` found, warnings included."""
         self.codes = tuple(codes)
-        """The codes of what is wrong, such as 'dlq-cycle'."""
+        """The codes of the errors, such as 'dlq-cycle'."""
 
 
 class TopologyConflict(PostroadError):
-    """What exists cannot become what is declared without losing it."""
+    """A resource cannot be changed into what is declared without losing its data."""
 
-    slug = "topology-conflict"
     status = 409
     remedy = "Choose another name, or move the data away and allow the replacement with allow_replace."
 
 
 class PlanChanged(PostroadError):
-    """The plan that was agreed to is no longer the one that would be carried out."""
+    """The plan has changed since it was approved."""
 
-    slug = "plan-changed"
     status = 409
-    remedy = "Make the plan again and apply it with its digest; nothing was changed."
+    remedy = "Make a new plan and apply it with its digest; nothing was changed."

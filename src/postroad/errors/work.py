@@ -1,63 +1,63 @@
-"""What tasks, jobs, the journal, agents, sessions and notifications refuse."""
+"""Errors of tasks, jobs, the journal, agents, sessions and notifications, and of the HTTP API in front of them."""
 
 from __future__ import annotations
 
 from typing import Any
 from uuid import UUID
 
-from postroad.errors.root import ConfigurationError, Conflict, InvalidInput, InvalidMessage, NotFound, PostroadError
+from postroad.errors.root import (
+    ConfigurationError,
+    Conflict,
+    InvalidInput,
+    InvalidMessage,
+    NotFound,
+    PostroadError,
+    TransportError,
+)
 from postroad.errors.stores import StorageDamaged
-from postroad.errors.transport import TransportError
 
 
 class InvalidTask(InvalidInput):
     """A task that cannot be submitted or registered."""
 
-    slug = "invalid-task"
     remedy = "Correct the field that the message names; nothing was submitted."
 
 
 class UnknownTask(InvalidInput):
     """A name that no registry of tasks knows; names are looked up, never imported."""
 
-    slug = "unknown-task"
     remedy = "Register it with @task or registry.register, and name its module with `--import`."
 
 
 class InvalidJob(InvalidInput):
     """A graph of tasks that cannot be run."""
 
-    slug = "invalid-job"
     remedy = "Correct the tasks that the message names; nothing was submitted."
 
 
 class InvalidEvent(InvalidInput):
     """An event that is refused; the message names the field."""
 
-    slug = "invalid-event"
     remedy = "Correct the field that the message names; the event was not stored."
 
 
 class EventTooLarge(InvalidEvent):
     """An event above the limit of the journal or of agents."""
 
-    slug = "event-too-large"
     status = 413
     remedy = "Shorten the context or the properties, or configure blobs; the event was not stored."
 
 
 class InvalidQuery(InvalidInput):
-    """A question that the journal cannot answer."""
+    """A query that the journal cannot answer."""
 
-    slug = "invalid-query"
     remedy = "Give exactly the arguments that the index needs, and a limit of 1 to 1000."
 
 
 class OverflowMismatch(StorageDamaged):
     """The blob that holds part of an event is missing, or is not what was stored."""
 
-    slug = "overflow-mismatch"
-    remedy = "Read it with raw=True to see what the item itself holds, or restore the blob from a backup."
+    remedy = "Read the event with raw=True to see what the item itself holds, or restore the blob from a backup."
 
     def __init__(self, message: str, *, event_id: UUID | None = None) -> None:
         super().__init__(message)
@@ -65,25 +65,20 @@ class OverflowMismatch(StorageDamaged):
 
 
 class AgentNotFound(NotFound):
-    """There is no agent of this id, or it is not the caller's."""
+    """There is no agent with this id, or it belongs to somebody else."""
 
-    slug = "agent-not-found"
-    status = 404
     remedy = "Name an agent that is registered; agents.register() or `postroad agent create` makes one."
 
 
 class AgentExists(Conflict):
-    """An agent of this id is registered."""
+    """An agent with this id is already registered."""
 
-    slug = "agent-exists"
-    status = 409
-    remedy = "Choose another id, or leave it out to be given one."
+    remedy = "Choose another id, or leave it out to get a new one."
 
 
 class AgentDeleted(PostroadError):
-    """The agent of this id was deleted; an id is never given again."""
+    """The agent with this id was deleted; ids are never reused."""
 
-    slug = "agent-deleted"
     status = 409
     remedy = "Register under another id."
 
@@ -91,23 +86,19 @@ class AgentDeleted(PostroadError):
 class SubscriptionNotFound(NotFound):
     """This listener is not subscribed to this producer."""
 
-    slug = "subscription-not-found"
-    status = 404
     remedy = "Subscribe first: agents.subscribe(listener, producer)."
 
 
 class ConsentRequired(PostroadError):
     """The producer chooses its listeners and has not chosen this one."""
 
-    slug = "consent-required"
     status = 403
     remedy = "Ask the producer or an admin to grant it: PUT /agents/{producerId}/grants/{listenerId}."
 
 
 class IdentityMismatch(PostroadError):
-    """The body names another agent than the token."""
+    """The body names a different agent than the token."""
 
-    slug = "identity-mismatch"
     status = 403
     remedy = "Leave `agentId` out, or name the agent whose token is sent."
 
@@ -115,9 +106,8 @@ class IdentityMismatch(PostroadError):
 class RequestFailed(PostroadError):
     """A main loop answered the request with an error, which is the cause of this one."""
 
-    slug = "request-failed"
     status = 502
-    remedy = "Look at the cause; it is what the main loop's adapter, prompt or session raised."
+    remedy = "Look at the cause: the main loop's adapter, prompt or session raised it."
 
     def __init__(self, request_id: UUID, error: BaseException) -> None:
         super().__init__(f"request {request_id} failed: {type(error).__name__}: {error}")
@@ -131,9 +121,8 @@ class RequestFailed(PostroadError):
 class RequestTimeout(PostroadError, TimeoutError):
     """No main loop answered the request in time; a late answer is ignored."""
 
-    slug = "request-timeout"
     status = 504
-    remedy = "Allow more time, start more workers, or see whether any main loop serves this name."
+    remedy = "Allow more time, start more workers, or check that a main loop serves this name."
 
     def __init__(self, request_id: UUID, seconds: float) -> None:
         super().__init__(f"request {request_id} had no answer within {seconds:g} seconds")
@@ -147,27 +136,137 @@ class RequestTimeout(PostroadError, TimeoutError):
 class DeadlineExceeded(PostroadError):
     """The deadline of a request had passed before the work began; the adapter was not called."""
 
-    slug = "deadline-exceeded"
     status = 504
     remedy = "Send the request again with a later deadline, or start more workers."
 
 
 class InvalidNotification(InvalidMessage):
-    """A push or an offline message that is refused; the message names the field, never what it holds."""
+    """A push or an offline message that is refused; the message names the field, never its value."""
 
-    slug = "invalid-notification"
     remedy = "Correct the field that the message names; nothing was stored or sent."
 
 
 class SendFailed(TransportError):
-    """A queue did not take a message; its cause is what the queue said."""
+    """A queue did not accept a message; the cause is the queue's error."""
 
-    slug = "send-failed"
     remedy = "Send the message again: a second copy of one message is recognised when it is stored."
 
 
 class AlertRefused(ConfigurationError):
     """An address that no alert may be sent to."""
 
-    slug = "alert-refused"
     remedy = "Give the https address of a webhook at one of the allowed hosts, by default hooks.slack.com."
+
+
+class InvalidCursor(InvalidInput):
+    """A cursor that does not come from this list."""
+
+    remedy = "Start the list again without a cursor, and pass `next_cursor` on unchanged with the same filters."
+
+
+class TokenInUrl(InvalidInput):
+    """A token in a URL, where logs and histories keep it."""
+
+    remedy = "Send it as `Authorization: Bearer …`, and revoke the exposed token."
+
+
+class HostNotAllowed(InvalidInput):
+    """A Host header that names another server."""
+
+    remedy = "Use a loopback name, or add the name to `allowed_hosts`."
+
+
+class BodyTooLarge(InvalidInput):
+    """A request body above `max_body_bytes`."""
+
+    status = 413
+    remedy = "Send less in one request, or raise `max_body_bytes`."
+
+
+class NotJSON(InvalidInput):
+    """A request body that is not plain JSON."""
+
+    status = 415
+    remedy = "Send `Content-Type: application/json` without a Content-Encoding."
+
+
+class Unauthorized(PostroadError):
+    """There is no token, or it is not valid."""
+
+    status = 401
+    remedy = "Send `Authorization: Bearer …` with a token that is neither revoked nor expired."
+
+
+class Forbidden(PostroadError):
+    """The token is valid, but its scope does not allow this."""
+
+    status = 403
+    remedy = "Use a token of the scope that the message names; an admin makes one with POST /tokens."
+
+
+class ReadOnly(Forbidden):
+    """This server refuses every change."""
+
+    remedy = "Start `postroad up` without `--read-only` to change something."
+
+
+class RouteNotFound(NotFound):
+    """There is nothing at this address."""
+
+    remedy = "GET /schema lists every route."
+
+
+class MethodNotAllowed(PostroadError):
+    """The address exists, but not with this method."""
+
+    status = 405
+    remedy = "Use a method that the `Allow` header names."
+
+
+class BodyTooSlow(PostroadError):
+    """The request body arrived too slowly."""
+
+    status = 408
+    remedy = "Send the whole body within 15 seconds."
+
+
+class TokenNotFound(NotFound):
+    """There is no token with this name."""
+
+    remedy = "Name a token that GET /tokens lists."
+
+
+class TokenExists(Conflict):
+    """A token with this name already exists."""
+
+    remedy = "Choose another name, or revoke the token first."
+
+
+class IdempotencyKeyReused(PostroadError):
+    """The Idempotency-Key was used before with a different body."""
+
+    status = 409
+    remedy = "Use a new key for a new request; the same key only repeats the same request."
+
+
+class RateLimited(PostroadError):
+    """There were too many requests at once."""
+
+    status = 429
+    remedy = "Wait for the seconds in `Retry-After`, then send more slowly."
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class TooManyPolls(RateLimited):
+    """Too many long polls are open."""
+
+    remedy = "Close some, or poll with wait=0; all other routes still answer."
+
+
+class InternalError(PostroadError):
+    """Something went wrong inside Postroad."""
+
+    remedy = "Look for the request id in the log."

@@ -13,10 +13,10 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.datastructures import ResponseSpec
 
+from postroad import __version__
 from postroad.http import forms
 from postroad.http.authentication import OPEN
 from postroad.http.requests import ApiRequest
-from postroad.version import __version__
 from postroad.views import Problem
 
 

@@ -1,12 +1,10 @@
-"""Operations: what keeps queues healthy, and who did it."""
+"""Operations: what operators do to queues, with an audit record, and what they want to know."""
 
 from postroad.operations.audit import AuditCheck, AuditLog, AuditRecord
 from postroad.operations.cost import Consumption as Consumption, CostEstimate, estimate_cost
-from postroad.operations.doctor import doctor
-from postroad.operations.failure_groups import FailureGroup, FailureGroups, failure_groups
+from postroad.operations.doctor import doctor, why as why
 from postroad.operations.purge import purge
-from postroad.operations.redrive import redrive, redrive_tasks
-from postroad.operations.why import why as why
+from postroad.operations.redrive import FailureGroup, FailureGroups, failure_groups, redrive, redrive_tasks
 from postroad.queues import Match, RedriveReport, fingerprint
 from postroad.topology import Finding
 

@@ -1,4 +1,4 @@
-"""The audit file: one record a line, each bound to the one before it by its hash."""
+"""The audit file: one record a line, each with the hash of the record before it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,7 +24,7 @@ _KEYS = frozenset({"seq", "at", "actor", "action", "target", "detail", "prev", "
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """Who did what to what, when. `hash` is that of all the rest, `prev` that of the record before."""
+    """Who did what to which target, and when. `prev` is the hash of the previous record."""
 
     seq: int
     at: str
@@ -38,7 +38,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class AuditCheck:
-    """Whether the chain holds; `bad_line` is the first that does not, `head` the hash of the last good record."""
+    """The result of a check: the first line that breaks the chain, if any, and the hash of the last good record."""
 
     ok: bool
     records: int
@@ -47,14 +47,26 @@ class AuditCheck:
 
 
 class AuditLog:
-    """One audit file, appended to by any number of processes."""
+    """One audit file, to which any number of processes may append.
+
+    Args:
+        path: The file; by default `$POSTROAD_AUDIT_LOG`, or a file beside the default backend's data.
+        clock: Where to read the time, by default the machine's clock. Change it in tests.
+
+    Raises:
+        ConfigurationError: The file cannot be read or written; raised by every method.
+
+    Example:
+        for record in AuditLog().read():
+            print(record.at, record.actor, record.action, record.target)
+    """
 
     def __init__(self, path: Path | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.path = audit_path(default_url()) if path is None else Path(path)
         self._clock = clock
 
     def append(self, action: str, target: str, detail: Mapping[str, Any], *, actor: str | None = None) -> AuditRecord:
-        """Write one record behind the last; when this returns it survives a power cut."""
+        """Append one record, which survives a power cut once this returns."""
         with self._opened() as file:
             size = file.seek(0, os.SEEK_END)
             last, torn = _last(file, size)
@@ -69,13 +81,13 @@ class AuditLog:
         return record
 
     def read(self) -> Iterator[AuditRecord]:
-        """Every record that can be read, from the first on."""
+        """Yield every record that can be read, oldest first."""
         for line in self._lines():
             if (record := _parsed(line)) is not None:
                 yield record
 
     def verify(self, *, head: str | None = None) -> AuditCheck:
-        """Follow the chain from its beginning; with `head`, a hash that was noted earlier has to be in it."""
+        """Check the chain from its beginning; with `head`, a hash that was noted earlier must be in it."""
         last: AuditRecord | None = None
         records, number = 0, 0
         torn: int | None = None
@@ -104,14 +116,14 @@ class AuditLog:
 
     @contextmanager
     def _opened(self) -> Iterator[BinaryIO]:
-        """The file, locked against all other appends."""
+        """Open the file, locked against all other appends."""
         try:
             is_new = not self.path.exists()
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "r+b", buffering=0) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if is_new:
-                    _sync_directory(self.path.absolute().parent)
+                    sync_directory(self.path.absolute().parent)
                 yield file
         except OSError as error:
             raise self._unusable("written", error) from error
@@ -121,16 +133,8 @@ class AuditLog:
     ) -> AuditRecord:
         seq, prev = (1, FIRST_PREV) if last is None else (last.seq + 1, last.hash)
         at = self._clock.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        fields = {
-            "seq": seq,
-            "at": at,
-            "actor": actor,
-            "action": action,
-            "target": target,
-            "detail": detail,
-            "prev": prev,
-        }
-        return AuditRecord(**fields, hash=_hash(fields))  # type: ignore[arg-type]  # the fields by their names
+        record = AuditRecord(seq, at, actor, action, target, detail, prev, "")
+        return replace(record, hash=_hash(record))
 
     def _write(self, file: BinaryIO, size: int, text: bytes) -> None:
         try:
@@ -152,7 +156,7 @@ class AuditLog:
 
 
 def _last(file: BinaryIO, size: int) -> tuple[AuditRecord | None, int | None]:
-    """The last good record, and how many bytes lie torn behind it: None when the file ends with a whole line."""
+    """Return the last good record and the size of a torn line behind it; None if the file ends with a whole line."""
     lines = _backwards(file, size)
     end = next(lines)
     if end and (record := _parsed(end)) is not None:
@@ -162,7 +166,7 @@ def _last(file: BinaryIO, size: int) -> tuple[AuditRecord | None, int | None]:
 
 
 def _backwards(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """The lines from the last to the first, beginning with what stands behind the last line end."""
+    """Yield the lines from the last to the first, beginning with what follows the last line end."""
     tail, start = b"", size
     while start > 0:
         begin = max(0, start - _BLOCK)
@@ -174,7 +178,7 @@ def _backwards(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _parsed(line: bytes) -> AuditRecord | None:
-    """The record of a line, or None when it is none."""
+    """Return the record of a line, or None if the line is not a record."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
@@ -186,12 +190,12 @@ def _parsed(line: bytes) -> AuditRecord | None:
 
 def _follows(record: AuditRecord, last: AuditRecord | None) -> bool:
     seq, prev = (1, FIRST_PREV) if last is None else (last.seq + 1, last.hash)
+    return record.seq == seq and record.prev == prev and record.hash == _hash(record)
+
+
+def _hash(record: AuditRecord) -> str:
     fields = asdict(record)
     del fields["hash"]
-    return record.seq == seq and record.prev == prev and record.hash == _hash(fields)
-
-
-def _hash(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(_canonical(fields)).hexdigest()
 
 
@@ -210,7 +214,8 @@ def _canonical(fields: Mapping[str, Any]) -> bytes:
         ) from error
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Have the names of new files in the directory on the disk when this returns."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""What messages cost on SQS before anything is deployed: requests first, then dollars."""
+"""An estimate of what messages cost on SQS, before anything is deployed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Bytes = Annotated[int, Meta(ge=1, le=_MOST_BYTES, description=f"a whole number 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostEstimate:
-    """Requests and US dollars of the whole time. Each 64 KiB of a request is paid as a request of its own."""
+    """Requests and US dollars for the whole time. Each 64 KiB of a request is billed as one request."""
 
     requests_per_message: float
     requests: int
@@ -45,15 +45,15 @@ class CostEstimate:
 
 
 class Consumption(NamedTuple):
-    """What one of each component of a topology receives from: each message passes every queue once."""
+    """The queues that one process of each component of a topology receives from; a message passes each queue once."""
 
     queues: int
     poll_wait: float
-    """Seconds that a receive waits on an empty queue."""
+    """Seconds for which a receive waits on an empty queue."""
 
 
 def consumption(topology: Topology) -> Consumption:
-    """Return how many queues the components consume, and how long they wait there."""
+    """Return how many queues the components consume, and how long a receive waits there."""
     names = {name for component in topology.components for name in component.consumes}
     queues = [each for each in topology.resources if isinstance(each, QueueDecl) and each.name in names]
     waits = [queue.spec.receive_wait for queue in queues]
@@ -73,7 +73,26 @@ def estimate_cost(
     transfer_gb: float = 0.0,
     days: float = 30,
 ) -> CostEstimate:
-    """Estimate what so many messages a day cost; `pollers` are receivers that wait on empty queues all day."""
+    """Estimate what messages cost on SQS.
+
+    Args:
+        messages_per_day: Messages that are sent each day.
+        send_batch: Messages in one send, from 1 to 10, by default 1.
+        receive_batch: Messages in one receive, from 1 to 10, by default 10.
+        delete_batch: Messages in one delete, from 1 to 10, by default 10.
+        body_bytes: The size of a message, by default 1,024.
+        pollers: Receivers that wait on empty queues all day, by default 0.
+        poll_wait: Seconds for which each of their receives waits, by default 20.
+        fifo: Whether the queues are FIFO, which cost more.
+        transfer_gb: Gigabytes that leave AWS, by default 0.
+        days: The time to estimate, by default 30 days.
+
+    Raises:
+        InvalidInput: An argument is out of range; it names the argument.
+
+    Example:
+        estimate_cost(100_000, send_batch=10).monthly_usd
+    """
     check(messages_per_day, _Amount, "messages_per_day")
     check(pollers, _Amount, "pollers")
     check(transfer_gb, _Amount, "transfer_gb")
@@ -99,5 +118,5 @@ def estimate_cost(
 
 
 def _carried(batch: int, body_bytes: int) -> Fraction:
-    """Paid requests for one message that travels with others in a batch."""
+    """Return the billed requests for one message that is sent or received in a batch."""
     return Fraction(math.ceil(Fraction(batch * body_bytes, _CHUNK_BYTES)), batch)

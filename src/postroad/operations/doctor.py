@@ -1,42 +1,132 @@
-"""The doctor: everything doubtful about a store and the database beside it, each with its remedy."""
+"""Diagnosis: what is doubtful about a store and the database beside it, and what happened to one task or job."""
 
 from __future__ import annotations
 
-import math
+import shutil
+import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from postroad.agents import DEAD_QUEUE, EVENTS_STREAM, REJECTED_QUEUE
-from postroad.errors import ConfigurationError, InvalidInput, NotPermitted, QueueNotFound
+from postroad.arguments import FINITE, check
+from postroad.connections import (
+    FileState,
+    application_file_state,
+    dialect_of,
+    engine_file_state,
+    path_of,
+    postgres_database,
+)
+from postroad.engine import FIXED_VERSION
+from postroad.errors import ConfigurationError, InvalidInput, NotFound, NotPermitted, QueueNotFound
 from postroad.inbox import RETENTION, Windows
+from postroad.jobs import JobViews, job_story
+from postroad.journal import Story
 from postroad.operations.audit import AuditLog
-from postroad.operations.doctor_files import dsn_findings, engine_findings, file_findings
 from postroad.ports import Store
-from postroad.queues import Queue, QueueOverview, QueueSpec
-from postroad.settings import nearest
+from postroad.queues import QueueOverview, QueueSpec
+from postroad.settings import audit_path, data_path, nearest
+from postroad.tasks import task_story
 from postroad.telemetry import Auditor
 from postroad.topology import Finding, lint_queues, unencrypted
 
 Specs = Mapping[str, QueueSpec]
+Seconds = float | timedelta
 EXPIRING_SECONDS: Final = 172_800
-_ENDS: Final = (DEAD_QUEUE, REJECTED_QUEUE)
+BLOAT_BYTES: Final = 100_000_000
+BLOAT_PART: Final = 0.5
+LEAST_FREE_BYTES: Final = 200_000_000
+LEAST_FREE_PART: Final = 0.05
+MOST_LOG_BYTES: Final = 1_000_000_000
+_SOUND: Final = ".".join(map(str, FIXED_VERSION))
+_COMPANIONS: Final = ("-wal", "-shm", ".token", ".tokens.json", ".secret", ".blobs")
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_EPOCH: Final = datetime(2020, 1, 1, tzinfo=UTC)
+# The clocks of a machine and its disks may differ by this much although nobody has set one back.
+_TOLERANCE: Final = timedelta(minutes=1)
+_Seconds = Annotated[float, Meta(ge=0, le=FINITE, description="a number of seconds of 0 or more")]
 
 
-def setting_findings(overviews: Sequence[QueueOverview], handler_p99: Mapping[str, float]) -> Iterator[Finding]:
-    """What lint says of declared queues, said of live ones."""
+def doctor(
+    backend: Store,
+    *,
+    handler_p99: Mapping[str, float] | None = None,
+    dsn: str | None = None,
+    outbox_horizon: Seconds | None = None,
+    inbox_retention: Seconds | None = None,
+) -> tuple[Finding, ...]:
+    """Examine the queues and files of a store and the application's database. This changes nothing.
+
+    Args:
+        backend: The store to examine.
+        handler_p99: Seconds by queue within which 99 of 100 calls of its handler return, as far as they are known.
+        dsn: The database of outbox and inbox; by default none is examined.
+        outbox_horizon: How long the outbox may publish an event after it was recorded; by default that of `Windows`.
+        inbox_retention: How long the inbox remembers an event; by default 30 days, as an inbox does.
+
+    Returns:
+        The findings, errors first; each has a code, a target, a message and a remedy.
+
+    Raises:
+        QueueNotFound: `handler_p99` names a queue that does not exist.
+
+    Example:
+        for finding in doctor(backend, handler_p99={"orders": 12}):
+            print(finding.message, finding.remedy)
+    """
+    overviews = backend.overviews()
     specs = {overview.spec.name: overview.spec for overview in overviews}
-    yield from lint_queues(specs, handler_p99=handler_p99, ends=_ENDS)
-    for spec in specs.values():
+    p99 = _checked(handler_p99 or {}, specs)
+    findings = [
+        *_setting_findings(overviews, specs, p99),
+        *_window_findings(specs, outbox_horizon=outbox_horizon, inbox_retention=inbox_retention),
+        *_dead_letter_findings(backend, overviews),
+        *_agent_findings(backend),
+        *_topic_findings(backend),
+        *_engine_findings(backend.url),
+        *_file_findings(backend.url, backend.clock.now()),
+        *_audit_findings(backend.audit_log()),
+        *(() if dsn is None else _database_findings(dsn)),
+    ]
+    return tuple(sorted(findings, key=lambda finding: finding.severity != "error"))
+
+
+def _checked(handler_p99: Mapping[str, float], names: Collection[str]) -> Mapping[str, float]:
+    for name in handler_p99:
+        if name not in names:
+            raise QueueNotFound(
+                f'handler_p99: queue "{name}" does not exist', field="handler_p99", nearest=nearest(name, names)
+            )
+    return {name: _seconds("handler_p99", value) for name, value in handler_p99.items()}
+
+
+def _seconds(name: str, given: Seconds) -> float:
+    value = given.total_seconds() if isinstance(given, timedelta) else given
+    check(value, _Seconds, name)
+    return float(value)
+
+
+def _setting_findings(
+    overviews: Sequence[QueueOverview], specs: Specs, handler_p99: Mapping[str, float]
+) -> Iterator[Finding]:
+    yield from lint_queues(specs, handler_p99=handler_p99, ends=(DEAD_QUEUE, REJECTED_QUEUE))
+    for name, spec in specs.items():
         if spec.dead_letter is not None and spec.dead_letter not in specs:
-            yield _no_dead_letters(spec.name, spec.dead_letter, specs)
+            meant = nearest(spec.dead_letter, specs)
+            make = f"Make it with `postroad queue create {spec.dead_letter}`."
+            message = f"{name}: its dead-letter queue {spec.dead_letter!r} does not exist"
+            remedy = f"Did you mean {meant!r}?" if meant else make
+            yield Finding("unknown-reference", "error", name, message, remedy)
     yield from (unencrypted(overview.spec.name) for overview in overviews if overview.in_clear)
 
 
-def dead_letter_findings(store: Store, overviews: Sequence[QueueOverview]) -> Iterator[Finding]:
-    """Dead letters that wait for somebody, and those that are about to expire."""
-    targets = {overview.spec.dead_letter for overview in overviews} | set(_ENDS)
+def _dead_letter_findings(store: Store, overviews: Sequence[QueueOverview]) -> Iterator[Finding]:
+    targets = {overview.spec.dead_letter for overview in overviews} | {DEAD_QUEUE, REJECTED_QUEUE}
     for overview in overviews:
         if overview.spec.name in targets:
             with suppress(QueueNotFound):
@@ -49,16 +139,13 @@ def _waiting(store: Store, overview: QueueOverview) -> Iterator[Finding]:
     if not held:
         return
     message = f"{spec.name}: {held:,} dead letter{'s wait' if held > 1 else ' waits'} for somebody to look"
-    yield Finding(
-        "dlq-not-empty",
-        "warning",
-        spec.name,
-        message,
-        f"See why with `postroad queue groups {spec.name}`, then redrive or purge.",
-    )
+    remedy = f"See why with `postroad queue groups {spec.name}`, then redrive or purge."
+    yield Finding("dlq-not-empty", "warning", spec.name, message, remedy)
     age = stats.oldest_age_seconds
     if age is None and spec.dead_letter is None:
-        age = _sampled_age(store.queue(spec.name), store.clock.now())
+        # SQS does not know the age of the oldest message: peek at a few.
+        now = store.clock.now()
+        age = max(((now - each.sent_at).total_seconds() for each in store.queue(spec.name).peek()), default=None)
     left = None if age is None else spec.retention - age
     if left is not None and left < EXPIRING_SECONDS:
         message = f"{spec.name}: the oldest dead letter is lost in {max(0.0, left) / 3600:.1f} hours"
@@ -66,93 +153,25 @@ def _waiting(store: Store, overview: QueueOverview) -> Iterator[Finding]:
         yield Finding("dlq-expiring", "error", spec.name, message, remedy)
 
 
-def _sampled_age(queue: Queue, now: datetime) -> float | None:
-    """The age of the oldest of a few messages, for stores that do not tell it."""
-    return max(((now - message.sent_at).total_seconds() for message in queue.peek()), default=None)
-
-
-def _no_dead_letters(name: str, dead_letter: str, specs: Specs) -> Finding:
-    message = f"{name}: its dead-letter queue {dead_letter!r} does not exist"
-    meant = nearest(dead_letter, specs)
-    remedy = f"Did you mean {meant!r}?" if meant else f"Make it with `postroad queue create {dead_letter}`."
-    return Finding("unknown-reference", "error", name, message, remedy)
-
-
-Seconds = float | timedelta
-
-
-def window_findings(
-    specs: Mapping[str, QueueSpec], *, outbox_horizon: Seconds | None, inbox_retention: Seconds | None
+def _window_findings(
+    specs: Specs, *, outbox_horizon: Seconds | None, inbox_retention: Seconds | None
 ) -> Iterator[Finding]:
-    """The queues in which an event may outlive the inbox's memory of it."""
-    horizon = Windows().outbox_horizon if outbox_horizon is None else seconds("outbox_horizon", outbox_horizon)
-    kept = RETENTION.total_seconds() if inbox_retention is None else seconds("inbox_retention", inbox_retention)
+    """Yield the queues in which a copy of an event may arrive after the inbox has forgotten it."""
+    horizon = Windows().outbox_horizon if outbox_horizon is None else _seconds("outbox_horizon", outbox_horizon)
+    kept = _seconds("inbox_retention", RETENTION if inbox_retention is None else inbox_retention)
     dead_letter_queues = {spec.dead_letter for spec in specs.values()}
-    for spec in specs.values():
-        if spec.name in dead_letter_queues:
-            continue
+    for name, spec in specs.items():
         dead = specs.get(spec.dead_letter or "")
-        windows = Windows(
+        required = Windows(
             queue_retention=spec.retention,
             dead_letter_retention=0 if dead is None else dead.retention,
             outbox_horizon=horizon,
-        )
-        if kept < windows.required:
-            yield _forgetful(spec.name, kept, windows.required)
-
-
-def _forgetful(name: str, kept: float, required: float) -> Finding:
-    return Finding(
-        "inbox-window",
-        "error",
-        name,
-        f"{name}: an inbox remembers for {kept:.0f} s, but copies of an event may arrive for {required:.0f} s",
-        f"Give the inbox a retention of {required:.0f} s or more, or let the queue and its dead letters keep less.",
-    )
-
-
-def seconds(name: str, given: object) -> float:
-    """A time as a number of seconds, or `InvalidInput` naming the argument."""
-    value = given.total_seconds() if isinstance(given, timedelta) else given
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        told = "a number of seconds of 0 or more"
-        raise InvalidInput(f"{name}: {given!r} is not {told}", field=name, remedy=f"Give {told}.")
-    return float(value)
-
-
-def doctor(
-    backend: Store,
-    *,
-    handler_p99: Mapping[str, float] | None = None,
-    dsn: str | None = None,
-    outbox_horizon: Seconds | None = None,
-    inbox_retention: Seconds | None = None,
-) -> tuple[Finding, ...]:
-    """Look at the queues and files of the store and at the database of the DSN, change nothing; errors come first."""
-    overviews = backend.overviews()
-    specs = {overview.spec.name: overview.spec for overview in overviews}
-    p99 = _checked(handler_p99 or {}, specs)
-    findings = [
-        *setting_findings(overviews, p99),
-        *window_findings(specs, outbox_horizon=outbox_horizon, inbox_retention=inbox_retention),
-        *dead_letter_findings(backend, overviews),
-        *_agent_findings(backend),
-        *_unheard_topics(backend),
-        *engine_findings(backend.url),
-        *file_findings(backend.url, backend.clock.now()),
-        *_audit_findings(backend.audit_log()),
-        *(() if dsn is None else dsn_findings(dsn)),
-    ]
-    return tuple(sorted(findings, key=lambda finding: finding.severity != "error"))
-
-
-def _checked(handler_p99: Mapping[str, float], names: Collection[str]) -> Mapping[str, float]:
-    for name in handler_p99:
-        if name not in names:
-            raise QueueNotFound(
-                f'handler_p99: queue "{name}" does not exist', field="handler_p99", nearest=nearest(name, names)
-            )
-    return {name: seconds("handler_p99", value) for name, value in handler_p99.items()}
+        ).required
+        if name not in dead_letter_queues and kept < required:
+            message = f"an inbox remembers for {kept:.0f} s, but copies of an event may arrive for {required:.0f} s"
+            kept_less = "let the queue and its dead letters keep less"
+            remedy = f"Give the inbox a retention of {required:.0f} s or more, or {kept_less}."
+            yield Finding("inbox-window", "error", name, f"{name}: {message}", remedy)
 
 
 def _agent_findings(backend: Store) -> Iterator[Finding]:
@@ -162,18 +181,115 @@ def _agent_findings(backend: Store) -> Iterator[Finding]:
         yield Finding("agents-stuck", "error", EVENTS_STREAM, error.message, error.remedy)
 
 
-def _unheard_topics(backend: Store) -> Iterator[Finding]:
+def _topic_findings(backend: Store) -> Iterator[Finding]:
     with suppress(NotPermitted):
-        unheard = backend.topics_without_subscriptions()
-        # What alarms say is for people, who may listen elsewhere.
-        for name in (name for name in unheard if not name.endswith("-alerts")):
-            message = f"{name}: nobody is subscribed to this topic, so what is published there reaches nobody"
-            remedy = "Subscribe a queue to it, or publish to another topic if the name is a mistake."
-            yield Finding("topic-unheard", "warning", name, message, remedy)
+        for name in backend.topics_without_subscriptions():
+            # Alarms are for people, who may be subscribed in another account.
+            if not name.endswith("-alerts"):
+                message = f"{name}: nobody is subscribed to this topic, so what is published there reaches nobody"
+                remedy = "Subscribe a queue to it, or publish to another topic if the name is a mistake."
+                yield Finding("topic-unheard", "warning", name, message, remedy)
 
 
 def _audit_findings(log: Auditor | None) -> Iterator[Finding]:
-    if isinstance(log, AuditLog) and not (check := log.verify()).ok:
-        message = f"{log.path}: line {check.bad_line} was changed, removed or swapped"
-        remedy = "Compare it with a copy; a line torn by a crash is told by the next record, which is 'recovered'."
+    if isinstance(log, AuditLog) and not (found := log.verify()).ok:
+        message = f"{log.path}: line {found.bad_line} was changed, removed or swapped"
+        remedy = "Compare it with a copy; after a line that a crash tore, the next record is 'recovered'."
         yield Finding("audit-chain", "error", str(log.path), message, remedy)
+
+
+def _engine_findings(url: str) -> Iterator[Finding]:
+    path = data_path(url)
+    if path is not None:
+        yield from file_state_findings(path, engine_file_state(path))
+
+
+def file_state_findings(path: Path, state: FileState) -> Iterator[Finding]:
+    """Yield what is wrong with the file of the embedded engine and with the SQLite that opens it."""
+    if not state.sound:
+        message = f"{path}: SQLite {state.library} can damage its log when two processes checkpoint in a row"
+        yield Finding("sqlite-version", "error", str(path), message, f"pip install -U apsw, to {_SOUND} or newer.")
+    if state.journal_mode != "wal":
+        message = f"{path}: keeps its log in mode {state.journal_mode!r}, so that readers and writers stop each other"
+        remedy = "Close every program that has it open; Postroad turns to a write-ahead log when it opens the file."
+        yield Finding("sqlite-sync", "error", str(path), message, remedy)
+    if state.free >= BLOAT_BYTES and state.free >= BLOAT_PART * state.size:
+        message = f"{path}: {state.free / 1e6:,.0f} of its {state.size / 1e6:,.0f} MB hold nothing"
+        remedy = "Run `postroad compact`; other programs may go on using the file."
+        yield Finding("file-bloat", "warning", str(path), message, remedy)
+
+
+def _database_findings(dsn: str) -> Iterator[Finding]:
+    if dialect_of(dsn) == "sqlite":
+        path = Path(path_of(dsn))
+        state = application_file_state(path)
+        if not state.sound and state.journal_mode == "wal":
+            message = f"Python's SQLite {state.library} can damage its log when two processes checkpoint in a row"
+            remedy = f"Run a Python with SQLite {_SOUND} or newer, or set PRAGMA journal_mode=DELETE."
+            yield Finding("sqlite-version", "warning", str(path), f"{path}: {message}", remedy)
+        return
+    database = postgres_database(dsn, schema_remedy="Run `postroad outbox init`.")
+    from postroad.connections import shares_servers
+
+    if shares_servers(database):
+        yield Finding(
+            "pooler",
+            "warning",
+            "dsn",
+            "dsn: successive transactions run in different processes of the server: "
+            "LISTEN and session-wide advisory locks do not work there",
+            "Name the server itself, or a pool in session mode; the outbox polls until then.",
+        )
+
+
+def _file_findings(url: str, now: datetime) -> Iterator[Finding]:
+    """Yield what is doubtful about the clock, the files of the backend and the disk they are on."""
+    if now < _EPOCH:
+        yield _clock("clock", f"the clock says {now.isoformat()}")
+    data = data_path(url)
+    if data is None:
+        return
+    for path in (data, *(data.with_name(data.name + suffix) for suffix in _COMPANIONS), audit_path(url)):
+        if path.exists():
+            yield from _mode_and_time(path, now)
+    log = data.with_name(f"{data.name}-wal")
+    size = log.stat().st_size if log.exists() else 0
+    if size > MOST_LOG_BYTES:
+        message = f"{log}: the log has {size / 1e9:.1f} GB; a program that reads for long prevents a restart"
+        yield Finding("wal-size", "warning", str(log), message, "End the program that has the file open for reading.")
+    space = shutil.disk_usage(data.absolute().parent)
+    if space.free < LEAST_FREE_BYTES or space.free < LEAST_FREE_PART * space.total:
+        message = f"{data}: {space.free / 1e6:,.0f} MB are free on its disk, {space.free / space.total:.1%} of it"
+        yield Finding("disk-space", "warning", str(data), message, "Make room: sends fail when the disk is full.")
+
+
+def _mode_and_time(path: Path, now: datetime) -> Iterator[Finding]:
+    found = path.stat()
+    if found.st_mode & _OTHERS:
+        wanted = "700" if path.is_dir() else "600"
+        message = f"{path}: others than its owner may use it (mode {stat.S_IMODE(found.st_mode):o})"
+        yield Finding("file-mode", "error", str(path), message, f"chmod {wanted} {path}.")
+    written = datetime.fromtimestamp(found.st_mtime, UTC)
+    if written > now + _TOLERANCE:
+        yield _clock(str(path), f"{path}: was written at {written.isoformat()}, and the clock says {now.isoformat()}")
+
+
+def _clock(target: str, message: str) -> Finding:
+    return Finding("clock", "error", target, message, "Set the clock of the machine; stored times do not change.")
+
+
+def why(backend: Store, name: str, *, tenant: str, app: str) -> Story:
+    """Return what happened to the task or job with this id and what it waits for, or raise `NotFound`."""
+    # A text that cannot be an id is not found either.
+    with suppress(InvalidInput):
+        story = job_story(JobViews.of(backend, tenant_id=tenant, app=app), backend.journal(), tenant, name)
+        if story is not None:
+            return story
+    with suppress(InvalidInput):
+        story = task_story(backend, tenant, name)
+        if story is not None:
+            return story
+    raise NotFound(
+        f'nothing is known of "{name[:300]}"',
+        remedy="Give the request id of a task or the id of a job, as `postroad task submit` and `job submit` print it.",
+    )

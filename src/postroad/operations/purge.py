@@ -1,4 +1,4 @@
-"""Purge for operators: confirmed, with a reason, recorded, and into an archive if wanted."""
+"""Purge for operators: confirmed, with a reason and an audit record, and into an archive if wanted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from postroad.errors import InvalidInput, StorageFull
+from postroad.operations.audit import sync_directory
 from postroad.ports import Store
-from postroad.queues import PeekedMessage, Queue, purge as remove
+from postroad.queues import PeekedMessage, purge as remove
 from postroad.telemetry import get_logger, recorded
 
 _BEGINNING: Final = b'{"message_id":'
@@ -21,7 +22,7 @@ _BLOCK: Final = 65_536
 
 
 class Archive:
-    """One archive, which only its owner may read. It is appended to, never written over."""
+    """One archive, which only its owner may read. Messages are appended, never overwritten."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +39,7 @@ class Archive:
             raise
 
     def write(self, messages: Sequence[PeekedMessage]) -> None:
-        """Have the messages on the disk when this returns."""
+        """Append the messages; they are on the disk when this returns."""
         text = b"".join(_line(message) for message in messages)
         try:
             self._append(text)
@@ -57,7 +58,7 @@ class Archive:
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         os.close(self._descriptor)
         if failure is not None and self._is_new and not self.written:
-            # It was made for a purge that did not come about.
+            # It was made for a purge that did not take place.
             self.path.unlink(missing_ok=True)
 
     def _append(self, text: bytes) -> None:
@@ -66,7 +67,7 @@ class Archive:
             written += os.pwrite(self._descriptor, text[written:], self._size + written)
 
     def _prepared(self) -> int:
-        """The length of the file up to its last whole line. A torn one is of a crash: its messages are still there."""
+        """Cut off a line that a crash tore, whose message is still in the queue, and return the size of the file."""
         try:
             size = os.fstat(self._descriptor).st_size
             if size and not _BEGINNING.startswith(start := os.pread(self._descriptor, len(_BEGINNING), 0)):
@@ -75,7 +76,7 @@ class Archive:
             end = _end_of_lines(self._descriptor, size)
             os.ftruncate(self._descriptor, end)
             if self._is_new:
-                _sync(self.path.absolute().parent)
+                sync_directory(self.path.absolute().parent)
         except OSError as error:
             raise _refused(self.path, f"cannot be written: {error.strerror}") from error
         return end
@@ -106,7 +107,7 @@ def _line(message: PeekedMessage) -> bytes:
     try:
         message.body.decode()
     except UnicodeDecodeError:
-        # Damaged on the disk: what is left of it, byte for byte.
+        # The body was damaged on the disk: archive its bytes.
         document["body_base64"] = base64.b64encode(message.body).decode()
     return msgspec.json.encode(document) + b"\n"
 
@@ -117,20 +118,30 @@ def _refused(path: Path, why: str) -> InvalidInput:
     )
 
 
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def purge(
     backend: Store, queue: str, *, confirm: str, reason: str, archive: Path | None = None, actor: str | None = None
 ) -> int:
-    """Remove every message of the queue; how many there were. With an archive, only what is safe in it.
+    """Remove every message of a queue, with an audit record. Running it again after a crash continues.
 
-    `confirm` repeats the queue's name. Running it again after a crash goes on, and appends to the archive.
+    Args:
+        backend: The store that holds the queue.
+        queue: The name of the queue.
+        confirm: The name of the queue again.
+        reason: Why, for the audit record.
+        archive: A file to which messages are appended, as lines of JSON, before they are removed; by default none. With
+            an archive only messages that are safe in it are removed, which leaves what somebody has leased on SQS.
+        actor: Who, for the audit record; by default `$POSTROAD_ACTOR` or the user.
+
+    Returns:
+        How many messages were removed.
+
+    Raises:
+        InvalidInput: `confirm` is not the queue's name, `reason` is empty, or the archive cannot be written.
+        PurgeRunning: SQS has not finished the previous purge.
+        StorageFull: The disk has no room for the archive.
+
+    Example:
+        purge(backend, "orders-dlq", confirm="orders-dlq", reason="test data", archive=Path("orders.jsonl"))
     """
     if confirm != queue:
         raise InvalidInput(
@@ -145,15 +156,10 @@ def purge(
     detail: dict[str, Any] = {"reason": reason} | ({} if kept is None else {"archive": str(kept.path)})
     with nullcontext() if kept is None else kept:
         with recorded(backend.audit_log(), "queue.purge", queue, detail, actor=actor) as done:
-            purged = _emptied(source, kept, done)
+            try:
+                purged = done["purged"] = remove(source, None if kept is None else kept.write)
+            finally:
+                if kept is not None:
+                    done["archived"] = kept.written
     get_logger("queues").info("queue_purged", queue=queue, purged=purged, reason=reason)
     return purged
-
-
-def _emptied(source: Queue, archive: Archive | None, done: dict[str, Any]) -> int:
-    try:
-        done["purged"] = remove(source, None if archive is None else archive.write)
-    finally:
-        if archive is not None:
-            done["archived"] = archive.written
-    return int(done["purged"])

@@ -1,13 +1,16 @@
-"""Redrive for operators: recorded, and by the store itself where it can move a whole queue."""
+"""Dead letters for operators: grouped by what they died of, and moved back with an audit record."""
 
 from __future__ import annotations
 
 import math
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from postroad.arguments import check, whole_number
 from postroad.errors import NotSupported
 from postroad.ports import Store
 from postroad.queues import (
@@ -16,17 +19,121 @@ from postroad.queues import (
     Destinations,
     Match,
     MoveTask,
-    NativeMoves,
+    PeekedMessage,
     Progress,
+    Queue,
     QueueDirectory,
     RedriveReport,
     as_movable,
+    event_type,
+    failure,
+    read_dead,
     redrive as move,
 )
 from postroad.telemetry import get_logger, recorded
 
 _FASTEST = 500
 _NAMED_IDS = 100
+_SAMPLES = 5
+_PAGE = 500
+_MOST_RECEIVED = 10_000
+"""How many messages are read by default where peeking is receiving."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Dead letters with the same cause. `error` is that of the first one, or None if none was recorded."""
+
+    fingerprint: str
+    event_type: str | None
+    error: str | None
+    count: int
+    first_sent_at: datetime
+    last_sent_at: datetime
+    sample_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroups:
+    """The groups, largest first. If it is not `complete`, the queue holds messages that were not read."""
+
+    groups: tuple[FailureGroup, ...]
+    scanned: int
+    complete: bool
+
+
+def failure_groups(backend: QueueDirectory, queue: str, *, limit: int | None = None) -> FailureGroups:
+    """Group the messages of a queue by what they died of. This changes nothing.
+
+    On SQS peeking is receiving: messages are hidden until the call returns.
+
+    Args:
+        backend: The store that holds the queue.
+        queue: The name of the dead-letter queue.
+        limit: The most messages to read; by default all, on SQS 10,000.
+
+    Raises:
+        NotSupported: Peeking counts as receiving, and would move messages of this queue to its dead letters.
+
+    Example:
+        for group in failure_groups(backend, "orders-dlq").groups:
+            print(group.count, group.error)
+    """
+    if limit is not None:
+        check(limit, whole_number(1), "limit")
+    source = backend.queue(queue)
+    if not source.traits.peeks_clean and backend.queue_spec(queue).dead_letter is not None:
+        raise NotSupported(
+            f"queue {queue!r}: looking at it counts as receiving: often enough, it sends messages to the dead letters",
+            remedy="Group its dead-letter queue instead.",
+        )
+    groups: dict[str, _Group] = {}
+    scanned, complete = 0, True
+    for messages, is_last in _pages(source, limit):
+        scanned, complete = scanned + len(messages), is_last
+        for message in messages:
+            groups.setdefault(failure(message), _Group(message)).add(message)
+    found = [group.frozen(name) for name, group in groups.items()]
+    found.sort(key=lambda group: (-group.count, group.fingerprint))
+    return FailureGroups(tuple(found), scanned, complete)
+
+
+def _pages(queue: Queue, limit: int | None) -> Iterator[tuple[list[PeekedMessage], bool]]:
+    """Yield the messages in pages, each with whether it is the last of the queue."""
+    if limit is None and not queue.traits.peeks_clean:
+        limit = _MOST_RECEIVED
+    source, cursor, left = as_movable(queue), None, limit
+    try:
+        while left is None or left > 0:
+            looked = source.look(cursor=cursor, limit=_PAGE if left is None else min(_PAGE, left))
+            yield list(looked.messages), looked.cursor is None
+            if (cursor := looked.cursor) is None:
+                return
+            left = None if left is None else left - len(looked.messages)
+    finally:
+        source.stop(cursor)
+
+
+class _Group:
+    """A group that grows while messages are read."""
+
+    def __init__(self, first: PeekedMessage) -> None:
+        dead = read_dead(first.attributes)
+        self._type = event_type(first)
+        self._error = None if dead is None else dead.error
+        self._count = 0
+        self._first = self._last = first.sent_at
+        self._samples: list[str] = []
+
+    def add(self, message: PeekedMessage) -> None:
+        self._count += 1
+        self._first, self._last = min(self._first, message.sent_at), max(self._last, message.sent_at)
+        if len(self._samples) < _SAMPLES:
+            self._samples.append(message.message_id)
+
+    def frozen(self, fingerprint: str) -> FailureGroup:
+        samples = tuple(self._samples)
+        return FailureGroup(fingerprint, self._type, self._error, self._count, self._first, self._last, samples)
 
 
 def redrive(
@@ -47,9 +154,33 @@ def redrive(
     actor: str | None = None,
     progress: Progress | None = None,
 ) -> RedriveReport:
-    """Move matching dead letters back, with a record of it. Running it again goes on where it ended.
+    """Move matching dead letters back, with an audit record. Running it again continues where it ended.
 
-    Where the store can move by itself it moves a whole queue, unless `native` is False; what it moves is not marked.
+    Args:
+        backend: The store that holds the queues.
+        dead_letter_queue: The queue to move messages from.
+        to: The queue to move them to; by default each goes back to the queue it came from.
+        match: Which messages to move, by default all.
+        limit: The most messages to move, by default any number.
+        rate: The most messages a second, by default any number.
+        canary: How many messages to move first; the rest follow only if none of these comes back.
+        canary_wait: Seconds to wait for the canary, by default 60.
+        stop_after: Stop when so many moved messages have come back, by default 5.
+        max_redrives: Leave messages that were moved back so often before, by default 3.
+        dry_run: Only count what would move.
+        native: True to let SQS move the whole queue by itself, which marks and counts nothing; False to prevent it. By
+            default SQS does so if the whole queue is to be moved.
+        reason: Why, for the audit record.
+        actor: Who, for the audit record; by default `$POSTROAD_ACTOR` or the user.
+        progress: A function that is called with the report so far.
+
+    Raises:
+        AmbiguousSource: It is not known where a message came from, and `to` is not given.
+        NotSupported: `native` is True and the store cannot do this redrive by itself.
+        RedriveRunning: The store is already moving the messages of this queue.
+
+    Example:
+        redrive(backend, "orders-dlq", canary=2, reason="fixed in 1.4")
     """
     bounds: BoundOptions = {
         "limit": limit,
@@ -62,10 +193,9 @@ def redrive(
     Bounds(**bounds)
     if dry_run:
         return move(backend, dead_letter_queue, to=to, match=match, dry_run=True, **bounds)
-    run_id = uuid.uuid4().hex
-    record = _Record(backend, dead_letter_queue, run_id, actor, progress)
-    record.detail = {"to": to, "match": _told(match), "reason": reason, **bounds}
-    with record.kept():
+    detail = {"run_id": uuid.uuid4().hex, "to": to, "match": _fields(match), "reason": reason, **bounds}
+    record = _Record(backend, dead_letter_queue, detail, actor, progress)
+    with record.stack:
         is_whole = match in (None, Match()) and limit is None and not canary
         report = _move_natively(backend, dead_letter_queue, to, rate, native, record) if is_whole else None
         if report is None:
@@ -76,60 +206,56 @@ def redrive(
                 dead_letter_queue,
                 to=to,
                 match=match,
-                run_id=run_id,
+                run_id=record.run_id,
                 reason=reason,
                 begin=record.begin,
-                progress=record.tell,
+                progress=record.report,
                 **bounds,
             )
-        record.tell(report)
+        record.report(report)
     return report
 
 
 def redrive_tasks(backend: QueueDirectory, dead_letter_queue: str) -> list[MoveTask]:
-    """The redrives of this queue that the store does by itself, the newest first; none on a store that does none."""
+    """Return the redrives of this queue that the store does by itself, newest first; none on most stores."""
     moves = as_movable(backend.queue(dead_letter_queue)).native()
     return [] if moves is None else moves.tasks()
 
 
 class _Record:
-    """The audit of one redrive, begun right before the first message can move."""
+    """The audit record of one redrive, begun right before the first message can move."""
 
-    def __init__(self, backend: Store, queue: str, run_id: str, actor: str | None, progress: Progress | None) -> None:
+    def __init__(
+        self, backend: Store, queue: str, detail: dict[str, Any], actor: str | None, progress: Progress | None
+    ) -> None:
         self._backend = backend
         self._queue = queue
+        self._detail = {name: value for name, value in detail.items() if value is not None}
         self._actor = actor
         self._progress = progress
-        self._stack = ExitStack()
         self._done: dict[str, Any] = {}
         self._so_far: Callable[[], RedriveReport] | None = None
-        self.run_id = run_id
-        self.detail: dict[str, Any] = {}
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """The end is written when the block ends, however it does, if there was a beginning."""
-        with self._stack:
-            yield
+        self.run_id: str = detail["run_id"]
+        self.reason: str = detail["reason"]
+        self.stack = ExitStack()
+        """Writes the end of the record when it is closed, if the start was written."""
 
     def begin(self, so_far: Callable[[], RedriveReport] | None = None) -> None:
-        """Write the start, once; without it nothing may move. `so_far` is asked when the run fails."""
-        if self._done:
-            self._so_far = so_far
-            return
-        detail = {"run_id": self.run_id, **{name: value for name, value in self.detail.items() if value is not None}}
-        log = self._backend.audit_log()
-        self._done = self._stack.enter_context(recorded(log, "queue.redrive", self._queue, detail, actor=self._actor))
-        self._done["run_id"] = self.run_id
+        """Write the start, once; without it nothing may move. `so_far` is called if the run fails."""
         self._so_far = so_far
-        self._stack.push(self._count_failed)
+        if not self._done:
+            log = self._backend.audit_log()
+            started = recorded(log, "queue.redrive", self._queue, self._detail, actor=self._actor)
+            self._done = self.stack.enter_context(started)
+            self._done["run_id"] = self.run_id
+            self.stack.push(self._count_failed)
 
     def _count_failed(self, failure: type[BaseException] | None, *_: object) -> None:
         if failure is not None and self._so_far is not None:
             self._note(self._so_far())
 
-    def tell(self, report: RedriveReport) -> None:
-        """Pass on how far it is while it runs, and remember the end."""
+    def report(self, report: RedriveReport) -> None:
+        """Pass on the progress, and note the final counts."""
         if report.status != "running":
             self._note(report)
         elif self._progress is not None:
@@ -150,19 +276,23 @@ class _Record:
 def _move_natively(
     backend: Store, queue: str, to: str | None, rate: float | None, native: bool | None, record: _Record
 ) -> RedriveReport | None:
-    """Let the store move everything; None when it cannot, or when nothing tells it where to."""
+    """Let the store move everything; return None if it cannot, or if the destination is not known."""
     source = backend.queue(queue)
     moves = None if native is False else as_movable(source).native()
     destination = None if moves is None else Destinations(backend, queue, to).only_source()
     if moves is None or destination is None:
         return None
     record.begin()
-    handle = _started(moves, destination, rate, must=native is True)
-    if handle is None:
+    try:
+        per_second = None if rate is None else max(1, min(_FASTEST, math.floor(rate)))
+        handle = moves.start(destination, per_second=per_second)
+    except NotSupported:
+        if native:
+            raise
         return None
     waiting = source.stats().visible
     get_logger("queues").info(
-        "queue_redriven", queue=queue, run_id=record.run_id, status="native", moved=0, reason=record.detail["reason"]
+        "queue_redriven", queue=queue, run_id=record.run_id, status="native", moved=0, reason=record.reason
     )
     return RedriveReport(
         run_id=record.run_id,
@@ -176,18 +306,8 @@ def _move_natively(
     )
 
 
-def _started(moves: NativeMoves, destination: str, rate: float | None, *, must: bool) -> str | None:
-    per_second = None if rate is None else max(1, min(_FASTEST, math.floor(rate)))
-    try:
-        return moves.start(destination, per_second=per_second)
-    except NotSupported:
-        if must:
-            raise
-        return None
-
-
-def _told(match: Match | None) -> dict[str, Any] | None:
-    """What was asked for, as far as the record has room for it."""
+def _fields(match: Match | None) -> dict[str, Any] | None:
+    """Return what is set in the match, with as many ids as the audit record has room for."""
     if match is None:
         return None
     given = {

@@ -1,78 +1,80 @@
-"""Variables that are not settings of a deployment: those of functions, buses, databases, the journal and agents."""
+"""Variables that are not settings of a deployment, where a backend's files lie, and who acts."""
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
 
 from postroad.errors import ConfigurationError
 from postroad.settings.settings import PREFIX
 
-
-def slack_webhook_url(env: Mapping[str, str] | None = None) -> str | None:
-    """Where alerts go, where that is set."""
-    return (os.environ if env is None else env).get("SLACK_WEBHOOK_URL") or None
-
-
-def alerts_allow_loopback(env: Mapping[str, str] | None = None) -> bool:
-    """Whether alerts may go to this machine, for tests."""
-    return (os.environ if env is None else env).get("POSTROAD_ALERTS_ALLOW_LOOPBACK") == "1"
-
-
-def archive_queue_url(env: Mapping[str, str] | None = None) -> str | None:
-    """Where events are kept that could not be delivered, where that is set."""
-    return (os.environ if env is None else env).get("ARCHIVE_QUEUE_URL") or None
-
-
-_PREFIXES = ("POSTROAD_SQS_", "WINK_SQS_")
-
-
-def bus_variable(name: str, env: Mapping[str, str] | None = None) -> tuple[str, str] | None:
-    """The variable that is set and its value, `POSTROAD_SQS_…` before `WINK_SQS_…`; an empty one counts as unset."""
-    environment = os.environ if env is None else env
-    found = ((prefix + name, environment.get(prefix + name, "")) for prefix in _PREFIXES)
-    return next(((variable, value) for variable, value in found if value), None)
-
-
-VARIABLES = ("POSTROAD_OUTBOX_DSN", "PG_DSN")
-
-
-def database_dsn(env: Mapping[str, str] | None = None) -> str | None:
-    """The DSN that the environment names, where it does."""
-    told = os.environ if env is None else env
-    return next((told[name] for name in VARIABLES if told.get(name)), None)
-
-
-def sns_arn(env: Mapping[str, str] | None = None) -> str | None:
-    """The topic that the environment names, where it does."""
-    return (os.environ if env is None else env).get("SNS_ARN") or None
-
-
-_FUNCTION_VARIABLES = (
+Environment = Mapping[str, str] | None
+"""The variables to read; None for those of this process."""
+_BUS_PREFIXES = ("POSTROAD_SQS_", "WINK_SQS_")
+_AGENT_FUNCTION_VARIABLES = (
+    *("EVENTS_STREAM", "AGENTS_TABLE", "SUBSCRIBERS_TABLE", "SUBSCRIBER_EVENTS_TABLE", "DISPATCH_DELAY_SECONDS"),
+)
+_TASK_FUNCTION_VARIABLES = (
     *("AWS_ENDPOINT_URL", "EVENTS_TABLE", "EVENTS_BUCKET", "EVENT_BUS_NAME", "EVENTS_TTL_DAYS"),
     *(PREFIX + name for name in ("STAGE", "TENANT", "APP")),
 )
+_MOST = 1_000_000_000
+_SQLITE = "sqlite:///"
+_AUDIT_FILE = "postroad-audit.jsonl"
 
 
-def events_table(env: Mapping[str, str] | None = None) -> str | None:
-    """The name of the events table, where one is set."""
-    return _variable("EVENTS_TABLE", env)
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable; call it for its value, which is None if the variable is unset or empty."""
+
+    name: str
+
+    def __call__(self, env: Environment = None) -> str | None:
+        return (os.environ if env is None else env).get(self.name) or None
 
 
-def events_bucket(env: Mapping[str, str] | None = None) -> str | None:
-    """The bucket for what is too large for the events table, where one is set."""
-    return _variable("EVENTS_BUCKET", env)
+slack_webhook_url = Variable("SLACK_WEBHOOK_URL")
+"""The webhook that alerts are sent to."""
+archive_queue_url = Variable("ARCHIVE_QUEUE_URL")
+"""The queue for events that could not be delivered."""
+sns_arn = Variable("SNS_ARN")
+"""The topic that the outbox publishes to."""
+events_table = Variable("EVENTS_TABLE")
+"""The name of the events table."""
+events_bucket = Variable("EVENTS_BUCKET")
+"""The bucket for what is too large for the events table."""
+event_bus_name = Variable("EVENT_BUS_NAME")
+"""The event bus through which events are sent to the table."""
+dispatch_delay_text = Variable("DISPATCH_DELAY_SECONDS")
+"""The hold-back window of agents' events, not yet checked."""
+events_stream = Variable("EVENTS_STREAM")
+"""The stream that agents publish to."""
 
 
-def event_bus_name(env: Mapping[str, str] | None = None) -> str | None:
-    """The event bus that events are sent through on their way to the table, where one is set."""
-    return _variable("EVENT_BUS_NAME", env)
+def alerts_allow_loopback(env: Environment = None) -> bool:
+    """Return whether alerts may be sent to this machine, for tests."""
+    return Variable("POSTROAD_ALERTS_ALLOW_LOOPBACK")(env) == "1"
 
 
-def events_ttl_days(env: Mapping[str, str] | None = None) -> int | None:
-    """After how many days the table may forget an event; None: never."""
-    text = _variable("EVENTS_TTL_DAYS", env)
+def bus_variable(name: str, env: Environment = None) -> tuple[str, str] | None:
+    """Return the variable that is set and its value, `POSTROAD_SQS_…` before `WINK_SQS_…`."""
+    found = ((prefix + name, Variable(prefix + name)(env)) for prefix in _BUS_PREFIXES)
+    return next(((variable, value) for variable, value in found if value), None)
+
+
+def database_dsn(env: Environment = None) -> str | None:
+    """Return the DSN of the database of outbox and inbox, if one is set."""
+    return Variable("POSTROAD_OUTBOX_DSN")(env) or Variable("PG_DSN")(env)
+
+
+def events_ttl_days(env: Environment = None) -> int | None:
+    """Return after how many days the table may forget an event; None for never."""
+    text = Variable("EVENTS_TTL_DAYS")(env)
     if text is None:
         return None
     if re.fullmatch(r"[1-9][0-9]{0,4}", text) is None:
@@ -84,77 +86,100 @@ def events_ttl_days(env: Mapping[str, str] | None = None) -> int | None:
     return int(text)
 
 
-def allowed_tenants(env: Mapping[str, str] | None = None) -> frozenset[str] | None:
-    """The tenants whose events are saved; None: all."""
-    text = _variable("ALLOWED_TENANTS", env)
+def allowed_tenants(env: Environment = None) -> frozenset[str] | None:
+    """Return the tenants whose events are saved; None for all."""
+    text = Variable("ALLOWED_TENANTS")(env)
     return None if text is None else frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-def aws_place(env: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """Where AWS is for this process: the region and the endpoint, empty where boto3 finds them elsewhere."""
-    region = _variable("AWS_REGION", env) or _variable("AWS_DEFAULT_REGION", env)
-    endpoint = _variable("AWS_ENDPOINT_URL_DYNAMODB", env) or _variable("AWS_ENDPOINT_URL", env)
+def aws_place(env: Environment = None) -> tuple[str, str]:
+    """Return the region and the endpoint of AWS; each is empty if boto3 has to find it elsewhere."""
+    region = Variable("AWS_REGION")(env) or Variable("AWS_DEFAULT_REGION")(env)
+    endpoint = Variable("AWS_ENDPOINT_URL_DYNAMODB")(env) or Variable("AWS_ENDPOINT_URL")(env)
     return region or "", endpoint or ""
 
 
-def function_of_tasks(env: Mapping[str, str] | None = None) -> tuple[str, tuple[str, ...]]:
-    """The backend that a function behind tasks opens, and all else that its environment says of it."""
-    found = os.environ if env is None else env
-    url = found.get(PREFIX + "URL") or f"aws://{aws_place(found)[0]}"
-    return url, tuple(found.get(name, "") for name in _FUNCTION_VARIABLES)
+def function_of_tasks(env: Environment = None) -> tuple[str, tuple[str, ...]]:
+    """Return the backend that a function of tasks opens, and every variable that changes what it does there."""
+    return _function(_TASK_FUNCTION_VARIABLES, aws_place(env)[0], env)
 
 
-def _variable(name: str, env: Mapping[str, str] | None) -> str | None:
-    return (os.environ if env is None else env).get(name) or None
+def function_environment(env: Environment = None) -> tuple[str, tuple[str, ...]]:
+    """Return the backend that a function of agents opens, and every variable that changes what it does there."""
+    return _function(_AGENT_FUNCTION_VARIABLES, Variable("AWS_REGION")(env) or "", env)
 
 
-_MOST = 1_000_000_000
-_AGENT_FUNCTION_VARIABLES = (
-    *("EVENTS_STREAM", "AGENTS_TABLE", "SUBSCRIBERS_TABLE", "SUBSCRIBER_EVENTS_TABLE", "DISPATCH_DELAY_SECONDS"),
-)
+def _function(variables: tuple[str, ...], region: str, env: Environment) -> tuple[str, tuple[str, ...]]:
+    url = Variable(PREFIX + "URL")(env) or f"aws://{region}"
+    return url, tuple(Variable(name)(env) or "" for name in variables)
 
 
-def dispatch_delay_text(env: Mapping[str, str] | None = None) -> str | None:
-    """The hold-back window as it was told."""
-    return _environment(env).get("DISPATCH_DELAY_SECONDS") or None
+def table_name(variable: str | None, default: str, env: Environment = None) -> str:
+    """Return the name of a table: the value of the variable if it is set, otherwise the default."""
+    return default if variable is None else Variable(variable)(env) or default
 
 
-def events_stream(env: Mapping[str, str] | None = None) -> str | None:
-    """The stream that agents publish to, when it was told."""
-    return _environment(env).get("EVENTS_STREAM") or None
-
-
-def table_name(variable: str | None, default: str, env: Mapping[str, str] | None = None) -> str:
-    """A table's name: what the variable says, else its own."""
-    return default if variable is None else _environment(env).get(variable) or default
-
-
-def function_environment(env: Mapping[str, str] | None = None) -> tuple[str, tuple[str, ...]]:
-    """The backend that a function on AWS opens, and all else that its environment says about agents."""
-    found = _environment(env)
-    url = found.get(PREFIX + "URL") or f"aws://{found.get('AWS_REGION', '')}"
-    return url, tuple(found.get(name, "") for name in _AGENT_FUNCTION_VARIABLES)
-
-
-def agent_rate(env: Mapping[str, str] | None = None) -> int:
-    """Events a second that one agent may publish by HTTP; 0 for any number."""
+def agent_rate(env: Environment = None) -> int:
+    """Return how many events a second one agent may publish by HTTP; 0 for any number."""
     return _whole("AGENT_RATE", 1_000, env)
 
 
-def agent_polls(env: Mapping[str, str] | None = None) -> int:
-    """Polls and streams that may wait for one agent."""
+def agent_polls(env: Environment = None) -> int:
+    """Return how many polls and streams may wait for one agent."""
     return _whole("AGENT_POLLS", 8, env)
 
 
-def _whole(name: str, default: int, env: Mapping[str, str] | None) -> int:
+def _whole(name: str, default: int, env: Environment) -> int:
     variable = PREFIX + name
-    text = _environment(env).get(variable)
-    if not text:
+    text = Variable(variable)(env)
+    if text is None:
         return default
     if not text.isascii() or not text.isdecimal() or int(text) > _MOST:
         raise ConfigurationError(f"variable {variable}: {text!r} is not a whole number from 0 on", field=variable)
     return int(text)
 
 
-def _environment(env: Mapping[str, str] | None) -> Mapping[str, str]:
-    return os.environ if env is None else env
+def data_path(url: str) -> Path | None:
+    """Return the file of an embedded backend, with links resolved; None for other backends."""
+    if not url.startswith(_SQLITE):
+        return None
+    # Not urlsplit, which would cut a name at its '#'.
+    path = Path(unquote(url.removeprefix(_SQLITE).partition("?")[0]))
+    try:
+        return Path(os.path.realpath(path))
+    except OSError:
+        # The working directory is gone: `connect` refuses the path.
+        return path
+
+
+def beside(url: str, suffix: str) -> Path:
+    """Return the companion file `X.db.<suffix>`, or `postroad.<suffix>` if the backend is not a file."""
+    data = data_path(url)
+    return Path(f"postroad.{suffix}") if data is None else data.with_name(f"{data.name}.{suffix}")
+
+
+_audit_file = Variable(PREFIX + "AUDIT_LOG")
+
+
+def audit_is_named(env: Environment = None) -> bool:
+    """Return whether `$POSTROAD_AUDIT_LOG` names the audit file."""
+    return _audit_file(env) is not None
+
+
+def audit_path(url: str, env: Environment = None) -> Path:
+    """Return `$POSTROAD_AUDIT_LOG`, or a file beside the backend's data, or one in the working directory."""
+    if (named := _audit_file(env)) is not None:
+        return Path(named)
+    data = data_path(url)
+    return Path(_AUDIT_FILE) if data is None else data.with_name(_AUDIT_FILE)
+
+
+def actor(env: Environment = None) -> str:
+    """Return who is recorded as the author of changes: `$POSTROAD_ACTOR`, or the user of this process."""
+    if (named := Variable(PREFIX + "ACTOR")(env)) is not None:
+        return named
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run as a number that has no name.
+        return f"uid-{os.getuid()}"

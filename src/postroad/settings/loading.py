@@ -1,15 +1,15 @@
-"""Reading the settings: flag before environment before file before default."""
+"""Settings are read from flags, the environment, a file and defaults, in this order of precedence."""
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from postroad.errors import ConfigurationError
-from postroad.settings.names import nearest
+from postroad.settings.environment import Environment, Variable
 from postroad.settings.settings import (
     BY_ENV,
     BY_NAME,
@@ -33,7 +33,20 @@ def load(
     env: Mapping[str, str] | None = None,
     file: Path | str | None = None,
 ) -> Settings:
-    """The settings of this process. A flag of None was not given; without `file` the working directory's is read."""
+    """Read the settings of this process: a flag wins over the environment, which wins over the file.
+
+    Args:
+        flags: Values by name of setting; None means that the flag was not given.
+        env: The environment, by default that of the process.
+        file: The file, by default `postroad.toml` in the working directory if it exists.
+
+    Raises:
+        ConfigurationError: A value is not accepted, or a name is not that of a setting; it names the key, the value
+            and where it came from.
+
+    Example:
+        settings = load(flags={"port": 8080})
+    """
     environment = os.environ if env is None else env
     values: dict[str, Any] = {}
     sources: dict[str, Source] = {}
@@ -47,35 +60,35 @@ def load(
         sources |= dict.fromkeys(layer, source)
     return Settings(
         **values,
-        failpoints=environment.get(PREFIX + "FAILPOINTS"),
+        failpoints=failpoints(environment),
         sources=sources,
         warnings=tuple(_unknown_variables(environment)),
     )
 
 
-def default_url(env: Mapping[str, str] | None = None) -> str:
-    """The backend that a program which names none opens."""
-    return (os.environ if env is None else env).get(PREFIX + "URL") or Settings().url
+def default_url(env: Environment = None) -> str:
+    """Return the backend of a program that names none."""
+    return Variable(PREFIX + "URL")(env) or Settings().url
 
 
-def default_stage(env: Mapping[str, str] | None = None) -> str:
-    """The stage of a program that names none."""
-    return (os.environ if env is None else env).get(PREFIX + "STAGE") or Settings().stage
+def default_stage(env: Environment = None) -> str:
+    """Return the stage of a program that names none."""
+    return Variable(PREFIX + "STAGE")(env) or Settings().stage
 
 
-def failpoints(env: Mapping[str, str] | None = None) -> str | None:
-    """The failpoints this process was started with."""
+def failpoints(env: Environment = None) -> str | None:
+    """Return the failpoints that this process was started with; an empty text removes all."""
     return (os.environ if env is None else env).get(PREFIX + "FAILPOINTS")
 
 
-def debugging(env: Mapping[str, str] | None = None) -> bool:
-    """Whether tracebacks are wanted; known even when the settings cannot be read."""
-    return (os.environ if env is None else env).get(PREFIX + "DEBUG", "") not in ("", "0")
+def debugging(env: Environment = None) -> bool:
+    """Return whether the user wants tracebacks; this works even if the settings cannot be read."""
+    return Variable(PREFIX + "DEBUG")(env) not in (None, "0")
 
 
-def no_color(env: Mapping[str, str] | None = None) -> bool:
-    """Whether the user wants no colour anywhere (https://no-color.org)."""
-    return bool((os.environ if env is None else env).get("NO_COLOR"))
+def no_color(env: Environment = None) -> bool:
+    """Return whether the user wants no colour anywhere (https://no-color.org)."""
+    return Variable("NO_COLOR")(env) is not None
 
 
 def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,20 +97,18 @@ def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
+    values = {variable: env[variable] for variable in BY_ENV if env.get(variable)}
+    # Platforms that link services announce a service named "postroad" under the name of our own setting.
+    if values.get(PREFIX + "PORT", "").startswith("tcp://"):
+        del values[PREFIX + "PORT"]
     return {
-        key.name: _read(key, env[variable], f"variable {variable}")
-        for variable, key in BY_ENV.items()
-        if env.get(variable) and not _injected(variable, env[variable])
+        BY_ENV[variable].name: _read(BY_ENV[variable], value, f"variable {variable}")
+        for variable, value in values.items()
     }
 
 
-def _injected(variable: str, value: str) -> bool:
-    # Platforms that link services announce a service named "postroad" under the name of our own setting.
-    return variable == PREFIX + "PORT" and value.startswith("tcp://")
-
-
 def _unknown_variables(env: Mapping[str, str]) -> Iterator[str]:
-    """A warning for each variable that is none of ours; one that was surely meant to be ours is refused."""
+    """Yield a warning for each variable that is not ours; refuse one that is a misspelt name of ours."""
     known = {*BY_ENV, *KNOWN_BESIDES}
     for variable in sorted(env):
         if not variable.startswith(PREFIX) or variable in known or variable.startswith(KNOWN_PREFIXES):
@@ -121,7 +132,7 @@ def _from_file(file: Path | str | None) -> dict[str, Any]:
 
 
 def _named(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The settings of a file by their names; those in a table behind its name."""
+    """Yield the settings of a file with their names, which begin with that of the table they are in."""
     for name, value in document.items():
         if isinstance(value, dict) and name in TABLES:
             yield from ((f"{name}.{inner}", each) for inner, each in value.items())
@@ -173,3 +184,28 @@ def _read(key: Key, value: Any, source: str) -> Any:
             field=key.name,
             remedy=f"Give {refused}.",
         ) from None
+
+
+def nearest(name: str, candidates: Iterable[str], *, letters: int = 2) -> str | None:
+    """Return the candidate at most `letters` typing errors away from `name`, the closest first, or None."""
+    found: list[tuple[int, str]] = []
+    for other in candidates:
+        if abs(len(name) - len(other)) <= letters:
+            errors = _distance(name.casefold(), other.casefold())
+            if errors <= letters and errors < len(name):
+                found.append((errors, other))
+    return min(found)[1] if found else None
+
+
+def _distance(one: str, other: str) -> int:
+    """Count the letters to insert, drop, change or swap with their neighbour (optimal string alignment)."""
+    rows = [list(range(len(other) + 1))]
+    for i, letter in enumerate(one, 1):
+        row = [i]
+        for j, opposite in enumerate(other, 1):
+            best = min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (letter != opposite))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == opposite:
+                best = min(best, rows[-2][j - 2] + 1)
+            row.append(best)
+        rows.append(row)
+    return rows[-1][-1]

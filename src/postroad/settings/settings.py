@@ -1,42 +1,35 @@
-"""Every setting: its name, its variable, the form it takes and its default."""
+"""Every setting: its name, the values it accepts and its default."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
 from postroad.errors import without_credentials
 
-_GROUP = "postroad.adapters"
-
 
 @cache
 def adapter(scheme: str) -> EntryPoint | None:
-    """The adapter whose addresses have this scheme; None when nobody installed one."""
-    return next(iter(entry_points(group=_GROUP, name=scheme)), None)
-
-
-def adapter_schemes() -> list[str]:
-    """The schemes of all adapters that are installed, sorted."""
-    return sorted(entry_points(group=_GROUP).names)
+    """Return the installed adapter for addresses with this scheme, or None."""
+    return next(iter(entry_points(group="postroad.adapters", name=scheme)), None)
 
 
 Reader = Callable[[Any], Any]
 _OWN_URL = re.compile(r"sqlite:///.+|memory://.*|aws://.*")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
-_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
 class Refused(Exception):
-    """The value does not have the accepted form; the text says which one that is."""
+    """The value is not accepted; the text says which values are."""
 
 
 def text(pattern: str, form: str) -> Reader:
-    """Text that the whole pattern fits."""
+    """Accept text that matches the whole pattern."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
@@ -47,7 +40,7 @@ def text(pattern: str, form: str) -> Reader:
 
 
 def whole(low: int, high: int) -> Reader:
-    """A whole number within bounds, as such or in digits."""
+    """Accept a whole number within bounds, also written in digits."""
 
     def read(value: Any) -> int:
         number = int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value) else value
@@ -59,7 +52,7 @@ def whole(low: int, high: int) -> Reader:
 
 
 def address(value: Any) -> str:
-    """The address of a backend: of our own, or of an adapter that is installed."""
+    """Accept the address of one of our backends or of an installed adapter."""
     if isinstance(value, str):
         if _OWN_URL.fullmatch(value) is not None:
             return value
@@ -69,28 +62,28 @@ def address(value: Any) -> str:
     raise Refused("sqlite:///path, memory:// or aws://region[?endpoint_url=…&stage=…]")
 
 
-def choice(*words: str) -> Reader:
-    """One of a few words."""
+def choice(*values: str) -> Reader:
+    """Accept one of these values."""
 
     def read(value: Any) -> str:
-        if value not in words:
-            raise Refused(f"one of {', '.join(words)}")
+        if value not in values:
+            raise Refused(f"one of {', '.join(values)}")
         return str(value)
 
     return read
 
 
 def truth(value: Any) -> bool:
-    """Yes or no, in the usual words."""
+    """Accept true or false, also as yes or no, on or off, 1 or 0."""
     if isinstance(value, bool):
         return value
-    if not isinstance(value, str) or value.lower() not in _WORDS:
+    if not isinstance(value, str) or value.lower() not in _TRUTHS:
         raise Refused("true or false")
-    return _WORDS[value.lower()]
+    return _TRUTHS[value.lower()]
 
 
 def names(pattern: str, form: str) -> Reader:
-    """Several names: a list, or text with commas between them."""
+    """Accept a list of names, or text with commas between them."""
 
     def read(value: Any) -> tuple[str, ...]:
         parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
@@ -115,7 +108,7 @@ class Key:
     read: Reader
     secret: bool = False
     table: str | None = None
-    """The table of the file in which it stands, without which its name begins there."""
+    """The table of the file that holds it, under its name without that of the table."""
 
     @property
     def env(self) -> str:
@@ -124,7 +117,7 @@ class Key:
 
     @property
     def in_file(self) -> str:
-        """What the file calls it: `port`, or `agents.functions` for `functions` in the table `agents`."""
+        """Its name in the file: `port`, or `agents.functions` for `functions` in the table `agents`."""
         return self.name if self.table is None else f"{self.table}.{self.name.removeprefix(f'{self.table}_')}"
 
 
@@ -135,27 +128,92 @@ _ID_FORM = "1 to 256 letters, digits, '_', '.', ':' or '-'"
 _HOST = r"[A-Za-z0-9._:\[\]-]{1,253}"
 _MODULE = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 
-KEYS = (
-    Key("url", address),
-    Key("host", text(_HOST, "an address or a host name")),
-    Key("port", whole(0, 65_535)),
-    Key("token", text(r"[!-~]+", "printable ASCII characters without space"), secret=True),
-    Key("token_file", text(r"[^\0]+", "the path of a file")),
-    Key("allowed_hosts", names(_HOST, "a list of host names")),
-    Key("read_only", truth),
-    Key("load", names(_MODULE, "a list of module names")),
-    Key("concurrency", whole(1, 256)),
-    Key("stage", text(_LABEL, _LABEL_FORM)),
-    Key("log_level", choice("debug", "info", "warning", "error")),
-    Key("log_format", choice("auto", "console", "json")),
-    Key("max_body_bytes", whole(1_024, 1_073_741_824)),
-    Key("rate_limit", whole(0, 1_000_000)),
-    Key("trail_keep", whole(0, 100_000_000)),
-    Key("tenant", text(_ID, _ID_FORM)),
-    Key("app", text(_ID, _ID_FORM)),
-    Key("task_events", truth),
-    Key("agents_functions", truth, table="agents"),
-)
+Source = Literal["flag", "env", "file", "default"]
+
+
+def _setting(default: Any, read: Reader, *, secret: bool = False, table: str | None = None) -> Any:
+    return field(default=default, repr=not secret, metadata={"read": read, "secret": secret, "table": table})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of this process, and where each came from; the defaults suit a first start on one machine.
+
+    `POSTROAD_PORT` sets `port`, as `port = …` in `postroad.toml` and the flag `--port` do.
+    """
+
+    url: str = _setting("sqlite:///postroad.db", address)
+    """The backend. Change it for another file or for AWS."""
+    host: str = _setting("127.0.0.1", text(_HOST, "an address or a host name"))
+    """The address on which `postroad up` listens. Change it to serve other machines."""
+    port: int = _setting(8787, whole(0, 65_535))
+    """The port on which `postroad up` listens; 0 picks a free one."""
+    token: str | None = _setting(None, text(r"[!-~]+", "printable ASCII characters without space"), secret=True)
+    """The admin token of the HTTP API; without one `postroad up` makes one and stores it beside the data."""
+    token_file: str | None = _setting(None, text(r"[^\0]+", "the path of a file"))
+    """The file that holds the admin token, with mode 0600."""
+    allowed_hosts: tuple[str, ...] = _setting((), names(_HOST, "a list of host names"))
+    """Names that a Host header may have, apart from loopback names. Set it behind a proxy."""
+    read_only: bool = _setting(False, truth)
+    """Whether the HTTP API refuses every change."""
+    load: tuple[str, ...] = _setting((), names(_MODULE, "a list of module names"))
+    """Modules that `postroad up` imports for their events, tasks and buses."""
+    concurrency: int = _setting(3, whole(1, 256))
+    """How many tasks `postroad up` runs at once."""
+    stage: str = _setting("dev", text(_LABEL, _LABEL_FORM))
+    """The deployment that this process belongs to; names of shared resources on AWS begin with it."""
+    log_level: str = _setting("info", choice("debug", "info", "warning", "error"))
+    """The lowest level of log lines that are written."""
+    log_format: str = _setting("auto", choice("auto", "console", "json"))
+    """The form of log lines; `auto` is `console` on a terminal and `json` elsewhere."""
+    max_body_bytes: int = _setting(2_097_152, whole(1_024, 1_073_741_824))
+    """The largest body of a request to the HTTP API."""
+    rate_limit: int = _setting(600, whole(0, 1_000_000))
+    """Requests a second that one caller may send to the HTTP API; 0 for any number."""
+    trail_keep: int = _setting(100_000, whole(0, 100_000_000))
+    """How many settled messages the embedded engine remembers; 0 for none."""
+    tenant: str = _setting("default", text(_ID, _ID_FORM))
+    """The tenant under which tasks, jobs and events are recorded unless a command names one."""
+    app: str = _setting("postroad", text(_ID, _ID_FORM))
+    """The application under which tasks, jobs and events are recorded."""
+    task_events: bool = _setting(False, truth)
+    """Whether the ends of tasks and jobs are published on the bus `tasks`."""
+    agents_functions: bool = _setting(False, truth, table="agents")
+    """Whether functions on AWS move the events of agents, so that `postroad up` does not."""
+
+    failpoints: str | None = None
+    """The failpoints of tests, as `POSTROAD_FAILPOINTS` names them."""
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    """Where each setting that is not a default came from."""
+    warnings: tuple[str, ...] = ()
+    """Variables that look like settings and are not."""
+
+    def items(self) -> list[dict[str, Any]]:
+        """Return every key with its value, its source and the variable that sets it; secrets are hidden."""
+        return [
+            {
+                "key": key.name,
+                "value": self._shown(key.name, key.secret),
+                "source": self.source(key.name),
+                "env": key.env,
+            }
+            for key in KEYS
+        ]
+
+    def source(self, name: str) -> Source:
+        """Return where the value of this key came from."""
+        return self.sources.get(name, "default")
+
+    def _shown(self, name: str, secret: bool) -> Any:
+        value = getattr(self, name)
+        if secret:
+            return None if value is None else "***"
+        if isinstance(value, str):
+            return without_credentials(value)
+        return list(value) if isinstance(value, tuple) else value
+
+
+KEYS = tuple(Key(each.name, **each.metadata) for each in fields(Settings) if each.metadata)
 BY_NAME = {key.name: key for key in KEYS}
 BY_ENV = {key.env: key for key in KEYS}
 IN_FILE = {key.in_file: key for key in KEYS}
@@ -169,62 +227,3 @@ KNOWN_BESIDES = frozenset(
     )
 )
 KNOWN_PREFIXES = (PREFIX + "SQS_",)
-
-
-Source = Literal["flag", "env", "file", "default"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What this process was told, and by whom; the defaults are those of a first start on one machine."""
-
-    url: str = "sqlite:///postroad.db"
-    host: str = "127.0.0.1"
-    port: int = 8787
-    token: str | None = field(default=None, repr=False)
-    token_file: str | None = None
-    allowed_hosts: tuple[str, ...] = ()
-    read_only: bool = False
-    load: tuple[str, ...] = ()
-    concurrency: int = 3
-    stage: str = "dev"
-    log_level: str = "info"
-    log_format: str = "auto"
-    max_body_bytes: int = 2_097_152
-    rate_limit: int = 600
-    trail_keep: int = 100_000
-    tenant: str = "default"
-    app: str = "postroad"
-    task_events: bool = False
-    """Whether the ends of tasks and jobs are published on the bus `tasks`."""
-    agents_functions: bool = False
-    """Whether functions of AWS move the events of agents, so that `postroad up` does not."""
-
-    failpoints: str | None = None
-    sources: Mapping[str, Source] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    """Variables that look like settings and are none."""
-
-    def items(self) -> list[dict[str, Any]]:
-        """Every key with its value, where it came from and the variable that sets it; secrets are starred."""
-        return [
-            {
-                "key": key.name,
-                "value": self._shown(key.name, key.secret),
-                "source": self.source(key.name),
-                "env": key.env,
-            }
-            for key in KEYS
-        ]
-
-    def source(self, name: str) -> Source:
-        """Who set this key."""
-        return self.sources.get(name, "default")
-
-    def _shown(self, name: str, secret: bool) -> Any:
-        value = getattr(self, name)
-        if secret:
-            return None if value is None else "***"
-        if isinstance(value, str):
-            return without_credentials(value)
-        return list(value) if isinstance(value, tuple) else value

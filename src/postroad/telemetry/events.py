@@ -1,4 +1,4 @@
-"""The names of all log lines, so that they can be searched for and relied upon."""
+"""The names of all log lines, which can be searched for and relied upon."""
 
 from __future__ import annotations
 

@@ -18,20 +18,13 @@ from postroad.topology.declarations import (
     TopicDecl,
     TriggerDecl,
 )
-from postroad.topology.findings import Finding
+from postroad.topology.function_templates import agents_topology, task_topology
 from postroad.topology.iam import consumer_policy, iam_policy, producer_policy
 from postroad.topology.lint import lint, lint_queues as lint_queues, unencrypted as unencrypted
 from postroad.topology.names import aws_name
-from postroad.topology.plans import Action, ApplyResult, Drift, Plan, apply, drift, plan
-from postroad.topology.site import Site as Site
-from postroad.topology.templates import (
-    agents_topology,
-    bus_topology,
-    chat_topology,
-    task_topology,
-    transfers_topology,
-)
-from postroad.topology.topology import Topology
+from postroad.topology.plans import Action, ApplyResult, Drift, Plan, Site as Site, apply, drift, plan
+from postroad.topology.queue_templates import bus_topology, chat_topology, transfers_topology
+from postroad.topology.topology import Finding, Topology
 
 __all__ = [
     "Action",

@@ -1,4 +1,4 @@
-"""Alarms: evaluated where nobody else does, written for Prometheus, and what to do when one rings."""
+"""Alarms: evaluated by Postroad itself or written as rules for Prometheus, with the runbook of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from postroad.queues import QueueStats
 from postroad.telemetry import get_logger
 from postroad.topology.declarations import AlarmDecl, QueueDecl
 from postroad.topology.lint import check
-from postroad.topology.site import Site, Sited
+from postroad.topology.plans import Site, Sited
 from postroad.topology.topology import Topology
 
 State = Literal["ok", "alarm", "no_data"]
@@ -20,7 +20,7 @@ _COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operato
 
 @dataclass(frozen=True, slots=True)
 class AlarmState:
-    """One alarm as it is now; `value` is None when nobody knows."""
+    """The current state of one alarm; `value` is None if it is not known."""
 
     name: str
     state: State
@@ -29,24 +29,43 @@ class AlarmState:
 
 
 def evaluate_alarms(topology: Topology, backend: Sited) -> tuple[AlarmState, ...]:
-    """Every alarm of the topology, judged once by what the store tells now; `no_data` where it may not be asked."""
+    """Evaluate every alarm of a topology once, with the current values of its store.
+
+    Args:
+        topology: The topology that declares the alarms.
+        backend: The store to read the values from.
+
+    Returns:
+        The state of each alarm; 'no_data' if the value is not known or the credentials do not allow reading it.
+
+    Raises:
+        TopologyError: The topology has errors; the message lists them.
+
+    Example:
+        ringing = [alarm.name for alarm in evaluate_alarms(topology, backend) if alarm.state == "alarm"]
+    """
     check(topology)
     site = backend.site()
     alarms = [each for each in topology.resources if isinstance(each, AlarmDecl)]
-    return tuple(_state(site, topology, alarm) for alarm in alarms)
+    return tuple(_evaluated(site, topology, alarm) for alarm in alarms)
 
 
-def _state(site: Site, topology: Topology, alarm: AlarmDecl) -> AlarmState:
-    """The alarm as the store tells it; `no_data` where these credentials may not ask."""
+def _evaluated(site: Site, topology: Topology, alarm: AlarmDecl) -> AlarmState:
+    state: State = "no_data"
+    value: float | None = None
     try:
-        return _judged(alarm, site.measure(topology, alarm), site)
+        value = site.measure(topology, alarm)
+        if value is not None:
+            state = "alarm" if _COMPARE[alarm.comparison](value, alarm.threshold) else "ok"
+        elif site.gathers_metrics and alarm.missing == "breaching":
+            state = "alarm"
     except NotPermitted as error:
         get_logger("topology").warning("alarm_not_measured", alarm=alarm.name, error=str(error))
-        return AlarmState(alarm.name, "no_data", None, float(alarm.threshold))
+    return AlarmState(alarm.name, state, value, float(alarm.threshold))
 
 
 def measured(alarm: AlarmDecl, stats: QueueStats | None) -> float | None:
-    """The metric of a queue, as its own numbers tell it."""
+    """Return the metric of a queue, computed from its counters."""
     if stats is None:
         return None
     counts = {
@@ -62,17 +81,9 @@ def measured(alarm: AlarmDecl, stats: QueueStats | None) -> float | None:
 
 
 def dead_letter_queues(topology: Topology) -> list[str]:
-    """The queues that are some other queue's dead letters."""
+    """Return the queues that take the dead letters of another queue."""
     queues = [each for each in topology.resources if isinstance(each, QueueDecl)]
     return sorted({each.spec.dead_letter for each in queues if each.spec.dead_letter is not None})
-
-
-def _judged(alarm: AlarmDecl, value: float | None, site: Site) -> AlarmState:
-    if value is None:
-        state: State = "alarm" if site.gathers_metrics and alarm.missing == "breaching" else "no_data"
-        return AlarmState(alarm.name, state, None, float(alarm.threshold))
-    over = _COMPARE[alarm.comparison](value, alarm.threshold)
-    return AlarmState(alarm.name, "alarm" if over else "ok", value, float(alarm.threshold))
 
 
 _RUNBOOKS: Final = {
@@ -84,36 +95,36 @@ _RUNBOOKS: Final = {
 
 
 def runbook(alarm: AlarmDecl) -> str:
-    """What the alarm watches, and where its runbook lies if it has one."""
-    said = f"{alarm.metric} of {alarm.resource}"
+    """Return what the alarm watches, and the path of its runbook if it has one."""
+    watched = f"{alarm.metric} of {alarm.resource}"
     page = _RUNBOOKS.get(alarm.metric)
-    return said if page is None else f"{said}. Runbook: docs/runbooks/{page}.md"
-
-
-_OURS = "Postroad"
+    return watched if page is None else f"{watched}. Runbook: docs/runbooks/{page}.md"
 
 
 def alarm_rules(topology: Topology) -> dict[str, Any]:
-    """The alarms on metrics that Postroad itself exports, as a file of alerting rules (JSON is YAML too)."""
+    """Return the alarms on metrics that Postroad itself exports, as a file of Prometheus's alerting rules.
+
+    Args:
+        topology: The topology that declares the alarms.
+
+    Raises:
+        TopologyError: The topology has errors; the message lists them.
+
+    Example:
+        Path("alerts.yml").write_text(json.dumps(alarm_rules(transfers_topology())))  # JSON is YAML, too
+    """
     check(topology)
-    alarms = [each for each in topology.resources if isinstance(each, AlarmDecl) and each.namespace == _OURS]
+    alarms = [each for each in topology.resources if isinstance(each, AlarmDecl) and each.namespace == "Postroad"]
     return {"groups": [{"name": topology.name, "rules": [_rule(alarm) for alarm in alarms]}]}
 
 
-def _expression(alarm: AlarmDecl) -> str:
-    over = f"{alarm.metric} {alarm.comparison} {alarm.threshold:g}"
-    if alarm.missing != "breaching":
-        return over
-    # A figure that cannot be had, since the database does not answer, is NaN, which is no more than anything.
-    return f"{over} or {alarm.metric} != {alarm.metric} or absent({alarm.metric})"
-
-
 def _rule(alarm: AlarmDecl) -> dict[str, Any]:
-    rule: dict[str, Any] = {
-        "alert": alarm.name,
-        "expr": _expression(alarm),
-        "annotations": {"description": runbook(alarm)},
-    }
+    expression = f"{alarm.metric} {alarm.comparison} {alarm.threshold:g}"
+    if alarm.missing == "breaching":
+        # While the database does not answer, the value is NaN, which is not greater than anything.
+        expression += f" or {alarm.metric} != {alarm.metric} or absent({alarm.metric})"
+    annotations = {"description": runbook(alarm)}
+    rule: dict[str, Any] = {"alert": alarm.name, "expr": expression, "annotations": annotations}
     if alarm.periods > 1:
         rule["for"] = f"{alarm.period * alarm.periods}s"
     return rule

@@ -15,8 +15,7 @@ from postroad.topology.aws.topics import target_definition
 from postroad.topology.declarations import AlarmDecl
 from postroad.topology.forms import Form, forms
 from postroad.topology.lint import check
-from postroad.topology.names import SOMEWHERE, TOKENS
-from postroad.topology.references import URL, Key
+from postroad.topology.names import SOMEWHERE, TOKENS, URL, Key
 from postroad.topology.topology import Topology
 
 _CODE = {
@@ -27,21 +26,45 @@ _ALERT_EMAIL = {
     "AlertEmail": {"Type": "String", "Default": "", "Description": "Who gets the alarms by mail; nobody if empty."}
 }
 _HAS_EMAIL = "HasAlertEmail"
-_KEPT = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
+_TYPES = {
+    "queue": "AWS::SQS::Queue",
+    "topic": "AWS::SNS::Topic",
+    "subscription": "AWS::SNS::Subscription",
+    "stream": "AWS::Kinesis::Stream",
+    "table": "AWS::DynamoDB::Table",
+    "bucket": "AWS::S3::Bucket",
+    "bus": "AWS::Events::EventBus",
+    "rule": "AWS::Events::Rule",
+    "function": "AWS::Lambda::Function",
+    "alarm": "AWS::CloudWatch::Alarm",
+    "role": "AWS::IAM::Role",
+}
 
 
 def render_cloudformation(topology: Topology) -> dict[str, Any]:
-    """The template that makes everything the topology declares, roles included."""
+    """Return the CloudFormation template that makes everything the topology declares, including roles.
+
+    Args:
+        topology: The topology to render.
+
+    Raises:
+        TopologyError: The topology has errors; the message lists them.
+
+    Example:
+        print(json.dumps(render_cloudformation(chat_topology("rtchat", "prod")), indent=2))
+    """
     check(topology)
     return _Template(topology).document()
 
 
 def count_resources(topology: Topology) -> int:
-    """How many resources the template of a topology without errors has; one declaration may become several."""
+    """Return how many resources the template of a valid topology has; one declaration may become several."""
     return len(_Template(topology).document()["Resources"])
 
 
 class _Template:
+    """One template: `_KIND` returns the properties of a form, and `_add` puts a resource beside that of its form."""
+
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._forms = forms(topology)
@@ -53,9 +76,17 @@ class _Template:
 
     def document(self) -> dict[str, Any]:
         for form in self._forms:
-            for suffix, resource in getattr(self, f"_{form.kind}")(form):
-                self._add(form, suffix, resource)
-        urls = {f"{self._id(form)}Url": form for form in self._forms if form.kind == "queue"}
+            name = self._ids[form.kind, form.name]
+            # It comes before the resources that its properties add.
+            resource = self._resources[name] = {"Type": _TYPES[form.kind]}
+            properties = self._substituted(getattr(self, f"_{form.kind}")(form))
+            if "tags" in form.settings:
+                properties["Tags"] = self._substituted(tag_pairs(form.settings["tags"]))
+            resource["Properties"] = properties
+            if after := {self._ids[key] for key in form.needs if key in self._ids} - set(_referred(properties)):
+                resource["DependsOn"] = sorted(after)
+            if form.kind in ("table", "bucket"):
+                resource |= {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
         document = {
             "AWSTemplateFormatVersion": "2010-09-09",
             "Description": f"Topology {self._topology.name}, made by Postroad.",
@@ -63,24 +94,25 @@ class _Template:
             "Conditions": self._conditions,
             "Resources": self._resources,
             "Outputs": {
-                name: {"Description": f"The URL of queue {form.name}.", "Value": {"Ref": self._id(form)}}
-                for name, form in urls.items()
+                f"{self._id(form)}Url": {"Description": f"The URL of queue {form.name}.", "Value": self._ref(form)}
+                for form in self._forms
+                if form.kind == "queue"
             },
         }
         return {key: value for key, value in document.items() if value}
 
-    def _add(self, form: Form, suffix: str, resource: dict[str, Any]) -> None:
-        resource["Properties"] = self._substituted(resource["Properties"])
-        after = {self._ids[key] for key in form.needs if key in self._ids} - set(_referred(resource["Properties"]))
-        if suffix == "" and after:
-            resource["DependsOn"] = sorted(after)
+    def _add(self, form: Form, suffix: str, kind: str, properties: dict[str, Any], **more: str) -> None:
+        resource = {"Type": kind, "Properties": self._substituted(properties), **more}
         self._resources[self._id(form) + suffix] = resource
 
     def _id(self, form: Form) -> str:
         return self._ids[form.kind, form.name]
 
+    def _ref(self, form: Form) -> dict[str, str]:
+        return {"Ref": self._id(form)}
+
     def _substituted(self, value: Any) -> Any:
-        """The value with what is known only when deploying put in by CloudFormation."""
+        """Return the value with references for what is known only at the time of the deployment."""
         if isinstance(value, dict):
             return {key: self._substituted(each) for key, each in value.items() if each is not None}
         if isinstance(value, list):
@@ -89,82 +121,105 @@ class _Template:
             return value
         return {"Fn::Sub": URL.sub(lambda match: f"${{{self._ids['queue', match[1]]}}}", value)}
 
-    def _queue(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
-        yield "", _resource("AWS::SQS::Queue", {"QueueName": form.name, **queue_properties(form)})
-        policy = {"Queues": [{"Ref": self._id(form)}], "PolicyDocument": form.settings["policy"]}
-        yield "Policy", _resource("AWS::SQS::QueuePolicy", policy)
+    def _queue(self, form: Form) -> dict[str, Any]:
+        policy = {"Queues": [self._ref(form)], "PolicyDocument": form.settings["policy"]}
+        self._add(form, "Policy", "AWS::SQS::QueuePolicy", policy)
+        settings = form.settings
+        properties: dict[str, Any] = {
+            "QueueName": form.name,
+            "VisibilityTimeout": settings["visibility"],
+            "MessageRetentionPeriod": settings["retention"],
+            "DelaySeconds": settings["delay"],
+            "ReceiveMessageWaitTimeSeconds": settings["receive_wait"],
+            "MaximumMessageSize": settings["max_message_bytes"],
+            "RedriveAllowPolicy": redrive_allow(settings["redrive_allow"]),
+        }
+        if settings["fifo"]:
+            by_group = settings["dedup_scope"] == "group"
+            properties |= {
+                "FifoQueue": True,
+                "ContentBasedDeduplication": settings["content_dedup"],
+                "DeduplicationScope": "messageGroup" if by_group else "queue",
+                "FifoThroughputLimit": "perMessageGroupId" if by_group else "perQueue",
+            }
+        if settings["dead_letter"] is not None:
+            arn = SOMEWHERE.arn("queue", settings["dead_letter"])
+            properties["RedrivePolicy"] = {"deadLetterTargetArn": arn, "maxReceiveCount": settings["max_receives"]}
+        if settings["encryption"] in ("sqs", "none"):
+            return {**properties, "SqsManagedSseEnabled": settings["encryption"] == "sqs"}
+        return {**properties, "KmsMasterKeyId": settings["encryption"]}
 
-    def _topic(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
-        properties: dict[str, Any] = {"TopicName": form.name, "Tags": tag_pairs(form.settings["tags"])}
-        if form.settings["fifo"]:
-            properties |= {"FifoTopic": True, "ContentBasedDeduplication": form.settings["content_dedup"]}
-        yield "", _resource("AWS::SNS::Topic", properties)
+    def _topic(self, form: Form) -> dict[str, Any]:
         if form.name in self._notified:
             self._parameters |= _ALERT_EMAIL
             self._conditions[_HAS_EMAIL] = {"Fn::Not": [{"Fn::Equals": [{"Ref": "AlertEmail"}, ""]}]}
-            to = {"TopicArn": {"Ref": self._id(form)}, "Protocol": "email", "Endpoint": {"Ref": "AlertEmail"}}
-            yield "Email", {**_resource("AWS::SNS::Subscription", to), "Condition": _HAS_EMAIL}
+            to = {"TopicArn": self._ref(form), "Protocol": "email", "Endpoint": {"Ref": "AlertEmail"}}
+            self._add(form, "Email", "AWS::SNS::Subscription", to, Condition=_HAS_EMAIL)
+        dedup = form.settings["content_dedup"]
+        fifo = {"FifoTopic": True, "ContentBasedDeduplication": dedup} if form.settings["fifo"] else {}
+        return {"TopicName": form.name, **fifo}
 
-    def _subscription(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _subscription(self, form: Form) -> dict[str, Any]:
         settings = form.settings
-        properties = {
+        return {
             "TopicArn": settings["topic"],
             "Protocol": "sqs",
             "Endpoint": settings["queue"],
             "RawMessageDelivery": settings["raw"],
             "FilterPolicy": settings["filter"] or None,
         }
-        yield "", _resource("AWS::SNS::Subscription", properties)
 
-    def _stream(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
-        properties = {
-            "Name": form.name,
-            "ShardCount": form.settings["shards"],
-            "RetentionPeriodHours": form.settings["retention_hours"],
-            "Tags": tag_pairs(form.settings["tags"]),
+    def _stream(self, form: Form) -> dict[str, Any]:
+        shards, hours = form.settings["shards"], form.settings["retention_hours"]
+        return {"Name": form.name, "ShardCount": shards, "RetentionPeriodHours": hours}
+
+    def _table(self, form: Form) -> dict[str, Any]:
+        expiry, view = form.settings["ttl_attribute"], form.settings["stream"]
+        return {
+            "TableName": form.name,
+            **shape_of(form).definition(),
+            "TimeToLiveSpecification": {"AttributeName": expiry, "Enabled": True} if expiry else None,
+            "StreamSpecification": {"StreamViewType": view} if view else None,
         }
-        yield "", _resource("AWS::Kinesis::Stream", properties)
 
-    def _table(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
-        settings = form.settings
-        properties = {"TableName": form.name, **shape_of(form).definition(), "Tags": tag_pairs(settings["tags"])}
-        if settings["ttl_attribute"]:
-            properties["TimeToLiveSpecification"] = {"AttributeName": settings["ttl_attribute"], "Enabled": True}
-        if settings["stream"]:
-            properties["StreamSpecification"] = {"StreamViewType": settings["stream"]}
-        yield "", {**_resource("AWS::DynamoDB::Table", properties), **_KEPT}
-
-    def _bucket(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _bucket(self, form: Form) -> dict[str, Any]:
         days = form.settings["expire_days"]
         rule = {"Id": EXPIRY, "Status": "Enabled", "ExpirationInDays": days}
-        properties = {
+        return {
             "BucketName": form.settings["bucket"],
             "PublicAccessBlockConfiguration": dict(PRIVATE),
             "LifecycleConfiguration": {"Rules": [rule]} if days else None,
-            "Tags": tag_pairs(form.settings["tags"]),
         }
-        yield "", {**_resource("AWS::S3::Bucket", properties), **_KEPT}
 
-    def _bus(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
-        yield "", _resource("AWS::Events::EventBus", {"Name": form.name, "Tags": tag_pairs(form.settings["tags"])})
+    def _bus(self, form: Form) -> dict[str, Any]:
+        return {"Name": form.name}
 
-    def _rule(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _rule(self, form: Form) -> dict[str, Any]:
         settings = form.settings
-        properties = {
+        return {
             "Name": form.name,
             "EventBusName": settings["bus"],
             "State": "ENABLED",
             "EventPattern": settings["pattern"],
             "ScheduleExpression": settings["schedule"],
             "Targets": [target_definition(settings["target"])],
-            "Tags": tag_pairs(settings["tags"]),
         }
-        yield "", _resource("AWS::Events::Rule", properties)
 
-    def _function(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
-        settings = form.settings
+    def _function(self, form: Form) -> dict[str, Any]:
+        settings, function = form.settings, self._ref(form)
         self._parameters |= _CODE
-        properties = {
+        for rule, arn in settings["callers"].items():
+            caller = {"Action": INVOKE, "Principal": "events.amazonaws.com", "SourceArn": arn}
+            self._add(
+                form, f"{_camel(rule)}Permission", "AWS::Lambda::Permission", {"FunctionName": function, **caller}
+            )
+        if settings["on_failure"] is not None:
+            to = {"OnFailure": {"Destination": settings["on_failure"]}}
+            config = {"FunctionName": function, "Qualifier": "$LATEST", "DestinationConfig": to}
+            self._add(form, "Failures", "AWS::Lambda::EventInvokeConfig", config)
+        for trigger in settings["triggers"]:
+            self._trigger(form, trigger)
+        return {
             "FunctionName": form.name,
             "Handler": settings["handler"],
             "Runtime": RUNTIME,
@@ -173,20 +228,10 @@ class _Template:
             "MemorySize": settings["memory"],
             "Environment": {"Variables": self._variables(settings["environment"])},
             "Code": {"S3Bucket": {"Ref": "CodeBucket"}, "S3Key": {"Ref": "CodeKey"}},
-            "Tags": tag_pairs(settings["tags"]),
         }
-        yield "", _resource("AWS::Lambda::Function", properties)
-        for rule, arn in settings["callers"].items():
-            yield f"{_camel(rule)}Permission", _resource("AWS::Lambda::Permission", self._permission(form, arn))
-        if settings["on_failure"] is not None:
-            to = {"OnFailure": {"Destination": settings["on_failure"]}}
-            config = {"FunctionName": {"Ref": self._id(form)}, "Qualifier": "$LATEST", "DestinationConfig": to}
-            yield "Failures", _resource("AWS::Lambda::EventInvokeConfig", config)
-        for trigger in settings["triggers"]:
-            yield f"{_camel(trigger['source'])}Trigger", self._trigger(form, trigger)
 
     def _variables(self, environment: Mapping[str, str]) -> dict[str, Any]:
-        """The variables; an empty one becomes a parameter that whoever deploys fills."""
+        """Return the variables; an empty one becomes a parameter of the template."""
         variables: dict[str, Any] = dict(environment)
         for name in [name for name, value in environment.items() if not value]:
             parameter = _camel(name.lower().replace("_", "-"))
@@ -194,80 +239,32 @@ class _Template:
             variables[name] = {"Ref": parameter}
         return variables
 
-    def _permission(self, form: Form, source_arn: str) -> dict[str, Any]:
-        return {
-            "FunctionName": {"Ref": self._id(form)},
-            "Action": INVOKE,
-            "Principal": "events.amazonaws.com",
-            "SourceArn": source_arn,
-        }
-
-    def _trigger(self, form: Form, trigger: Mapping[str, Any]) -> dict[str, Any]:
+    def _trigger(self, form: Form, trigger: Mapping[str, Any]) -> None:
         source: Any = trigger["arn"]
         if trigger["kind"] == "table":
             source = {"Fn::GetAtt": [self._ids["table", trigger["source"]], "StreamArn"]}
         properties = {
-            "FunctionName": {"Ref": self._id(form)},
+            "FunctionName": self._ref(form),
             "EventSourceArn": source,
             **trigger_definition(trigger),
             "StartingPosition": None if trigger["kind"] == "queue" else "TRIM_HORIZON",
         }
-        return _resource("AWS::Lambda::EventSourceMapping", properties)
+        self._add(form, f"{_camel(trigger['source'])}Trigger", "AWS::Lambda::EventSourceMapping", properties)
 
-    def _alarm(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
-        properties = {
-            "AlarmName": form.name,
-            **alarm_definition(form.settings),
-            "Tags": tag_pairs(form.settings["tags"]),
-        }
-        yield "", _resource("AWS::CloudWatch::Alarm", properties)
+    def _alarm(self, form: Form) -> dict[str, Any]:
+        return {"AlarmName": form.name, **alarm_definition(form.settings)}
 
-    def _role(self, form: Form) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _role(self, form: Form) -> dict[str, Any]:
         policy = form.settings["policy"]
-        inline = [{"PolicyName": POLICY, "PolicyDocument": policy}] if policy["Statement"] else None
-        properties = {
+        return {
             "RoleName": form.settings["role_name"],
             "AssumeRolePolicyDocument": form.settings["trust"],
-            "Policies": inline,
-            "Tags": tag_pairs(form.settings["tags"]),
+            "Policies": [{"PolicyName": POLICY, "PolicyDocument": policy}] if policy["Statement"] else None,
         }
-        yield "", _resource("AWS::IAM::Role", properties)
-
-
-def queue_properties(form: Form) -> dict[str, Any]:
-    """The settings of a queue but for its name and policy, as CloudFormation spells them."""
-    settings = form.settings
-    properties: dict[str, Any] = {
-        "VisibilityTimeout": settings["visibility"],
-        "MessageRetentionPeriod": settings["retention"],
-        "DelaySeconds": settings["delay"],
-        "ReceiveMessageWaitTimeSeconds": settings["receive_wait"],
-        "MaximumMessageSize": settings["max_message_bytes"],
-        "Tags": tag_pairs(settings["tags"]),
-    }
-    if settings["fifo"]:
-        by_group = settings["dedup_scope"] == "group"
-        properties |= {
-            "FifoQueue": True,
-            "ContentBasedDeduplication": settings["content_dedup"],
-            "DeduplicationScope": "messageGroup" if by_group else "queue",
-            "FifoThroughputLimit": "perMessageGroupId" if by_group else "perQueue",
-        }
-    return properties | _dead_letters(settings) | _encryption(settings["encryption"])
-
-
-def _dead_letters(settings: Mapping[str, Any]) -> dict[str, Any]:
-    properties: dict[str, Any] = {}
-    if settings["dead_letter"] is not None:
-        arn = SOMEWHERE.arn("queue", settings["dead_letter"])
-        properties["RedrivePolicy"] = {"deadLetterTargetArn": arn, "maxReceiveCount": settings["max_receives"]}
-    if (policy := redrive_allow(settings["redrive_allow"])) is not None:
-        properties["RedriveAllowPolicy"] = policy
-    return properties
 
 
 def redrive_allow(allowed: str | list[str]) -> dict[str, Any] | None:
-    """Which queues may put their dead letters here, as SQS spells it; None for all."""
+    """Return the policy of SQS for the queues that may use this one for their dead letters; None for all."""
     if allowed == "all":
         return None
     if allowed == "none":
@@ -276,14 +273,8 @@ def redrive_allow(allowed: str | list[str]) -> dict[str, Any] | None:
     return {"redrivePermission": "byQueue", "sourceQueueArns": arns}
 
 
-def _encryption(encryption: str) -> dict[str, Any]:
-    if encryption in ("sqs", "none"):
-        return {"SqsManagedSseEnabled": encryption == "sqs"}
-    return {"KmsMasterKeyId": encryption}
-
-
 def _referred(value: Any) -> Iterator[str]:
-    """The logical ids that the value refers to, and behind which CloudFormation puts it by itself."""
+    """Yield the logical ids that the value refers to, which CloudFormation makes first by itself."""
     if isinstance(value, list):
         for each in value:
             yield from _referred(each)
@@ -298,12 +289,8 @@ def _referred(value: Any) -> Iterator[str]:
             yield from _referred(list(value.values()))
 
 
-def _resource(kind: str, properties: dict[str, Any]) -> dict[str, Any]:
-    return {"Type": kind, "Properties": properties}
-
-
 def _logical_ids(found: tuple[Form, ...]) -> dict[Key, str]:
-    """A name made of letters and digits for each form, no two alike."""
+    """Return a unique name of letters and digits for each form."""
     ids: dict[Key, str] = {}
     for form in found:
         candidate = _camel(form.name) + form.kind.title()
@@ -314,5 +301,5 @@ def _logical_ids(found: tuple[Form, ...]) -> dict[Key, str]:
 
 
 def _camel(name: str) -> str:
-    words = re.split(r"[^A-Za-z0-9]+", re.sub(r"\$\{AWS::(\w+)\}", r"\1", name))
-    return "".join(word[:1].upper() + word[1:] for word in words)
+    parts = re.split(r"[^A-Za-z0-9]+", re.sub(r"\$\{AWS::(\w+)\}", r"\1", name))
+    return "".join(part[:1].upper() + part[1:] for part in parts)

@@ -1,10 +1,10 @@
-"""What a deployment is made of: one frozen declaration for each resource, one component for each role."""
+"""Declarations: one for each resource of a deployment, and a component for each program that uses them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from postroad.connections import StreamView, TableShape
 from postroad.queues import QueueSpec
@@ -16,7 +16,13 @@ DEFAULT_BUS = "default"
 
 @dataclass(frozen=True, slots=True)
 class QueueDecl:
-    """A queue. `encryption` is "sqs" (SQS's own keys), "none" or the ARN of a KMS key."""
+    """A queue.
+
+    Attributes:
+        spec: Its name and settings.
+        encryption: "sqs" for the keys of SQS, the default, "none" or the ARN of a KMS key.
+        tags: Tags besides those of the topology.
+    """
 
     kind: ClassVar[Kind] = "queue"
     spec: QueueSpec
@@ -30,7 +36,14 @@ class QueueDecl:
 
 @dataclass(frozen=True, slots=True)
 class TopicDecl:
-    """A topic to publish under."""
+    """A topic.
+
+    Attributes:
+        name: Its name, which ends with '.fifo' exactly if it is FIFO.
+        fifo: Whether it keeps the order of each group.
+        content_dedup: Whether messages with the same body are duplicates.
+        tags: Tags besides those of the topology.
+    """
 
     kind: ClassVar[Kind] = "topic"
     name: str
@@ -41,7 +54,14 @@ class TopicDecl:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionDecl:
-    """A queue that gets a copy of what the filter lets through; `raw` leaves the body as it was published."""
+    """A queue that gets a copy of the messages of a topic.
+
+    Attributes:
+        topic: The name of the topic.
+        queue: The name of the queue.
+        filter: Accepted values by attribute; by default every message is copied.
+        raw: Whether the body arrives as it was published, the default, or inside an envelope of SNS.
+    """
 
     kind: ClassVar[Kind] = "subscription"
     topic: str
@@ -56,7 +76,13 @@ class SubscriptionDecl:
 
 @dataclass(frozen=True, slots=True)
 class StreamDecl:
-    """An ordered stream in shards."""
+    """A stream of ordered records.
+
+    Attributes:
+        name: Its name.
+        shards: How many shards it has, from 1 to 1,000.
+        retention_hours: How long it keeps records, from 1 to 8,760 hours.
+    """
 
     kind: ClassVar[Kind] = "stream"
     name: str
@@ -66,7 +92,14 @@ class StreamDecl:
 
 @dataclass(frozen=True, slots=True)
 class IndexDecl:
-    """A second order of a table's items."""
+    """An index of a table.
+
+    Attributes:
+        name: Its name.
+        hash_key: The attribute that items are found by.
+        range_key: The attribute that they are sorted by, if any.
+        projection: "ALL" for whole items or "KEYS_ONLY".
+    """
 
     name: str
     hash_key: str
@@ -76,7 +109,16 @@ class IndexDecl:
 
 @dataclass(frozen=True, slots=True)
 class TableDecl:
-    """A table, billed by request; its keys are text."""
+    """A table, billed by request. Its keys are text.
+
+    Attributes:
+        name: Its name.
+        hash_key: The attribute that items are found by.
+        range_key: The attribute that they are sorted by, if any.
+        indexes: Its indexes.
+        ttl_attribute: The attribute with the time at which an item expires, if any.
+        stream: What its stream of changes holds, if it has one.
+    """
 
     kind: ClassVar[Kind] = "table"
     name: str
@@ -88,7 +130,7 @@ class TableDecl:
 
     @classmethod
     def of(cls, name: str, shape: TableShape) -> TableDecl:
-        """The declaration of a table whose shape its package declares."""
+        """Return the declaration of a table whose shape its package declares."""
         indexes = (IndexDecl(name, *_two(index.keys)) for name, index in shape.indexes.items())
         expiry = shape.ttl_attribute
         return cls(name, *_two(shape.keys), indexes=tuple(indexes), ttl_attribute=expiry, stream=shape.stream_view)
@@ -96,7 +138,12 @@ class TableDecl:
 
 @dataclass(frozen=True, slots=True)
 class BucketDecl:
-    """A bucket. `${AWS::AccountId}` in the name stands for the account: all of AWS shares one space of bucket names."""
+    """A bucket.
+
+    Attributes:
+        name: Its name, unique in all of AWS; `${AWS::AccountId}` in it stands for the account.
+        expire_days: After how many days objects are removed; by default never.
+    """
 
     kind: ClassVar[Kind] = "bucket"
     name: str
@@ -113,7 +160,19 @@ class BusDecl:
 
 @dataclass(frozen=True, slots=True)
 class RuleDecl:
-    """What a bus sends to a function or queue: the events that fit the pattern, or a tick of the schedule."""
+    """A rule by which a bus sends events that match a pattern, or a tick of a schedule, to a function or queue.
+
+    Attributes:
+        name: Its name.
+        bus: The bus; schedules run on the bus "default" only.
+        target: The name of the function or queue.
+        target_id: The id of the target, unique within the rule.
+        pattern: Which events to send, in the form of EventBridge.
+        schedule: When to send a tick, such as "rate(5 minutes)", instead of a pattern.
+        dead_letter: The queue for events that cannot be delivered.
+        max_attempts: Retries of a delivery, from 0 to 185.
+        max_event_age: Seconds after which a delivery is given up, from 60 to 86,400.
+    """
 
     kind: ClassVar[Kind] = "rule"
     name: str
@@ -129,10 +188,14 @@ class RuleDecl:
 
 @dataclass(frozen=True, slots=True)
 class TriggerDecl:
-    """A queue, a stream or a table's stream that calls a function; the last three settings are for streams.
+    """A queue, a stream or a table's stream that calls a function.
 
-    `max_attempts` is how often a batch is tried again before it is given up: its records are lost then. With -1 it is
-    tried until the records expire.
+    Attributes:
+        source: The name of the queue, stream or table.
+        batch_size: The most messages or records of one call.
+        max_attempts: Retries of a batch of a stream before its records are lost; -1 to retry until they expire.
+        bisect: Whether a failed batch of a stream is halved to find the record at fault.
+        report_item_failures: Whether the function returns which messages failed, so that only these come again.
     """
 
     source: str
@@ -144,8 +207,18 @@ class TriggerDecl:
 
 @dataclass(frozen=True, slots=True)
 class FunctionDecl:
-    """A function that runs with the rights of its component. A variable of the environment that is empty is filled
-    by whoever deploys; `${Url:NAME}` stands for the URL of a queue."""
+    """A function on Lambda.
+
+    Attributes:
+        name: Its name.
+        handler: The Python function, such as "postroad.lambdas.sweeper.handler".
+        component: The component whose rights it has.
+        timeout: Seconds that a call may take, from 1 to 900.
+        memory: Megabytes, from 128 to 10,240.
+        environment: Its variables. `${Url:NAME}` stands for the URL of a queue; an empty one is set at deployment.
+        triggers: What calls it.
+        on_failure: The queue for events of calls that failed.
+    """
 
     kind: ClassVar[Kind] = "function"
     name: str
@@ -160,7 +233,21 @@ class FunctionDecl:
 
 @dataclass(frozen=True, slots=True)
 class AlarmDecl:
-    """A metric of a resource that somebody wants to hear about, through the topic `notify`."""
+    """An alarm on a metric of a resource.
+
+    Attributes:
+        name: Its name.
+        metric: The name of the metric.
+        resource: The name of the resource.
+        threshold: The value that the metric is compared with.
+        namespace: The namespace of the metric; "Postroad" for those that Postroad itself exports.
+        statistic: How the values of a period are combined.
+        comparison: The comparison of value and threshold that raises the alarm.
+        period: Seconds of one period, from 10 to 86,400.
+        periods: How many periods in a row raise the alarm, from 1 to 100.
+        missing: What a period without values means.
+        notify: The topic that is notified, if any.
+    """
 
     kind: ClassVar[Kind] = "alarm"
     name: str
@@ -178,11 +265,23 @@ class AlarmDecl:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A program and what it needs, by the names of the resources: its role.
+    """A program and the resources that it uses, by their names; its role allows exactly this.
 
-    `creates` are patterns of queues that the program makes by itself, such as `agents-*.fifo`; what sends to or
-    consumes from them names the pattern. `measures` is the namespace under which it puts metrics. `role` is the name
-    of the role where the component's own name would not be the only one of its kind in an account."""
+    Attributes:
+        name: Its name.
+        sends: Queues that it sends to.
+        consumes: Queues that it receives from.
+        publishes: Topics and buses that it publishes to.
+        puts: Streams that it writes to.
+        reads: Streams, tables and buckets that it reads.
+        writes: Tables and buckets that it writes to.
+        operates: Queues whose dead letters it redrives and purges.
+        observes: Queues whose counters it reads.
+        trust: The service that runs it.
+        creates: Patterns of queues that it makes by itself, such as `agents-*.fifo`, for use in the fields above.
+        measures: The namespace under which it reports metrics, if it does.
+        role: The name of its role if the component's own name is not unique in the account.
+    """
 
     name: str
     sends: tuple[str, ...] = ()
@@ -217,21 +316,10 @@ Resource = (
     | FunctionDecl
     | AlarmDecl
 )
-DECLARATIONS: tuple[type[Resource], ...] = (
-    QueueDecl,
-    TopicDecl,
-    SubscriptionDecl,
-    StreamDecl,
-    TableDecl,
-    BucketDecl,
-    BusDecl,
-    RuleDecl,
-    FunctionDecl,
-    AlarmDecl,
-)
+DECLARATIONS: tuple[type[Resource], ...] = get_args(Resource)
 BY_KIND: Mapping[str, type[Resource]] = {declared.kind: declared for declared in DECLARATIONS}
 
 
 def _two(keys: tuple[str, ...]) -> tuple[str, str | None]:
-    """The partition key, and the sort key where there is one."""
+    """Return the hash key and the range key, which may be None."""
     return keys[0], keys[1] if len(keys) > 1 else None

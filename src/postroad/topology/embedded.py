@@ -1,27 +1,29 @@
-"""Topologies on the embedded engine and in memory: queues, topics, subscriptions and streams are real there."""
+"""Topologies on the embedded engine and in memory, which have queues, topics, subscriptions and streams."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from postroad.errors import QueueNotFound, TopologyConflict
 from postroad.items import Items
-from postroad.queues import QueueSpec, QueueStats, QueueStore
-from postroad.streams import Stream
+from postroad.queues import QueueSpec, QueueStats
 from postroad.topics import Topic
 from postroad.topology.alarms import dead_letter_queues, measured
 from postroad.topology.declarations import AlarmDecl, QueueDecl, Resource, StreamDecl, SubscriptionDecl, TopicDecl
-from postroad.topology.references import Key
-from postroad.topology.site import Look, Stray, keep_dead_letters
+from postroad.topology.names import Key
+from postroad.topology.plans import Look, Stray, keep_dead_letters
 from postroad.topology.topology import Topology
 
+if TYPE_CHECKING:
+    from postroad.queues import SQLiteQueues
+    from postroad.streams import SQLiteStreams
+    from postroad.topics import SQLiteTopics
+
 _OWNERS = "postroad/topology/"
-_NO_MESSAGES_LOST = "it holds messages"
 _SKIPPED = {
     "table": "the embedded engine keeps its tables in its own file",
     "bucket": "the embedded engine keeps blobs beside its file",
@@ -32,47 +34,30 @@ _SKIPPED = {
 }
 
 
-class TopicStore(Protocol):
-    """The topics of an embedded ground."""
-
-    def topic(self, name: str, *, fifo: bool = False) -> Topic: ...
-    def topics(self) -> list[str]: ...
-    def delete_topic(self, name: str) -> None: ...
-
-
-class StreamStore(Protocol):
-    """The streams of an embedded ground."""
-
-    def stream(self, name: str, *, shards: int, retention: float) -> Stream: ...
-    def settings(self, name: str) -> tuple[int, float] | None: ...
-    def keep_for(self, name: str, retention: float) -> None: ...
-    def delete_stream(self, name: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddedStores:
-    """What an embedded ground is made of."""
-
-    queues: QueueStore
-    topics: TopicStore
-    streams: StreamStore
-    items: Items
-    transaction: Callable[[], AbstractContextManager[None]]
-
-
 class EmbeddedSite:
-    """One look at an embedded ground, and the changes that follow from it."""
+    """The state of one embedded store, and the changes to it. The owner of a resource counts as one of its settings."""
 
     gathers_metrics = False
 
-    def __init__(self, stores: EmbeddedStores) -> None:
-        self._stores = stores
-        self._owners = dict(_owners(stores.items))
-        self._topics = set(stores.topics.topics())
+    def __init__(
+        self,
+        queues: SQLiteQueues,
+        topics: SQLiteTopics,
+        streams: SQLiteStreams,
+        items: Items,
+        transaction: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._queues = queues
+        self._topics = topics
+        self._streams = streams
+        self._items = items
+        self._transaction = transaction
+        self._owners = dict(_owners(items))
+        self._topic_names = set(topics.topics())
         self._filters: dict[str, dict[str, Any]] = {}
 
     def look(self, topology: Topology, resource: Resource, *, code: str | None) -> Look:
-        """See one resource, reading only; who owns it counts as a setting."""
+        """Read one resource."""
         if resource.kind in _SKIPPED:
             return Look(resource, skip=_SKIPPED[resource.kind])
         have = self._have(resource)
@@ -81,45 +66,71 @@ class EmbeddedSite:
         return Look(resource, want, None if have is None else {**have, "owner": owner})
 
     def strays(self, topology: Topology) -> Sequence[Stray]:
-        """What this topology owns and does not declare."""
+        """Return what this topology owns and does not declare."""
         owned = [key for key, owner in self._owners.items() if owner == topology.name]
         strays = [key for key in owned if topology.find(*key) is None and self._exists(key)]
-        # What hangs between two things goes before them.
+        # A subscription is removed before its topic and its queue.
         strays.sort(key=lambda key: key[0] != "subscription")
         return keep_dead_letters([Stray(key, self._keep(key)) for key in strays], self._sources)
 
     def holds_items(self, resource: Resource) -> bool:
-        """Nothing is ever replaced here."""
+        """Return True: nothing is ever replaced here."""
         return True
 
     def create(self, topology: Topology, look: Look) -> None:
-        """Make the resource and remember its owner, in one commit where the store has one."""
-        with self._stores.transaction():
-            self._make(look.resource)
+        """Make the resource and store its owner in one transaction."""
+        resource = look.resource
+        with self._transaction():
+            if isinstance(resource, QueueDecl):
+                self._queues.create_queue(resource.spec)
+            elif isinstance(resource, TopicDecl):
+                self._topics.topic(resource.name, fifo=resource.fifo)
+            elif isinstance(resource, SubscriptionDecl):
+                self._subscribe(resource)
+            elif isinstance(resource, StreamDecl):
+                self._streams.stream(resource.name, shards=resource.shards, retention=resource.retention_hours * 3600)
             self._own(look)
 
     def update(self, topology: Topology, look: Look, fields: Collection[str]) -> None:
-        """Change these fields."""
-        with self._stores.transaction():
+        """Change the settings that differ, and the owner if it is one of the fields."""
+        resource = look.resource
+        with self._transaction():
             if set(fields) - {"owner"}:
-                self._change(look.resource)
+                if isinstance(resource, QueueDecl):
+                    self._queues.update_queue(resource.spec)
+                elif isinstance(resource, SubscriptionDecl):
+                    self._subscribe(resource)
+                elif isinstance(resource, StreamDecl):
+                    seconds = resource.retention_hours * 3600
+                    # Opening it first refuses another number of shards, before anything is changed.
+                    self._streams.stream(resource.name, shards=resource.shards, retention=seconds)
+                    self._streams.keep_for(resource.name, seconds)
             if "owner" in fields:
                 self._own(look)
 
     def replace(self, topology: Topology, look: Look) -> None:
-        """Everything here is changed in place."""
+        """Refuse: every change is made in place."""
         raise TopologyConflict(f"{look.resource.kind} {look.resource.name!r} is not replaced")
 
     def delete(self, key: Key) -> None:
-        """Remove a stray, unless something arrived in it meanwhile."""
-        with self._stores.transaction():
+        """Remove a stray, unless a message has arrived in it."""
+        kind, name = key
+        with self._transaction():
             if keep := self._keep(key):
-                raise TopologyConflict(f"{key[0]} {key[1]!r} is not removed: {keep}")
-            self._remove(key)
-            self._stores.items.delete(_owner_key(key))
+                raise TopologyConflict(f"{kind} {name!r} is not removed: {keep}")
+            if kind == "queue":
+                self._queues.delete_queue(name)
+            elif kind == "topic":
+                self._topics.delete_topic(name)
+            elif kind == "stream":
+                self._streams.delete_stream(name)
+            else:
+                topic, _, queue = name.partition("->")
+                self._topic(topic).unsubscribe(self._queues.queue(queue))
+            self._items.delete(f"{_OWNERS}{kind}/{name}")
 
     def measure(self, topology: Topology, alarm: AlarmDecl) -> float | None:
-        """The metric of an alarm as the queues' own numbers tell it."""
+        """Return the metric of an alarm, computed from the counters of the queues."""
         if alarm.metric == "dead_letter_count":
             counts = [self._stats(name) for name in dead_letter_queues(topology)]
             return float(sum(stats.visible for stats in counts if stats is not None))
@@ -131,96 +142,63 @@ class EmbeddedSite:
     @cached_property
     def _by_dead_letter(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        for name in self._stores.queues.queues():
-            if (dead_letter := self._stores.queues.queue_spec(name).dead_letter) is not None:
+        for name in self._queues.queues():
+            if (dead_letter := self._queues.queue_spec(name).dead_letter) is not None:
                 found.setdefault(dead_letter, []).append(name)
         return found
 
     def _stats(self, name: str) -> QueueStats | None:
         try:
-            return self._stores.queues.queue(name).stats()
+            return self._queues.queue(name).stats()
         except QueueNotFound:
             return None
+
+    def _topic(self, name: str) -> Topic:
+        return self._topics.topic(name, fifo=name.endswith(".fifo"))
 
     def _have(self, resource: Resource) -> dict[str, Any] | None:
         if isinstance(resource, QueueDecl):
             try:
-                return _settings(self._stores.queues.queue_spec(resource.name))
+                return _settings(self._queues.queue_spec(resource.name))
             except QueueNotFound:
                 return None
         if isinstance(resource, TopicDecl):
-            return {} if resource.name in self._topics else None
+            return {} if resource.name in self._topic_names else None
         if isinstance(resource, SubscriptionDecl):
             filters = self._filters_of(resource.topic)
             return {"filter": filters[resource.queue]} if resource.queue in filters else None
-        found = self._stores.streams.settings(resource.name)
+        found = self._streams.settings(resource.name)
         return None if found is None else {"shards": found[0], "retention_hours": found[1] / 3600}
 
     def _filters_of(self, topic: str) -> dict[str, Any]:
-        if topic not in self._filters and topic in self._topics:
-            found = self._stores.topics.topic(topic, fifo=topic.endswith(".fifo")).subscriptions()
+        if topic not in self._filters and topic in self._topic_names:
+            found = self._topic(topic).subscriptions()
             self._filters[topic] = {each.queue: _filter(each.filter or {}) for each in found}
         return self._filters.get(topic, {})
 
-    def _make(self, resource: Resource) -> None:
-        if isinstance(resource, QueueDecl):
-            self._stores.queues.create_queue(resource.spec)
-        elif isinstance(resource, TopicDecl):
-            self._stores.topics.topic(resource.name, fifo=resource.fifo)
-        elif isinstance(resource, SubscriptionDecl):
-            self._subscribe(resource)
-        elif isinstance(resource, StreamDecl):
-            self._stores.streams.stream(
-                resource.name, shards=resource.shards, retention=resource.retention_hours * 3600
-            )
-
-    def _change(self, resource: Resource) -> None:
-        if isinstance(resource, QueueDecl):
-            self._stores.queues.update_queue(resource.spec)
-        elif isinstance(resource, SubscriptionDecl):
-            self._subscribe(resource)
-        elif isinstance(resource, StreamDecl):
-            seconds = resource.retention_hours * 3600
-            # Opening it first refuses another number of shards, before anything is changed.
-            self._stores.streams.stream(resource.name, shards=resource.shards, retention=seconds)
-            self._stores.streams.keep_for(resource.name, seconds)
-
     def _subscribe(self, resource: SubscriptionDecl) -> None:
-        topic = self._stores.topics.topic(resource.topic, fifo=resource.topic.endswith(".fifo"))
-        topic.subscribe(self._stores.queues.queue(resource.queue), filter=resource.filter or None)
+        queue = self._queues.queue(resource.queue)
+        self._topic(resource.topic).subscribe(queue, filter=resource.filter or None)
 
     def _own(self, look: Look) -> None:
-        key = (look.resource.kind, look.resource.name)
-        self._stores.items.put(_owner_key(key), str(look.want["owner"]).encode())
+        key = f"{_OWNERS}{look.resource.kind}/{look.resource.name}"
+        self._items.put(key, str(look.want["owner"]).encode())
 
     def _exists(self, key: Key) -> bool:
         kind, name = key
         if kind == "queue":
             return self._stats(name) is not None
         if kind == "topic":
-            return name in self._topics
+            return name in self._topic_names
         if kind == "subscription":
             topic, _, queue = name.partition("->")
             return queue in self._filters_of(topic)
-        return self._stores.streams.settings(name) is not None
+        return self._streams.settings(name) is not None
 
     def _keep(self, key: Key) -> str:
         stats = self._stats(key[1]) if key[0] == "queue" else None
         holds = stats is not None and stats.visible + stats.in_flight + stats.delayed > 0
-        return _NO_MESSAGES_LOST if holds else ""
-
-    def _remove(self, key: Key) -> None:
-        kind, name = key
-        if kind == "queue":
-            self._stores.queues.delete_queue(name)
-        elif kind == "topic":
-            self._stores.topics.delete_topic(name)
-        elif kind == "stream":
-            self._stores.streams.delete_stream(name)
-        else:
-            topic, _, queue = name.partition("->")
-            subscribed = self._stores.topics.topic(topic, fifo=topic.endswith(".fifo"))
-            subscribed.unsubscribe(self._stores.queues.queue(queue))
+        return "it holds messages" if holds else ""
 
 
 def _want(resource: Resource) -> dict[str, Any]:
@@ -239,7 +217,7 @@ def _settings(spec: QueueSpec) -> dict[str, Any]:
 
 
 def _filter(filter: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
-    """The filter with the values of each name in one order, which means nothing."""
+    """Return the filter with sorted values, because their order means nothing."""
     return {name: sorted(values) for name, values in filter.items()}
 
 
@@ -253,7 +231,3 @@ def _owners(items: Items) -> Iterator[tuple[Key, str]]:
         cursor = page.cursor
         if cursor is None:
             return
-
-
-def _owner_key(key: Key) -> str:
-    return f"{_OWNERS}{key[0]}/{key[1]}"

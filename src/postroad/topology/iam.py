@@ -5,50 +5,71 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from postroad.arguments import check as check_argument, text
 from postroad.connections import Statement, aws_rights as rights, document
 from postroad.errors import TopologyError
 from postroad.settings import nearest
 from postroad.topology.declarations import Component, FunctionDecl, QueueDecl, TableDecl
 from postroad.topology.lint import check
-from postroad.topology.names import SOMEWHERE, Place, is_account, is_partition, is_region
-from postroad.topology.references import Mention, resolve, sources_of
+from postroad.topology.names import SOMEWHERE, Mention, Place, resolve, sources_of
 from postroad.topology.topology import Topology
+
+_Region = text(r"[a-z]{2,}(-[a-z]+)+-[0-9]+", "a region", remedy="Name one, as eu-central-1.")
+_Partition = text(r"aws(-[a-z]+)*", "a partition", remedy="Name one, as aws or aws-cn.")
+_Account = text(r"[0-9]{12}", "an account", remedy="Give its 12 digits.")
 
 
 def iam_policy(
     topology: Topology, component: str, *, region: str, account: str, partition: str = "aws"
 ) -> dict[str, Any]:
-    """The policy of the component's role, with the exact ARNs of this account and region."""
+    """Return the policy of a component's role, with the exact ARNs of one account and region.
+
+    Args:
+        topology: The topology that declares the component.
+        component: The name of the component.
+        region: The region, such as eu-central-1.
+        account: The 12 digits of the account.
+        partition: The partition, by default aws; aws-cn and aws-us-gov are others.
+
+    Raises:
+        TopologyError: The topology has errors, or an argument is not what it should be.
+
+    Example:
+        iam_policy(chat_topology("rtchat", "prod"), "workers", region="eu-central-1", account="123456789012")
+    """
     check(topology)
-    if not is_region(region):
-        raise TopologyError(f"region: {region!r} is not a region", field="region", remedy="Name one, as eu-central-1.")
-    if not is_partition(partition):
-        raise TopologyError(
-            f"partition: {partition!r} is not a partition", field="partition", remedy="Name one, as aws or aws-cn."
-        )
-    if not is_account(account):
-        raise TopologyError(f"account: {account!r} is not an account", field="account", remedy="Give its 12 digits.")
+    check_argument(region, _Region, "region", TopologyError)
+    check_argument(partition, _Partition, "partition", TopologyError)
+    check_argument(account, _Account, "account", TopologyError)
     return policy_of(topology, _component(topology, component), Place(partition, region, account))
 
 
 def producer_policy(topic_arn: str) -> dict[str, Any]:
-    """The rights of a service that publishes to this topic, and nothing else."""
+    """Return a policy that allows publishing to this topic and nothing else."""
     return document(list(_allow("Publish", rights.PUBLISH, [topic_arn])))
 
 
 def consumer_policy(queue_arn: str, *, kms_key: str | None = None) -> dict[str, Any]:
-    """The rights of a service that consumes this queue by its URL, and nothing else."""
+    """Return a policy that allows consuming this queue by its URL and nothing else.
+
+    Args:
+        queue_arn: The ARN of the queue.
+        kms_key: The ARN of the key that encrypts the queue, if it has one of its own.
+
+    Example:
+        consumer_policy("arn:aws:sqs:eu-central-1:123456789012:orders")
+    """
     keys = [kms_key] if kms_key else []
     return document([*_allow("Consume", rights.CONSUME, [queue_arn]), *_allow("Decrypt", rights.DECRYPT, keys)])
 
 
 def policy_of(topology: Topology, component: Component, place: Place = SOMEWHERE) -> dict[str, Any]:
-    """The policy of the component's role at a place."""
+    """Return the policy of the component's role at a place."""
     return document(list(_Rights(topology, component, place).statements()))
 
 
 def trust_policy(service: str) -> dict[str, Any]:
-    """The policy by which a service may take on a role."""
+    """Return the policy by which a service may assume a role."""
     return document([{"Effect": "Allow", "Principal": {"Service": service}, "Action": rights.ASSUME}])
 
 
@@ -77,37 +98,30 @@ class _Rights:
         self._functions = [each for each in functions if each.component == component.name]
 
     def statements(self) -> Iterator[Statement]:
+        published = self._component.publishes
         consumed = [*self._component.consumes, *self._triggers("queue")]
         sent = [*self._component.sends, *(each.on_failure for each in self._functions if each.on_failure)]
         yield from _allow("Send", (*rights.SEND, *rights.FIND), self._queues(sent))
-        yield from self._consuming(consumed)
+        yield from _allow("Consume", rights.CONSUME, self._queues(consumed))
+        yield from _allow("FindConsumed", rights.FIND, self._queues(consumed))
+        yield from _allow("DeadLetter", rights.SEND, self._queues(self._dead_letters(consumed)))
         yield from _allow("Observe", (*rights.OBSERVE, *rights.FIND), self._queues(self._component.observes))
-        yield from self._operating(self._component.operates)
+        operated = self._queues(self._component.operates)
+        yield from _allow("Operate", (*rights.MOVE, *rights.CONSUME, *rights.FIND), operated)
+        yield from _allow("Redrive", (*rights.SEND, *rights.FIND, *rights.OBSERVE), self._queues(self._redriven()))
         yield from _allow("Create", rights.CREATE, self._queues(self._component.creates))
         yield from self._keys(consumed=[*consumed, *self._component.operates], sent=sent)
-        yield from self._publishing()
+        yield from _allow("Publish", rights.PUBLISH, self._arns("topic", self._named("topic", published)))
+        yield from _allow("PutEvents", rights.PUT_EVENTS, self._arns("bus", self._named("bus", published)))
         yield from _allow("Put", rights.PUT_RECORDS, self._arns("stream", self._component.puts))
         yield from self._reading()
-        yield from self._writing()
-        yield from self._running()
-
-    def _consuming(self, names: Sequence[str]) -> Iterator[Statement]:
-        if names:
-            yield from _allow("Consume", rights.CONSUME, self._queues(names))
-            yield from _allow("FindConsumed", rights.FIND, self._queues(names))
-            yield from _allow("DeadLetter", rights.SEND, self._queues(self._dead_letters(names)))
-
-    def _operating(self, names: Sequence[str]) -> Iterator[Statement]:
-        sources = [source for name in names for source in sources_of(self._topology, name)]
-        operated = (*rights.MOVE, *rights.CONSUME, *rights.FIND)
-        yield from _allow("Operate", operated, self._queues(names))
-        yield from _allow("Redrive", (*rights.SEND, *rights.FIND, *rights.OBSERVE), self._queues(sources))
-
-    def _publishing(self) -> Iterator[Statement]:
-        topics = self._arns("topic", self._named("topic", self._component.publishes))
-        buses = self._arns("bus", self._named("bus", self._component.publishes))
-        yield from _allow("Publish", rights.PUBLISH, topics)
-        yield from _allow("PutEvents", rights.PUT_EVENTS, buses)
+        tables = self._arns("table", self._named("table", self._component.writes))
+        yield from _allow("WriteTable", rights.WRITE_TABLE, tables)
+        yield from _allow("WriteObjects", rights.WRITE_OBJECTS, self._objects(self._component.writes))
+        yield from _allow("Log", rights.LOG, self._arns("log", [each.name for each in self._functions]))
+        if self._component.measures is not None:
+            condition = {"StringEquals": {"cloudwatch:namespace": self._component.measures}}
+            yield {**rights.allowed(rights.MEASURE, ["*"], sid="Measure"), "Condition": condition}
 
     def _reading(self) -> Iterator[Statement]:
         streams = [*self._named("stream", self._component.reads), *self._triggers("stream")]
@@ -121,23 +135,14 @@ class _Rights:
             yield from _allow("ListStreams", rights.LIST_STREAMS, ["*"])
         yield from _allow("ReadObjects", rights.READ_OBJECTS, self._objects(self._component.reads))
 
-    def _writing(self) -> Iterator[Statement]:
-        tables = self._arns("table", self._named("table", self._component.writes))
-        yield from _allow("WriteTable", rights.WRITE_TABLE, tables)
-        yield from _allow("WriteObjects", rights.WRITE_OBJECTS, self._objects(self._component.writes))
-
-    def _running(self) -> Iterator[Statement]:
-        yield from _allow("Log", rights.LOG, self._arns("log", [each.name for each in self._functions]))
-        if self._component.measures is not None:
-            condition = {"StringEquals": {"cloudwatch:namespace": self._component.measures}}
-            [statement] = _allow("Measure", rights.MEASURE, ["*"])
-            yield {**statement, "Condition": condition}
-
     def _keys(self, *, consumed: Sequence[str], sent: Sequence[str]) -> Iterator[Statement]:
-        dead = self._dead_letters(consumed)
-        sources = [source for name in self._component.operates for source in sources_of(self._topology, name)]
+        written = [*sent, *self._dead_letters(consumed), *self._redriven()]
         yield from _allow("Decrypt", rights.DECRYPT, self._kms(consumed))
-        yield from _allow("Encrypt", rights.ENCRYPT, self._kms([*sent, *dead, *sources]))
+        yield from _allow("Encrypt", rights.ENCRYPT, self._kms(written))
+
+    def _redriven(self) -> list[str]:
+        """Return the queues that operated dead letters come from."""
+        return [source for name in self._component.operates for source in sources_of(self._topology, name)]
 
     def _kms(self, names: Sequence[str]) -> list[str]:
         found = (self._topology.find("queue", name) for name in names)
@@ -151,16 +156,12 @@ class _Rights:
         )
 
     def _with_indexes(self, names: Sequence[str]) -> list[str]:
-        found = (self._topology.find("table", name) for name in names)
-        tables = [each for each in found if isinstance(each, TableDecl)]
-        return [
-            arn
-            for table in tables
-            for arn in (
-                self._place.arn("table", table.name),
-                *(f"{self._place.arn('table', table.name)}/index/{index.name}" for index in table.indexes),
-            )
-        ]
+        arns: list[str] = []
+        for table in (self._topology.find("table", name) for name in names):
+            if isinstance(table, TableDecl):
+                arn = self._place.arn("table", table.name)
+                arns += [arn, *(f"{arn}/index/{index.name}" for index in table.indexes)]
+        return arns
 
     def _objects(self, names: Sequence[str]) -> list[str]:
         return [f"{arn}/*" for arn in self._arns("bucket", self._named("bucket", names))]

@@ -1,31 +1,107 @@
-"""What is doubtful about a topology or a queue, found before anything is made."""
+"""Lint: errors and doubtful settings of a topology or of queues, found before anything is made."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from postroad.errors import InvalidInput
+from postroad.errors import InvalidInput, TopologyError
 from postroad.queues import MAX_RETENTION, QueueSpec
 from postroad.settings import nearest
-from postroad.topology.checks import check_values
-from postroad.topology.declarations import AlarmDecl, QueueDecl, RuleDecl, SubscriptionDecl, TopicDecl
-from postroad.topology.findings import Finding, refuse
-from postroad.topology.names import name_finding
-from postroad.topology.references import Mention, component_mentions, mentions, resolve, sources_of
-from postroad.topology.topology import Topology
+from postroad.topology.declarations import (
+    DEFAULT_BUS,
+    AlarmDecl,
+    BucketDecl,
+    FunctionDecl,
+    IndexDecl,
+    QueueDecl,
+    Resource,
+    RuleDecl,
+    StreamDecl,
+    SubscriptionDecl,
+    TableDecl,
+    TopicDecl,
+    TriggerDecl,
+)
+from postroad.topology.names import NEEDS, Mention, component_mentions, mentions, name_finding, resolve, sources_of
+from postroad.topology.topology import Finding, Severity, Topology, refuse
 
+Problem = tuple[str, str]
+"""A setting, and what is wrong with it."""
 Specs = Mapping[str, QueueSpec]
+_BOUNDS: Mapping[type[object], Mapping[str, tuple[int, int]]] = {
+    StreamDecl: {"shards": (1, 1_000), "retention_hours": (1, 8_760)},
+    RuleDecl: {"max_attempts": (0, 185), "max_event_age": (60, 86_400)},
+    FunctionDecl: {"timeout": (1, 900), "memory": (128, 10_240)},
+    TriggerDecl: {"batch_size": (1, 10_000), "max_attempts": (-1, 10_000)},
+    AlarmDecl: {"period": (10, 86_400), "periods": (1, 100)},
+}
 _MOST_SOURCES = 10
 _LEAST_RECEIVES = 2
 _MARGIN = 2
+_MOST_RESOURCES = 500
+_PERHAPS_TOO_MANY = 150
+_MOST_POLICY_BYTES = 10_240
+_FIFO_REMEDY = "Make both FIFO or both standard."
+
+
+def check_values(topology: Topology) -> None:
+    """Raise `TopologyError` with the first value that no store accepts."""
+    for resource in topology.resources:
+        for field, why in _problems(resource):
+            raise TopologyError(f"{resource.kind} {resource.name!r}: {field}: {why}", field=field)
+    for component in topology.components:
+        for need in (*NEEDS, "creates"):
+            if isinstance(getattr(component, need), str):
+                message = f"component {component.name!r}: {need}: is one text, not a list of names"
+                raise TopologyError(message, field=need)
+
+
+def _problems(resource: Resource) -> Iterator[Problem]:
+    bounded: tuple[object, ...] = (resource, *(resource.triggers if isinstance(resource, FunctionDecl) else ()))
+    for each in bounded:
+        for field, (low, high) in _BOUNDS.get(type(each), {}).items():
+            value = getattr(each, field)
+            if not _is_whole(value) or not low <= value <= high:
+                yield field, f"{value!r} is not a whole number from {low:,} to {high:,}"
+    if isinstance(resource, RuleDecl):
+        if bool(resource.pattern) is bool(resource.schedule):
+            yield "pattern", "a rule has either a pattern or a schedule"
+        elif resource.schedule and resource.bus != DEFAULT_BUS:
+            yield "schedule", f"schedules run on the bus {DEFAULT_BUS!r} only, not on {resource.bus!r}"
+    elif isinstance(resource, TableDecl):
+        keyed: tuple[TableDecl | IndexDecl, ...] = (resource, *resource.indexes)
+        for hash_key, range_key in ((each.hash_key, each.range_key) for each in keyed):
+            if not hash_key or range_key == "":
+                yield "hash_key" if not hash_key else "range_key", "is empty"
+            elif hash_key == range_key:
+                yield "range_key", f"{range_key!r} is the hash key already"
+    elif isinstance(resource, AlarmDecl):
+        threshold: object = resource.threshold
+        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not math.isfinite(threshold):
+            yield "threshold", f"{threshold!r} is not a number"
+    elif isinstance(resource, BucketDecl):
+        days = resource.expire_days
+        if days is not None and (not _is_whole(days) or days < 1):
+            yield "expire_days", f"{days!r} is not a whole number of 1 or more"
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def lint_queues(
     specs: Specs, *, handler_p99: Mapping[str, float] | None = None, ends: Collection[str] = ()
 ) -> Iterator[Finding]:
-    """Findings about each queue, and about queues and their dead letters; `ends` take those of something else."""
+    """Yield findings about each queue and its dead letters.
+
+    Args:
+        specs: The settings of the queues by name.
+        handler_p99: Seconds by queue within which 99 of 100 calls of its handler return.
+        ends: Queues that take dead letters of something other than a queue.
+    """
     sources: defaultdict[str, list[str]] = defaultdict(list)
     for spec in specs.values():
         if spec.dead_letter is not None:
@@ -71,7 +147,7 @@ def _seconds(handler_p99: Mapping[str, object], queue: str) -> float | None:
 def _with_dead_letters(spec: QueueSpec, dead_letters: QueueSpec) -> Iterator[Finding]:
     if spec.name.endswith(".fifo") is not dead_letters.name.endswith(".fifo"):
         message = f"{spec.name}: dead_letter {dead_letters.name!r} is of another type"
-        yield Finding("fifo-mismatch", "error", spec.name, message, "Make both FIFO or both standard.")
+        yield Finding("fifo-mismatch", "error", spec.name, message, _FIFO_REMEDY)
     if spec.fifo or dead_letters.retention > spec.retention:
         return
     equal = dead_letters.retention == spec.retention
@@ -80,12 +156,12 @@ def _with_dead_letters(spec: QueueSpec, dead_letters: QueueSpec) -> Iterator[Fin
         return
     how = "no longer than" if equal else "for less time than"
     message = f"{dead_letters.name}: keeps messages {how} {spec.name}; a dead letter's age counts from its first send"
-    severity = "warning" if equal else "error"
-    yield Finding("dlq-retention", severity, dead_letters.name, message, "Set its retention to 1209600 (14 days).")  # type: ignore[arg-type]  # one of the two words
+    severity: Severity = "warning" if equal else "error"
+    yield Finding("dlq-retention", severity, dead_letters.name, message, "Set its retention to 1209600 (14 days).")
 
 
 def _needs_no_dead_letters(name: str, specs: Specs) -> bool:
-    """Whether it holds wake-ups of tasks, which lose nothing, or what EventBridge puts aside."""
+    """Return whether it holds wake-ups of tasks, which may be lost, or what EventBridge could not deliver."""
     stem = name.removesuffix("-dispatch")
     return name.endswith(("-eventbridge-archive", "-eventbridge-target-dlq")) or (
         stem != name and f"{stem}-dlq" in specs
@@ -93,7 +169,7 @@ def _needs_no_dead_letters(name: str, specs: Specs) -> bool:
 
 
 def _openness(spec: QueueSpec, sources: Sequence[str]) -> Iterator[Finding]:
-    # Every process has a queue of its own on a topic, whose name nobody knows before.
+    # Each process has its own queue on a topic, with a name that is not known in advance.
     named = [name for name in sources if "--p-" not in name]
     if spec.redrive_allow == "all" and named and len(sources) <= _MOST_SOURCES:
         yield _warn(
@@ -105,7 +181,7 @@ def _openness(spec: QueueSpec, sources: Sequence[str]) -> Iterator[Finding]:
 
 
 def _cycles(specs: Specs) -> Iterator[Finding]:
-    """One finding for each ring of dead-letter queues."""
+    """Yield one finding for each ring of dead-letter queues."""
     done: set[str] = set()
     for start in specs:
         path: list[str] = []
@@ -121,7 +197,7 @@ def _cycles(specs: Specs) -> Iterator[Finding]:
 
 
 def unencrypted(name: str) -> Finding:
-    """The finding about a queue that stores its messages in the clear."""
+    """Return the finding about a queue that stores its messages unencrypted."""
     message = f"{name}: messages are stored unencrypted"
     return Finding("unencrypted", "warning", name, message, 'Set encryption="sqs", which costs nothing.')
 
@@ -130,14 +206,19 @@ def _warn(code: str, spec: QueueSpec, message: str, remedy: str) -> Finding:
     return Finding(code, "warning", spec.name, f"{spec.name}: {message}", remedy)
 
 
-_MOST_RESOURCES = 500
-_PERHAPS_TOO_MANY = 150
-_MOST_POLICY_BYTES = 10_240
-_FIFO_REMEDY = "Make both FIFO or both standard."
-
-
 def lint(topology: Topology, *, handler_p99: Mapping[str, float] | None = None) -> tuple[Finding, ...]:
-    """Everything doubtful about the topology; `handler_p99` are seconds by queue, as far as they are known."""
+    """Return every error and every doubtful setting of a topology.
+
+    Args:
+        topology: The topology to check.
+        handler_p99: Seconds by queue within which 99 of 100 calls of its handler return, as far as they are known.
+
+    Raises:
+        InvalidInput: A value of `handler_p99` is not a number of seconds.
+
+    Example:
+        errors = [finding for finding in lint(topology) if finding.severity == "error"]
+    """
     specs = {each.name: each.spec for each in topology.resources if isinstance(each, QueueDecl)}
     findings = (
         *_names(topology),
@@ -152,7 +233,7 @@ def lint(topology: Topology, *, handler_p99: Mapping[str, float] | None = None) 
 
 
 def check(topology: Topology) -> None:
-    """Raise `TopologyError` with all findings if one of them is an error, or with a setting that no store accepts."""
+    """Raise `TopologyError` with all findings if one of them is an error, or with a value that no store accepts."""
     findings = lint(topology)
     if any(finding.severity == "error" for finding in findings):
         raise refuse(findings)
@@ -160,7 +241,7 @@ def check(topology: Topology) -> None:
 
 
 def _sizes(topology: Topology) -> Iterator[Finding]:
-    """What CloudFormation or IAM would refuse for its size."""
+    """Yield what CloudFormation or IAM would refuse for its size."""
     from postroad.topology.cloudformation import count_resources
     from postroad.topology.iam import policy_of
 
@@ -189,8 +270,7 @@ def _names(topology: Topology) -> Iterator[Finding]:
         same[kind, _as_on_aws(str(name))].append(str(name))
     for (kind, shared), names in same.items():
         if len(names) > 1:
-            told = " and ".join(repr(name) for name in names)
-            message = f"{told} are both the {kind} {shared!r}"
+            message = f"{' and '.join(map(repr, names))} are both the {kind} {shared!r}"
             yield Finding("name-clash", "error", shared, message, "Rename one of them.")
 
 
@@ -223,7 +303,7 @@ def _unknown(topology: Topology, owner: str, mention: Mention) -> Finding:
 
 
 def _ends(topology: Topology) -> set[str]:
-    """The queues in which failures of rules and functions end, or that somebody operates as dead letters."""
+    """Return the queues that take failures of rules and functions, or that a component operates as dead letters."""
     failed = {getattr(each, field, None) for each in topology.resources for field in ("dead_letter", "on_failure")}
     operated = {name for component in topology.components for name in component.operates}
     return {name for name in failed | operated if name is not None}

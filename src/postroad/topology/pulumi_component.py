@@ -7,10 +7,11 @@ A variable that is empty in the declaration is read from there too, as a secret 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from postroad.connections import INVOKE
+from postroad.connections import INVOKE, PRIVATE
 from postroad.errors import ConfigurationError
 from postroad.topology.aws.alarms import OPERATORS
 from postroad.topology.aws.functions import POLICY, RUNTIME
@@ -18,8 +19,7 @@ from postroad.topology.aws.stores import EXPIRY
 from postroad.topology.cloudformation import redrive_allow
 from postroad.topology.forms import Form, forms
 from postroad.topology.lint import check
-from postroad.topology.names import SOMEWHERE, TOKENS, Place
-from postroad.topology.references import URL, Key, sources_of
+from postroad.topology.names import SOMEWHERE, TOKENS, URL, Key, Place, sources_of
 from postroad.topology.topology import Topology
 
 try:
@@ -66,16 +66,19 @@ class TopologyComponent(pulumi.ComponentResource):
         self.queue_urls = {name: made.url for (kind, name), made in self._made.items() if kind == "queue"}
         self.register_outputs({"queue_urls": self.queue_urls})
 
-    def _named(self, *parts: str) -> str:
-        """A name in the stack's state, where the children of all components share one space of names."""
-        return "-".join((self._component, *parts))
-
-    def _options(self, form: Form, **options: Any) -> pulumi.ResourceOptions:
+    def _make(self, kind: Any, form: Form, *, retain_on_delete: bool = False, **arguments: Any) -> Any:
+        """Make the resource of a form behind those that it needs."""
         after = [self._made[key] for key in form.needs if key in self._made]
-        return pulumi.ResourceOptions(parent=self, depends_on=after, **options)
+        options = pulumi.ResourceOptions(parent=self, depends_on=after, retain_on_delete=retain_on_delete)
+        # In the stack's state the children of all components share one space of names.
+        name = f"{self._component}-{form.name}"
+        tags = {"tags": form.settings["tags"]} if "tags" in form.settings else {}
+        return kind(name, **tags, **arguments, opts=options)
 
-    def _beside(self, *after: Any) -> pulumi.ResourceOptions:
-        return pulumi.ResourceOptions(parent=self, depends_on=list(after))
+    def _add(self, kind: Any, to: Any, *name: str, **arguments: Any) -> None:
+        """Add a resource that belongs to another one."""
+        options = pulumi.ResourceOptions(parent=self, depends_on=[to])
+        kind("-".join((self._component, *name)), **arguments, opts=options)
 
     def _filled(self, text: Any) -> Any:
         """The text with account, region and URLs in it, once they are known."""
@@ -92,19 +95,13 @@ class TopologyComponent(pulumi.ComponentResource):
 
     def _queue(self, form: Form) -> Any:
         settings = form.settings
-        queue = aws.sqs.Queue(self._named(form.name), **self._queue_arguments(form), opts=self._options(form))
+        queue = self._make(aws.sqs.Queue, form, **self._queue_arguments(form))
         policy = self._json(settings["policy"])
-        aws.sqs.QueuePolicy(
-            self._named(form.name, "policy"), queue_url=queue.url, policy=policy, opts=self._beside(queue)
-        )
+        self._add(aws.sqs.QueuePolicy, queue, form.name, "policy", queue_url=queue.url, policy=policy)
         if sources_of(self._topology, form.name) or settings["redrive_allow"] != "all":
-            allowed = redrive_allow(settings["redrive_allow"]) or {"redrivePermission": "allowAll"}
-            aws.sqs.RedriveAllowPolicy(
-                self._named(form.name, "redrive-allow"),
-                queue_url=queue.url,
-                redrive_allow_policy=self._json(allowed),
-                opts=self._beside(queue),
-            )
+            allowed = self._json(redrive_allow(settings["redrive_allow"]) or {"redrivePermission": "allowAll"})
+            arguments = {"queue_url": queue.url, "redrive_allow_policy": allowed}
+            self._add(aws.sqs.RedriveAllowPolicy, queue, form.name, "redrive-allow", **arguments)
         return queue
 
     def _queue_arguments(self, form: Form) -> dict[str, Any]:
@@ -116,7 +113,6 @@ class TopologyComponent(pulumi.ComponentResource):
             "delay_seconds": settings["delay"],
             "receive_wait_time_seconds": settings["receive_wait"],
             "max_message_size": settings["max_message_bytes"],
-            "tags": settings["tags"],
         }
         if settings["fifo"]:
             by_group = settings["dedup_scope"] == "group"
@@ -135,36 +131,25 @@ class TopologyComponent(pulumi.ComponentResource):
         return {**arguments, "kms_master_key_id": settings["encryption"]}
 
     def _topic(self, form: Form) -> Any:
-        settings = form.settings
-        fifo = (
-            {"fifo_topic": True, "content_based_deduplication": settings["content_dedup"]} if settings["fifo"] else {}
-        )
-        return aws.sns.Topic(
-            self._named(form.name), name=form.name, tags=settings["tags"], **fifo, opts=self._options(form)
-        )
+        dedup = form.settings["content_dedup"]
+        fifo = {"fifo_topic": True, "content_based_deduplication": dedup} if form.settings["fifo"] else {}
+        return self._make(aws.sns.Topic, form, name=form.name, **fifo)
 
     def _subscription(self, form: Form) -> Any:
         settings = form.settings
-        filters = {"filter_policy": json.dumps(settings["filter"])} if settings["filter"] else {}
-        return aws.sns.TopicSubscription(
-            self._named(form.name),
-            topic=self._filled(settings["topic"]),
-            protocol="sqs",
-            endpoint=self._filled(settings["queue"]),
-            raw_message_delivery=settings["raw"],
-            **filters,
-            opts=self._options(form),
-        )
+        arguments = {
+            "topic": self._filled(settings["topic"]),
+            "protocol": "sqs",
+            "endpoint": self._filled(settings["queue"]),
+            "raw_message_delivery": settings["raw"],
+        }
+        if settings["filter"]:
+            arguments["filter_policy"] = json.dumps(settings["filter"])
+        return self._make(aws.sns.TopicSubscription, form, **arguments)
 
     def _stream(self, form: Form) -> Any:
-        return aws.kinesis.Stream(
-            self._named(form.name),
-            name=form.name,
-            shard_count=form.settings["shards"],
-            retention_period=form.settings["retention_hours"],
-            tags=form.settings["tags"],
-            opts=self._options(form),
-        )
+        shards, hours = form.settings["shards"], form.settings["retention_hours"]
+        return self._make(aws.kinesis.Stream, form, name=form.name, shard_count=shards, retention_period=hours)
 
     def _table(self, form: Form) -> Any:
         settings = form.settings
@@ -178,72 +163,53 @@ class TopologyComponent(pulumi.ComponentResource):
                 {"name": name, **_key_arguments(index["keys"]), "projection_type": index["projection"]}
                 for name, index in settings["indexes"].items()
             ],
-            "tags": settings["tags"],
         }
         if settings["ttl_attribute"]:
             arguments["ttl"] = {"attribute_name": settings["ttl_attribute"], "enabled": True}
         if settings["stream"]:
             arguments |= {"stream_enabled": True, "stream_view_type": settings["stream"]}
-        return aws.dynamodb.Table(self._named(form.name), **arguments, opts=self._options(form, retain_on_delete=True))
+        return self._make(aws.dynamodb.Table, form, retain_on_delete=True, **arguments)
 
     def _bucket(self, form: Form) -> Any:
-        options = self._options(form, retain_on_delete=True)
         name = self._filled(form.settings["bucket"])
-        bucket = aws.s3.Bucket(self._named(form.name), bucket=name, tags=form.settings["tags"], opts=options)
-        aws.s3.BucketPublicAccessBlock(
-            self._named(form.name, "private"),
-            bucket=bucket.id,
-            block_public_acls=True,
-            block_public_policy=True,
-            ignore_public_acls=True,
-            restrict_public_buckets=True,
-            opts=self._beside(bucket),
-        )
+        bucket = self._make(aws.s3.Bucket, form, retain_on_delete=True, bucket=name)
+        private = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(): value for name, value in PRIVATE.items()}
+        self._add(aws.s3.BucketPublicAccessBlock, bucket, form.name, "private", bucket=bucket.id, **private)
         if (days := form.settings["expire_days"]) is not None:
             rule = {"id": EXPIRY, "status": "Enabled", "filter": {"prefix": ""}, "expiration": {"days": days}}
-            aws.s3.BucketLifecycleConfiguration(
-                self._named(form.name, "expiry"), bucket=bucket.id, rules=[rule], opts=self._beside(bucket)
-            )
+            lifecycle = aws.s3.BucketLifecycleConfiguration
+            self._add(lifecycle, bucket, form.name, "expiry", bucket=bucket.id, rules=[rule])
         return bucket
 
     def _bus(self, form: Form) -> Any:
-        options = self._options(form)
-        return aws.cloudwatch.EventBus(self._named(form.name), name=form.name, tags=form.settings["tags"], opts=options)
+        return self._make(aws.cloudwatch.EventBus, form, name=form.name)
 
     def _rule(self, form: Form) -> Any:
         settings, target = form.settings, form.settings["target"]
         when: dict[str, Any] = {"schedule_expression": settings["schedule"]}
         if settings["pattern"] is not None:
             when = {"event_pattern": json.dumps(settings["pattern"])}
-        rule = aws.cloudwatch.EventRule(
-            self._named(form.name),
-            name=form.name,
-            event_bus_name=settings["bus"],
-            **when,
-            tags=settings["tags"],
-            opts=self._options(form),
-        )
-        dead = {"dead_letter_config": {"arn": self._filled(target["dead_letter"])}} if target["dead_letter"] else {}
-        retry = {
-            "maximum_retry_attempts": target["max_attempts"],
-            "maximum_event_age_in_seconds": target["max_event_age"],
+        rule = self._make(aws.cloudwatch.EventRule, form, name=form.name, event_bus_name=settings["bus"], **when)
+        arguments = {
+            "rule": rule.name,
+            "event_bus_name": settings["bus"],
+            "target_id": target["id"],
+            "arn": self._filled(target["arn"]),
+            "retry_policy": {
+                "maximum_retry_attempts": target["max_attempts"],
+                "maximum_event_age_in_seconds": target["max_event_age"],
+            },
         }
-        aws.cloudwatch.EventTarget(
-            self._named(form.name, "target"),
-            rule=rule.name,
-            event_bus_name=settings["bus"],
-            target_id=target["id"],
-            arn=self._filled(target["arn"]),
-            retry_policy=retry,
-            **dead,
-            opts=self._beside(rule),
-        )
+        if target["dead_letter"]:
+            arguments["dead_letter_config"] = {"arn": self._filled(target["dead_letter"])}
+        self._add(aws.cloudwatch.EventTarget, rule, form.name, "target", **arguments)
         return rule
 
     def _function(self, form: Form) -> Any:
         settings = form.settings
-        function = aws.lambda_.Function(
-            self._named(form.name),
+        function = self._make(
+            aws.lambda_.Function,
+            form,
             name=form.name,
             handler=settings["handler"],
             runtime=RUNTIME,
@@ -252,27 +218,15 @@ class TopologyComponent(pulumi.ComponentResource):
             memory_size=settings["memory"],
             s3_bucket=self._config.require("codeBucket"),
             s3_key=self._config.require("codeKey"),
-            tags=settings["tags"],
             environment={"variables": self._variables(settings["environment"])},
-            opts=self._options(form),
         )
         for rule, arn in settings["callers"].items():
-            aws.lambda_.Permission(
-                self._named(form.name, rule),
-                function=function.name,
-                action=INVOKE,
-                principal="events.amazonaws.com",
-                source_arn=self._filled(arn),
-                opts=self._beside(function),
-            )
+            caller = {"action": INVOKE, "principal": "events.amazonaws.com", "source_arn": self._filled(arn)}
+            self._add(aws.lambda_.Permission, function, form.name, rule, function=function.name, **caller)
         if settings["on_failure"] is not None:
             to = {"on_failure": {"destination": self._filled(settings["on_failure"])}}
-            aws.lambda_.FunctionEventInvokeConfig(
-                self._named(form.name, "failures"),
-                function_name=function.name,
-                destination_config=to,
-                opts=self._beside(function),
-            )
+            arguments = {"function_name": function.name, "destination_config": to}
+            self._add(aws.lambda_.FunctionEventInvokeConfig, function, form.name, "failures", **arguments)
         for trigger in settings["triggers"]:
             self._trigger(function, form.name, trigger)
         return function
@@ -284,7 +238,7 @@ class TopologyComponent(pulumi.ComponentResource):
         }
 
     def _trigger(self, function: Any, name: str, trigger: Mapping[str, Any]) -> None:
-        arguments: dict[str, Any] = {"batch_size": trigger["batch_size"]}
+        arguments: dict[str, Any] = {"function_name": function.name, "batch_size": trigger["batch_size"]}
         if trigger["report_item_failures"]:
             arguments["function_response_types"] = ["ReportBatchItemFailures"]
         source = self._filled(trigger["arn"])
@@ -299,52 +253,35 @@ class TopologyComponent(pulumi.ComponentResource):
             if trigger["on_failure"] is not None:
                 to = self._filled(trigger["on_failure"])
                 arguments["destination_config"] = {"on_failure": {"destination_arn": to}}
-        aws.lambda_.EventSourceMapping(
-            self._named(name, trigger["kind"], trigger["source"]),
-            function_name=function.name,
-            event_source_arn=source,
-            **arguments,
-            opts=self._beside(function),
-        )
+        parts = (name, trigger["kind"], trigger["source"])
+        self._add(aws.lambda_.EventSourceMapping, function, *parts, event_source_arn=source, **arguments)
 
     def _alarm(self, form: Form) -> Any:
         settings = form.settings
-        notify = {"alarm_actions": [self._filled(settings["notify"])]} if settings["notify"] else {}
-        return aws.cloudwatch.MetricAlarm(
-            self._named(form.name),
-            name=form.name,
-            alarm_description=settings["description"],
-            namespace=settings["namespace"],
-            metric_name=settings["metric"],
-            dimensions=settings["dimensions"],
-            statistic=settings["statistic"],
-            comparison_operator=OPERATORS[settings["comparison"]],
-            threshold=settings["threshold"],
-            period=settings["period"],
-            evaluation_periods=settings["periods"],
-            treat_missing_data=settings["missing"],
-            **notify,
-            tags=settings["tags"],
-            opts=self._options(form),
-        )
+        arguments = {
+            "name": form.name,
+            "alarm_description": settings["description"],
+            "namespace": settings["namespace"],
+            "metric_name": settings["metric"],
+            "dimensions": settings["dimensions"],
+            "statistic": settings["statistic"],
+            "comparison_operator": OPERATORS[settings["comparison"]],
+            "threshold": settings["threshold"],
+            "period": settings["period"],
+            "evaluation_periods": settings["periods"],
+            "treat_missing_data": settings["missing"],
+        }
+        if settings["notify"]:
+            arguments["alarm_actions"] = [self._filled(settings["notify"])]
+        return self._make(aws.cloudwatch.MetricAlarm, form, **arguments)
 
     def _role(self, form: Form) -> Any:
         settings = form.settings
-        role = aws.iam.Role(
-            self._named(form.name),
-            name=settings["role_name"],
-            assume_role_policy=json.dumps(settings["trust"]),
-            tags=settings["tags"],
-            opts=self._options(form),
-        )
+        trust = json.dumps(settings["trust"])
+        role = self._make(aws.iam.Role, form, name=settings["role_name"], assume_role_policy=trust)
         if settings["policy"]["Statement"]:
-            aws.iam.RolePolicy(
-                self._named(form.name, "policy"),
-                name=POLICY,
-                role=role.name,
-                policy=self._json(settings["policy"]),
-                opts=self._beside(role),
-            )
+            policy = self._json(settings["policy"])
+            self._add(aws.iam.RolePolicy, role, form.name, "policy", name=POLICY, role=role.name, policy=policy)
         return role
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from postroad import __version__
 from postroad.errors import Unavailable, without_credentials
 from postroad.settings import Settings, beside, data_path
-from postroad.version import __version__
 from postroad.views import Part
 
 

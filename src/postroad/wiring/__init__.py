@@ -1,6 +1,7 @@
-"""Wiring: `connect(url)` picks the adapters of one store and gives them as a `Backend`."""
+"""Wiring: `connect(url)` picks the adapters of one store and returns them as a `Backend`."""
 
-from postroad.wiring.backend import Backend, Overflow
-from postroad.wiring.connect import connect, run
+from postroad.ports import Overflow
+from postroad.wiring.backend import Backend
+from postroad.wiring.connect import connect, parse_url as parse_url, run
 
 __all__ = ["Backend", "Overflow", "connect", "run"]

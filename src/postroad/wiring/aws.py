@@ -1,8 +1,8 @@
-"""Everything on AWS: SQS, SNS or EventBridge, Kinesis, DynamoDB and S3 in one region."""
+"""A backend on AWS: SQS, SNS or EventBridge, Kinesis, DynamoDB and S3 in one region."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +17,6 @@ from postroad.queues import Queue, SQSQueues, SQSTags
 from postroad.settings import default_stage, event_bus_name, events_bucket, events_table, events_ttl_days
 from postroad.streams import KinesisStreams, Stream
 from postroad.topics import EventBridgeTopics, SNSTopics, Topic, is_arn
-from postroad.wiring.url import Address
 
 if TYPE_CHECKING:
     from postroad.agents import AgentSettings, AgentStore, Mover
@@ -52,16 +51,15 @@ class AwsInstallation:
 
     kind = "aws"
 
-    def __init__(self, address: Address, *, clock: Clock) -> None:
-        options = address.options
+    def __init__(self, region: str, options: Mapping[str, str], *, clock: Clock) -> None:
         self._connection = AwsConnection(
-            address.place or None,
+            region or None,
             endpoint_url=options.get("endpoint_url"),
             stage=options.get("stage") or default_stage(),
             bucket=options.get("bucket") or events_bucket(),
             table=options.get("table") or events_table(),
         )
-        self._patient: AwsConnection | None = None
+        self._site_connection: AwsConnection | None = None
         self.url = f"aws://{self._connection.region}"
         self.stage = self._connection.stage
         self.stage_prefix = f"{self.stage}-"
@@ -85,12 +83,12 @@ class AwsInstallation:
     def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]:
         from postroad.agents.aws.store import AwsAgentStore
         from postroad.agents.tables import STREAM_RETENTION_HOURS, STREAM_SHARDS
-        from postroad.settings.environment import events_stream
+        from postroad.settings import events_stream
 
         named = events_stream() or settings.stream
 
         def provision_stream() -> None:
-            # One that exists with another number of shards serves as well.
+            # An existing stream with another number of shards will do.
             with suppress(ConfigurationError):
                 self.streams.stream(named, shards=STREAM_SHARDS, retention=STREAM_RETENTION_HOURS * 3600)
 
@@ -100,11 +98,11 @@ class AwsInstallation:
         return store, self.streams.open(named)
 
     def check_agents(self, mover: Mover) -> bool:
-        """Whether agents are set up here, or `ConfigurationError` that names what is missing."""
+        """Return whether agents are set up here, or raise `ConfigurationError` that names what is missing."""
         from postroad.agents.aws.tables import AgentSetup
         from postroad.agents.runner import CONSUMER
         from postroad.agents.tables import EVENTS_STREAM
-        from postroad.settings.environment import events_stream
+        from postroad.settings import events_stream
 
         name = events_stream() or EVENTS_STREAM
         return AgentSetup(self._connection, name, lambda: self.streams.open(name).workers(CONSUMER)).check(mover)
@@ -112,15 +110,15 @@ class AwsInstallation:
     def site(self) -> Site:
         from postroad.topology.aws.site import AwsSite
 
-        if self._patient is None:
-            self._patient = self._connection.adaptive()
-        return AwsSite(self._patient)
+        if self._site_connection is None:
+            self._site_connection = self._connection.adaptive()
+        return AwsSite(self._site_connection)
 
     def transaction(self) -> AbstractContextManager[None]:
         raise NotSupported("AWS has no transaction across its services; use the outbox, or the embedded engine")
 
     def check(self) -> None:
-        """Ask SQS for nothing in particular, and the table of items for nothing that is there."""
+        """Call SQS and the table of items, to see whether they answer."""
         self.queues.queues()
         try:
             self.items.get("postroad/check")
@@ -130,16 +128,16 @@ class AwsInstallation:
             raise Unavailable(error.message, field="table", remedy=error.remedy) from error
 
     def compact(self, *, rebuild: bool, progress: object) -> Compaction:
-        raise NotSupported("AWS keeps no file of its own here; there is nothing to compact")
+        raise NotSupported("AWS keeps no file here; there is nothing to compact")
 
     def close(self) -> None:
         self._connection.close()
-        if self._patient is not None:
-            self._patient.close()
+        if self._site_connection is not None:
+            self._site_connection.close()
 
 
 def _journal(connection: AwsConnection, blobs: Blobs | None, clock: Clock) -> Journal:
-    """The events table; where a bus is named, events reach it through the bus."""
+    """Return the events table; if an event bus is configured, events reach the table through it."""
     table = StoredJournal(DynamoRecords(connection), Overflow(blobs), clock=clock, ttl_days=events_ttl_days())
     if (bus := event_bus_name()) is None:
         return table

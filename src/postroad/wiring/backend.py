@@ -1,4 +1,4 @@
-"""The Backend: one store's queues, topics, streams, items, journal and blobs, opened and closed together."""
+"""The Backend: the queues, topics, streams, items, journal and blobs of one store, opened and closed together."""
 
 from __future__ import annotations
 
@@ -6,57 +6,50 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from postroad.blobs import Blobs
 from postroad.errors import ConfigurationError, QueueNotFound
 from postroad.items import Items
 from postroad.journal import Journal
+from postroad.ports import Overflow, Ports, QueueTags
 from postroad.queues import OverflowingQueue, Pruning, Queue, QueueOverview, QueueSpec
 from postroad.streams import Stream
 from postroad.topics import OverflowingTopic, Topic
 
 if TYPE_CHECKING:
     # A program that only uses queues does not pay for the import of the bus.
-    from postroad.agents import Agents, AgentSettings, AgentStore, Mover
+    from postroad.agents import Agents, Mover
     from postroad.bus import Archive, Bus, BusConfig
     from postroad.engine import Compaction
     from postroad.inbox import Inbox, Transaction, Windows
     from postroad.operations import AuditLog
-    from postroad.ports import Ports, QueueTags, TopicStore
     from postroad.topology import Site
-
-Overflow = Literal["blobs", "fail"]
-
-
-class Installation(Protocol):
-    """One SQLite file or one account of AWS: what its ports do together."""
-
-    url: str
-    kind: str
-    stage: str
-    stage_prefix: str
-
-    @property
-    def bus_topics(self) -> TopicStore | None:
-        """The topics for a bus, which retries by itself, so that their publish makes each call once; None: the same."""
-        ...
-
-    def queue_tags(self) -> QueueTags | None: ...
-    def site(self) -> Site: ...
-    def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]: ...
-    def check_agents(self, mover: Mover) -> bool: ...
-    def transaction(self) -> AbstractContextManager[None]: ...
-    def check(self) -> None: ...
-    def compact(self, *, rebuild: bool, progress: Callable[[Compaction], None] | None) -> Compaction: ...
-    def close(self) -> None: ...
+    from postroad.wiring.aws import AwsInstallation
+    from postroad.wiring.sqlite import SQLiteInstallation
 
 
 class Backend:
-    """One store, opened by `connect(url)`. Two threads may share it; a forked child opens its own."""
+    """One store, opened by `connect(url)`. Threads may share it; a forked child opens its own.
+
+    Args:
+        ports: The adapters that hold the data.
+        installation: The SQLite file or the account of AWS behind them.
+        joins_writes: Whether writes to all ports inside `transaction()` commit together.
+        replaced: The ports of a third party's adapter, which are closed together with this backend.
+
+    Example:
+        with postroad.connect("sqlite:///shop.db") as backend:
+            backend.create_queue(QueueSpec("orders")).send([OutgoingMessage("1")])
+    """
 
     def __init__(
-        self, ports: Ports, installation: Installation, *, joins_writes: bool, replaced: Iterable[object] = ()
+        self,
+        ports: Ports,
+        installation: SQLiteInstallation | AwsInstallation,
+        *,
+        joins_writes: bool,
+        replaced: Iterable[object] = (),
     ) -> None:
         self.ports = ports
         self.clock = ports.clock
@@ -70,64 +63,78 @@ class Backend:
 
     @property
     def url(self) -> str:
-        """The address it was opened with, without secrets."""
+        """The address that it was opened with, without secrets."""
         return self._installation.url
 
     @property
     def kind(self) -> str:
-        """'memory', 'sqlite' or 'aws', to show to people; code asks the traits."""
+        """'memory', 'sqlite' or 'aws', to show to people; code looks at the traits instead."""
         return self._installation.kind
 
     @property
     def stage(self) -> str:
-        """The stage it belongs to: that of its address, else `$POSTROAD_STAGE`."""
+        """The stage that it belongs to: that of its address, or `$POSTROAD_STAGE`."""
         return self._installation.stage
 
     @property
     def stage_prefix(self) -> str:
-        """What the names of a stage's shared resources begin with: `dev-` on AWS, nothing elsewhere."""
+        """The prefix of the names of a stage's shared resources: `dev-` on AWS, nothing elsewhere."""
         return self._installation.stage_prefix
 
     def create_queue(self, spec: QueueSpec, *, overflow: Overflow | None = None) -> Queue:
-        """Make the queue, or return it when it exists with the same settings; `QueueExists` names differences."""
+        """Make the queue, or return it if it exists with the same settings.
+
+        Args:
+            spec: The name and settings of the queue.
+            overflow: 'blobs' to send large bodies through blobs, the default where there are any, or 'fail'.
+
+        Raises:
+            QueueExists: It exists with other settings; `differences` names them.
+        """
         blobs = self._blobs_for(overflow)
         return self._overflowing(self.ports.queues.create_queue(spec), blobs)
 
     def update_queue(self, spec: QueueSpec) -> Queue:
-        """Give an existing queue these settings; its kind (FIFO or standard) cannot change."""
+        """Change the settings of an existing queue; its type (FIFO or standard) cannot change."""
         return self._overflowing(self.ports.queues.update_queue(spec), self.blobs())
 
     def delete_queue(self, name: str) -> None:
-        """Remove the queue with what it holds."""
+        """Remove the queue and its messages."""
         self.ports.queues.delete_queue(name)
 
     def queue(self, name: str, *, overflow: Overflow | None = None) -> Queue:
-        """The queue of this name, or `QueueNotFound`. Large bodies travel as blobs unless `overflow='fail'`."""
+        """Return the queue of this name, or raise `QueueNotFound`; `overflow` is as in `create_queue`."""
         blobs = self._blobs_for(overflow)
         return self._overflowing(self.ports.queues.queue(name), blobs)
 
     def queue_spec(self, name: str) -> QueueSpec:
-        """The settings of the queue."""
+        """Return the settings of the queue."""
         return self.ports.queues.queue_spec(name)
 
     def queues(self) -> list[str]:
-        """The names of all queues, sorted."""
+        """Return the names of all queues, sorted."""
         return self.ports.queues.queues()
 
     def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
-        """Settings and contents of these queues, by default of all; one that is gone is left out."""
+        """Return settings and contents of these queues, by default of all; queues that are gone are left out."""
         return self.ports.queues.overviews(names)
 
     def sources(self, dead_letters: str) -> list[str]:
-        """The names of the queues that have this one as their dead-letter queue, sorted."""
+        """Return the names of the queues that have this one as their dead-letter queue, sorted."""
         return self.ports.queues.sources(dead_letters)
 
     def topic(self, name: str, fifo: bool = False, *, overflow: Overflow | None = None, create: bool = True) -> Topic:
-        """The topic of this name, made when missing unless `create` is False. An ARN is taken as it is, without a call.
+        """Return the topic of this name, made if it is missing. An ARN is taken as it is, without a call.
+
+        Args:
+            name: The name, or on AWS the ARN of a topic or event bus.
+            fifo: Whether the topic keeps the order of each group.
+            overflow: 'blobs' to send large bodies through blobs, the default where there are any, or 'fail'.
+            create: False to raise if the topic does not exist.
 
         Raises:
-            TopicNotFound: with `create=False` and no such topic. Where the role may not list the topics of AWS, the
-                topic is returned unseen, and publishing to it fails when it does not exist.
+            TopicNotFound: There is no such topic and `create` is False. If the role may not list the topics of AWS,
+                the topic is returned unchecked, and publishing to it fails if it does not exist.
         """
         blobs = self._blobs_for(overflow)
         store = self.ports.topics
@@ -135,15 +142,15 @@ class Backend:
         return topic if blobs is None else OverflowingTopic(topic, blobs, clock=self.clock, pruning=self._pruning)
 
     def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         return self.ports.topics.topics()
 
     def topics_without_subscriptions(self) -> list[str]:
-        """The names of the topics whose messages reach nobody, sorted."""
+        """Return the names of the topics without subscriptions, sorted."""
         return self.ports.topics.topics_without_subscriptions()
 
     def stream(self, name: str, shards: int = 4, retention: float = 86_400) -> Stream:
-        """The stream of this name, made when missing."""
+        """Return the stream of this name, made if it is missing; `retention` is in seconds."""
         return self.ports.streams.stream(name, shards=shards, retention=retention)
 
     def bus(
@@ -161,7 +168,7 @@ class Backend:
         transaction: Transaction | None = None,
         windows: Windows | None = None,
     ) -> Bus:
-        """Return the bus of the topic, ready to publish and to receive; `Bus` tells what each argument means.
+        """Return the bus of the topic, ready to publish and to receive; `Bus` explains each argument.
 
         Raises:
             ConfigurationError: Arguments that do not go together.
@@ -184,13 +191,13 @@ class Backend:
         ).bind(self)
 
     def bind(self, bus: Bus) -> None:
-        """Connect a bus that was declared without a backend, and close it together with this one."""
+        """Connect a bus that was declared without a backend, and close it together with this backend."""
         topics = self._installation.bus_topics or self.ports.topics
         bus.connect(self, tags=self._installation.queue_tags(), open_topic=topics.topic)
         self._buses.add(bus)
 
     def archive(self, topic: str, *, fifo: bool = False, retention: float = 2_592_000) -> Archive:
-        """The archive of the topic: what is published from now on is kept there for `retention` seconds."""
+        """Return the archive of the topic, which keeps what is published from now on for `retention` seconds."""
         from postroad.bus.archive import Archive
 
         archive = Archive(self, topic, fifo=fifo, retention=retention)
@@ -207,7 +214,7 @@ class Backend:
         validate: bool = True,
         stream: str = "agent-events",
     ) -> Agents:
-        """The agents of this store: who listens to whom, and what waits for each."""
+        """Return the agents of this store; `Agents` explains each argument."""
         from postroad.agents import Agents
         from postroad.agents.settings import checked
         from postroad.agents.tables import REJECTED_QUEUE, rejects
@@ -232,36 +239,39 @@ class Backend:
         return Agents(store, opened, settings, self.clock)
 
     def check_agents(self, mover: Mover = "any") -> bool:
-        """Whether agents are set up here; `ConfigurationError` names what of it is missing.
+        """Return whether agents are set up here.
 
         Args:
-            mover: Who is to move events from the stream into the lanes. `"functions"` asks whether functions of AWS do,
-                `"any"` whether those or a runner do; `"runner"` asks for neither, since the caller is about to run one.
+            mover: What moves events from the stream to the agents' queues: `"functions"` requires functions on AWS,
+                `"any"` those or a runner, and `"runner"` neither, because the caller is about to start one.
+
+        Raises:
+            ConfigurationError: A part of the setup is missing; the message names it.
         """
         return self._installation.check_agents(mover)
 
     def queue_tags(self) -> QueueTags | None:
-        """Signs of life on queues, for a store that removes no abandoned ones by itself; None elsewhere."""
+        """Return the signs of life on queues, or None if the store removes abandoned queues by itself."""
         return self._installation.queue_tags()
 
     def items(self) -> Items:
-        """Small values under conditional writes."""
+        """Return the small values that are written under conditions."""
         return self.ports.items
 
     def journal(self) -> Journal:
-        """What happened to tasks and jobs, appended once and read in eight orders."""
+        """Return the journal of what happened to tasks and jobs."""
         return self.ports.journal
 
     def blobs(self) -> Blobs | None:
-        """The place for large bodies; None where none is configured."""
+        """Return the store of large bodies, or None if none is configured."""
         return self.ports.blobs
 
     def site(self) -> Site:
-        """This store as a place for a topology to stand on, seen once."""
+        """Return this store as a place that a topology is applied to; take a new one for each plan."""
         return self._installation.site()
 
     def audit_log(self) -> AuditLog | None:
-        """The record of who changed what here; None in memory, which nothing outlives, unless a file is named."""
+        """Return the audit file of this store; None in memory, unless `$POSTROAD_AUDIT_LOG` names a file."""
         from postroad.operations.audit import AuditLog
         from postroad.settings import audit_is_named, audit_path
 
@@ -269,20 +279,20 @@ class Backend:
         return AuditLog(audit_path(self.url), clock=self.clock) if is_kept else None
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Let all writes of this thread inside the block commit together, or `NotSupported` (see the traits)."""
+        """Commit all writes of this thread inside the block together, or raise `NotSupported` (see the traits)."""
         return self._installation.transaction()
 
     def check(self) -> None:
-        """Answer quietly when the store can be reached and written, else raise why not."""
+        """Raise an error if the store cannot be reached and written."""
         self._installation.check()
 
     def compact(self, *, rebuild: bool = False, progress: Callable[[Compaction], None] | None = None) -> Compaction:
-        """Give the disk what the embedded file no longer needs, in short steps while others use it.
+        """Return unused space of the embedded file to the disk, in short steps while others use it.
 
         Args:
-            rebuild: Write a file of an earlier version anew even if it holds more than 128 MiB of data; everybody who
-                writes waits meanwhile, for a second per 100 MB or so.
-            progress: Called after each step.
+            rebuild: Rewrite a file of an earlier version even if it holds more than 128 MiB of data; all writers wait
+                meanwhile, about a second for each 100 MB.
+            progress: A function to call after each step.
 
         Raises:
             NotSupported: The backend has no file, or the file needs `rebuild`.
@@ -291,7 +301,7 @@ class Backend:
         return self._installation.compact(rebuild=rebuild, progress=progress)
 
     def close(self) -> None:
-        """Give everything back, the buses first; closing twice changes nothing."""
+        """Close the buses and then the store; closing twice changes nothing."""
         for bus in list(self._buses):
             bus.close()
         for archive in list(self._archives):
@@ -305,7 +315,7 @@ class Backend:
         return queue if blobs is None else OverflowingQueue(queue, blobs, clock=self.clock, pruning=self._pruning)
 
     def _blobs_for(self, overflow: Overflow | None) -> Blobs | None:
-        """Where large bodies go: to the blobs unless told otherwise."""
+        """Return where large bodies go; None if they are refused."""
         if overflow not in (None, "blobs", "fail"):
             raise ConfigurationError(f"overflow: {overflow!r} is neither 'blobs' nor 'fail'", field="overflow")
         blobs = None if overflow == "fail" else self.blobs()
@@ -318,7 +328,7 @@ class Backend:
         return blobs
 
     async def aclose(self) -> None:
-        """Close without blocking the loop."""
+        """Close without blocking the event loop."""
         from postroad.receiving.asynchrony import in_thread
 
         await in_thread(self.close)

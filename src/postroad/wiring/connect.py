@@ -1,47 +1,128 @@
-"""`connect(url)`: the one place that picks adapters; `run(bus, …)` connects and receives."""
+"""`connect(url)` is the one place that picks adapters; `run(bus, …)` connects and receives.
+
+An address is `sqlite:///path`, `memory://` or `aws://region[?endpoint_url=…&stage=…]`.
+"""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from postroad import failpoints
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, without_credentials
 from postroad.events import EventRegistry, default_registry
+from postroad.ports import Ports
 from postroad.settings import adapter, default_url, failpoints as configured_failpoints
 from postroad.signals import stopped_by_signals
 from postroad.wiring.backend import Backend
-from postroad.wiring.url import Address, parse
 
 if TYPE_CHECKING:
-    from postroad.blobs import Blobs
     from postroad.bus import Bus
-    from postroad.items import Items
-    from postroad.journal import Journal
-    from postroad.ports import Ports, StreamStore, TopicStore
-    from postroad.queues import ListedQueues
     from postroad.wiring.aws import AwsInstallation
     from postroad.wiring.sqlite import SQLiteInstallation
 
 _STOP_SECONDS = 20.0
+_DEFAULT_FILE = "postroad.db"
+_OPTIONS = {
+    "sqlite": frozenset[str](),
+    "memory": frozenset[str](),
+    "aws": frozenset(("endpoint_url", "stage", "bucket", "table")),
+}
+_REGION = re.compile(r"[a-z0-9-]+")
+_FORMS = "sqlite:///path, memory:// or aws://region[?endpoint_url=…&stage=…&bucket=…&table=…]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackendPorts:
-    """The ports of one backend."""
+class Address:
+    """A parsed address; the whole address of a third party's adapter is its `place`."""
 
-    queues: ListedQueues
-    topics: TopicStore
-    streams: StreamStore
-    items: Items
-    blobs: Blobs | None
-    journal: Journal
-    clock: Clock
-    registry: EventRegistry
+    scheme: str
+    place: str
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def file(self) -> Path | None:
+        """The embedded file that is opened, if any; a third party's adapter uses the default one."""
+        if self.scheme in ("memory", "aws"):
+            return None
+        return Path(self.place if self.scheme == "sqlite" else _DEFAULT_FILE)
+
+
+def parse_url(url: str) -> Address:
+    """Parse an address, or raise `ConfigurationError` with the accepted forms."""
+    if not isinstance(url, str):
+        raise _refused(repr(url), "is not text")
+    if not url.isprintable():
+        raise _refused(repr(url), "contains a character that cannot be printed")
+    parts = _split(url)
+    if parts.scheme not in _OPTIONS:
+        if adapter(parts.scheme) is None:
+            raise _refused(url, f"has an unknown scheme {parts.scheme!r}")
+        return Address(scheme=parts.scheme, place=url)
+    if url.endswith("?"):
+        raise _refused(url, "ends with '?' and names no option", "If it belongs to the name, write %3F. ")
+    try:
+        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    except ValueError as error:
+        raise _refused(url, f"has a query that cannot be read: {error}") from None
+    for name in options:
+        if name not in _OPTIONS[parts.scheme]:
+            raise _refused(url, f"has an unknown option {name!r}")
+    if not options.get("endpoint_url", "https://").startswith(("http://", "https://")):
+        raise _refused(url, "has an endpoint_url that is neither http:// nor https://")
+    return Address(scheme=parts.scheme, place=_PLACES[parts.scheme](url, parts.netloc, parts.path), options=options)
+
+
+def _split(url: str) -> SplitResult:
+    """Split the address; a '#' is part of a file's name, and an error in any other address."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "sqlite":
+            return urlsplit(url.replace("#", "%23"))
+    except ValueError as error:
+        raise _refused(url, f"cannot be read: {error}") from None
+    if "#" in url and parts.scheme in _OPTIONS:
+        raise _refused(url, "has a '#', which means nothing there")
+    return parts
+
+
+def _sqlite_place(url: str, host: str, path: str) -> str:
+    if host or not path.startswith("/") or len(path) < 2:
+        raise _refused(url, "names no file: it needs three slashes before the path")
+    place = unquote(path[1:], errors="surrogateescape")
+    if not place.isprintable():
+        raise _refused(url, "contains a character that cannot be printed")
+    if place.startswith(":memory:"):
+        raise _refused(url, "would be lost with this process; use memory:// for that")
+    return place
+
+
+def _memory_place(url: str, host: str, path: str) -> str:
+    if host or path:
+        raise _refused(url, "names a place, which memory does not have")
+    return ""
+
+
+def _aws_place(url: str, host: str, path: str) -> str:
+    if path.strip("/"):
+        raise _refused(url, "has a path; only the region comes before the options")
+    if host and _REGION.fullmatch(host) is None:
+        raise _refused(url, f"names {host!r}, which is not a region")
+    return host
+
+
+_PLACES = {"sqlite": _sqlite_place, "memory": _memory_place, "aws": _aws_place}
+
+
+def _refused(url: str, why: str, remedy: str = "") -> ConfigurationError:
+    return ConfigurationError(f"url: {url} {why}", field="url", remedy=f"{remedy}Use {_FORMS}.")
 
 
 def connect(
@@ -51,19 +132,33 @@ def connect(
     registry: EventRegistry = default_registry,
     trail_keep: int = 100_000,
 ) -> Backend:
-    """Open the backend at `url`, by default `$POSTROAD_URL`, else the file `postroad.db` in the working directory.
+    """Open a backend.
 
-    An address whose scheme an adapter of a third party has (an entry point `postroad.adapters`) opens that file for
-    all ports that the adapter does not replace.
+    Args:
+        url: The address: `sqlite:///path`, `memory://`, `aws://region`, or one whose scheme an installed adapter has
+            (an entry point `postroad.adapters`), which replaces some ports of the file `postroad.db`. By default
+            `$POSTROAD_URL`, or the file `postroad.db` in the working directory.
+        clock: Where to read the time, by default the machine's clock. Change it in tests.
+        registry: The event classes that the program knows, by default all that were declared with `@event`.
+        trail_keep: How many settled messages the embedded engine remembers, by default 100,000.
+
+    Raises:
+        ConfigurationError: The address cannot be understood, or its adapter cannot be imported.
+        SchemaMismatch: The file was made by another version of Postroad.
+        StorageDamaged: The file cannot be read.
+
+    Example:
+        with postroad.connect("sqlite:///shop.db") as backend:
+            backend.create_queue(QueueSpec("orders"))
     """
-    if (told := configured_failpoints()) is not None:
-        failpoints.load(told)
-    address = parse(default_url() if url is None else url)
+    if (text := configured_failpoints()) is not None:
+        failpoints.load(text)
+    address = parse_url(default_url() if url is None else url)
     # Adapters are imported when they are chosen: a program on one file needs neither boto3 nor its import time.
     if address.scheme == "aws":
         from postroad.wiring.aws import AwsInstallation
 
-        account = AwsInstallation(address, clock=clock)
+        account = AwsInstallation(address.place, address.options, clock=clock)
         return Backend(_ports(account, clock, registry), account, joins_writes=False)
     from postroad.wiring.sqlite import SQLiteInstallation
 
@@ -74,14 +169,16 @@ def connect(
     try:
         file.url, file.kind = without_credentials(address.place).partition("?")[0], address.scheme
         adapted = _adapted(address, ports)
-        return Backend(adapted, file, joins_writes=False, replaced=_replaced(ports, adapted))
+        names = [each.name for each in fields(Ports)]
+        replaced = [getattr(adapted, name) for name in names if getattr(adapted, name) is not getattr(ports, name)]
+        return Backend(adapted, file, joins_writes=False, replaced=replaced)
     except BaseException:
         file.close()
         raise
 
 
 def _ports(store: SQLiteInstallation | AwsInstallation, clock: Clock, registry: EventRegistry) -> Ports:
-    return BackendPorts(
+    return Ports(
         queues=store.queues,
         topics=store.topics,
         streams=store.streams,
@@ -94,7 +191,7 @@ def _ports(store: SQLiteInstallation | AwsInstallation, clock: Clock, registry: 
 
 
 def _adapted(address: Address, ports: Ports) -> Ports:
-    """The ports with those of the adapter in place."""
+    """Return the ports with those of the adapter in place."""
     found = adapter(address.scheme)
     assert found is not None
     try:
@@ -108,19 +205,15 @@ def _adapted(address: Address, ports: Ports) -> Ports:
     return factory(address.place, ports)
 
 
-def _replaced(ports: Ports, adapted: Ports) -> list[object]:
-    """The ports that the adapter brought along."""
-    names = [field.name for field in fields(adapted)]
-    return [getattr(adapted, name) for name in names if getattr(adapted, name) is not getattr(ports, name)]
-
-
 def run(*buses: Bus, url: str | None = None, stop: threading.Event | None = None) -> None:
-    """Receive with all the buses until SIGTERM, Ctrl-C or `stop`; then let running handlers end and hand back the rest.
+    """Receive with all the buses until SIGTERM, Ctrl-C or `stop`, then let running handlers finish.
+
+    Messages that no handler has begun are released.
 
     Args:
-        buses: Those that are not bound yet are bound to the backend at `url`.
-        url: The backend; by default `$POSTROAD_URL`, else the file `postroad.db`.
-        stop: Set by another thread to end the run; needed where this is not the main thread.
+        buses: The buses to run; those that are not bound yet are bound to the backend at `url`.
+        url: The backend, by default `$POSTROAD_URL` or the file `postroad.db`.
+        stop: An event that another thread sets to end the run; needed outside of the main thread.
 
     Raises:
         ConfigurationError: No bus was given, or one of them has no handlers.

@@ -1,4 +1,4 @@
-"""Everything in one SQLite file, with a directory of blobs beside it."""
+"""A backend in one SQLite file, with a directory of blobs beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 import uuid
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,6 @@ from postroad.queues import Queue, SQLiteQueues
 from postroad.settings import default_stage, events_ttl_days
 from postroad.streams import SQLiteStreams, Stream
 from postroad.topics import SQLiteTopics
-from postroad.wiring.url import file_url
 
 if TYPE_CHECKING:
     from postroad.agents import AgentSettings, AgentStore, Mover
@@ -33,12 +32,13 @@ if TYPE_CHECKING:
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a temporary file
 _PREFIX: Final = "postroad-memory"
+_ESCAPES: Final = str.maketrans({"%": "%25", "?": "%3F", "#": "%23"})
 
 
 class Scratch:
-    """A directory that is removed when it is closed, at the end of the process, or by the next one after a crash.
+    """A directory that is removed on close, at the end of the process, or after a crash by the next process.
 
-    A lock on a file beside it says that its owner lives.
+    A lock on a file beside it shows that its owner lives.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Scratch:
 
 
 def _locked(place: Path, prefix: str) -> tuple[int, Path]:
-    """Make a lock file and lock it, before another process takes it for abandoned."""
+    """Make a lock file and lock it, unless another process has removed it as abandoned."""
     while True:
         path = place / f"{prefix}{uuid.uuid4().hex}.lock"
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -67,7 +67,7 @@ def _locked(place: Path, prefix: str) -> tuple[int, Path]:
 
 
 def _remove_abandoned(place: Path, prefix: str) -> None:
-    """Remove what processes of this user left that were killed."""
+    """Remove the directories of this user's processes that were killed."""
     for path in place.glob(f"{prefix}*.lock"):
         with suppress(OSError):
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -91,15 +91,14 @@ def _clear(directory: Path) -> None:
 
 
 class SQLiteInstallation:
-    """Everything in one file; without a path in a file of this process alone, which is gone when it is closed."""
+    """Everything in one file; without a path, in a file of this process that is removed on close."""
 
     stage_prefix = ""
-
     bus_topics = None
 
     def __init__(self, path: Path | None, *, clock: Clock, trail_keep: int) -> None:
         self.stage = default_stage()
-        # Before the file is opened, so that a wrong one leaves nothing behind.
+        # Read before the file is opened, so that a wrong value leaves nothing behind.
         ttl_days = events_ttl_days()
         self._scratch = Scratch() if path is None else None
         self.kind = "sqlite" if self._scratch is None else "memory"
@@ -107,8 +106,9 @@ class SQLiteInstallation:
         assert place is not None
         self._engine = Engine(place, clock=clock, durable=self._scratch is None)
         self._engine.place = self._scratch
+        self.transaction = self._engine.transaction
         path = self._engine.path
-        self.url = file_url(path) if self._scratch is None else "memory://"
+        self.url = "sqlite:///" + str(path).translate(_ESCAPES) if self._scratch is None else "memory://"
         try:
             self.queues = SQLiteQueues(self._engine, trail_keep=trail_keep)
             self.topics = SQLiteTopics(self._engine, self.queues)
@@ -123,7 +123,7 @@ class SQLiteInstallation:
         self.journal = StoredJournal(records, Overflow(self.blobs), clock=clock, ttl_days=ttl_days)
 
     def queue_tags(self) -> QueueTags | None:
-        """None: abandoned queues are removed by the store itself."""
+        """Return None: the store itself removes abandoned queues."""
         return None
 
     def agent_store(self, settings: AgentSettings, rejected: Callable[[], Queue]) -> tuple[AgentStore, Stream]:
@@ -134,17 +134,13 @@ class SQLiteInstallation:
         return SQLiteAgentStore(self._engine, stream, rejected, settings, durable=self._engine.durable), stream
 
     def check_agents(self, mover: Mover) -> bool:
-        """True: agents need nothing beside the store, and whoever runs it moves their events."""
+        """Return True: agents need nothing but the store, and `postroad up` moves their events."""
         return True
 
     def site(self) -> Site:
-        from postroad.topology.embedded import EmbeddedSite, EmbeddedStores
+        from postroad.topology.embedded import EmbeddedSite
 
-        stores = EmbeddedStores(self.queues, self.topics, self.streams, self.items, self._engine.transaction)
-        return EmbeddedSite(stores)
-
-    def transaction(self) -> AbstractContextManager[None]:
-        return self._engine.transaction()
+        return EmbeddedSite(self.queues, self.topics, self.streams, self.items, self._engine.transaction)
 
     def check(self) -> None:
         self._engine.check()

@@ -13,6 +13,7 @@ from litestar.openapi.spec import Example
 from litestar.params import Body, PathParameter
 from litestar.response import Redirect
 
+from postroad import __version__
 from postroad.errors import PostroadError, RouteNotFound
 from postroad.http import forms
 from postroad.http.authentication import OPEN
@@ -23,7 +24,6 @@ from postroad.http.pages import page
 from postroad.http.requests import ApiRequest, Cursor, Limit, Name
 from postroad.journal import Story
 from postroad.operations import why
-from postroad.version import __version__
 from postroad.views import BackendShown, ErrorPage, Health, Ready, Status, TokenMade, TokenPage, error_page
 
 _HEALTH = msgspec.json.encode(Health("ok", __version__))

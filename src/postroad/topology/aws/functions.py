@@ -5,85 +5,69 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from postroad.connections import INVOKE, AwsConnection, tag_pairs, translated
 from postroad.errors import InvalidInput, TopologyConflict
 from postroad.topology.aws.calls import ask
 from postroad.topology.aws.queues import Queues
 from postroad.topology.forms import Form
-from postroad.topology.names import Place
-from postroad.topology.references import URL
-
-if TYPE_CHECKING:
-    from mypy_boto3_iam.client import IAMClient
-    from mypy_boto3_lambda.client import LambdaClient
-
+from postroad.topology.names import URL, Place
 
 _REPORT = "ReportBatchItemFailures"
 
 
+@dataclass(frozen=True, slots=True)
 class Triggers:
     """The event source mappings of functions."""
 
-    def __init__(self, connection: AwsConnection) -> None:
-        self._connection = connection
+    aws: AwsConnection
 
     def read(self, form: Form) -> list[dict[str, Any]]:
-        """The declared triggers that exist, as they are."""
+        """Return the declared triggers that exist, as they are."""
         found = self._mappings(form.name)
-        wanted = ((trigger, self._mapping(found, trigger)) for trigger in form.settings["triggers"])
+        wanted = ((trigger, _mapping(found, trigger)) for trigger in form.settings["triggers"])
         return [_settings(trigger, mapping) for trigger, mapping in wanted if mapping is not None]
 
     def write(self, form: Form) -> None:
         """Make the triggers that are missing and change those that differ."""
         found = self._mappings(form.name)
         for trigger in form.settings["triggers"]:
-            mapping = self._mapping(found, trigger)
+            mapping = _mapping(found, trigger)
             what = f"trigger {trigger['source']!r} of function {form.name!r}"
             if mapping is None:
                 definition = {"EventSourceArn": self._source(trigger), **trigger_definition(trigger)}
                 if trigger["kind"] != "queue":
                     definition["StartingPosition"] = "TRIM_HORIZON"
-                ask(what, self._lambda.create_event_source_mapping, FunctionName=form.name, **definition)
+                ask(what, self.aws.functions.create_event_source_mapping, FunctionName=form.name, **definition)
             elif _settings(trigger, mapping) != trigger:
                 changes = trigger_definition(trigger)
-                ask(what, self._lambda.update_event_source_mapping, UUID=mapping["UUID"], **changes)
+                ask(what, self.aws.functions.update_event_source_mapping, UUID=mapping["UUID"], **changes)
 
     def delete(self, function: str) -> None:
         """Remove all triggers of the function."""
         for mapping in self._mappings(function):
-            ask(f"triggers of {function!r}", self._lambda.delete_event_source_mapping, UUID=mapping["UUID"])
+            ask(f"triggers of {function!r}", self.aws.functions.delete_event_source_mapping, UUID=mapping["UUID"])
 
     def _mappings(self, function: str) -> list[Any]:
-        answer = ask(
-            f"triggers of {function!r}",
-            self._lambda.list_event_source_mappings,
-            "ResourceNotFoundException",
-            FunctionName=function,
-        )
+        operation = self.aws.functions.list_event_source_mappings
+        answer = ask(f"triggers of {function!r}", operation, *_MISSING, FunctionName=function)
         return list((answer or {}).get("EventSourceMappings") or ())
 
-    def _mapping(self, found: list[Any], trigger: Mapping[str, Any]) -> Any:
-        return next((each for each in found if _is_source(each.get("EventSourceArn", ""), trigger)), None)
-
     def _source(self, trigger: Mapping[str, Any]) -> str:
-        """The ARN to read from; that of a table's stream is known only once the table is there."""
+        """Return the ARN to read from; that of a table's stream is known only once the table exists."""
         if trigger["kind"] != "table":
             return str(trigger["arn"])
         name = trigger["source"]
-        answer = ask(f"table {name!r}", self._connection.dynamodb.describe_table, TableName=name)
+        answer = ask(f"table {name!r}", self.aws.dynamodb.describe_table, TableName=name)
         if (arn := answer["Table"].get("LatestStreamArn")) is None:
             raise TopologyConflict(f"table {name!r} has no stream that could call a function")
         return str(arn)
 
-    @property
-    def _lambda(self) -> LambdaClient:
-        return self._connection.functions
-
 
 def trigger_definition(trigger: Mapping[str, Any]) -> dict[str, Any]:
-    """A trigger without its source, as Lambda spells it."""
+    """Return a trigger without its source, in the form of Lambda."""
     definition: dict[str, Any] = {"BatchSize": trigger["batch_size"]}
     if trigger["report_item_failures"]:
         definition["FunctionResponseTypes"] = [_REPORT]
@@ -95,12 +79,16 @@ def trigger_definition(trigger: Mapping[str, Any]) -> dict[str, Any]:
     return definition
 
 
-def _is_source(arn: str, trigger: Mapping[str, Any]) -> bool:
-    return arn == trigger["arn"] or (trigger["kind"] == "table" and arn.startswith(f"{trigger['arn']}/stream/"))
+def _mapping(found: list[Any], trigger: Mapping[str, Any]) -> Any:
+    """Return the mapping of the trigger's source, or None."""
+    arns = ((str(each.get("EventSourceArn", "")), each) for each in found)
+    stream = f"{trigger['arn']}/stream/"
+    is_table = trigger["kind"] == "table"
+    return next((each for arn, each in arns if arn == trigger["arn"] or (is_table and arn.startswith(stream))), None)
 
 
 def _settings(trigger: Mapping[str, Any], mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """The trigger with the values that the mapping has."""
+    """Return the trigger with the values of the mapping."""
     settings = dict(trigger)
     settings["batch_size"] = mapping.get("BatchSize")
     settings["report_item_failures"] = _REPORT in (mapping.get("FunctionResponseTypes") or ())
@@ -122,18 +110,18 @@ _ROLE_SECONDS = 2.0
 _WAIT: Any = {"Delay": 1, "MaxAttempts": 120}
 
 
+@dataclass(frozen=True, slots=True)
 class Functions:
     """The functions of one account and region; `settings["code"]` is the archive on S3 that they run."""
 
-    def __init__(self, connection: AwsConnection, place: Place, queues: Queues) -> None:
-        self._connection = connection
-        self._place = place
-        self._queues = queues
-        self._triggers = Triggers(connection)
+    aws: AwsConnection
+    place: Place
+    queues: Queues
+    triggers: Triggers
 
     def read(self, form: Form) -> dict[str, Any] | None:
         what = f"function {form.name!r}"
-        answer = ask(what, self._lambda.get_function, *_MISSING, FunctionName=form.name)
+        answer = ask(what, self.aws.functions.get_function, *_MISSING, FunctionName=form.name)
         if answer is None:
             return None
         configuration, tags = answer["Configuration"], dict(answer.get("Tags") or {})
@@ -144,7 +132,7 @@ class Functions:
             "timeout": configuration["Timeout"],
             "memory": configuration["MemorySize"],
             "environment": {name: variables.get(name) for name in form.settings["environment"]},
-            "triggers": self._triggers.read(form),
+            "triggers": self.triggers.read(form),
             "on_failure": self._on_failure(form),
             "callers": self._callers(form),
             "rights": self._rights(form),
@@ -168,7 +156,7 @@ class Functions:
     def _make_function(self, name: str, definition: dict[str, Any]) -> None:
         for attempt in range(_ROLE_ATTEMPTS):
             try:
-                ask(f"making function {name!r}", self._lambda.create_function, **definition)
+                ask(f"making function {name!r}", self.aws.functions.create_function, **definition)
                 return
             except InvalidInput as error:
                 # A role that was just made takes some seconds until Lambda sees it.
@@ -182,40 +170,40 @@ class Functions:
             self._make_role(form)
         if "code" in fields:
             code = s3_code(form.settings["code"])
-            ask(what, self._lambda.update_function_code, FunctionName=form.name, **code)
+            ask(what, self.aws.functions.update_function_code, FunctionName=form.name, **code)
             self._settled(form.name)
         if set(_CONFIGURED) & set(fields):
-            ask(what, self._lambda.update_function_configuration, **self._configuration(form))
+            ask(what, self.aws.functions.update_function_configuration, **self._configuration(form))
             self._settled(form.name)
         if "callers" in fields:
             self._permit(form)
         if "on_failure" in fields and form.settings["on_failure"] is not None:
             to = {"OnFailure": {"Destination": form.settings["on_failure"]}}
-            ask(what, self._lambda.put_function_event_invoke_config, FunctionName=form.name, DestinationConfig=to)
+            ask(what, self.aws.functions.put_function_event_invoke_config, FunctionName=form.name, DestinationConfig=to)
         if "triggers" in fields:
-            self._triggers.write(form)
+            self.triggers.write(form)
         if {"tags", "code"} & set(fields):
             tags = {**form.settings["tags"], CODE_TAG: form.settings["code"]}
-            ask(what, self._lambda.tag_resource, Resource=self._place.arn("function", form.name), Tags=tags)
+            ask(what, self.aws.functions.tag_resource, Resource=self.place.arn("function", form.name), Tags=tags)
 
     def delete(self, name: str) -> None:
-        self._triggers.delete(name)
-        ask(f"removing function {name!r}", self._lambda.delete_function, *_MISSING, FunctionName=name)
+        self.triggers.delete(name)
+        ask(f"removing function {name!r}", self.aws.functions.delete_function, *_MISSING, FunctionName=name)
 
     def wanted_environment(self, form: Form, have: Mapping[str, Any] | None) -> dict[str, str]:
-        """The variables with URLs in them; one that the deployer fills is wanted as it is."""
+        """Return the variables with URLs filled in; an empty one keeps the value that it has."""
         found = (have or {}).get("environment") or {}
         variables: dict[str, str] = form.settings["environment"]
-        return {name: self._with_urls(value) if value else found.get(name) or "" for name, value in variables.items()}
-
-    def _with_urls(self, value: str) -> str:
-        return URL.sub(lambda match: self._queues.url(match[1]) or match[0], value)
+        return {
+            name: URL.sub(lambda match: self.queues.url(match[1]) or match[0], value)
+            if value
+            else found.get(name) or ""
+            for name, value in variables.items()
+        }
 
     def _configuration(self, form: Form) -> dict[str, Any]:
-        settings = form.settings
-        answer = ask(
-            f"function {form.name!r}", self._lambda.get_function_configuration, *_MISSING, FunctionName=form.name
-        )
+        settings, operation = form.settings, self.aws.functions.get_function_configuration
+        answer = ask(f"function {form.name!r}", operation, *_MISSING, FunctionName=form.name)
         before = ((answer or {}).get("Environment") or {}).get("Variables") or {}
         wanted = self.wanted_environment(form, {"environment": before})
         return {
@@ -231,30 +219,23 @@ class Functions:
         name = form.settings["role_name"]
         what = f"role {name!r}"
         trust, policy = json.dumps(form.settings["rights"]["trust"]), json.dumps(form.settings["rights"]["policy"])
-        made = ask(
-            what,
-            self._iam.create_role,
-            "EntityAlreadyExists",
-            RoleName=name,
-            AssumeRolePolicyDocument=trust,
-            Tags=tag_pairs(form.settings["tags"]),
-        )
-        if made is None:
-            ask(what, self._iam.update_assume_role_policy, RoleName=name, PolicyDocument=trust)
-        ask(what, self._iam.put_role_policy, RoleName=name, PolicyName=POLICY, PolicyDocument=policy)
+        role = {"RoleName": name, "AssumeRolePolicyDocument": trust, "Tags": tag_pairs(form.settings["tags"])}
+        if ask(what, self.aws.iam.create_role, "EntityAlreadyExists", **role) is None:
+            ask(what, self.aws.iam.update_assume_role_policy, RoleName=name, PolicyDocument=trust)
+        ask(what, self.aws.iam.put_role_policy, RoleName=name, PolicyName=POLICY, PolicyDocument=policy)
         with translated(what):
-            self._iam.get_waiter("role_exists").wait(RoleName=name, WaiterConfig=_WAIT)
+            self.aws.iam.get_waiter("role_exists").wait(RoleName=name, WaiterConfig=_WAIT)
 
     def _rights(self, form: Form) -> dict[str, Any] | None:
         name = form.settings["role_name"]
-        role = ask(f"role {name!r}", self._iam.get_role, "NoSuchEntity", RoleName=name)
-        policy = ask(f"role {name!r}", self._iam.get_role_policy, "NoSuchEntity", RoleName=name, PolicyName=POLICY)
+        role = ask(f"role {name!r}", self.aws.iam.get_role, "NoSuchEntity", RoleName=name)
+        policy = ask(f"role {name!r}", self.aws.iam.get_role_policy, "NoSuchEntity", RoleName=name, PolicyName=POLICY)
         if role is None or policy is None:
             return None
         return {"trust": role["Role"]["AssumeRolePolicyDocument"], "policy": policy["PolicyDocument"]}
 
     def _callers(self, form: Form) -> dict[str, str]:
-        answer = ask(f"function {form.name!r}", self._lambda.get_policy, *_MISSING, FunctionName=form.name)
+        answer = ask(f"function {form.name!r}", self.aws.functions.get_policy, *_MISSING, FunctionName=form.name)
         statements = json.loads((answer or {}).get("Policy") or "{}").get("Statement", [])
         found = {each.get("Sid"): _source(each) for each in statements}
         return {name: found[name] for name in form.settings["callers"] if name in found}
@@ -263,39 +244,27 @@ class Functions:
         there = self._callers(form)
         for rule, arn in form.settings["callers"].items():
             if rule not in there:
-                ask(
-                    f"permission of rule {rule!r}",
-                    self._lambda.add_permission,
-                    "ResourceConflictException",
-                    FunctionName=form.name,
-                    StatementId=rule,
-                    Action=INVOKE,
-                    Principal="events.amazonaws.com",
-                    SourceArn=arn,
-                )
+                what, operation = f"permission of rule {rule!r}", self.aws.functions.add_permission
+                caller = {"Action": INVOKE, "Principal": "events.amazonaws.com", "SourceArn": arn}
+                ask(what, operation, "ResourceConflictException", FunctionName=form.name, StatementId=rule, **caller)
 
     def _on_failure(self, form: Form) -> str | None:
         answer = ask(
-            f"function {form.name!r}", self._lambda.get_function_event_invoke_config, *_MISSING, FunctionName=form.name
+            f"function {form.name!r}",
+            self.aws.functions.get_function_event_invoke_config,
+            *_MISSING,
+            FunctionName=form.name,
         )
         found = (((answer or {}).get("DestinationConfig") or {}).get("OnFailure") or {}).get("Destination")
         return None if found is None else str(found)
 
     def _settled(self, name: str) -> None:
         with translated(f"function {name!r}"):
-            self._lambda.get_waiter("function_updated_v2").wait(FunctionName=name, WaiterConfig=_WAIT)
-
-    @property
-    def _lambda(self) -> LambdaClient:
-        return self._connection.functions
-
-    @property
-    def _iam(self) -> IAMClient:
-        return self._connection.iam
+            self.aws.functions.get_waiter("function_updated_v2").wait(FunctionName=name, WaiterConfig=_WAIT)
 
 
 def s3_code(url: str) -> dict[str, str]:
-    """The archive `s3://bucket/key`, as Lambda spells it."""
+    """Return the archive `s3://bucket/key` in the form of Lambda."""
     bucket, _, key = url.removeprefix("s3://").partition("/")
     return {"S3Bucket": bucket, "S3Key": key}
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from postroad.connections import AwsConnection, make_queue, translated
 from postroad.errors import TopologyConflict
 from postroad.queues import QueueSpec, queue_attributes, redrive_allow_policy, spec_of
-from postroad.topology.aws.calls import ask
+from postroad.topology.aws.calls import ask, pages
 from postroad.topology.forms import Form
 from postroad.topology.names import Place
 
-if TYPE_CHECKING:
-    from mypy_boto3_sqs.client import SQSClient
-
 _MISSING = ("QueueDoesNotExist", "NonExistentQueue")
-# What an emulator says that does not know which queues have their dead letters in another.
-_NOT_TOLD = ("InvalidAction",)
+# The code of an emulator that does not know which queues have their dead letters in another.
+_UNKNOWN_ACTION = ("InvalidAction",)
 _FIELDS = {
     "VisibilityTimeout": ("visibility",),
     "MessageRetentionPeriod": ("retention",),
@@ -41,7 +39,7 @@ DEFAULTS: Mapping[str, Any] = {
     "dedup_scope": "queue",
     "content_dedup": False,
 }
-"""Settings that SQS tells only when they are not as here."""
+"""Settings that SQS returns only if they differ from these."""
 _HELD = (
     "ApproximateNumberOfMessages",
     "ApproximateNumberOfMessagesNotVisible",
@@ -49,107 +47,86 @@ _HELD = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Queues:
     """The queues of one account and region."""
 
-    def __init__(self, connection: AwsConnection, place: Place) -> None:
-        self._connection = connection
-        self._place = place
+    aws: AwsConnection
+    place: Place
 
     def read(self, form: Form) -> dict[str, Any] | None:
         url = self.url(form.name)
-        answer = (
-            None
-            if url is None
-            else ask(
-                f"queue {form.name!r}", self._sqs.get_queue_attributes, *_MISSING, QueueUrl=url, AttributeNames=["All"]
-            )
-        )
-        if answer is None:
+        attributes = self._found(form.name, url, "All")
+        if attributes is None:
             return None
-        attributes: dict[str, str] = answer["Attributes"]
-        tags = ask(f"tags of queue {form.name!r}", self._sqs.list_queue_tags, QueueUrl=url)
+        tags = ask(f"tags of queue {form.name!r}", self.aws.sqs.list_queue_tags, QueueUrl=url)
         return {**_settings(form, attributes), "tags": tags.get("Tags") or {}}
 
     def create(self, form: Form) -> None:
         settings = form.settings
         with translated(f"making queue {form.name!r}"):
-            make_queue(self._sqs, form.name, self._attributes(form), fifo=settings["fifo"], tags=settings["tags"])
+            make_queue(self.aws.sqs, form.name, self._attributes(form), fifo=settings["fifo"], tags=settings["tags"])
 
     def update(self, form: Form, fields: Collection[str]) -> None:
         url = self.url(form.name)
         wanted = self._attributes(form)
         changed = {name: value for name, value in wanted.items() if set(_FIELDS[name]) & set(fields)}
-        if "policy" in changed or "policy" in fields:
+        if "policy" in fields:
             changed["Policy"] = self._merged(form, url)
         if changed:
-            ask(f"changing queue {form.name!r}", self._sqs.set_queue_attributes, QueueUrl=url, Attributes=changed)
+            ask(f"changing queue {form.name!r}", self.aws.sqs.set_queue_attributes, QueueUrl=url, Attributes=changed)
         if "tags" in fields:
-            ask(f"tagging queue {form.name!r}", self._sqs.tag_queue, QueueUrl=url, Tags=form.settings["tags"])
+            ask(f"tagging queue {form.name!r}", self.aws.sqs.tag_queue, QueueUrl=url, Tags=form.settings["tags"])
 
     def delete(self, name: str) -> None:
         if keep := self.keep(name):
             raise TopologyConflict(f"queue {name!r} is not removed: {keep}")
-        ask(f"removing queue {name!r}", self._sqs.delete_queue, QueueUrl=self.url(name))
+        ask(f"removing queue {name!r}", self.aws.sqs.delete_queue, QueueUrl=self.url(name))
 
     def keep(self, name: str) -> str:
-        """Why the queue must not be removed; empty when it may."""
+        """Return why the queue must not be removed; an empty text if it may."""
         counts = self.counts(name)
         return "it holds messages" if counts is not None and any(counts) else ""
 
     def sources(self, name: str) -> list[str]:
-        """The queues that have their dead letters in this one."""
-        url, found = self.url(name), list[str]()
-        token: dict[str, str] = {}
-        while url is not None:
-            page = ask(
-                f"sources of queue {name!r}",
-                self._sqs.list_dead_letter_source_queues,
-                *_MISSING,
-                *_NOT_TOLD,
-                QueueUrl=url,
-                **token,
-            )
-            found += [each.rpartition("/")[2] for each in (page or {}).get("queueUrls") or ()]
-            if not (page or {}).get("NextToken"):
-                break
-            token = {"NextToken": page["NextToken"]}
-        return found
+        """Return the queues that have their dead letters in this one."""
+        if (url := self.url(name)) is None:
+            return []
+        operation = self.aws.sqs.list_dead_letter_source_queues
+        found = pages(f"sources of queue {name!r}", operation, *_MISSING, *_UNKNOWN_ACTION, QueueUrl=url)
+        return [each.rpartition("/")[2] for page in found for each in page.get("queueUrls") or ()]
 
     def counts(self, name: str) -> tuple[int, ...] | None:
-        """How many messages are visible, in flight and delayed, as far as SQS knows."""
-        url = self.url(name)
+        """Return how many messages are visible, in flight and delayed, as far as SQS knows."""
+        found = self._found(name, self.url(name), *_HELD)
+        return None if found is None else tuple(int(found.get(key, 0)) for key in _HELD)
+
+    def _found(self, name: str, url: str | None, *attributes: str) -> dict[str, str] | None:
         if url is None:
             return None
-        answer = ask(
-            f"queue {name!r}", self._sqs.get_queue_attributes, *_MISSING, QueueUrl=url, AttributeNames=list(_HELD)
-        )
-        return None if answer is None else tuple(int(answer["Attributes"].get(key, 0)) for key in _HELD)
+        operation = self.aws.sqs.get_queue_attributes
+        answer = ask(f"queue {name!r}", operation, *_MISSING, QueueUrl=url, AttributeNames=list(attributes))
+        return None if answer is None else answer.get("Attributes") or {}
 
     def url(self, name: str) -> str | None:
-        """The URL of the queue, or None."""
-        answer = ask(f"queue {name!r}", self._sqs.get_queue_url, *_MISSING, QueueName=name)
+        """Return the URL of the queue, or None."""
+        answer = ask(f"queue {name!r}", self.aws.sqs.get_queue_url, *_MISSING, QueueName=name)
         return None if answer is None else str(answer["QueueUrl"])
 
-    @property
-    def _sqs(self) -> SQSClient:
-        return self._connection.sqs
-
     def _attributes(self, form: Form) -> dict[str, str]:
-        """Every attribute with its value; an empty one removes it."""
+        """Return every attribute with its value; an empty one removes it."""
         spec = _spec(form)
-        dead_letter = None if spec.dead_letter is None else self._place.arn("queue", spec.dead_letter)
+        dead_letter = None if spec.dead_letter is None else self.place.arn("queue", spec.dead_letter)
         attributes = {"RedrivePolicy": "", **queue_attributes(spec, dead_letter)}
         if spec.redrive_allow != "all":
-            attributes["RedriveAllowPolicy"] = redrive_allow_policy(spec, self._place.arn("queue", form.name))
+            attributes["RedriveAllowPolicy"] = redrive_allow_policy(spec, self.place.arn("queue", form.name))
         attributes |= _encryption(str(form.settings["encryption"]))
         attributes["Policy"] = json.dumps(form.settings["policy"])
         return attributes
 
     def _merged(self, form: Form, url: str | None) -> str:
-        """Our statements beside those of others."""
-        answer = ask(f"queue {form.name!r}", self._sqs.get_queue_attributes, QueueUrl=url, AttributeNames=["Policy"])
-        before = json.loads((answer.get("Attributes") or {}).get("Policy") or "{}")
+        """Return the policy with our statements and those of others."""
+        before = json.loads((self._found(form.name, url, "Policy") or {}).get("Policy") or "{}")
         wanted: dict[str, Any] = form.settings["policy"]
         ours = {statement["Sid"] for statement in wanted["Statement"]}
         others = [each for each in before.get("Statement", []) if each.get("Sid") not in ours]
@@ -158,28 +135,22 @@ class Queues:
 
 def _settings(form: Form, attributes: Mapping[str, str]) -> dict[str, Any]:
     spec = spec_of(form.name, attributes)
-    told = {name for attribute in attributes if attribute in _FIELDS for name in _FIELDS[attribute]}
-    # A redrive policy that is not told is one that is not there, on every endpoint.
-    told |= {"dead_letter", "max_receives", "fifo"}
-    settings = {name: getattr(spec, name) for name in told if hasattr(spec, name)}
+    returned = {name for attribute in attributes if attribute in _FIELDS for name in _FIELDS[attribute]}
+    # A redrive policy that is not returned does not exist, on every endpoint.
+    returned |= {"dead_letter", "max_receives", "fifo"}
+    settings = {name: getattr(spec, name) for name in returned if hasattr(spec, name)}
     if isinstance(settings.get("redrive_allow"), tuple):
         settings["redrive_allow"] = sorted(settings["redrive_allow"])
-    if "encryption" in told:
-        settings["encryption"] = attributes.get("KmsMasterKeyId") or _managed(attributes)
-    if "policy" in told:
-        settings["policy"] = _ours(form.settings["policy"], json.loads(attributes["Policy"] or "{}"))
+    if "encryption" in returned:
+        managed = "sqs" if attributes.get("SqsManagedSseEnabled") == "true" else "none"
+        settings["encryption"] = attributes.get("KmsMasterKeyId") or managed
+    if "policy" in returned:
+        # Only our statements, in our order.
+        wanted, found = form.settings["policy"], json.loads(attributes["Policy"] or "{}").get("Statement", [])
+        by_sid = {each.get("Sid"): each for each in found}
+        ours = [by_sid[each["Sid"]] for each in wanted["Statement"] if each["Sid"] in by_sid]
+        settings["policy"] = {**wanted, "Statement": ours}
     return settings
-
-
-def _ours(wanted: dict[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the statements that were found those that are ours, in our order."""
-    by_sid = {each.get("Sid"): each for each in found.get("Statement", [])}
-    statements = [by_sid[each["Sid"]] for each in wanted["Statement"] if each["Sid"] in by_sid]
-    return {**wanted, "Statement": statements}
-
-
-def _managed(attributes: Mapping[str, str]) -> str:
-    return "sqs" if attributes.get("SqsManagedSseEnabled") == "true" else "none"
 
 
 def _encryption(encryption: str) -> dict[str, str]:

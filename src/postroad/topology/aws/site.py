@@ -1,9 +1,9 @@
-"""A topology on AWS: one look at an account and region, and the changes that follow from it."""
+"""A topology on AWS: the state of one account and region, and the changes to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,16 +11,15 @@ from postroad.connections import AwsConnection
 from postroad.topology.alarms import dead_letter_queues
 from postroad.topology.aws import queues, topics
 from postroad.topology.aws.alarms import Alarms
-from postroad.topology.aws.calls import ResourceKind, ask
-from postroad.topology.aws.functions import Functions
+from postroad.topology.aws.calls import ask, pages
+from postroad.topology.aws.functions import Functions, Triggers
 from postroad.topology.aws.queues import Queues
 from postroad.topology.aws.stores import Buckets, Streams, Tables, changed_keys, flat
 from postroad.topology.aws.topics import Buses, Rules, Subscriptions, Topics
 from postroad.topology.declarations import DEFAULT_BUS, AlarmDecl, FunctionDecl, Resource, RuleDecl
 from postroad.topology.forms import OWNER_TAG, Form, form_of, role_form
-from postroad.topology.names import Place
-from postroad.topology.references import Key
-from postroad.topology.site import Look, Stray, keep_dead_letters
+from postroad.topology.names import ACCOUNT, Key, Place
+from postroad.topology.plans import Look, Stray, keep_dead_letters
 from postroad.topology.topology import Topology
 
 _KINDS = {
@@ -39,13 +38,16 @@ _ORDER = ("alarm", "rule", "function", "bus", "topic", "queue", "stream", "table
 
 
 def owned(connection: AwsConnection, topology: str) -> list[Key]:
-    """The resources with this topology's tag, in the order in which they can be removed."""
-    keys = [key for arn in _tagged(connection, topology) if (key := key_of(arn)) is not None]
+    """Return the resources with this topology's tag, in the order in which they can be removed."""
+    wanted = [{"Key": OWNER_TAG, "Values": [topology]}]
+    found = pages(f"what topology {topology!r} owns", connection.tagging.get_resources, TagFilters=wanted)
+    arns = (each["ResourceARN"] for page in found for each in page["ResourceTagMappingList"])
+    keys = [key for arn in arns if (key := key_of(arn)) is not None]
     return sorted(keys, key=lambda key: (_ORDER.index(key[0]), key[1]))
 
 
 def key_of(arn: str) -> Key | None:
-    """The kind and name behind an ARN; a rule's name begins with its bus and a slash."""
+    """Return the kind and name behind an ARN; a rule's name begins with its bus and a slash."""
     _, _, service, _, _, rest = arn.split(":", 5)
     separator = ":" if service in ("lambda", "cloudwatch") else "/"
     family, found, name = rest.partition(separator)
@@ -57,26 +59,30 @@ def key_of(arn: str) -> Key | None:
     return kind, name if found else rest
 
 
-def _tagged(connection: AwsConnection, topology: str) -> Iterator[str]:
-    token: dict[str, str] = {}
-    while True:
-        page = ask(
-            f"what topology {topology!r} owns",
-            connection.tagging.get_resources,
-            TagFilters=[{"Key": OWNER_TAG, "Values": [topology]}],
-            **token,
-        )
-        yield from (each["ResourceARN"] for each in page["ResourceTagMappingList"])
-        if not page.get("PaginationToken"):
-            return
-        token = {"PaginationToken": page["PaginationToken"]}
-
-
 _DEFAULTS = {"queue": queues.DEFAULTS, "topic": topics.DEFAULTS}
 _NO_CODE = "no code given"
-# What the form holds for the templates and AWS has no setting for.
-_NOT_COMPARED = {"rule": ("target_kind", "target_name"), "function": ("component", "role_name")}
+# What the form holds for the templates only.
+_NOT_COMPARED = {"function": ("component", "role_name")}
 _VISIBLE = "ApproximateNumberOfMessagesVisible"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kinds:
+    """What reads, makes, changes and removes the resources of each kind."""
+
+    queue: Queues
+    topic: Topics
+    subscription: Subscriptions
+    stream: Streams
+    table: Tables
+    bucket: Buckets
+    bus: Buses
+    rule: Rules
+    function: Functions
+    alarm: Alarms
+
+    def of(self, kind: str) -> Any:
+        return getattr(self, kind)
 
 
 class AwsSite:
@@ -89,48 +95,47 @@ class AwsSite:
         self._forms: dict[Key, Form] = {}
 
     def look(self, topology: Topology, resource: Resource, *, code: str | None) -> Look:
-        """See one resource, reading only."""
+        """Read one resource."""
         if isinstance(resource, FunctionDecl) and code is None:
             return Look(resource, skip=_NO_CODE)
-        self._alarms.names = [each.name for each in topology.of("alarm")]
+        self._kinds.alarm.names = [each.name for each in topology.of("alarm")]
         form = self._form(topology, resource, code)
-        kind = self._kinds[resource.kind]
-        have = kind.read(form)
+        have = self._kinds.of(resource.kind).read(form)
         form = self._settled(form, have)
         self._forms[resource.kind, resource.name] = form
         return self._compared(resource, _comparable(form), have)
 
     def strays(self, topology: Topology) -> Sequence[Stray]:
-        """What carries this topology's tag and is not declared by it."""
+        """Return what carries this topology's tag and is not declared by it."""
         found = [key for key in owned(self._connection, topology.name) if not _declares(topology, key)]
-        return keep_dead_letters([Stray(key, self._keep(key)) for key in found], self._queues.sources)
+        return keep_dead_letters([Stray(key, self._keep(key)) for key in found], self._kinds.queue.sources)
 
     def holds_items(self, resource: Resource) -> bool:
         """Only tables are ever replaced."""
-        return self._tables.holds_items(resource.name)
+        return self._kinds.table.holds_items(resource.name)
 
     def create(self, topology: Topology, look: Look) -> None:
-        self._kinds[look.resource.kind].create(self._forms[look.resource.kind, look.resource.name])
+        self._kinds.of(look.resource.kind).create(self._forms[look.resource.kind, look.resource.name])
 
     def update(self, topology: Topology, look: Look, fields: Collection[str]) -> None:
-        self._kinds[look.resource.kind].update(self._forms[look.resource.kind, look.resource.name], fields)
+        self._kinds.of(look.resource.kind).update(self._forms[look.resource.kind, look.resource.name], fields)
 
     def replace(self, topology: Topology, look: Look) -> None:
-        self._kinds[look.resource.kind].delete(look.resource.name)
+        self._kinds.of(look.resource.kind).delete(look.resource.name)
         self.create(topology, look)
 
     def delete(self, key: Key) -> None:
-        self._kinds[key[0]].delete(key[1])
+        self._kinds.of(key[0]).delete(key[1])
 
     def measure(self, topology: Topology, alarm: AlarmDecl) -> float | None:
-        """Queues are counted; every other metric is asked of CloudWatch."""
+        """Return the metric of an alarm: queues are counted, and CloudWatch knows all others."""
         if alarm.metric == "dead_letter_count":
-            counted = [self._queues.counts(name) for name in dead_letter_queues(topology)]
+            counted = [self._kinds.queue.counts(name) for name in dead_letter_queues(topology)]
             return float(sum(counts[0] for counts in counted if counts is not None))
         if alarm.namespace == "AWS/SQS" and alarm.metric == _VISIBLE:
-            counts = self._queues.counts(alarm.resource)
+            counts = self._kinds.queue.counts(alarm.resource)
             return None if counts is None else float(counts[0])
-        return self._alarms.latest(form_of(topology, alarm, self._place))
+        return self._kinds.alarm.latest(form_of(topology, alarm, self._place))
 
     @cached_property
     def _place(self) -> Place:
@@ -139,35 +144,21 @@ class AwsSite:
         return Place(partition, self._connection.region, account)
 
     @cached_property
-    def _queues(self) -> Queues:
-        return Queues(self._connection, self._place)
-
-    @cached_property
-    def _tables(self) -> Tables:
-        return Tables(self._connection, self._place)
-
-    @cached_property
-    def _alarms(self) -> Alarms:
-        return Alarms(self._connection, self._place)
-
-    @cached_property
-    def _functions(self) -> Functions:
-        return Functions(self._connection, self._place, self._queues)
-
-    @cached_property
-    def _kinds(self) -> Mapping[str, ResourceKind]:
-        return {
-            "queue": self._queues,
-            "topic": Topics(self._connection, self._place),
-            "subscription": Subscriptions(self._connection),
-            "stream": Streams(self._connection),
-            "table": self._tables,
-            "bucket": Buckets(self._connection),
-            "bus": Buses(self._connection, self._place),
-            "rule": Rules(self._connection, self._place),
-            "function": self._functions,
-            "alarm": self._alarms,
-        }
+    def _kinds(self) -> _Kinds:
+        aws, place = self._connection, self._place
+        queues = Queues(aws, place)
+        return _Kinds(
+            queue=queues,
+            topic=Topics(aws, place),
+            subscription=Subscriptions(aws),
+            stream=Streams(aws),
+            table=Tables(aws, place),
+            bucket=Buckets(aws),
+            bus=Buses(aws, place),
+            rule=Rules(aws, place),
+            function=Functions(aws, place, queues, Triggers(aws)),
+            alarm=Alarms(aws, place),
+        )
 
     def _form(self, topology: Topology, resource: Resource, code: str | None) -> Form:
         form = form_of(topology, resource, self._place)
@@ -181,10 +172,10 @@ class AwsSite:
         return form
 
     def _settled(self, form: Form, have: Mapping[str, Any] | None) -> Form:
-        """The form with what only the account knows."""
+        """Return the form with what only the account knows."""
         settings = dict(form.settings)
         if form.kind == "function":
-            settings["environment"] = self._functions.wanted_environment(form, have)
+            settings["environment"] = self._kinds.function.wanted_environment(form, have)
         owner = ((have or {}).get("tags") or {}).get(OWNER_TAG)
         if owner is not None:
             settings["tags"] = {**settings["tags"], OWNER_TAG: owner}
@@ -197,16 +188,16 @@ class AwsSite:
             have["tags"] = {key: have["tags"][key] for key in want["tags"] if key in have["tags"]}
         defaults = _DEFAULTS.get(resource.kind, {})
         untold = {name: default for name, default in defaults.items() if name in want and name not in have}
-        # AWS itself tells everything that is not as it is by default; only an emulator may forget.
+        # AWS returns every setting that is not the default; an emulator may not.
         emulated = self._connection.endpoint_url is not None
         lost = tuple(name for name, default in untold.items() if emulated and want[name] != default)
         fixed = changed_keys(have, want) if resource.kind == "table" else ()
         return Look(resource, want, {**untold, **have}, unverifiable=lost, fixed=fixed)
 
     def _keep(self, key: Key) -> str:
-        kept = {"table": "tables are never removed", "bucket": "buckets are never removed"}
-        keep: Callable[[str], str] = self._queues.keep if key[0] == "queue" else lambda _: kept.get(key[0], "")
-        return keep(key[1])
+        if key[0] == "queue":
+            return self._kinds.queue.keep(key[1])
+        return {"table": "tables are never removed", "bucket": "buckets are never removed"}.get(key[0], "")
 
 
 def _comparable(form: Form) -> dict[str, Any]:
@@ -218,11 +209,7 @@ def _comparable(form: Form) -> dict[str, Any]:
 
 def _declares(topology: Topology, key: Key) -> bool:
     kind, name = key
-    return topology.find(kind, name.rpartition("/")[2] if kind == "rule" else name) is not None or any(
-        kind == "bucket" and _matches(each.name, name) for each in topology.of("bucket")
-    )
-
-
-def _matches(declared: str, found: str) -> bool:
-    before, _, after = declared.partition("${AWS::AccountId}")
-    return found.startswith(before) and found.endswith(after)
+    if topology.find(kind, name.rpartition("/")[2] if kind == "rule" else name) is not None:
+        return True
+    buckets = [each.name.partition(ACCOUNT) for each in topology.of("bucket")] if kind == "bucket" else []
+    return any(name.startswith(before) and name.endswith(after) for before, _, after in buckets)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from postroad.connections import (
     AwsConnection,
@@ -17,92 +18,74 @@ from postroad.connections import (
     translated,
 )
 from postroad.errors import TopicNotFound, TopologyConflict, Unavailable
-from postroad.topology.aws.calls import ask, unpaired
+from postroad.topology.aws.calls import ask, pages, tags_of
 from postroad.topology.forms import Form
 from postroad.topology.names import Place
 
-if TYPE_CHECKING:
-    from mypy_boto3_events.client import EventBridgeClient
-    from mypy_boto3_sns.client import SNSClient
-
-
 DEFAULTS: Mapping[str, Any] = {"content_dedup": False}
-"""Settings that SNS tells only when they are not as here."""
+"""Settings that SNS returns only if they differ from these."""
 _MISSING = ("NotFound", "NotFoundException", "ResourceNotFound", "ResourceNotFoundException")
 
 
+@dataclass(frozen=True, slots=True)
 class Topics:
     """The topics of one account and region."""
 
-    def __init__(self, connection: AwsConnection, place: Place) -> None:
-        self._connection = connection
-        self._place = place
+    aws: AwsConnection
+    place: Place
 
     def read(self, form: Form) -> dict[str, Any] | None:
-        arn = self._place.arn("topic", form.name)
-        answer = ask(f"topic {form.name!r}", self._sns.get_topic_attributes, *_MISSING, TopicArn=arn)
+        arn = self.place.arn("topic", form.name)
+        answer = ask(f"topic {form.name!r}", self.aws.sns.get_topic_attributes, *_MISSING, TopicArn=arn)
         if answer is None:
             return None
-        tags = ask(f"tags of topic {form.name!r}", self._sns.list_tags_for_resource, *_MISSING, ResourceArn=arn)
-        told = answer["Attributes"].get("ContentBasedDeduplication", None if form.settings["fifo"] else "false")
-        settings = {"fifo": form.settings["fifo"], "tags": unpaired(tags)}
-        return settings if told is None else {**settings, "content_dedup": told == "true"}
+        tags = ask(f"tags of topic {form.name!r}", self.aws.sns.list_tags_for_resource, *_MISSING, ResourceArn=arn)
+        dedup = answer["Attributes"].get("ContentBasedDeduplication", None if form.settings["fifo"] else "false")
+        settings = {"fifo": form.settings["fifo"], "tags": tags_of(tags)}
+        return settings if dedup is None else {**settings, "content_dedup": dedup == "true"}
 
     def create(self, form: Form) -> None:
         with translated(f"making topic {form.name!r}"):
-            make_topic(self._sns, form.name, **form.settings)
+            make_topic(self.aws.sns, form.name, **form.settings)
 
     def update(self, form: Form, fields: Collection[str]) -> None:
-        arn = self._place.arn("topic", form.name)
+        arn = self.place.arn("topic", form.name)
         if "content_dedup" in fields:
             value = "true" if form.settings["content_dedup"] else "false"
-            ask(
-                f"changing topic {form.name!r}",
-                self._sns.set_topic_attributes,
-                TopicArn=arn,
-                AttributeName="ContentBasedDeduplication",
-                AttributeValue=value,
-            )
+            change = {"AttributeName": "ContentBasedDeduplication", "AttributeValue": value}
+            ask(f"changing topic {form.name!r}", self.aws.sns.set_topic_attributes, TopicArn=arn, **change)
         if "tags" in fields:
             tags = tag_pairs(form.settings["tags"])
-            ask(f"tagging topic {form.name!r}", self._sns.tag_resource, ResourceArn=arn, Tags=tags)
+            ask(f"tagging topic {form.name!r}", self.aws.sns.tag_resource, ResourceArn=arn, Tags=tags)
 
     def delete(self, name: str) -> None:
-        ask(f"removing topic {name!r}", self._sns.delete_topic, TopicArn=self._place.arn("topic", name))
-
-    @property
-    def _sns(self) -> SNSClient:
-        return self._connection.sns
+        ask(f"removing topic {name!r}", self.aws.sns.delete_topic, TopicArn=self.place.arn("topic", name))
 
 
+@dataclass(frozen=True, slots=True)
 class Subscriptions:
-    """Who is subscribed to which topic; SNS keeps no tags for that."""
+    """The subscriptions of topics; SNS keeps no tags for them."""
 
-    def __init__(self, connection: AwsConnection) -> None:
-        self._connection = connection
-        self._subscribed: dict[str, dict[str, str]] = {}
+    aws: AwsConnection
+    _subscribed: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def read(self, form: Form) -> dict[str, Any] | None:
-        arn = self._of(form.settings["topic"]).get(form.settings["queue"])
-        answer = (
-            None
-            if arn is None
-            else ask(
-                f"subscription {form.name!r}", self._sns.get_subscription_attributes, *_MISSING, SubscriptionArn=arn
-            )
-        )
-        if answer is None:
+        topic, queue = form.settings["topic"], form.settings["queue"]
+        if (arn := self._of(topic).get(queue)) is None:
+            return None
+        operation = self.aws.sns.get_subscription_attributes
+        if (answer := ask(f"subscription {form.name!r}", operation, *_MISSING, SubscriptionArn=arn)) is None:
             return None
         attributes: dict[str, str] = answer["Attributes"]
         policy = json.loads(attributes.get("FilterPolicy") or "{}")
         raw = attributes.get("RawMessageDelivery", "false").lower() == "true"
-        return {**_places(form), "filter": _in_order(policy, form.settings["filter"]), "raw": raw}
+        return {"topic": topic, "queue": queue, "filter": _in_order(policy, form.settings["filter"]), "raw": raw}
 
     def create(self, form: Form) -> None:
         settings = form.settings
         with translated(f"subscribing {form.name!r}"):
             make_subscription(
-                self._sns, settings["topic"], settings["queue"], filter=settings["filter"], raw=settings["raw"]
+                self.aws.sns, settings["topic"], settings["queue"], filter=settings["filter"], raw=settings["raw"]
             )
 
     def update(self, form: Form, fields: Collection[str]) -> None:
@@ -113,104 +96,78 @@ class Subscriptions:
             "filter": ("FilterPolicy", json.dumps(form.settings["filter"])),
             "raw": ("RawMessageDelivery", "true" if form.settings["raw"] else "false"),
         }
-        for field in fields:
-            name, value = values[field]
-            ask(
-                f"changing subscription {form.name!r}",
-                self._sns.set_subscription_attributes,
-                SubscriptionArn=arn,
-                AttributeName=name,
-                AttributeValue=value,
-            )
+        operation = self.aws.sns.set_subscription_attributes
+        for each in fields:
+            change = dict(zip(("AttributeName", "AttributeValue"), values[each], strict=True))
+            ask(f"changing subscription {form.name!r}", operation, SubscriptionArn=arn, **change)
 
     def delete(self, name: str) -> None:
         raise TopicNotFound(f"subscription {name!r} belongs to nobody")
 
     def _of(self, topic: str) -> dict[str, str]:
-        """The subscriptions of a topic by the ARNs of their queues, asked for once."""
+        """Return the subscriptions of a topic by the ARNs of their queues, read once."""
         if topic not in self._subscribed:
-            self._subscribed[topic] = dict(self._listed(topic))
+            operation = self.aws.sns.list_subscriptions_by_topic
+            found = pages(f"subscriptions of {topic}", operation, *_MISSING, TopicArn=topic)
+            listed = (each for page in found for each in page.get("Subscriptions", []))
+            self._subscribed[topic] = {each["Endpoint"]: each["SubscriptionArn"] for each in listed}
         return self._subscribed[topic]
-
-    def _listed(self, topic: str) -> list[tuple[str, str]]:
-        found: list[tuple[str, str]] = []
-        token: dict[str, str] = {}
-        while True:
-            page = ask(
-                f"subscriptions of {topic}", self._sns.list_subscriptions_by_topic, *_MISSING, TopicArn=topic, **token
-            )
-            found += [(each["Endpoint"], each["SubscriptionArn"]) for each in (page or {}).get("Subscriptions", [])]
-            if not (page or {}).get("NextToken"):
-                return found
-            token = {"NextToken": page["NextToken"]}
-
-    @property
-    def _sns(self) -> SNSClient:
-        return self._connection.sns
 
 
 def _in_order(policy: dict[str, Any], wanted: dict[str, list[str]]) -> dict[str, Any]:
-    """The filter as it is, its values in the order in which they are wanted: the order means nothing to SNS."""
-    same = {name for name, values in policy.items() if name in wanted and _alike(values, wanted[name])}
+    """Return the filter with its values in the order in which they are declared, which means nothing to SNS."""
+
+    def alike(values: Any, wanted: list[str]) -> bool:
+        texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
+        return texts and sorted(values) == sorted(wanted)
+
+    same = {name for name, values in policy.items() if name in wanted and alike(values, wanted[name])}
     return {name: wanted[name] if name in same else values for name, values in policy.items()}
-
-
-def _alike(values: Any, wanted: list[str]) -> bool:
-    texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
-    return texts and sorted(values) == sorted(wanted)
-
-
-def _places(form: Form) -> dict[str, Any]:
-    return {"topic": form.settings["topic"], "queue": form.settings["queue"]}
 
 
 _NO_BUS = ("ResourceNotFoundException",)
 
 
+@dataclass(frozen=True, slots=True)
 class Buses:
     """The event buses of one account and region."""
 
-    def __init__(self, connection: AwsConnection, place: Place) -> None:
-        self._connection = connection
-        self._place = place
+    aws: AwsConnection
+    place: Place
 
     def read(self, form: Form) -> dict[str, Any] | None:
         what = f"bus {form.name!r}"
-        if ask(what, self._events.describe_event_bus, *_NO_BUS, Name=form.name) is None:
+        if ask(what, self.aws.events.describe_event_bus, *_NO_BUS, Name=form.name) is None:
             return None
-        arn = self._place.arn("bus", form.name)
-        return {"tags": unpaired(ask(what, self._events.list_tags_for_resource, *_NO_BUS, ResourceARN=arn))}
+        arn = self.place.arn("bus", form.name)
+        return {"tags": tags_of(ask(what, self.aws.events.list_tags_for_resource, *_NO_BUS, ResourceARN=arn))}
 
     def create(self, form: Form) -> None:
         with translated(f"making bus {form.name!r}"):
-            make_event_bus(self._events, form.name, tags=form.settings["tags"])
+            make_event_bus(self.aws.events, form.name, tags=form.settings["tags"])
 
     def update(self, form: Form, fields: Collection[str]) -> None:
-        arn, tags = self._place.arn("bus", form.name), tag_pairs(form.settings["tags"])
-        ask(f"tagging bus {form.name!r}", self._events.tag_resource, ResourceARN=arn, Tags=tags)
+        arn, tags = self.place.arn("bus", form.name), tag_pairs(form.settings["tags"])
+        ask(f"tagging bus {form.name!r}", self.aws.events.tag_resource, ResourceARN=arn, Tags=tags)
 
     def delete(self, name: str) -> None:
-        ask(f"removing bus {name!r}", self._events.delete_event_bus, Name=name)
-
-    @property
-    def _events(self) -> EventBridgeClient:
-        return self._connection.events
+        ask(f"removing bus {name!r}", self.aws.events.delete_event_bus, Name=name)
 
 
+@dataclass(frozen=True, slots=True)
 class Rules:
     """The rules of those buses, each with its one target."""
 
-    def __init__(self, connection: AwsConnection, place: Place) -> None:
-        self._connection = connection
-        self._place = place
+    aws: AwsConnection
+    place: Place
 
     def read(self, form: Form) -> dict[str, Any] | None:
         what, bus = f"rule {form.name!r}", form.settings["bus"]
-        answer = ask(what, self._events.describe_rule, *_NO_BUS, Name=form.name, EventBusName=bus)
+        answer = ask(what, self.aws.events.describe_rule, *_NO_BUS, Name=form.name, EventBusName=bus)
         if answer is None:
             return None
-        targets = ask(what, self._events.list_targets_by_rule, *_NO_BUS, Rule=form.name, EventBusName=bus) or {}
-        tags = ask(what, self._events.list_tags_for_resource, *_NO_BUS, ResourceARN=self._arn(form))
+        targets = ask(what, self.aws.events.list_targets_by_rule, *_NO_BUS, Rule=form.name, EventBusName=bus) or {}
+        tags = ask(what, self.aws.events.list_tags_for_resource, *_NO_BUS, ResourceARN=self._arn(form))
         wanted = (form.settings["target"] or {}).get("id")
         found = [each for each in targets.get("Targets") or () if each["Id"] == wanted]
         return {
@@ -218,7 +175,7 @@ class Rules:
             "pattern": json.loads(answer["EventPattern"]) if answer.get("EventPattern") else None,
             "schedule": answer.get("ScheduleExpression") or None,
             "target": _target(found[0]) if found else None,
-            "tags": unpaired(tags),
+            "tags": tags_of(tags),
         }
 
     def create(self, form: Form) -> None:
@@ -233,7 +190,7 @@ class Rules:
             self._put_target(form)
         if "tags" in fields:
             tags = tag_pairs(form.settings["tags"])
-            ask(f"tagging rule {form.name!r}", self._events.tag_resource, ResourceARN=self._arn(form), Tags=tags)
+            ask(f"tagging rule {form.name!r}", self.aws.events.tag_resource, ResourceARN=self._arn(form), Tags=tags)
 
     def delete(self, name: str) -> None:
         """Remove the rule `BUS/NAME` with its targets."""
@@ -241,40 +198,29 @@ class Rules:
         if not bus:
             raise TopologyConflict(f"rule {name!r}: its bus is not known")
         what = f"removing rule {name!r}"
-        targets = ask(what, self._events.list_targets_by_rule, *_NO_BUS, Rule=rule, EventBusName=bus) or {}
+        targets = ask(what, self.aws.events.list_targets_by_rule, *_NO_BUS, Rule=rule, EventBusName=bus) or {}
         if ids := [each["Id"] for each in targets.get("Targets") or ()]:
-            ask(what, self._events.remove_targets, Rule=rule, EventBusName=bus, Ids=ids)
-        ask(what, self._events.delete_rule, *_NO_BUS, Name=rule, EventBusName=bus)
+            ask(what, self.aws.events.remove_targets, Rule=rule, EventBusName=bus, Ids=ids)
+        ask(what, self.aws.events.delete_rule, *_NO_BUS, Name=rule, EventBusName=bus)
 
     def _put_rule(self, form: Form, tags: Mapping[str, str] | None = None) -> None:
-        settings = form.settings
+        bus, when = form.settings["bus"], {name: form.settings[name] for name in ("pattern", "schedule")}
         with translated(f"making rule {form.name!r}"):
-            put_rule(
-                self._events,
-                form.name,
-                settings["bus"],
-                pattern=settings["pattern"],
-                schedule=settings["schedule"],
-                tags=tags,
-            )
+            put_rule(self.aws.events, form.name, bus, **when, tags=tags)
 
     def _put_target(self, form: Form) -> None:
         what, settings = f"target of rule {form.name!r}", form.settings
         with translated(what):
-            refusal = put_target(self._events, form.name, settings["bus"], target_definition(settings["target"]))
+            refusal = put_target(self.aws.events, form.name, settings["bus"], target_definition(settings["target"]))
         if refusal is not None:
             raise Unavailable(f"{what}: {refusal}")
 
     def _arn(self, form: Form) -> str:
-        return self._place.arn("rule", f"{form.settings['bus']}/{form.name}")
-
-    @property
-    def _events(self) -> EventBridgeClient:
-        return self._connection.events
+        return self.place.arn("rule", f"{form.settings['bus']}/{form.name}")
 
 
 def target_definition(target: Mapping[str, Any]) -> dict[str, Any]:
-    """A rule's target, as EventBridge spells it."""
+    """Return a rule's target in the form of EventBridge."""
     definition: dict[str, Any] = {
         "Id": target["id"],
         "Arn": target["arn"],
