@@ -12,7 +12,7 @@ from postroad.clock import Clock
 from postroad.events import EventRegistry
 from postroad.items import Items
 from postroad.journal import Journal
-from postroad.queues import ListedQueues, Queue, QueueOverview, QueueSpec
+from postroad.queues import Queue, QueueOverview, QueueSpec, QueueStore
 from postroad.streams import Stream
 from postroad.telemetry import Auditor
 from postroad.topics import Topic
@@ -57,7 +57,7 @@ class Ports(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
-    def queues(self) -> ListedQueues: ...
+    def queues(self) -> QueueStore: ...
     @property
     def topics(self) -> TopicStore: ...
     @property

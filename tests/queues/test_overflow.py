@@ -24,8 +24,7 @@ from postroad.errors import (
 )
 from postroad.queues import Move, OutgoingMessage, Queue, QueueSpec, SendResult
 from postroad.queues.markers import read_dead
-from postroad.queues.overflow import OverflowingQueue
-from postroad.queues.references import KEEP_FOR, Pruning
+from postroad.queues.overflow import KEEP_FOR, OverflowingQueue, Pruning
 from postroad.testing.clock import FakeClock
 from postroad.testing.queues import QueueConformance, QueueFixture
 
@@ -44,6 +43,8 @@ class OverflowingQueues:
         self.delete_queue = self._queues.delete_queue
         self.queue_spec = self._queues.queue_spec
         self.queues = self._queues.queues
+        self.overviews = self._queues.overviews
+        self.sources = self._queues.sources
 
     def create_queue(self, spec: QueueSpec) -> Queue:
         return self._around(self._queues.create_queue(spec))
@@ -478,8 +479,19 @@ def test_blobs_are_pruned_once_an_hour_by_all_queues_together_and_a_failure_harm
 
     for queue in queues:
         assert queue.send([OutgoingMessage("small")])[0].ok
+    assert blobs.prunings == 0
     ground.clock.advance(3_600)
     for queue in queues:
-        queue.send([OutgoingMessage("small")])
+        assert queue.send([OutgoingMessage("small")])[0].ok
 
-    assert blobs.prunings == 2
+    assert blobs.prunings == 1
+
+
+def test_the_first_blob_that_is_stored_prunes_at_once(ground: Ground) -> None:
+    blobs = _CountingBlobs(ground.blobs.path, ground.clock)
+    queue = OverflowingQueue(ground.inner, blobs, clock=ground.clock)
+
+    for _ in range(3):
+        assert queue.send([OutgoingMessage(LARGE)])[0].ok
+
+    assert blobs.prunings == 1

@@ -11,7 +11,7 @@ from postroad.queues import OutgoingMessage, QueueSpec
 from postroad.queues.overflow import OverflowingQueue
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.testing.clock import FakeClock
-from postroad.topics.overflow import OverflowingTopic
+from postroad.topics.port import OverflowingTopic
 
 LARGE = "é" * 600_000
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from postroad.arguments import check, whole_number
 from postroad.errors import NotSupported
-from postroad.queues import PeekedMessage, Queue, QueueDirectory, as_movable, event_type, failure, read_dead
+from postroad.queues import PeekedMessage, Queue, QueueStore, as_movable, event_type, failure, read_dead
 
 _SAMPLES = 5
 _PAGE = 500
@@ -38,7 +38,7 @@ class FailureGroups:
     complete: bool
 
 
-def failure_groups(backend: QueueDirectory, queue: str, *, limit: int | None = None) -> FailureGroups:
+def failure_groups(backend: QueueStore, queue: str, *, limit: int | None = None) -> FailureGroups:
     """Group what the queue holds by what it died of, looking at `limit` messages at the most. It changes nothing.
 
     On SQS looking is receiving: messages are hidden until the look ends, and `limit` is 10,000 unless given.

@@ -6,7 +6,7 @@ import math
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from postroad.errors import NotSupported
 from postroad.ports import Store
@@ -16,14 +16,16 @@ from postroad.queues import (
     Destinations,
     Match,
     MoveTask,
-    NativeMoves,
     Progress,
-    QueueDirectory,
+    QueueStore,
     RedriveReport,
     as_movable,
     redrive as move,
 )
 from postroad.telemetry import get_logger, recorded
+
+if TYPE_CHECKING:
+    from postroad.queues import MoveTasks
 
 _FASTEST = 500
 _NAMED_IDS = 100
@@ -86,7 +88,7 @@ def redrive(
     return report
 
 
-def redrive_tasks(backend: QueueDirectory, dead_letter_queue: str) -> list[MoveTask]:
+def redrive_tasks(backend: QueueStore, dead_letter_queue: str) -> list[MoveTask]:
     """The redrives of this queue that the store does by itself, the newest first; none on a store that does none."""
     moves = as_movable(backend.queue(dead_letter_queue)).native()
     return [] if moves is None else moves.tasks()
@@ -176,7 +178,7 @@ def _move_natively(
     )
 
 
-def _started(moves: NativeMoves, destination: str, rate: float | None, *, must: bool) -> str | None:
+def _started(moves: MoveTasks, destination: str, rate: float | None, *, must: bool) -> str | None:
     per_second = None if rate is None else max(1, min(_FASTEST, math.floor(rate)))
     try:
         return moves.start(destination, per_second=per_second)

@@ -26,8 +26,18 @@ from postroad.connections import (
 )
 from postroad.errors import NotSupported, PostroadError, TopicNotFound, Unavailable
 from postroad.queues import EVENT_SOURCE, OutgoingMessage, Queue, SendResult, SQSQueue, SQSQueues, wrap_detail
-from postroad.topics import rules
-from postroad.topics.port import Filter, Subscription, TopicTraits
+from postroad.topics.port import (
+    Filter,
+    Subscription,
+    TopicTraits,
+    Values,
+    check_filter,
+    check_published,
+    check_queue,
+    check_subscriber,
+    check_topic_name,
+    is_arn,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_events.client import EventBridgeClient
@@ -54,11 +64,11 @@ class EventBridgeTopics:
         """The event bus of this name, made when first used, or of this ARN, taken as it is. No call is made here."""
         if fifo:
             raise NotSupported("fifo: EventBridge keeps no order", field="fifo", remedy="Use a topic on SNS.")
-        if rules.is_arn(name):
+        if is_arn(name):
             return EventBridgeTopic(
                 self._connection, self._queues, name.rpartition("/")[2], arn=name, attempts=self._attempts
             )
-        rules.check_topic_name(name, fifo=False)
+        check_topic_name(name, fifo=False)
         return EventBridgeTopic(self._connection, self._queues, name, attempts=self._attempts)
 
     def topics(self) -> list[str]:
@@ -120,7 +130,7 @@ class EventBridgeTopic:
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Copy each message to every queue whose filter matches its attributes."""
-        bodies = rules.check_published(messages, fifo=False, limit=MAX_EVENTBRIDGE_BYTES)
+        bodies = check_published(messages, fifo=False, limit=MAX_EVENTBRIDGE_BYTES)
         entries = [self._entry(message, body) for message, body in zip(messages, bodies, strict=True)]
         outcomes = deliver(entries, self._publish, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES, attempts=self._attempts)
         return [
@@ -135,8 +145,8 @@ class EventBridgeTopic:
 
         Subscribing again replaces the filter, unless `keep_filter` is set.
         """
-        values = rules.check_filter(filter) or None
-        rules.check_subscriber(self.name, fifo=False, queue=queue)
+        values = check_filter(filter) or None
+        check_subscriber(self.name, fifo=False, queue=queue)
         subscriber = self._queues.queue(queue.name)
         target_arn, bus, name = subscriber.arn, self.bus, _rule_name(queue.name)
         if keep_filter and self._has_rule(name):
@@ -159,7 +169,7 @@ class EventBridgeTopic:
 
     def unsubscribe(self, queue: Queue) -> bool:
         """Stop the copies, and take back the right to send; what the queue holds stays."""
-        subscriber = self._queues.queue(rules.check_queue(queue))
+        subscriber = self._queues.queue(check_queue(queue))
         name, bus = _rule_name(queue.name), self.bus
         with self._translated("unsubscribing from"):
             try:
@@ -203,7 +213,7 @@ class EventBridgeTopic:
         content = {"Source": self._source, "DetailType": kind, "Detail": detail}
         return Entry(content, size=len(detail.encode()) + len(kind.encode()) + len(self._source))
 
-    def _pattern(self, values: rules.Values | None) -> dict[str, Any]:
+    def _pattern(self, values: Values | None) -> dict[str, Any]:
         pattern: dict[str, Any] = {"source": [self._source]}
         if values is not None:
             pattern["detail"] = {"attributes": {name: list(allowed) for name, allowed in values.items()}}
@@ -237,7 +247,7 @@ def _rule_name(queue: str) -> str:
     return f"{_RULE_PREFIX}{queue[:40].replace('.', '-')}-{hashlib.sha256(queue.encode()).hexdigest()[:12]}"
 
 
-def _filter(pattern: str) -> rules.Values | None:
+def _filter(pattern: str) -> Values | None:
     attributes = json.loads(pattern).get("detail", {}).get("attributes", {})
     return {name: tuple(values) for name, values in attributes.items()} or None
 

@@ -42,8 +42,19 @@ from postroad.queues import (
     message_attributes,
     size_of,
 )
-from postroad.topics import rules
-from postroad.topics.port import Filter, Subscription, TopicTraits
+from postroad.topics.port import (
+    Filter,
+    Subscription,
+    TopicTraits,
+    Values,
+    check_filter,
+    check_published,
+    check_queue,
+    check_subscriber,
+    check_topic_name,
+    is_arn,
+    no_topic,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_sns.client import SNSClient
@@ -67,9 +78,9 @@ class SNSTopics:
 
     def topic(self, name: str, *, fifo: bool = False) -> SNSTopic:
         """The topic of this name, made when first used, or of this ARN, taken as it is. No call is made here."""
-        if rules.is_arn(name):
+        if is_arn(name):
             return SNSTopic(self._connection, self._queues, name.rpartition(":")[2], arn=name, attempts=self._attempts)
-        rules.check_topic_name(name, fifo=fifo)
+        check_topic_name(name, fifo=fifo)
         return SNSTopic(self._connection, self._queues, name, attempts=self._attempts)
 
     def existing(self, name: str, *, fifo: bool = False) -> SNSTopic:
@@ -77,15 +88,15 @@ class SNSTopics:
 
         Who may not list topics gets the topic at the ARN of the name, and publishing tells whether it exists.
         """
-        if rules.is_arn(name):
+        if is_arn(name):
             return self.topic(name)
-        rules.check_topic_name(name, fifo=fifo)
+        check_topic_name(name, fifo=fifo)
         try:
             arns = {arn.rpartition(":")[2]: arn for arn in self._arns()}
         except NotPermitted:
             return self.topic(self._arn(name))
         if name not in arns:
-            raise rules.no_topic(name, arns)
+            raise no_topic(name, arns)
         return self.topic(arns[name])
 
     def topics(self) -> list[str]:
@@ -151,7 +162,7 @@ class SNSTopic:
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Copy each message to every queue whose filter matches; on FIFO a failed one holds back its group."""
-        bodies = rules.check_published(messages, fifo=self._fifo, limit=MAX_SNS_BYTES)
+        bodies = check_published(messages, fifo=self._fifo, limit=MAX_SNS_BYTES)
         entries = [self._entry(message, body) for message, body in zip(messages, bodies, strict=True)]
         outcomes = deliver(entries, self._publish, most=MAX_BATCH, most_bytes=MAX_SNS_BYTES, attempts=self._attempts)
         return [_published(outcome) for outcome in outcomes]
@@ -161,8 +172,8 @@ class SNSTopic:
 
         Subscribing again replaces the filter, unless `keep_filter` is set.
         """
-        values = rules.check_filter(filter)
-        rules.check_subscriber(self.name, fifo=self._fifo, queue=queue)
+        values = check_filter(filter)
+        check_subscriber(self.name, fifo=self._fifo, queue=queue)
         subscriber = self._queues.queue(queue.name)
         self._queues.change_policy(subscriber, lambda policy: self._allowed(policy, subscriber))
         known = self._find(subscriber)
@@ -173,7 +184,7 @@ class SNSTopic:
 
     def unsubscribe(self, queue: Queue) -> bool:
         """Stop the copies, and take back the right to send; what the queue holds stays."""
-        subscriber = self._queues.queue(rules.check_queue(queue))
+        subscriber = self._queues.queue(check_queue(queue))
         known = self._find(subscriber)
         if known is None:
             return False
@@ -229,7 +240,7 @@ class SNSTopic:
     def _allowed(self, policy: str | None, queue: SQSQueue) -> str:
         return allow_source(policy, service="sns.amazonaws.com", source_arn=self.arn, queue_arn=queue.arn)
 
-    def _subscribe(self, queue: SQSQueue, values: rules.Values | None) -> None:
+    def _subscribe(self, queue: SQSQueue, values: Values | None) -> None:
         arn, endpoint = self.arn, queue.arn
         with self._translated("subscribing to"):
             make_subscription(self._client, arn, endpoint, filter=values)
@@ -240,7 +251,7 @@ class SNSTopic:
                 SubscriptionArn=subscription, AttributeName=name, AttributeValue=value
             )
 
-    def _filter(self, subscription: str) -> rules.Values | None:
+    def _filter(self, subscription: str) -> Values | None:
         with self._translated("subscriptions of"):
             answer = self._client.get_subscription_attributes(SubscriptionArn=subscription)
         policy = json.loads(answer["Attributes"].get("FilterPolicy") or _NO_FILTER)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from postroad.items import Items
     from postroad.journal import Journal
     from postroad.ports import Ports, StreamStore, TopicStore
-    from postroad.queues import ListedQueues
+    from postroad.queues import QueueStore
     from postroad.wiring.aws import AwsInstallation
     from postroad.wiring.sqlite import SQLiteInstallation
 
@@ -34,7 +34,7 @@ _STOP_SECONDS = 20.0
 class BackendPorts:
     """The ports of one backend."""
 
-    queues: ListedQueues
+    queues: QueueStore
     topics: TopicStore
     streams: StreamStore
     items: Items

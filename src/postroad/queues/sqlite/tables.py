@@ -123,7 +123,7 @@ _SEEN_NOW: Final = "UPDATE tally SET seen_us = ?1"
 
 
 def after_reboot(tx: Transaction, *, monotonic_us: int, now_us: int) -> None:
-    """End all leases, whose clock is gone, and reckon delays by the wall clock."""
+    """End all leases, whose clock has restarted, and compute delays from the wall clock."""
     tx.connection.execute(_LEASES_OVER)
     for statement in (_DELAYS_ANEW, _FIFO_DELAYS_ANEW, _DEDUP_ANEW):
         tx.connection.execute(statement, (monotonic_us, now_us))

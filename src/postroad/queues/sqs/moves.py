@@ -12,8 +12,17 @@ from postroad import failpoints
 from postroad.arguments import check, whole_number
 from postroad.errors import InvalidInput, NotSupported, OutcomeUnknown, PostroadError, RedriveRunning, Unavailable
 from postroad.queues.markers import REDRIVE
-from postroad.queues.moves import Decide, Keep, Looked, Move, MoveStep, MoveTask
-from postroad.queues.port import Delivery, OutgoingMessage, PeekedMessage
+from postroad.queues.port import (
+    Decide,
+    Delivery,
+    Keep,
+    Looked,
+    Move,
+    MoveStep,
+    MoveTask,
+    OutgoingMessage,
+    PeekedMessage,
+)
 from postroad.queues.sqs.calls import SQSCalls
 from postroad.queues.sqs.wire import MAX_BATCH, peeked_of, size_of
 
