@@ -15,16 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from postroad.arguments import check
-from postroad.blobs.port import (
-    Age,
-    BlobRef,
-    check_data,
-    check_prefix,
-    check_reference,
-    check_size,
-    missing,
-    reference,
-)
+from postroad.blobs import port
+from postroad.blobs.port import BlobRef
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import BlobNotFound, ConfigurationError, PostroadError, StorageDamaged, StorageFull, Unavailable
 
@@ -59,7 +51,7 @@ class DirectoryBlobs:
                     self.path.chmod(0o700)
 
     def put(self, key: str, data: bytes) -> BlobRef:
-        ref = reference(key, data)
+        ref = port.reference(key, data)
         names, name = _place(key)
         with _translated(key):
             for _ in range(_PUT_ATTEMPTS):
@@ -70,26 +62,26 @@ class DirectoryBlobs:
         raise Unavailable(f"blob {key!r}: its folder vanished {_PUT_ATTEMPTS} times while it was written")
 
     def get(self, ref: BlobRef) -> bytes:
-        check_reference(ref)
+        port.check_reference(ref)
         with self._file(ref) as file:
-            check_size(ref, os.fstat(file).st_size)
+            port.check_size(ref, os.fstat(file).st_size)
             with open(file, "rb", closefd=False) as reader:
-                return check_data(ref, reader.read(ref.size))
+                return port.check_data(ref, reader.read(ref.size))
 
     def delete(self, ref: BlobRef) -> None:
-        check_reference(ref)
+        port.check_reference(ref)
         names, name = _place(ref.key)
         with suppress(BlobNotFound), _translated(ref.key), self._folder(names) as folder:
             os.unlink(name, dir_fd=folder)
 
     def keep(self, ref: BlobRef) -> None:
-        check_reference(ref)
+        port.check_reference(ref)
         with self._file(ref) as file:
             os.utime(file, ns=(self._now_ns(), self._now_ns()))
 
     def prune(self, prefix: str, *, older_than: float) -> int:
-        check(older_than, Age, "older_than")
-        names = [_short(name) for name in check_prefix(prefix)[:-1].split("/")]
+        check(older_than, port.Age, "older_than")
+        names = [_short(name) for name in port.check_prefix(prefix)[:-1].split("/")]
         limit_ns = self._now_ns() - int(older_than * 1e9)
         try:
             with _translated(prefix), self._folder(names) as folder:
@@ -205,7 +197,7 @@ def _translated(key: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise missing(key) from error
+        raise port.missing(key) from error
     except OSError as error:
         raise _meaning(key, error) from error
 

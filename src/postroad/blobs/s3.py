@@ -7,16 +7,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from postroad.arguments import check
-from postroad.blobs.port import (
-    Age,
-    BlobRef,
-    check_data,
-    check_prefix,
-    check_reference,
-    check_size,
-    missing,
-    reference,
-)
+from postroad.blobs import port
+from postroad.blobs.port import BlobRef
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections import AwsConnection, Make, translated
 from postroad.errors import ConfigurationError, PostroadError, Unavailable
@@ -47,28 +39,28 @@ class S3Blobs:
         self._clock = clock
 
     def put(self, key: str, data: bytes) -> BlobRef:
-        ref = reference(key, data)
+        ref = port.reference(key, data)
         with translated(f"S3 put of {key!r}", self._known(key)):
             self._client.put_object(Bucket=self.bucket, Key=key, Body=data, Metadata={"sha256": ref.sha256})
         return ref
 
     def get(self, ref: BlobRef) -> bytes:
-        check_reference(ref)
+        port.check_reference(ref)
         with translated(f"S3 get of {ref.key!r}", self._known(ref.key)):
             answer = self._client.get_object(Bucket=self.bucket, Key=ref.key)
             with answer["Body"] as body:
-                check_size(ref, answer["ContentLength"])
+                port.check_size(ref, answer["ContentLength"])
                 data = body.read()
-        return check_data(ref, data)
+        return port.check_data(ref, data)
 
     def delete(self, ref: BlobRef) -> None:
-        check_reference(ref)
+        port.check_reference(ref)
         with translated(f"S3 delete of {ref.key!r}", self._known(ref.key)):
             self._client.delete_object(Bucket=self.bucket, Key=ref.key)
 
     def keep(self, ref: BlobRef) -> None:
         """Make the blob as new as if it had just been put, by copying the object onto itself."""
-        check_reference(ref)
+        port.check_reference(ref)
         with translated(f"S3 copy of {ref.key!r}", self._known(ref.key)):
             self._client.copy_object(
                 Bucket=self.bucket,
@@ -80,8 +72,8 @@ class S3Blobs:
             )
 
     def prune(self, prefix: str, *, older_than: float) -> int:
-        check_prefix(prefix)
-        check(older_than, Age, "older_than")
+        port.check_prefix(prefix)
+        check(older_than, port.Age, "older_than")
         removed = 0
         for keys in self._old(prefix, older_than):
             with translated("S3 delete", self._known(keys[0])):
@@ -116,4 +108,4 @@ class S3Blobs:
                 remedy=f"Create it with `aws s3 mb s3://{self.bucket}` or a topology, or name another.",
             )
 
-        return {"NoSuchKey": lambda _: missing(key), "404": lambda _: missing(key), "NoSuchBucket": no_bucket}
+        return {"NoSuchKey": lambda _: port.missing(key), "404": lambda _: port.missing(key), "NoSuchBucket": no_bucket}

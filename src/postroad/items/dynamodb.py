@@ -8,22 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from postroad.connections import AwsConnection, Make, translated, was_unsure
 from postroad.errors import ConfigurationError, OutcomeUnknown
-from postroad.items.port import (
-    ABSENT,
-    ANY,
-    MAX_VALUE_BYTES,
-    Expect,
-    Expected,
-    Item,
-    ItemPage,
-    ItemResult,
-    ItemsTraits,
-    check_expect,
-    check_key,
-    check_scan,
-    check_value,
-    split,
-)
+from postroad.items import port
+from postroad.items.port import ABSENT, ANY, Expect, Expected, Item, ItemPage, ItemResult, ItemsTraits
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
@@ -40,7 +26,7 @@ class DynamoItems:
         table: The table's name; by default that of the connection, or `events-` and its stage.
     """
 
-    traits = ItemsTraits(durable=True, joins_writes=False, max_value_bytes=MAX_VALUE_BYTES)
+    traits = ItemsTraits(durable=True, joins_writes=False, max_value_bytes=port.MAX_VALUE_BYTES)
 
     def __init__(self, connection: AwsConnection, table: str | None = None) -> None:
         self._connection = connection
@@ -48,14 +34,14 @@ class DynamoItems:
         self._known: dict[str, Make] = {"ResourceNotFoundException": self._no_table}
 
     def get(self, key: str) -> Item | None:
-        check_key(key)
+        port.check_key(key)
         with translated(f"DynamoDB get of {key!r}", self._known):
             return _item(key, self._row(key))
 
     def put(self, key: str, value: bytes, *, expect: Expected = ANY) -> ItemResult:
-        check_key(key)
-        check_value(value)
-        wanted = check_expect(expect)
+        port.check_key(key)
+        port.check_value(value)
+        wanted = port.check_expect(expect)
         write_id = uuid.uuid4().hex
         values = {":value": {"B": value}, ":one": _ONE, ":write": {"S": write_id}}
         update = "SET #value = :value, #write = :write ADD #version :one"
@@ -65,8 +51,8 @@ class DynamoItems:
         return ItemResult(ok=done or wrote_before, item=_item(key, raw))
 
     def delete(self, key: str, *, expect: Expected = ANY) -> ItemResult:
-        check_key(key)
-        wanted = check_expect(expect)
+        port.check_key(key)
+        wanted = port.check_expect(expect)
         if wanted is ABSENT:
             current = self.get(key)
             return ItemResult(ok=current is None, item=current)
@@ -76,7 +62,7 @@ class DynamoItems:
         return ItemResult(ok=done, item=None if done else _item(key, raw))
 
     def scan(self, prefix: str, *, limit: int = 100, cursor: str | None = None) -> ItemPage:
-        check_scan(prefix, limit, cursor)
+        port.check_scan(prefix, limit, cursor)
         found: list[Item] = []
         start = None if cursor is None else _key(cursor)
         while True:
@@ -114,7 +100,7 @@ class DynamoItems:
         return self._client.get_item(TableName=self._table, Key=_key(key), ConsistentRead=True).get("Item")
 
     def _query(self, prefix: str, limit: int, start: Mapping[str, Any] | None) -> Any:
-        tenant, rest = split(prefix)
+        tenant, rest = port.split(prefix)
         values: dict[str, Any] = {":pk": {"S": _partition(tenant)}}
         condition = "PK = :pk"
         if rest:
@@ -154,7 +140,7 @@ def _partition(tenant: str) -> str:
 
 
 def _key(key: str) -> dict[str, Any]:
-    tenant, rest = split(key)
+    tenant, rest = port.split(key)
     return {"PK": {"S": _partition(tenant)}, "SK": {"S": rest}}
 
 

@@ -7,20 +7,8 @@ from typing import Any
 
 from postroad.engine import Engine, Schema, Transaction, every, one, text_of
 from postroad.errors import StorageDamaged
-from postroad.items.port import (
-    ANY,
-    MAX_VALUE_BYTES,
-    Expected,
-    Item,
-    ItemPage,
-    ItemResult,
-    ItemsTraits,
-    check_expect,
-    check_key,
-    check_scan,
-    check_value,
-    holds,
-)
+from postroad.items import port
+from postroad.items.port import ANY, Expected, Item, ItemPage, ItemResult, ItemsTraits
 
 _SCHEMA = Schema(
     "items",
@@ -55,20 +43,20 @@ class SQLiteItems:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         engine.prepare(_SCHEMA)
-        self.traits = ItemsTraits(durable=engine.durable, joins_writes=True, max_value_bytes=MAX_VALUE_BYTES)
+        self.traits = ItemsTraits(durable=engine.durable, joins_writes=True, max_value_bytes=port.MAX_VALUE_BYTES)
 
     def get(self, key: str) -> Item | None:
-        check_key(key)
+        port.check_key(key)
         return self._engine.read(lambda connection: _item(one(connection, _GET, (key,))))
 
     def put(self, key: str, value: bytes, *, expect: Expected = ANY) -> ItemResult:
-        check_key(key)
-        check_value(value)
-        wanted = check_expect(expect)
+        port.check_key(key)
+        port.check_value(value)
+        wanted = port.check_expect(expect)
 
         def work(tx: Transaction) -> ItemResult:
             row = one(tx.connection, _GET, (key,))
-            if not holds(wanted, row and row[1]):
+            if not port.holds(wanted, row and row[1]):
                 return ItemResult(ok=False, item=_item(row))
             version = 1 if row is None else row[1] + 1
             tx.connection.execute(_PUT, (key, version, zlib.crc32(value), value))
@@ -77,12 +65,12 @@ class SQLiteItems:
         return self._engine.write(work)
 
     def delete(self, key: str, *, expect: Expected = ANY) -> ItemResult:
-        check_key(key)
-        wanted = check_expect(expect)
+        port.check_key(key)
+        wanted = port.check_expect(expect)
 
         def work(tx: Transaction) -> ItemResult:
             row = one(tx.connection, _GET, (key,))
-            if not holds(wanted, row and row[1]):
+            if not port.holds(wanted, row and row[1]):
                 return ItemResult(ok=False, item=_item(row))
             if row is not None:
                 tx.connection.execute(_DELETE, (key,))
@@ -91,7 +79,7 @@ class SQLiteItems:
         return self._engine.write(work, removes=True)
 
     def scan(self, prefix: str, *, limit: int = 100, cursor: str | None = None) -> ItemPage:
-        check_scan(prefix, limit, cursor)
+        port.check_scan(prefix, limit, cursor)
         bounds = (prefix, cursor or "", prefix + _LAST_CHARACTER, limit + 1)
         rows = self._engine.read(lambda connection: every(connection, _SCAN, bounds))
         items = tuple(item for row in rows[:limit] if (item := _item(row)) is not None)

@@ -48,27 +48,22 @@ def mark_dead(
     source: str,
     receives: int,
     error: str | None,
-    at: datetime,
+    at: datetime | None,
     reason: str | None = None,
 ) -> dict[str, str]:
     """Return the attributes of a dead letter, without a marker if there is no room for one.
 
-    `Redrive` stays, so that a run recognises a message that it moved and that came back.
+    Error and time are None for one that the store's own policy moved. `Redrive` stays, so that a run recognises a
+    message that it moved and that came back.
     """
     marker = DeadLetter(
         source=source,
         receives=receives,
         error=None if error is None else legible(error),
         type=attributes.get("EventType"),
-        at=at.isoformat(),
+        at=None if at is None else at.isoformat(),
         reason=None if reason is None else legible(reason),
     )
-    return _with(attributes, DEAD_LETTER, msgspec.json.encode(marker).decode())
-
-
-def mark_moved(attributes: Mapping[str, str], *, source: str, receives: int) -> dict[str, str]:
-    """Return the attributes of a dead letter that the store's own policy moved: without error and time."""
-    marker = DeadLetter(source=source, receives=receives, error=None, type=attributes.get("EventType"), at=None)
     return _with(attributes, DEAD_LETTER, msgspec.json.encode(marker).decode())
 
 

@@ -85,18 +85,18 @@ class Pruning:
     blobs: Blobs
     clock: Clock
     _due: float | None = None
+    _has_run: bool = False
 
     def run_when_due(self, *, stored: bool) -> None:
-        """Prune if an hour has passed since the last time, or since the first send if no blob was stored by then.
+        """Prune when this process has stored its first blob, and an hour after the first send or the last time.
 
-        A failure is left to the next time: the messages matter more.
+        Most processes store no blobs and leave this to those that do. A failure is left to the next time.
         """
         now = self.clock.monotonic()
-        if self._due is None and not stored:
-            # Most processes store no blobs: they leave pruning to those that do, unless they run for long.
+        if self._due is None:
             self._due = now + PRUNE_EVERY
-        if self._due is None or now >= self._due:
-            self._due = now + PRUNE_EVERY
+        if now >= self._due or (stored and not self._has_run):
+            self._due, self._has_run = now + PRUNE_EVERY, True
             with suppress(PostroadError):
                 self.blobs.prune(PREFIX, older_than=KEEP_FOR)
 
@@ -142,13 +142,8 @@ class References:
         except _SURELY_NOT_SENT:
             self._discard(stored)
             raise
-        self._discard(
-            [
-                ref
-                for (_, ref, _), result in zip(plans, results, strict=True)
-                if ref is not None and not result.ok and isinstance(result.error, _SURELY_NOT_SENT)
-            ]
-        )
+        failed = [not result.ok and isinstance(result.error, _SURELY_NOT_SENT) for result in results]
+        self._discard([ref for (_, ref, _), has_failed in zip(plans, failed, strict=True) if ref and has_failed])
         if self.pruning is not None:
             self.pruning.run_when_due(stored=bool(stored))
         return results
@@ -170,9 +165,8 @@ class References:
             fits = False
         if ATTRIBUTE in message.attributes:
             field = f"{where}attributes.{ATTRIBUTE}"
-            raise InvalidMessage(
-                f"{field}: this name is Postroad's own", field=field, remedy="Give the attribute another name."
-            )
+            remedy = "Give the attribute another name."
+            raise InvalidMessage(f"{field}: this name is Postroad's own", field=field, remedy=remedy)
         if fits:
             return message, None, body
         _refuse_huge(body, where)
@@ -208,7 +202,7 @@ def read_reference(body: bytes) -> BlobRef:
     try:
         ref = msgspec.json.decode(body, type=_Reference).postroad_blob
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidMessage(f"body: is no reference to a blob: {error}", field="body") from error
+        raise InvalidMessage(f"body: is not a reference to a blob: {error}", field="body") from error
     if not check_reference(ref).key.startswith(PREFIX):
         raise InvalidMessage(f"body: refers to the blob {ref.key!r}, outside {PREFIX!r}", field="body")
     return ref

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from postroad.errors import NotSupported, QueueNotFound
+from postroad.errors import NotSupported
 
 if TYPE_CHECKING:
     from postroad.queues.rules import QueueSpec
@@ -227,15 +227,6 @@ class QueueStore(Protocol):
     def sources(self, dead_letters: str) -> list[str]:
         """Return the names of the queues that have this one as their dead-letter queue, sorted."""
         ...
-
-
-def overviews_one_by_one(store: QueueStore, names: Iterable[str] | None) -> list[QueueOverview]:
-    """Return the overviews of a store where each question costs nothing."""
-    found = []
-    for name in store.queues() if names is None else names:
-        with suppress(QueueNotFound):
-            found.append(QueueOverview(spec=store.queue_spec(name), stats=store.queue(name).stats()))
-    return found
 
 
 class Move(msgspec.Struct, frozen=True):

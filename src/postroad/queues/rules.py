@@ -101,9 +101,8 @@ class QueueSpec:
         if allow in ("all", "none"):
             return
         if not isinstance(allow, tuple) or not 1 <= len(allow) <= 10:
-            raise ConfigurationError(
-                f"redrive_allow: {allow!r} is not 'all', 'none' or one to ten queue names", field="redrive_allow"
-            )
+            text = f"redrive_allow: {allow!r} is not 'all', 'none' or one to ten queue names"
+            raise ConfigurationError(text, field="redrive_allow")
         for name in allow:
             check_name(name, field="redrive_allow")
 
@@ -134,11 +133,8 @@ def check_name(name: object, *, field: str = "name") -> str:
 def check_spec(spec: object) -> None:
     """Refuse what is not a `QueueSpec`, such as a name alone."""
     if not isinstance(spec, QueueSpec):
-        raise InvalidInput(
-            f"spec: {type(spec).__name__} is not a QueueSpec",
-            field="spec",
-            remedy="Give QueueSpec(name); nothing was changed.",
-        )
+        text = f"spec: {type(spec).__name__} is not a QueueSpec"
+        raise InvalidInput(text, field="spec", remedy="Give QueueSpec(name); nothing was changed.")
 
 
 def queue_missing(name: str) -> QueueNotFound:
@@ -149,11 +145,8 @@ def queue_missing(name: str) -> QueueNotFound:
 def dead_letter_missing(name: str) -> ConfigurationError:
     """Return the error for a dead-letter queue that does not exist."""
     command = f"postroad queue create {name}{' --fifo' if name.endswith('.fifo') else ''}"
-    return ConfigurationError(
-        f'dead_letter: queue "{name}" does not exist',
-        field="dead_letter",
-        remedy=f"Create the dead-letter queue first: `{command}`.",
-    )
+    remedy = f"Create the dead-letter queue first: `{command}`."
+    return ConfigurationError(f'dead_letter: queue "{name}" does not exist', field="dead_letter", remedy=remedy)
 
 
 def settings_differ(name: str, differences: dict[str, tuple[Any, Any]]) -> QueueExists:
@@ -166,10 +159,8 @@ def check_source_allowed(dead_letter: QueueSpec, source: str) -> None:
     """Refuse a source that the dead-letter queue does not accept."""
     allow = dead_letter.redrive_allow
     if allow == "none" or (isinstance(allow, tuple) and source not in allow):
-        raise ConfigurationError(
-            f"dead_letter: {dead_letter.name!r} does not accept dead letters from {source!r}",
-            field="dead_letter",
-        )
+        text = f"dead_letter: {dead_letter.name!r} does not accept dead letters from {source!r}"
+        raise ConfigurationError(text, field="dead_letter")
 
 
 def check_messages(spec: QueueSpec, messages: Sequence[OutgoingMessage], *, limit: int | None = None) -> list[bytes]:
@@ -190,49 +181,49 @@ def check_messages(spec: QueueSpec, messages: Sequence[OutgoingMessage], *, limi
 def check_batch(messages: object) -> None:
     """Refuse what is not a list: the checks would exhaust an iterator, and nothing would be sent."""
     if type(messages) is not list and type(messages) is not tuple and not _is_sequence(messages):
-        raise _not_a_message(messages, "")
+        raise _not_a_message(messages, "messages")
 
 
 def check_deliveries(deliveries: object) -> None:
     """Refuse what is not a list of deliveries, before any of them is settled."""
+    remedy = "Give a list of what receive() returned; nothing was changed."
     if not _is_sequence(deliveries):
-        raise _not_a_delivery(deliveries, "deliveries")
+        raise _refusal("deliveries", f"{type(deliveries).__name__} is not a Delivery with its receipt", remedy)
     for index, each in enumerate(deliveries):
         if not isinstance(each, Delivery) or not isinstance(each.receipt, str):
-            raise _not_a_delivery(each, f"deliveries[{index}]")
+            text = f"{type(each).__name__} is not a Delivery with its receipt"
+            raise _refusal(f"deliveries[{index}]", text, remedy)
 
 
 def check_message(spec: QueueSpec, message: OutgoingMessage, *, where: str = "", limit: int | None = None) -> bytes:
     """Return the body as bytes, or refuse the message naming the field."""
     if not isinstance(message, OutgoingMessage):
-        raise _not_a_message(message, where)
+        raise _not_a_message(message, where.removesuffix(".") or "messages")
     body = check_content(message, where=where, limit=spec.max_message_bytes if limit is None else limit)
     if message.delay != 0:
-        _check_delay(spec, message.delay, where)
-    if spec.fifo:
-        _check_fifo(spec, message, where)
-    elif message.dedup_id is not None:
-        raise InvalidMessage(f"{where}dedup_id: only FIFO queues deduplicate", field=f"{where}dedup_id")
-    elif message.group is not None:
+        check(message.delay, _Delay, f"{where}delay", InvalidMessage)
+        if spec.fifo:
+            raise _refusal(f"{where}delay", "a FIFO queue delays by its own setting only, never per message")
+    if message.group is not None:
         _check_id(message.group, f"{where}group")
+    elif spec.fifo:
+        raise _refusal(f"{where}group", "a FIFO queue needs one on every message")
+    if message.dedup_id is not None:
+        if not spec.fifo:
+            raise _refusal(f"{where}dedup_id", "only FIFO queues deduplicate")
+        _check_id(message.dedup_id, f"{where}dedup_id")
+    elif spec.fifo and not spec.content_dedup:
+        raise _refusal(f"{where}dedup_id", "a FIFO queue without content_dedup needs one on every message")
     return body
 
 
-def _not_a_message(value: object, where: str) -> InvalidMessage:
-    field = where.removesuffix(".") or "messages"
-    return InvalidMessage(
-        f"{field}: {type(value).__name__} is not an OutgoingMessage",
-        field=field,
-        remedy="Send a list of OutgoingMessage(body, ...).",
-    )
+def _refusal(field: str, text: str, remedy: str | None = None) -> InvalidMessage:
+    return InvalidMessage(f"{field}: {text}", field=field, remedy=remedy)
 
 
-def _not_a_delivery(value: object, field: str) -> InvalidMessage:
-    return InvalidMessage(
-        f"{field}: {type(value).__name__} is not a Delivery with its receipt",
-        field=field,
-        remedy="Give a list of what receive() returned; nothing was changed.",
-    )
+def _not_a_message(value: object, field: str) -> InvalidMessage:
+    text = f"{type(value).__name__} is not an OutgoingMessage"
+    return _refusal(field, text, "Send a list of OutgoingMessage(body, ...).")
 
 
 def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
@@ -247,10 +238,8 @@ def check_content(message: OutgoingMessage, *, where: str = "", limit: int) -> b
     if message.attributes or type(message.attributes) is not dict:
         size += _check_attributes(message.attributes, f"{where}attributes")
     if size > limit:
-        raise MessageTooLarge(
-            f"{where}body: {size} bytes with its attributes is above the limit of {limit}",
-            field=f"{where}body",
-        )
+        text = f"{where}body: {size} bytes with its attributes is above the limit of {limit}"
+        raise MessageTooLarge(text, field=f"{where}body")
     return body
 
 
@@ -262,64 +251,37 @@ def check_text(value: object, field: str) -> bytes:
         try:
             text = value.decode()
         except UnicodeDecodeError as error:
-            raise InvalidMessage(f"{field}: not UTF-8 text at byte {error.start}", field=field) from None
+            raise _refusal(field, f"not UTF-8 text at byte {error.start}") from None
     else:
-        raise InvalidMessage(f"{field}: {type(value).__name__} is neither text nor bytes", field=field)
+        raise _refusal(field, f"{type(value).__name__} is neither text nor bytes")
     if not text:
-        raise InvalidMessage(f"{field}: is empty; at least one character is needed", field=field)
+        raise _refusal(field, "is empty; at least one character is needed")
     # Printable text is allowed, and this test is faster than the search.
     if not text.isprintable() and (bad := _FORBIDDEN.search(text)) is not None:
-        code = ord(bad.group())
-        raise InvalidMessage(
-            f"{field}: character U+{code:04X} at position {bad.start()} is not allowed by SQS", field=field
-        )
+        raise _refusal(field, f"character U+{ord(bad[0]):04X} at position {bad.start()} is not allowed by SQS")
     return value if isinstance(value, bytes) else text.encode()
 
 
 def _check_attributes(attributes: Mapping[str, str], field: str) -> int:
     """Return the size of names, types and values in bytes."""
     if not isinstance(attributes, Mapping):
-        raise InvalidMessage(f"{field}: {type(attributes).__name__} is not a mapping", field=field)
+        raise _refusal(field, f"{type(attributes).__name__} is not a mapping")
     if len(attributes) > MAX_ATTRIBUTES:
-        raise InvalidMessage(f"{field}: {len(attributes)} attributes; at most {MAX_ATTRIBUTES} fit", field=field)
+        raise _refusal(field, f"{len(attributes)} attributes; at most {MAX_ATTRIBUTES} fit")
     return sum(_check_attribute(name, value, field) for name, value in attributes.items())
 
 
 def _check_attribute(name: object, value: object, field: str) -> int:
     if not isinstance(name, str) or len(name) > 256 or _ATTRIBUTE_NAME.fullmatch(name) is None:
-        raise InvalidMessage(f"{field}: {name!r} is not an attribute name", field=field)
+        raise _refusal(field, f"{name!r} is not an attribute name")
     if not isinstance(value, str):
         raise InvalidMessage(f"{field}.{name}: {type(value).__name__} is not text", field=f"{field}.{name}")
     return len(name) + len("String") + len(check_text(value, f"{field}.{name}"))
 
 
-def _check_delay(spec: QueueSpec, delay: float, where: str) -> None:
-    check(delay, _Delay, f"{where}delay", InvalidMessage)
-    if spec.fifo:
-        raise InvalidMessage(
-            f"{where}delay: a FIFO queue delays by its own setting only, never per message",
-            field=f"{where}delay",
-        )
-
-
-def _check_fifo(spec: QueueSpec, message: OutgoingMessage, where: str) -> None:
-    if message.group is None:
-        raise InvalidMessage(f"{where}group: a FIFO queue needs one on every message", field=f"{where}group")
-    _check_id(message.group, f"{where}group")
-    if message.dedup_id is not None:
-        _check_id(message.dedup_id, f"{where}dedup_id")
-    elif not spec.content_dedup:
-        raise InvalidMessage(
-            f"{where}dedup_id: a FIFO queue without content_dedup needs one on every message",
-            field=f"{where}dedup_id",
-        )
-
-
 def _check_id(value: object, field: str) -> None:
     if not isinstance(value, str) or _ID.fullmatch(value) is None:
-        raise InvalidMessage(
-            f"{field}: {value!r} is not 1 to 128 printable ASCII characters without space", field=field
-        )
+        raise _refusal(field, f"{value!r} is not 1 to 128 printable ASCII characters without space")
 
 
 def dedup_id(message: OutgoingMessage, body: bytes) -> str:

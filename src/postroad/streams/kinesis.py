@@ -14,27 +14,9 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections import THROTTLED, Again, AwsConnection, Entry, Make, deliver, make_stream, translated
 from postroad.errors import ConfigurationError, InvalidInput, InvalidName, PostroadError, StreamNotFound, Unavailable
 from postroad.items import Items
+from postroad.streams import port
 from postroad.streams.leases import ItemLeases, check_own
-from postroad.streams.port import (
-    LATEST,
-    MAX_DATA_BYTES,
-    MAX_READ,
-    MAX_WAIT,
-    TRIM_HORIZON,
-    LeaseSeconds,
-    Name,
-    PutResult,
-    Record,
-    Retention,
-    ShardCount,
-    ShardLease,
-    ShardName,
-    StreamRecord,
-    StreamTraits,
-    check_records,
-    other_shards,
-    shard_missing,
-)
+from postroad.streams.port import LATEST, TRIM_HORIZON, PutResult, Record, ShardLease, StreamRecord, StreamTraits
 
 if TYPE_CHECKING:
     from mypy_boto3_kinesis.client import KinesisClient
@@ -62,15 +44,15 @@ class KinesisStreams:
         self._clock = clock
 
     def stream(self, name: str, *, shards: int = 4, retention: float = 86_400) -> KinesisStream:
-        """Return the stream of this name; create it if it does not exist. Retention is in whole hours, at least 24."""
-        check(name, Name, "name", InvalidName)
-        check(shards, ShardCount, "shards", ConfigurationError)
-        check(retention, Retention, "retention", ConfigurationError)
+        """Return the stream of this name; create it if it does not exist. Retention is in hours, at least 24."""
+        check(name, port.Name, "name", InvalidName)
+        check(shards, port.ShardCount, "shards", ConfigurationError)
+        check(retention, port.Retention, "retention", ConfigurationError)
         client = self._connection.kinesis
         with translated(f"Kinesis stream {name!r}"):
             summary = make_stream(client, name, shards)
             if summary["OpenShardCount"] != shards:
-                raise other_shards(name, summary["OpenShardCount"], shards)
+                raise port.other_shards(name, summary["OpenShardCount"], shards)
             hours = max(_MIN_RETENTION_HOURS, -int(-retention // 3600))
             if summary["RetentionPeriodHours"] < hours:
                 client.increase_stream_retention_period(StreamName=name, RetentionPeriodHours=hours)
@@ -84,7 +66,9 @@ class KinesisStreams:
 class KinesisStream:
     """One stream on Kinesis."""
 
-    traits = StreamTraits(durable=True, joins_writes=False, max_record_bytes=MAX_DATA_BYTES, poll_seconds=_POLL_SECONDS)
+    traits = StreamTraits(
+        durable=True, joins_writes=False, max_record_bytes=port.MAX_DATA_BYTES, poll_seconds=_POLL_SECONDS
+    )
 
     def __init__(self, connection: AwsConnection, items: Items, clock: Clock, name: str) -> None:
         self.name = name
@@ -101,7 +85,7 @@ class KinesisStream:
 
     def put(self, records: Sequence[Record]) -> list[PutResult]:
         """Store the records; those of one key in their order, each in a call of its own."""
-        check_records(records)
+        port.check_records(records)
         entries = [
             Entry(record, size=len(record.data) + len(record.key.encode()), key=record.key) for record in records
         ]
@@ -111,8 +95,8 @@ class KinesisStream:
         ]
 
     def read(self, shard: str, *, after: str, limit: int = 100, wait: float = 0.0) -> list[StreamRecord]:
-        check(limit, whole_number(1, MAX_READ), "limit")
-        check(wait, seconds_between(0, MAX_WAIT), "wait")
+        check(limit, whole_number(1, port.MAX_READ), "limit")
+        check(wait, seconds_between(0, port.MAX_WAIT), "wait")
         if after not in (TRIM_HORIZON, LATEST):
             check(after, _Place, "after", remedy=_SEQUENCE_REMEDY)
         self._check_shard(shard)
@@ -139,22 +123,22 @@ class KinesisStream:
         return place
 
     def checkpoint(self, consumer: str, shard: str, sequence: str, *, lease: ShardLease | None = None) -> bool:
-        check(consumer, Name, "consumer", InvalidName)
+        check(consumer, port.Name, "consumer", InvalidName)
         check_own(lease, shard)
         check(sequence, _Sequence, "sequence", remedy=_SEQUENCE_REMEDY)
         self._check_shard(shard)
         return self._leases.checkpoint(consumer, shard, sequence, lease)
 
     def position(self, consumer: str, shard: str) -> str | None:
-        check(consumer, Name, "consumer", InvalidName)
+        check(consumer, port.Name, "consumer", InvalidName)
         self._check_shard(shard)
         return self._leases.position(consumer, shard)
 
     def lease(self, consumer: str, worker: str, *, seconds: float = 5.0) -> list[ShardLease]:
         """Take or renew this worker's share of the shards; a child is leased when its parents are read to the end."""
-        check(consumer, Name, "consumer", InvalidName)
-        check(worker, Name, "worker", InvalidName)
-        check(seconds, LeaseSeconds, "seconds")
+        check(consumer, port.Name, "consumer", InvalidName)
+        check(worker, port.Name, "worker", InvalidName)
+        check(seconds, port.LeaseSeconds, "seconds")
         return self._leases.lease(consumer, worker, self._readable(consumer), seconds)
 
     def workers(self, consumer: str) -> list[str]:
@@ -199,9 +183,9 @@ class KinesisStream:
         return self._parents
 
     def _check_shard(self, shard: str) -> None:
-        check(shard, ShardName, "shard")
+        check(shard, port.ShardName, "shard")
         if shard not in self._parents and shard not in self._list_shards():
-            raise shard_missing(self.name, shard)
+            raise port.shard_missing(self.name, shard)
 
     def _put(self, records: list[Record]) -> list[PutResult | Again | PostroadError]:
         entries: list[Any] = [{"PartitionKey": record.key, "Data": record.data} for record in records]
@@ -258,13 +242,10 @@ class KinesisStream:
                 self._iterators.popitem(last=False)
 
     def _known(self) -> dict[str, Make]:
-        def missing(words: str) -> PostroadError:
-            return StreamNotFound(f"stream {self.name!r}: {words}")
-
-        def refused(words: str) -> PostroadError:
-            return InvalidInput(f"stream {self.name!r}: {words}", field="after")
-
-        return {"ResourceNotFoundException": missing, "InvalidArgumentException": refused}
+        return {
+            "ResourceNotFoundException": lambda words: StreamNotFound(f"stream {self.name!r}: {words}"),
+            "InvalidArgumentException": lambda words: InvalidInput(f"stream {self.name!r}: {words}", field="after"),
+        }
 
 
 def _record(shard: str, raw: Any) -> StreamRecord:

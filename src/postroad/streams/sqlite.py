@@ -8,30 +8,9 @@ from collections.abc import Sequence
 from postroad.arguments import check, seconds_between, whole_number
 from postroad.engine import Engine, Transaction, every, one
 from postroad.errors import ConfigurationError, InvalidName, StreamNotFound
-from postroad.streams import shard_log
+from postroad.streams import port, shard_log
 from postroad.streams.leases import check_own, share
-from postroad.streams.port import (
-    LATEST,
-    MAX_DATA_BYTES,
-    MAX_READ,
-    MAX_WAIT,
-    TRIM_HORIZON,
-    LeaseSeconds,
-    Name,
-    PutResult,
-    Record,
-    Retention,
-    ShardCount,
-    ShardLease,
-    ShardName,
-    StreamRecord,
-    StreamTraits,
-    check_records,
-    other_shards,
-    sequence_text,
-    shard_missing,
-    shard_of,
-)
+from postroad.streams.port import LATEST, TRIM_HORIZON, PutResult, Record, ShardLease, StreamRecord, StreamTraits
 from postroad.streams.shard_log import SCHEMA, Shard
 
 _FIND = "SELECT id, retention_us FROM streams WHERE name = ?"
@@ -85,13 +64,13 @@ class SQLiteStreams:
 
     def stream(self, name: str, *, shards: int, retention: float) -> SQLiteStream:
         """Return the stream of this name; create it if it does not exist. A longer retention than before is kept."""
-        check(name, Name, "name", InvalidName)
-        check(shards, ShardCount, "shards", ConfigurationError)
-        check(retention, Retention, "retention", ConfigurationError)
+        check(name, port.Name, "name", InvalidName)
+        check(shards, port.ShardCount, "shards", ConfigurationError)
+        check(retention, port.Retention, "retention", ConfigurationError)
         retention_us = int(retention * 1_000_000)
         stream, found = self._engine.write(lambda tx: _find_or_make(tx, name, shards, retention_us), relieves=True)
         if len(found) != shards:
-            raise other_shards(name, len(found), shards)
+            raise port.other_shards(name, len(found), shards)
         return SQLiteStream(self._engine, name, stream, found)
 
     def settings(self, name: str) -> tuple[int, float] | None:
@@ -128,30 +107,30 @@ class SQLiteStream:
         self._stream = stream
         self._order = tuple(shards)
         self._shards = {shard.name: shard for shard in shards}
-        self.traits = StreamTraits(durable=engine.durable, joins_writes=True, max_record_bytes=MAX_DATA_BYTES)
+        self.traits = StreamTraits(durable=engine.durable, joins_writes=True, max_record_bytes=port.MAX_DATA_BYTES)
 
     def shards(self) -> list[str]:
         return list(self._shards)
 
     def put(self, records: Sequence[Record]) -> list[PutResult]:
         """Store the records, all or none; those of one key in their order."""
-        check_records(records)
+        port.check_records(records)
         if not records:
             return []
-        targets = [self._order[shard_of(record.key, len(self._order))] for record in records]
+        targets = [self._order[port.shard_of(record.key, len(self._order))] for record in records]
 
         def work(tx: Transaction) -> list[int]:
             return shard_log.append(tx, self._order, targets, records, self._engine.now_us())
 
         numbers = self._engine.write(work)
         return [
-            PutResult(shard=shard.name, sequence=sequence_text(number))
+            PutResult(shard=shard.name, sequence=port.sequence_text(number))
             for shard, number in zip(targets, numbers, strict=True)
         ]
 
     def read(self, shard: str, *, after: str, limit: int = 100, wait: float = 0.0) -> list[StreamRecord]:
-        check(limit, whole_number(1, MAX_READ), "limit")
-        check(wait, seconds_between(0, MAX_WAIT), "wait")
+        check(limit, whole_number(1, port.MAX_READ), "limit")
+        check(wait, seconds_between(0, port.MAX_WAIT), "wait")
         source = self._shard(shard)
         start = self._start(source, after)
         found = self._behind(source, start, limit)
@@ -167,10 +146,10 @@ class SQLiteStream:
                 listener.wait(left)
 
     def latest(self, shard: str) -> str:
-        return sequence_text(self._start(self._shard(shard), LATEST))
+        return port.sequence_text(self._start(self._shard(shard), LATEST))
 
     def checkpoint(self, consumer: str, shard: str, sequence: str, *, lease: ShardLease | None = None) -> bool:
-        check(consumer, Name, "consumer", InvalidName)
+        check(consumer, port.Name, "consumer", InvalidName)
         check_own(lease, shard)
         source = self._shard(shard)
         number = source.number(sequence, "sequence")
@@ -187,15 +166,15 @@ class SQLiteStream:
         return self._engine.write(work, durable=False)
 
     def position(self, consumer: str, shard: str) -> str | None:
-        check(consumer, Name, "consumer", InvalidName)
+        check(consumer, port.Name, "consumer", InvalidName)
         source = self._shard(shard)
         row = self._engine.read(lambda connection: one(connection, _POSITION, (source.id, consumer)))
-        return None if row is None else sequence_text(row[0])
+        return None if row is None else port.sequence_text(row[0])
 
     def lease(self, consumer: str, worker: str, *, seconds: float = 5.0) -> list[ShardLease]:
-        check(consumer, Name, "consumer", InvalidName)
-        check(worker, Name, "worker", InvalidName)
-        check(seconds, LeaseSeconds, "seconds")
+        check(consumer, port.Name, "consumer", InvalidName)
+        check(worker, port.Name, "worker", InvalidName)
+        check(seconds, port.LeaseSeconds, "seconds")
         return self._engine.write(lambda tx: self._lease(tx, consumer, worker, int(seconds * 1_000_000)), durable=False)
 
     def _lease(self, tx: Transaction, consumer: str, worker: str, lasting_us: int) -> list[ShardLease]:
@@ -234,11 +213,11 @@ class SQLiteStream:
         return self._engine.read(lambda connection: shard_log.behind(connection, shard, start, limit, now_us))
 
     def _shard(self, name: str) -> Shard:
-        check(name, ShardName, "shard")
+        check(name, port.ShardName, "shard")
         try:
             return self._shards[name]
         except KeyError:
-            raise shard_missing(self.name, name) from None
+            raise port.shard_missing(self.name, name) from None
 
 
 def _end_leases(tx: Transaction) -> None:

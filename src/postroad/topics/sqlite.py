@@ -19,19 +19,8 @@ from postroad.queues import (
     dedup_id,
     queue_missing,
 )
-from postroad.topics.port import (
-    Filter,
-    Subscription,
-    TopicTraits,
-    Values,
-    check_filter,
-    check_published,
-    check_queue,
-    check_subscriber,
-    check_topic_name,
-    lets_through,
-    no_topic,
-)
+from postroad.topics import port
+from postroad.topics.port import Filter, Subscription, TopicTraits, Values
 
 _SCHEMA: Final = Schema(
     "topics",
@@ -61,12 +50,8 @@ SELECT name FROM topic WHERE NOT EXISTS (
 """
 _COUNT: Final = "UPDATE topic SET next = next + ? WHERE id = ? RETURNING next"
 _SUBSCRIBE: Final = """
-INSERT INTO subscription (topic, queue, filter) SELECT ?, id, ? FROM queue WHERE name = ?
-ON CONFLICT DO UPDATE SET filter = excluded.filter RETURNING queue
-"""
-_SUBSCRIBE_ONCE: Final = """
-INSERT INTO subscription (topic, queue, filter) SELECT ?, id, ? FROM queue WHERE name = ?
-ON CONFLICT DO UPDATE SET filter = filter RETURNING queue
+INSERT INTO subscription (topic, queue, filter) SELECT ?1, id, ?2 FROM queue WHERE name = ?3
+ON CONFLICT DO UPDATE SET filter = iif(?4, filter, excluded.filter) RETURNING queue
 """
 _UNSUBSCRIBE: Final = """
 DELETE FROM subscription WHERE topic = ? AND queue = (SELECT id FROM queue WHERE name = ?) RETURNING queue
@@ -79,7 +64,7 @@ WHERE topic = ? ORDER BY queue.name
 _DELETE: Final = "DELETE FROM topic WHERE name = ?"
 _DELETE_SUBSCRIPTIONS: Final = "DELETE FROM subscription WHERE topic = (SELECT id FROM topic WHERE name = ?)"
 _TOPIC_BIT: Final = 1 << 61
-"""Marks ids of published messages, so that none is ever that of a message in a queue."""
+"""Marks ids of published messages, so that none equals the id of a message in a queue."""
 
 _filter = msgspec.json.Decoder(dict[str, tuple[str, ...]])
 
@@ -118,10 +103,10 @@ class SQLiteTopics:
         self.engine.write(work, removes=True)
 
     def _topic(self, name: str, *, fifo: bool, create: bool) -> SQLiteTopic:
-        check_topic_name(name, fifo=fifo)
+        port.check_topic_name(name, fifo=fifo)
         found = self.engine.read(lambda connection: one(connection, _FIND, (name,)))
         if found is None and not create:
-            raise no_topic(name, self.topics())
+            raise port.no_topic(name, self.topics())
         if found is None:
             found = self.engine.write(lambda tx: self._add(tx, name))
         return SQLiteTopic(self, found[0], name, fifo=fifo)
@@ -149,7 +134,7 @@ class SQLiteTopic:
         )
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-        bodies = check_published(messages, fifo=self._fifo, limit=MAX_MESSAGE_BYTES)
+        bodies = port.check_published(messages, fifo=self._fifo, limit=MAX_MESSAGE_BYTES)
         if not bodies:
             return []
         results = self._engine.write(lambda tx: self._publish(tx, messages, bodies))
@@ -158,16 +143,15 @@ class SQLiteTopic:
         return results
 
     def subscribe(self, queue: Queue, *, filter: Filter | None = None, keep_filter: bool = False) -> None:
-        values = check_filter(filter)
-        check_subscriber(self.name, fifo=self._fifo, queue=queue)
+        values = port.check_filter(filter)
+        port.check_subscriber(self.name, fifo=self._fifo, queue=queue)
         text = None if values is None else msgspec.json.encode(values).decode()
-        row = (self._id, text, queue.name)
-        statement = _SUBSCRIBE_ONCE if keep_filter else _SUBSCRIBE
-        if self._engine.write(lambda tx: one(tx.connection, statement, row), relieves=True) is None:
+        row = (self._id, text, queue.name, keep_filter)
+        if self._engine.write(lambda tx: one(tx.connection, _SUBSCRIBE, row), relieves=True) is None:
             raise queue_missing(queue.name)
 
     def unsubscribe(self, queue: Queue) -> bool:
-        name = check_queue(queue)
+        name = port.check_queue(queue)
         removed = self._engine.write(lambda tx: one(tx.connection, _UNSUBSCRIBE, (self._id, name)), removes=True)
         return removed is not None
 
@@ -209,7 +193,7 @@ class SQLiteTopic:
         receivers: list[int],
     ) -> None:
         state = self._queues.states.for_sending(tx, queue_id)
-        places = [place for place, (message, _) in enumerate(fresh) if lets_through(filter, message.attributes)]
+        places = [place for place, (message, _) in enumerate(fresh) if port.lets_through(filter, message.attributes)]
         for place in places:
             receivers[place] += 1
         wanted = [fresh[place] for place in places]

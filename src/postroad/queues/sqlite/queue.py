@@ -64,10 +64,12 @@ class SQLiteQueue:
     def __init__(self, store: SQLiteQueues, queue_id: int, spec: QueueSpec) -> None:
         self._store = store
         self._engine = store.engine
-        self._id = queue_id
+        self.id = queue_id
+        """The queue's number in its file, which no other queue ever gets."""
+        self.name = spec.name
         self._channel = channel(queue_id)
         self._spec = spec
-        self._traits = QueueTraits(
+        self.traits = QueueTraits(
             fifo=spec.fifo,
             durable=store.engine.durable,
             exclusive=True,
@@ -87,19 +89,6 @@ class SQLiteQueue:
         # A test's clock wakes nobody when it moves.
         is_real = isinstance(self._engine.clock, SystemClock)
         self._look_every = (spec.auto_delete_after or 3_600.0) / 3 if is_real else _LOOK_AGAIN
-
-    @property
-    def name(self) -> str:
-        return self._spec.name
-
-    @property
-    def id(self) -> int:
-        """Return the queue's number in its file, which no other queue ever gets."""
-        return self._id
-
-    @property
-    def traits(self) -> QueueTraits:
-        return self._traits
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         bodies = check_messages(self._spec, messages)
@@ -159,13 +148,13 @@ class SQLiteQueue:
 
     def due_seconds(self) -> float | None:
         """Return the seconds until a receive may find something, or must renew the queue."""
-        due_us = self._store.states.next_due_us(self._id, self._engine.news) or self._look_for_due()
+        due_us = self._store.states.next_due_us(self.id, self._engine.news) or self._look_for_due()
         return 0.0 if due_us is not None and due_us <= self._engine.monotonic_us() else self._pause(due_us)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
         check(limit, whole_number(1, _LONGEST_PEEK), "limit")
         oldest_us = self._engine.now_us() - int(self._spec.retention * 1_000_000)
-        look = partial(self._store.mover.peek, queue_id=self._id, after=after, limit=limit, oldest_us=oldest_us)
+        look = partial(self._store.mover.peek, queue_id=self.id, after=after, limit=limit, oldest_us=oldest_us)
         return self._engine.read(look)
 
     def stats(self) -> QueueStats:
@@ -181,7 +170,7 @@ class SQLiteQueue:
 
     def look(self, *, cursor: str | None = None, limit: int = 500) -> Looked:
         check(limit, whole_number(1, _LONGEST_PEEK), "limit")
-        return self._engine.read(partial(self._store.mover.look, queue_id=self._id, cursor=cursor, limit=limit))
+        return self._engine.read(partial(self._store.mover.look, queue_id=self.id, cursor=cursor, limit=limit))
 
     def stop(self, cursor: str | None) -> None:
         """Do nothing: a walk holds no messages here."""
@@ -197,7 +186,7 @@ class SQLiteQueue:
 
     def take_out(self, keep: Keep) -> int:
         below, removed = self._next_id(), 0
-        look = partial(self._store.mover.below, queue_id=self._id, below=below, limit=_TAKEN_AT_ONCE)
+        look = partial(self._store.mover.below, queue_id=self.id, below=below, limit=_TAKEN_AT_ONCE)
         while messages := self._engine.read(look):
             keep(messages)
             failpoints.hit("queue.purge.mid")
@@ -222,7 +211,7 @@ class SQLiteQueue:
             removed += step
 
     def _next_id(self) -> int:
-        return self._engine.write(lambda tx: self._store.states.get(tx, self._id).next, durable=False)
+        return self._engine.write(lambda tx: self._store.states.get(tx, self.id).next, durable=False)
 
     def _write(
         self,
@@ -235,7 +224,7 @@ class SQLiteQueue:
         """Run `verb(tx, state, *arguments)` in the engine's next transaction."""
 
         def work(tx: Transaction) -> T:
-            return verb(tx, self._store.states.get(tx, self._id), *arguments)
+            return verb(tx, self._store.states.get(tx, self.id), *arguments)
 
         try:
             return self._engine.write(work, durable=durable, relieves=relieves, removes=removes)
@@ -246,7 +235,7 @@ class SQLiteQueue:
         return QueueNotFound(f'queue "{self.name}" was deleted')
 
     def _send(self, tx: Transaction, messages: Sequence[OutgoingMessage], bodies: Sequence[bytes]) -> list[SendResult]:
-        state = self._store.states.for_sending(tx, self._id)
+        state = self._store.states.for_sending(tx, self.id)
         results = self._store.sender.send(tx, state, messages, bodies)
         self._store.claimer.deliver(tx, state)
         failpoints.hit("queue.send.before_commit")
@@ -262,7 +251,7 @@ class SQLiteQueue:
             waiter = Waiter(listener, limit, visibility_us)
             # A claim renews a queue that is deleted when nobody receives.
             renews = self._spec.auto_delete_after is not None
-            claim_first = renews or self._store.states.probably_holds_more(self._id)
+            claim_first = renews or self._store.states.probably_holds_more(self.id)
             try:
                 while True:
                     found = self._claim(limit, visibility_us) if claim_first else self._wait_for(waiter, deadline)
@@ -276,18 +265,18 @@ class SQLiteQueue:
     def _wait_for(self, waiter: Waiter, deadline: float) -> list[Leased]:
         """Park first and read the file then, so that nothing sent in between is missed."""
         parking = self._store.claimer.parking
-        parking.park(self._id, waiter)
-        due_us = self._store.states.next_due_us(self._id, self._engine.news) or self._look_for_due()
+        parking.park(self.id, waiter)
+        due_us = self._store.states.next_due_us(self.id, self._engine.news) or self._look_for_due()
         is_due = due_us is not None and due_us <= self._engine.monotonic_us()
         if not is_due:
             waiter.listener.wait(min(deadline - time.monotonic(), self._pause(due_us)))
-        leased = parking.withdraw(self._id, waiter)
+        leased = parking.withdraw(self.id, waiter)
         return leased or (self._claim(waiter.limit, waiter.visibility_us) if is_due else [])
 
     def _look_for_due(self) -> int | None:
         """Return when, on the monotonic clock, something may be received; 0 for now, None for not before a send."""
         statement = _NEXT_OF_GROUPS if self._spec.fifo else _NEXT
-        row = self._engine.read(lambda connection: one(connection, statement, (self._id,)))
+        row = self._engine.read(lambda connection: one(connection, statement, (self.id,)))
         if row is None:
             raise self._deleted()
         has_new, returned = row
@@ -300,7 +289,7 @@ class SQLiteQueue:
 
     def _give_back(self, waiter: Waiter) -> None:
         """Undo what was leased for a receiver that was interrupted while it waited."""
-        found = self._store.claimer.parking.withdraw(self._id, waiter)
+        found = self._store.claimer.parking.withdraw(self.id, waiter)
         if found:
             self.undo(self._store.claimer.deliveries(found))
 
@@ -322,22 +311,22 @@ class SQLiteQueue:
 
     def _oldest_us(self, connection: Any) -> int | None:
         """Return when the oldest message was sent. Only messages that were moved here are not in that order."""
-        first = one(connection, _FIRST, id_range(self._id))
+        first = one(connection, _FIRST, id_range(self.id))
         if first is None:
             return None
-        moved = one(connection, _OLDEST_MOVED, (self._id,))[0]
+        moved = one(connection, _OLDEST_MOVED, (self.id,))[0]
         return int(first[0]) if moved is None else min(int(first[0]), int(moved))
 
     def _count(self, connection: Any) -> QueueStats:
         monotonic_us = self._engine.monotonic_us()
-        numbers = one(connection, _SIZE, (self._id,))
+        numbers = one(connection, _SIZE, (self.id,))
         if numbers is None:
             raise self._deleted()
         size, expired = numbers
-        waiting = dict(every(connection, _WAITING, (self._id, monotonic_us)))
+        waiting = dict(every(connection, _WAITING, (self.id, monotonic_us)))
         in_flight, delayed = waiting.get(1, 0), waiting.get(0, 0)
         if self._spec.fifo and self._spec.delay:
-            delayed += one(connection, _FIFO_DELAYED, (*id_range(self._id), monotonic_us))[0]
+            delayed += one(connection, _FIFO_DELAYED, (*id_range(self.id), monotonic_us))[0]
         oldest = self._oldest_us(connection)
         age = None if oldest is None else max(0.0, (self._engine.now_us() - oldest) / 1_000_000)
         return QueueStats(size - in_flight - delayed, in_flight, delayed, age, expired)

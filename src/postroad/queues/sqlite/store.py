@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from postroad.engine import Engine, Transaction, every, one, text_of
-from postroad.errors import PostroadError
-from postroad.queues.port import QueueOverview, overviews_one_by_one
+from postroad.errors import PostroadError, QueueNotFound
+from postroad.queues.port import QueueOverview
 from postroad.queues.rules import (
     QueueSpec,
     check_name,
@@ -182,7 +182,11 @@ class SQLiteQueues:
 
     def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
         """Return these queues, by default all, with their settings and contents."""
-        return overviews_one_by_one(self, names)
+        found = []
+        for name in self.queues() if names is None else names:
+            with suppress(QueueNotFound):
+                found.append(QueueOverview(spec=self.queue_spec(name), stats=self.queue(name).stats()))
+        return found
 
     def sources(self, dead_letters: str) -> list[str]:
         """Return the names of the queues that have this one as their dead-letter queue, sorted."""

@@ -18,11 +18,7 @@ from postroad.queues import rules
 from postroad.queues.markers import mark_dead
 from postroad.queues.port import (
     AckResult,
-    Decide,
     Delivery,
-    Keep,
-    Looked,
-    MoveStep,
     OutgoingMessage,
     PeekedMessage,
     QueueOverview,
@@ -66,7 +62,8 @@ class SQSQueue:
         self._lock = threading.Lock()
         self._known: tuple[QueueSpec, str] | None = None
         self._siblings: dict[str, SQSQueue] = {}
-        self._mover = Mover(self)
+        mover = Mover(self)
+        self.move, self.look, self.stop, self.take_out = mover.move, mover.look, mover.stop, mover.take_out
 
     @property
     def traits(self) -> QueueTraits:
@@ -285,32 +282,12 @@ class SQSQueue:
         """Count what the queue holds, approximately, without ages and expired messages."""
         return _stats(self.attributes(*_COUNTS))
 
-    def move(
-        self, decide: Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
-    ) -> MoveStep:
-        """Receive up to `limit` messages and move those that `decide` chooses: send, then delete."""
-        if only is not None:
-            raise NotSupported("SQS gives out no message by its sequence")
-        return self._mover.step(decide, cursor=cursor, limit=limit)
-
-    def look(self, *, cursor: str | None = None, limit: int = 500) -> Looked:
-        """Receive up to `limit` messages without moving them; each look counts as a receive."""
-        return self._mover.look(cursor=cursor, limit=limit)
-
-    def stop(self, cursor: str | None) -> None:
-        """Release what a walk holds."""
-        self._mover.stop(cursor)
-
     def whereabouts(self, ids: Collection[str]) -> None:
         """Return None: SQS finds no message by its id."""
 
     def native(self) -> MoveTasks:
         """Return the move tasks of SQS."""
         return MoveTasks(self._calls, self)
-
-    def take_out(self, keep: Keep) -> int:
-        """Receive what nobody has leased, pass it to `keep`, then delete it."""
-        return self._mover.take_out(keep)
 
     def end(self) -> str | None:
         """Return None: the messages of SQS have no order."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from postroad.errors import InvalidMessage, NotSupported
-from postroad.queues.markers import DEAD_LETTER, mark_moved
+from postroad.queues.markers import DEAD_LETTER, mark_dead
 from postroad.queues.port import Delivery, OutgoingMessage, PeekedMessage
 from postroad.queues.rules import MAX_ATTRIBUTES, MAX_MESSAGE_BYTES, QueueSpec
 
@@ -66,7 +66,8 @@ def delivery_of(raw: Mapping[str, Any], now: datetime) -> Delivery:
     source = system.get("DeadLetterQueueSourceArn")
     if source and DEAD_LETTER not in attributes:
         # The receive that brought it here counts too; SQS goes on counting where the source queue stopped.
-        attributes = mark_moved(attributes, source=source.rpartition(":")[2], receives=max(1, count - 1))
+        source, receives = source.rpartition(":")[2], max(1, count - 1)
+        attributes = mark_dead(attributes, source=source, receives=receives, error=None, at=None)
     sequence = system.get("SequenceNumber")
     return Delivery(
         message_id=raw["MessageId"],
