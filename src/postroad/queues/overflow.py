@@ -264,13 +264,10 @@ class OverflowingQueue:
         limit: int | None = None,
     ) -> None:
         self.inner = queue
+        self.name = queue.name
         self._limit = limit
         self._blobs = blobs
         self._references = References(blobs, clock, new_id, pruning or Pruning(blobs, clock))
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
 
     @property
     def traits(self) -> QueueTraits:

@@ -132,7 +132,7 @@ class KinesisStream:
     def position(self, consumer: str, shard: str) -> str | None:
         check(consumer, port.Name, "consumer", InvalidName)
         self._check_shard(shard)
-        return self._leases.position(consumer, shard)
+        return self._leases.state(consumer, shard).sequence
 
     def lease(self, consumer: str, worker: str, *, seconds: float = 5.0) -> list[ShardLease]:
         """Take or renew this worker's share of the shards; a child is leased when its parents are read to the end."""
@@ -158,9 +158,10 @@ class KinesisStream:
         return [shard for shard in sorted(parents) if shard not in drained and shard not in waiting]
 
     def _is_drained(self, consumer: str, shard: str) -> bool:
-        if self._leases.is_drained(consumer, shard):
+        state = self._leases.state(consumer, shard)
+        if state.drained:
             return True
-        after = self._leases.position(consumer, shard) or TRIM_HORIZON
+        after = state.sequence or TRIM_HORIZON
         iterator: str | None = self._iterator(shard, after)
         behind = True
         while iterator is not None and behind:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -62,15 +62,17 @@ class ItemLeases:
         self._clock = clock
         self._prefix = f"postroad/streams/{stream}"
 
-    def position(self, consumer: str, shard: str) -> str | None:
-        """Return the last checkpoint, or None."""
-        return self._get(consumer, shard).sequence
+    def state(self, consumer: str, shard: str) -> ShardState:
+        """Return the lease and position of the shard."""
+        return _read(self._items.get(self._key(consumer, shard)))
 
     def checkpoint(self, consumer: str, shard: str, sequence: str, lease: ShardLease | None) -> bool:
         """Move the position forward, unless the lease is no longer held."""
 
         def forward(state: ShardState) -> ShardState | None:
-            if lease is not None and not self._is_held(state, lease):
+            if lease is not None and (
+                (state.worker, state.token) != (lease.worker, lease.token) or state.until <= self._now()
+            ):
                 return None
             if state.sequence is not None and int(sequence) <= int(state.sequence):
                 return state
@@ -78,28 +80,33 @@ class ItemLeases:
 
         return self._change(consumer, shard, forward) is not None
 
-    def is_drained(self, consumer: str, shard: str) -> bool:
-        """Return whether the consumer is known to have read the closed shard to its end."""
-        return self._get(consumer, shard).drained
-
     def mark_drained(self, consumer: str, shard: str) -> None:
         """Store that the consumer has read the closed shard to its end."""
         self._change(consumer, shard, lambda state: msgspec.structs.replace(state, drained=True))
 
-    def workers(self, consumer: str) -> list[str]:
-        """Return the workers that asked for shards lately, and change nothing."""
-        now = self._now()
-        own = self._worker_key(consumer, "")
-        return [item.key.removeprefix(own) for item, until in self._workers(consumer) if until > now]
+    def workers(self, consumer: str, *, forget: bool = False) -> list[str]:
+        """Return the workers that asked for shards lately; with `forget`, remove those whose time is over."""
+        now, prefix = self._now(), self._worker_key(consumer, "")
+        alive: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = self._items.scan(prefix, cursor=cursor)
+            for item in page.items:
+                if msgspec.json.decode(item.value, type=float) > now:
+                    alive.append(item.key.removeprefix(prefix))
+                elif forget:
+                    self._items.delete(item.key, expect=item.version)
+            if (cursor := page.cursor) is None:
+                return alive
 
     def lease(self, consumer: str, worker: str, shards: Sequence[str], seconds: float) -> list[ShardLease]:
         """Take or renew this worker's share of the shards."""
         now = self._now()
         until = now + seconds
         self._items.put(self._worker_key(consumer, worker), msgspec.json.encode(until), expect=ANY)
-        states = {shard: self._get(consumer, shard) for shard in shards}
+        states = {shard: self.state(consumer, shard) for shard in shards}
         held = {shard: state.worker for shard, state in states.items() if state.until > now}
-        chosen = share(shards, held, worker=worker, workers=self._alive(consumer, now))
+        chosen = share(shards, held, worker=worker, workers=self.workers(consumer, forget=True))
 
         def give_back(state: ShardState) -> ShardState | None:
             return msgspec.structs.replace(state, until=0.0) if state.worker == worker else None
@@ -120,29 +127,6 @@ class ItemLeases:
         taken = self._change(consumer, shard, take)
         return None if taken is None else ShardLease(shard=shard, worker=worker, token=taken.token)
 
-    def _alive(self, consumer: str, now: float) -> list[str]:
-        """Return the workers that asked for shards lately; remove those whose time is over."""
-        alive: list[str] = []
-        for item, until in self._workers(consumer):
-            if until > now:
-                alive.append(item.key.removeprefix(self._worker_key(consumer, "")))
-            else:
-                self._items.delete(item.key, expect=item.version)
-        return alive
-
-    def _workers(self, consumer: str) -> Iterator[tuple[Item, float]]:
-        cursor: str | None = None
-        while True:
-            page = self._items.scan(self._worker_key(consumer, ""), cursor=cursor)
-            yield from ((item, msgspec.json.decode(item.value, type=float)) for item in page.items)
-            cursor = page.cursor
-            if cursor is None:
-                return
-
-    def _is_held(self, state: ShardState, lease: ShardLease) -> bool:
-        same = state.worker == lease.worker and state.token == lease.token
-        return same and state.until > self._now()
-
     def _now(self) -> float:
         return self._clock.now().timestamp()
 
@@ -151,9 +135,6 @@ class ItemLeases:
 
     def _worker_key(self, consumer: str, worker: str) -> str:
         return f"{self._prefix}/{consumer}/workers/{worker}"
-
-    def _get(self, consumer: str, shard: str) -> ShardState:
-        return _read(self._items.get(self._key(consumer, shard)))
 
     def _change(self, consumer: str, shard: str, change: Change) -> ShardState | None:
         """Write what `change` returns for the state, again if another writer was faster; None changes nothing."""

@@ -121,12 +121,9 @@ class OverflowingTopic:
         limit: int | None = None,
     ) -> None:
         self.inner = topic
+        self.name = topic.name
         self._limit = limit
         self._references = References(blobs, clock, new_id, pruning or Pruning(blobs, clock))
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
 
     @property
     def traits(self) -> TopicTraits:

@@ -182,7 +182,7 @@ class SQLiteTopic:
         """Return the number of the first message under this dedup id; None if this is the first, or not FIFO."""
         if not self._fifo:
             return None
-        return self._queues.sender.first_under(tx, -self._id, "", dedup_id(message, body), number)
+        return self._queues.verbs.first_under(tx, -self._id, "", dedup_id(message, body), number)
 
     def _copy(
         self,
@@ -205,7 +205,7 @@ class SQLiteTopic:
         ]
         if state.spec.max_message_bytes < MAX_MESSAGE_BYTES:
             check_messages(state.spec, copies)
-        self._queues.sender.send(tx, state, copies, [body for _, body in wanted])
+        self._queues.verbs.send(tx, state, copies, [body for _, body in wanted])
         self._queues.claimer.deliver(tx, state)
 
     def _result(self, number: int, receivers: int | None) -> SendResult:

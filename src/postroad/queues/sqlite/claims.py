@@ -14,7 +14,8 @@ from postroad.queues.port import Delivery
 from postroad.queues.sqlite.state import (
     COLUMNS,
     DAMAGED,
-    ERROR,
+    JOINED,
+    LEASED_ROWS,
     MessageIds,
     QueueState,
     Row,
@@ -26,23 +27,16 @@ from postroad.queues.sqlite.state import (
     receipt,
     regroup,
 )
-from postroad.queues.sqlite.verbs import Remover
+from postroad.queues.sqlite.verbs import Verbs
 from postroad.telemetry import get_logger
 
-_RETURNED: Final = f"""
-SELECT {COLUMNS}, lease.receives, lease.first_us, {ERROR} FROM lease JOIN message AS m ON m.id = lease.id
-WHERE lease.queue = ? AND lease.visible_us <= ? ORDER BY lease.visible_us LIMIT ?
-"""  # noqa: S608 - COLUMNS is a constant
-_FRESH: Final = f"""
-SELECT {COLUMNS}, 0, NULL, NULL, lease.id FROM message AS m LEFT JOIN lease ON lease.id = m.id
-WHERE m.id >= ? AND m.id < ? ORDER BY m.id LIMIT ?
-"""  # noqa: S608 - COLUMNS is a constant
+_RETURNED: Final = f"{LEASED_ROWS} WHERE lease.queue = ? AND lease.visible_us <= ? ORDER BY lease.visible_us LIMIT ?"
+_FRESH: Final = f"SELECT {COLUMNS}, lease.id {JOINED} WHERE m.id >= ? AND m.id < ? ORDER BY m.id LIMIT ?"
 _FREE_GROUPS: Final = "SELECT id FROM grp WHERE queue = ? AND visible_us <= ? ORDER BY visible_us LIMIT ?"
 _OF_GROUP: Final = f"""
-SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, {ERROR},
-    max(coalesce(m.due_us, 0), coalesce(lease.visible_us, 0))
-FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.grp = ? ORDER BY m.id LIMIT ?
-"""  # noqa: S608 - COLUMNS is a constant
+SELECT {COLUMNS}, max(coalesce(m.due_us, 0), coalesce(lease.visible_us, 0)) {JOINED}
+WHERE m.grp = ? ORDER BY m.id LIMIT ?
+"""
 _LEASE: Final = """
 INSERT INTO lease (id, queue, grp, visible_us, held, receives, first_us, leased_us, sent_us, origin)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -61,12 +55,12 @@ Leased = tuple[Row, int, int]
 class Claimer:
     """Leases messages to receivers, to those that ask and to those that wait in this process."""
 
-    def __init__(self, engine: Engine, ids: MessageIds, states: States, remover: Remover) -> None:
+    def __init__(self, engine: Engine, ids: MessageIds, states: States, verbs: Verbs) -> None:
         self.parking = Parking()
         self._engine = engine
         self._ids = ids
         self._states = states
-        self._remover = remover
+        self._verbs = verbs
 
     def claim(self, tx: Transaction, state: QueueState, limit: int, visibility_us: int | None) -> list[Leased]:
         """Lease up to `limit` messages. The receiver calls `deliveries` when the next transaction may begin."""
@@ -209,15 +203,15 @@ class Claimer:
     def _is_alive(self, tx: Transaction, state: QueueState, row: Row, now_us: int) -> bool:
         """Return whether the message may be given out; remove it otherwise."""
         if row.sent_us + state.spec.retention * 1_000_000 <= now_us:
-            self._remover.expire(tx, state, row, now_us=now_us)
+            self._verbs.expire(tx, state, row, now_us=now_us)
             return False
         if is_damaged(row):
             self._remove_damaged(tx, state, row, now_us)
             return False
         if row.receives >= state.spec.max_receives:
-            dead_letters = self._remover.dead_letters(tx, state)
+            dead_letters = self._verbs.dead_letters(tx, state)
             if dead_letters is not None:
-                self._remover.dead_letter(tx, state, dead_letters, row, now_us=now_us)
+                self._verbs.dead_letter(tx, state, dead_letters, row, now_us=now_us)
                 return False
         return True
 
@@ -225,12 +219,12 @@ class Claimer:
         """Move a damaged message to the dead letters, or aside where there are none: its neighbours go on."""
         message_id = self._ids.text(row.first_id)
         error = f"StorageDamaged: message {message_id}: {DAMAGED}"
-        dead_letters = self._remover.dead_letters(tx, state)
+        dead_letters = self._verbs.dead_letters(tx, state)
         if dead_letters is None:
-            self._remover.set_aside(tx, state, row, error=error, now_us=now_us)
+            self._verbs.set_aside(tx, state, row, error=error, now_us=now_us)
         else:
             damaged = row._replace(error=error)
-            self._remover.dead_letter(tx, state, dead_letters, damaged, now_us=now_us, reason=DAMAGED)
+            self._verbs.dead_letter(tx, state, dead_letters, damaged, now_us=now_us, reason=DAMAGED)
         log = get_logger("queues")
         tx.after_commit(partial(log.error, "message_damaged", queue=state.name, message_id=message_id, error=DAMAGED))
 

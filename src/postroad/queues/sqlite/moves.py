@@ -17,8 +17,8 @@ from postroad.queues.rules import queue_missing
 from postroad.queues.sqlite.state import (
     COLUMNS,
     DAMAGED,
-    ERROR,
     GROUP_AND_ATTRIBUTES,
+    JOINED,
     MAX_ID,
     MessageIds,
     QueueState,
@@ -32,20 +32,16 @@ from postroad.queues.sqlite.state import (
     salvaged_attributes,
     write_attributes,
 )
-from postroad.queues.sqlite.verbs import Remover, Sender
+from postroad.queues.sqlite.verbs import Verbs
 
-_PEEKED: Final = f"""
-SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, {ERROR},
-    coalesce(lease.visible_us, m.due_us, 0), coalesce(lease.held, 0)
-FROM message AS m LEFT JOIN lease ON lease.id = m.id
-"""  # noqa: S608 - COLUMNS is a constant
+_PEEKED: Final = f"SELECT {COLUMNS}, coalesce(lease.visible_us, m.due_us, 0), coalesce(lease.held, 0) {JOINED}"
 _PEEK: Final = f"{_PEEKED} WHERE m.id > ? AND m.id < ? AND m.sent_us > ? ORDER BY m.id LIMIT ?"
 _PEEK_THESE: Final = f"{_PEEKED} WHERE m.id IN (VALUES (?)) ORDER BY m.id"
 _WALK: Final = f"""
 SELECT m.id, m.sent_us, m.origin, {GROUP_AND_ATTRIBUTES}, coalesce(lease.receives, 0),
     coalesce(lease.visible_us, m.due_us, 0), coalesce(lease.held, 0)
-FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.id > ? AND m.id < ? ORDER BY m.id LIMIT ?
-"""  # noqa: S608 - GROUP_AND_ATTRIBUTES is a constant
+{JOINED} WHERE m.id > ? AND m.id < ? ORDER BY m.id LIMIT ?
+"""
 _MOVED: Final = "SELECT id FROM message WHERE origin = ? AND id > ? AND id < ?"
 _WHEREABOUTS: Final = """
 SELECT CAST(name AS BLOB) FROM queue WHERE id = (SELECT id >> 40 FROM message WHERE origin = ?1 UNION ALL
@@ -63,12 +59,11 @@ DELETE FROM message WHERE id IN (SELECT id FROM message WHERE id > ? AND id < ? 
 class Mover:
     """Reads, moves and purges the messages of the embedded queues."""
 
-    def __init__(self, engine: Engine, ids: MessageIds, states: States, sender: Sender, remover: Remover) -> None:
+    def __init__(self, engine: Engine, ids: MessageIds, states: States, verbs: Verbs) -> None:
         self._engine = engine
         self._ids = ids
         self._states = states
-        self._sender = sender
-        self._remover = remover
+        self._verbs = verbs
 
     def peek(
         self, connection: apsw.Connection, queue_id: int, *, after: object, limit: int, oldest_us: int
@@ -145,8 +140,8 @@ class Mover:
         for row, move in going:
             target = targets[move.to]
             content = (target.last_us, text_of(row.group_name), row.body, write_attributes(move.attributes))
-            self._sender.append(tx, target, content, origin=row.first_id)
-        self._remover.remove_all(tx, state, [row.id for row, _ in going], now)
+            self._verbs.append(tx, target, content, origin=row.first_id)
+        self._verbs.remove_all(tx, state, [row.id for row, _ in going], now)
         state.redriven += len(going)
 
     def _target(self, tx: Transaction, name: str) -> QueueState:
@@ -169,7 +164,7 @@ class Mover:
 
     def remove(self, tx: Transaction, state: QueueState, row_ids: Sequence[int]) -> int:
         """Remove these messages and no other; return how many were still there."""
-        return self._remover.remove_all(tx, state, row_ids, self._engine.monotonic_us())
+        return self._verbs.remove_all(tx, state, row_ids, self._engine.monotonic_us())
 
     def _position(self, connection: apsw.Connection, queue_id: int, after: object) -> int:
         """Return the row to go on behind: that of a message id, or of a sequence whose message may be gone."""

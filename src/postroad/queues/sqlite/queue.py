@@ -115,14 +115,14 @@ class SQLiteQueue:
         return self._store.claimer.deliveries(leased)
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
-        results = self._write(self._store.settler.ack, deliveries, durable=False, removes=True)
+        results = self._write(self._store.verbs.ack, deliveries, durable=False, removes=True)
         failpoints.hit("queue.ack.after_commit")
         return results
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
         check(seconds, _Wait, "seconds")
         until_us = self._engine.monotonic_us() + int(seconds * 1_000_000)
-        return self._write(self._store.settler.extend, deliveries, until_us, durable=False)
+        return self._write(self._store.verbs.extend, deliveries, until_us, durable=False)
 
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
@@ -130,17 +130,17 @@ class SQLiteQueue:
         check(after, _Wait, "after")
         check(error, Note | None, "error")
         text = None if error is None else legible(error)
-        return self._write(self._store.settler.release, deliveries, int(after * 1_000_000), text, durable=False)
+        return self._write(self._store.verbs.release, deliveries, int(after * 1_000_000), text, durable=False)
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         check(reason, Note | None, "reason")
         check(error, Note | None, "error")
-        return self._write(self._store.settler.reject, deliveries, reason, error, relieves=True)
+        return self._write(self._store.verbs.reject, deliveries, reason, error, relieves=True)
 
     def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
         """Give the messages back without spending a receive, to be received again after `after` seconds."""
         check(after, _Wait, "after")
-        return self._write(self._store.settler.undo, deliveries, int(after * 1_000_000), durable=False)
+        return self._write(self._store.verbs.undo, deliveries, int(after * 1_000_000), durable=False)
 
     def watch(self, wake: Callable[[bool], None]) -> AbstractContextManager[object]:
         """Call `wake` whenever the queue changed (True) or may have changed (False)."""
@@ -236,7 +236,7 @@ class SQLiteQueue:
 
     def _send(self, tx: Transaction, messages: Sequence[OutgoingMessage], bodies: Sequence[bytes]) -> list[SendResult]:
         state = self._store.states.for_sending(tx, self.id)
-        results = self._store.sender.send(tx, state, messages, bodies)
+        results = self._store.verbs.send(tx, state, messages, bodies)
         self._store.claimer.deliver(tx, state)
         failpoints.hit("queue.send.before_commit")
         return results

@@ -23,9 +23,15 @@ DAMAGED: Final = "what is stored is not what was sent"
 
 # Texts are read as bytes: only their checksum tells whether they can be decoded.
 GROUP_AND_ATTRIBUTES: Final = "CAST(m.group_name AS BLOB), CAST(m.attributes AS BLOB)"
-COLUMNS: Final = """m.id, m.sent_us, m.grp, m.origin, CAST(m.group_name AS BLOB), m.body, CAST(m.attributes AS BLOB),
+_COLUMNS: Final = """m.id, m.sent_us, m.grp, m.origin, CAST(m.group_name AS BLOB), m.body, CAST(m.attributes AS BLOB),
     m.checksum"""
-ERROR: Final = "CAST(lease.error AS BLOB)"
+_ERROR: Final = "CAST(lease.error AS BLOB)"
+LEASED_ROWS: Final = f"""
+SELECT {_COLUMNS}, lease.receives, lease.first_us, {_ERROR} FROM lease JOIN message AS m ON m.id = lease.id
+"""  # noqa: S608 - _COLUMNS is a constant
+JOINED: Final = "FROM message AS m LEFT JOIN lease ON lease.id = m.id"
+COLUMNS: Final = f"{_COLUMNS}, coalesce(lease.receives, 0), lease.first_us, {_ERROR}"
+"""The columns of a `Row` whose message may have no lease."""
 MAX_ID: Final = (1 << 62) - 1
 ENTRY: Final = struct.Struct(">qHqq")
 """How the trail stores a message: the id it was first sent under, its receives, when it was sent, first received."""

@@ -12,16 +12,9 @@ import msgspec
 
 from postroad.engine import Engine, Transaction, every, one, text_of
 from postroad.errors import PostroadError, QueueNotFound
+from postroad.queues import rules
 from postroad.queues.port import QueueOverview
-from postroad.queues.rules import (
-    QueueSpec,
-    check_name,
-    check_source_allowed,
-    check_spec,
-    dead_letter_missing,
-    queue_missing,
-    settings_differ,
-)
+from postroad.queues.rules import QueueSpec
 from postroad.queues.sqlite.claims import Claimer
 from postroad.queues.sqlite.moves import Mover
 from postroad.queues.sqlite.queue import SQLiteQueue
@@ -29,7 +22,7 @@ from postroad.queues.sqlite.state import (
     COLUMNS,
     COUNTED,
     ENTRY,
-    ERROR,
+    JOINED,
     MessageIds,
     QueueState,
     Row,
@@ -42,18 +35,13 @@ from postroad.queues.sqlite.state import (
     write_spec,
 )
 from postroad.queues.sqlite.tables import SCHEMA, after_reboot
-from postroad.queues.sqlite.verbs import Remover, Sender, Settler
+from postroad.queues.sqlite.verbs import Verbs
 
 STEP: Final = 500
-_FIRST: Final = f"""
-SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, {ERROR}
-FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.id > ? AND m.id < ? ORDER BY m.id LIMIT ?
-"""  # noqa: S608 - COLUMNS is a constant
+_FIRST: Final = f"SELECT {COLUMNS} {JOINED} WHERE m.id > ? AND m.id < ? ORDER BY m.id LIMIT ?"
 _MOVED: Final = f"""
-SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, {ERROR}
-FROM message AS m LEFT JOIN lease ON lease.id = m.id
-WHERE m.id >> 40 = ? AND m.origin IS NOT NULL AND m.sent_us <= ? ORDER BY m.sent_us LIMIT ?
-"""  # noqa: S608 - COLUMNS is a constant
+SELECT {COLUMNS} {JOINED} WHERE m.id >> 40 = ? AND m.origin IS NOT NULL AND m.sent_us <= ? ORDER BY m.sent_us LIMIT ?
+"""
 _ABANDONED: Final = "SELECT queue, size FROM tally WHERE lives_us IS NOT NULL AND seen_us <= ? - lives_us"
 _COUNT: Final = "UPDATE abandoned SET queues = queues + 1, messages = messages + ?"
 _REMOVE: Final = (
@@ -81,7 +69,6 @@ FROM tally JOIN queue ON queue.id = tally.queue
 """
 _SWEEP_SECONDS: Final = 60.0
 _OUTLIVED: Final = "SELECT queues, messages FROM abandoned"
-
 _SETTLED: Final = """
 SELECT at_us, kind, entries, CAST(detail AS BLOB), CAST(name AS BLOB)
 FROM trail LEFT JOIN queue ON queue.id = trail.queue
@@ -112,11 +99,9 @@ class SQLiteQueues:
         engine.keep(self.states)
         self.sweep_at = engine.clock.monotonic() + _SWEEP_SECONDS
         """When, on the monotonic clock, `sweep` is due."""
-        self.sender = Sender(engine, self.ids)
-        self._remover = Remover(self.states, self.sender)
-        self.claimer = Claimer(engine, self.ids, self.states, self._remover)
-        self.settler = Settler(engine, self.states, self._remover)
-        self.mover = Mover(engine, self.ids, self.states, self.sender, self._remover)
+        self.verbs = Verbs(engine, self.ids, self.states)
+        self.claimer = Claimer(engine, self.ids, self.states, self.verbs)
+        self.mover = Mover(engine, self.ids, self.states, self.verbs)
         engine.prepare(
             SCHEMA,
             after_reboot=lambda tx: after_reboot(tx, monotonic_us=engine.monotonic_us(), now_us=engine.now_us()),
@@ -124,7 +109,7 @@ class SQLiteQueues:
 
     def create_queue(self, spec: QueueSpec) -> SQLiteQueue:
         """Create the queue, or return it if it exists with the same settings."""
-        check_spec(spec)
+        rules.check_spec(spec)
 
         def work(tx: Transaction) -> int:
             self._remove_abandoned(tx)
@@ -132,7 +117,7 @@ class SQLiteQueues:
             if found is None:
                 return self._add(tx, spec)
             if differences := read_spec(found[1], spec.name).differences(spec):
-                raise settings_differ(spec.name, differences)
+                raise rules.settings_differ(spec.name, differences)
             return int(found[0])
 
         # A program that starts on a full disk asks for the queues that it created before.
@@ -140,12 +125,12 @@ class SQLiteQueues:
 
     def update_queue(self, spec: QueueSpec) -> SQLiteQueue:
         """Give the queue other settings."""
-        check_spec(spec)
+        rules.check_spec(spec)
 
         def work(tx: Transaction) -> int:
             found = one(tx.connection, _FIND, (spec.name,))
             if found is None:
-                raise queue_missing(spec.name)
+                raise rules.queue_missing(spec.name)
             queue_id = int(found[0])
             self._check_dead_letter(tx, spec)
             # Written first, so that damaged settings can be replaced.
@@ -165,14 +150,14 @@ class SQLiteQueues:
 
     def queue(self, name: str) -> SQLiteQueue:
         """Return the queue of this name."""
-        check_name(name)
+        rules.check_name(name)
         self._sweep_abandoned()
         queue_id, spec = self.engine.read(lambda connection: self._find(connection, name))
         return SQLiteQueue(self, queue_id, spec)
 
     def queue_spec(self, name: str) -> QueueSpec:
         """Return the settings of the queue."""
-        check_name(name)
+        rules.check_name(name)
         return self.engine.read(lambda connection: self._find(connection, name))[1]
 
     def queues(self) -> list[str]:
@@ -236,8 +221,8 @@ class SQLiteQueues:
             return
         found = one(tx.connection, _FIND, (spec.dead_letter,))
         if found is None:
-            raise dead_letter_missing(spec.dead_letter)
-        check_source_allowed(read_spec(found[1], spec.dead_letter), spec.name)
+            raise rules.dead_letter_missing(spec.dead_letter)
+        rules.check_source_allowed(read_spec(found[1], spec.dead_letter), spec.name)
 
     def expire_oldest(self, tx: Transaction, state: QueueState) -> int:
         """Remove some expired messages, from the old end and among those moved here; return how many."""
@@ -248,7 +233,7 @@ class SQLiteQueues:
             **{row[0]: row for row in every(tx.connection, _MOVED, (state.id, oldest_us, STEP))},
         }
         for columns in rows.values():
-            self._remover.expire(tx, state, Row(*columns), now_us=now_us)
+            self.verbs.expire(tx, state, Row(*columns), now_us=now_us)
         regroup(tx, state.id, {columns[2] for columns in rows.values()}, monotonic_us)
         return len(rows)
 
@@ -294,7 +279,7 @@ class SQLiteQueues:
     def _find(self, connection: Any, name: str) -> tuple[int, QueueSpec]:
         found = one(connection, _FIND, (name,))
         if found is None:
-            raise queue_missing(name)
+            raise rules.queue_missing(name)
         return int(found[0]), read_spec(found[1], name)
 
 

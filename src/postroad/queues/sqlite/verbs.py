@@ -12,9 +12,8 @@ from postroad.queues.markers import mark_dead
 from postroad.queues.port import AckResult, Delivery, OutgoingMessage, SendResult
 from postroad.queues.rules import DEDUP_SECONDS, MAX_VISIBILITY, check_deliveries, dedup_id
 from postroad.queues.sqlite.state import (
-    COLUMNS,
     ENTRY,
-    ERROR,
+    LEASED_ROWS,
     MessageIds,
     QueueState,
     Row,
@@ -69,23 +68,22 @@ _UNDO: Final = """
 UPDATE lease SET visible_us = ?5, held = 0, receives = receives - 1, due_wall_us = ?6
 WHERE id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4 RETURNING grp
 """
-_HELD: Final = f"""
-SELECT {COLUMNS}, lease.receives, lease.first_us, {ERROR} FROM lease JOIN message AS m ON m.id = lease.id
-WHERE lease.id = ?1 AND receives = ?2 AND held = 1 AND visible_us > ?3 AND queue = ?4
-"""  # noqa: S608 - COLUMNS is a constant
+_HELD: Final = f"{LEASED_ROWS} WHERE lease.id = ? AND receives = ? AND held = 1 AND visible_us > ? AND queue = ?"
 _MAX_US: Final = int(MAX_VISIBILITY * 1_000_000)
 _OK: Final = AckResult(True)
 
+Deliveries = Sequence[Delivery]
 Key = tuple[int, int, int, int]
 """What finds a valid lease: row, receive count, the time it must reach beyond, queue."""
 
 
-class Sender:
-    """Writes new messages."""
+class Verbs:
+    """Sends, settles, expires and dead-letters the messages of the embedded queues."""
 
-    def __init__(self, engine: Engine, ids: MessageIds) -> None:
+    def __init__(self, engine: Engine, ids: MessageIds, states: States) -> None:
         self._engine = engine
         self._ids = ids
+        self._states = states
 
     def send(
         self, tx: Transaction, state: QueueState, messages: Sequence[OutgoingMessage], bodies: Sequence[bytes]
@@ -170,14 +168,6 @@ class Sender:
         tx.connection.execute(_REMEMBER, entry)
         return None
 
-
-class Remover:
-    """Moves messages to dead-letter queues and removes expired ones."""
-
-    def __init__(self, states: States, sender: Sender) -> None:
-        self._states = states
-        self._sender = sender
-
     def dead_letters(self, tx: Transaction, state: QueueState) -> int | None:
         """Return the id of the dead-letter queue; None if there is none."""
         name = state.spec.dead_letter
@@ -203,7 +193,7 @@ class Remover:
         # As on SQS, the age of a standard dead letter counts from its first send, that of a FIFO one starts again.
         sent_us = target.last_us if target.spec.fifo else row.sent_us
         content = (sent_us, text_of(row.group_name), row.body, write_attributes(attributes))
-        self._sender.append(tx, target, content, origin=row.first_id, damaged=is_damaged(row))
+        self.append(tx, target, content, origin=row.first_id, damaged=is_damaged(row))
         self._remove(tx, state, row, "dead", now_us, error or reason)
         state.dead += 1
         tx.touch(channel(dead_letters))
@@ -238,16 +228,7 @@ class Remover:
         state.size -= 1
         self._states.add_trail(tx, state.id, kind, _entry(row), now_us, detail)
 
-
-class Settler:
-    """Ends and prolongs leases."""
-
-    def __init__(self, engine: Engine, states: States, remover: Remover) -> None:
-        self._engine = engine
-        self._states = states
-        self._remover = remover
-
-    def ack(self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery]) -> list[AckResult]:
+    def ack(self, tx: Transaction, state: QueueState, deliveries: Deliveries) -> list[AckResult]:
         """Remove the messages whose receipts are valid. A standard queue accepts a late ack of the last receive."""
         monotonic_us = self._engine.monotonic_us()
         receipts = _receipts(deliveries)
@@ -274,17 +255,13 @@ class Settler:
         failpoints.hit("queue.ack.before_commit")
         return results
 
-    def extend(
-        self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery], until_us: int
-    ) -> list[AckResult]:
+    def extend(self, tx: Transaction, state: QueueState, deliveries: Deliveries, until_us: int) -> list[AckResult]:
         """Move the end of the leases, to at most twelve hours after the receive."""
         return self._change(tx, state, deliveries, lambda key: one(tx.connection, _EXTEND, (*key, until_us, _MAX_US)))[
             0
         ]
 
-    def undo(
-        self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery], after_us: int
-    ) -> list[AckResult]:
+    def undo(self, tx: Transaction, state: QueueState, deliveries: Deliveries, after_us: int) -> list[AckResult]:
         """End the leases without counting the receives."""
         due = (self._engine.monotonic_us() + after_us, self._engine.now_us() + after_us if after_us else None)
         results, changed = self._change(tx, state, deliveries, lambda key: one(tx.connection, _UNDO, (*key, *due)))
@@ -293,7 +270,7 @@ class Settler:
         return results
 
     def release(
-        self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery], after_us: int, error: str | None
+        self, tx: Transaction, state: QueueState, deliveries: Deliveries, after_us: int, error: str | None
     ) -> list[AckResult]:
         """End the leases without settling the messages."""
         now_us = self._engine.now_us()
@@ -308,10 +285,10 @@ class Settler:
         return results
 
     def reject(
-        self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery], reason: str, error: str | None
+        self, tx: Transaction, state: QueueState, deliveries: Deliveries, reason: str, error: str | None
     ) -> list[AckResult]:
         """Move the messages to the dead letters now."""
-        dead_letters = self._remover.dead_letters(tx, state)
+        dead_letters = self.dead_letters(tx, state)
         if dead_letters is None:
             raise NotSupported(f"queue {state.name!r} has no dead-letter queue to reject to")
         now_us = self._engine.now_us()
@@ -321,13 +298,13 @@ class Settler:
             if found is None:
                 return None
             row = Row(*found) if error is None else Row(*found)._replace(error=error)
-            self._remover.dead_letter(tx, state, dead_letters, row, now_us=now_us, reason=reason)
+            self.dead_letter(tx, state, dead_letters, row, now_us=now_us, reason=reason)
             return (row.grp,)
 
         return self._change(tx, state, deliveries, move)[0]
 
     def _change(
-        self, tx: Transaction, state: QueueState, deliveries: Sequence[Delivery], change: Callable[[Key], Any]
+        self, tx: Transaction, state: QueueState, deliveries: Deliveries, change: Callable[[Key], Any]
     ) -> tuple[list[AckResult], list[Any]]:
         """Call `change` for each delivery. It returns a row that begins with the group, or None for a stale receipt."""
         monotonic_us = self._engine.monotonic_us()
@@ -348,7 +325,7 @@ def _entry(row: Row) -> bytes:
     return ENTRY.pack(row.first_id, min(row.receives, 65_535), row.sent_us, row.first_us or 0)
 
 
-def _receipts(deliveries: Sequence[Delivery]) -> list[tuple[int, int]]:
+def _receipts(deliveries: Deliveries) -> list[tuple[int, int]]:
     """Read all receipts before anything is changed; check the deliveries only if that fails."""
     if type(deliveries) is not list:
         check_deliveries(deliveries)

@@ -10,15 +10,9 @@ from typing import TYPE_CHECKING, Any
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections import ATTEMPTS, AwsConnection
 from postroad.errors import ConfigurationError, NotPermitted, PostroadError, QueueNotFound, Unavailable
+from postroad.queues import rules
 from postroad.queues.port import QueueOverview
-from postroad.queues.rules import (
-    QueueSpec,
-    check_name,
-    check_source_allowed,
-    check_spec,
-    dead_letter_missing,
-    settings_differ,
-)
+from postroad.queues.rules import QueueSpec
 from postroad.queues.sqs.calls import SQSCalls, name_in
 from postroad.queues.sqs.queue import SQSQueue
 from postroad.queues.sqs.wire import queue_attributes, redrive_allow_policy, rounded
@@ -52,7 +46,7 @@ class SQSQueues:
         """
         if str(name).startswith(("http://", "https://")):
             return SQSQueue(self._calls, name, self.clock, attempts=attempts)
-        check_name(name)
+        rules.check_name(name)
         if not self._calls.has("get_queue_url"):
             raise ConfigurationError(
                 f"the SQS client cannot look up queue {name!r}", field="name", remedy="Give the queue's URL."
@@ -62,7 +56,7 @@ class SQSQueues:
 
     def create_queue(self, spec: QueueSpec) -> SQSQueue:
         """Create the queue, or return it if it exists with the same settings; seconds are rounded up."""
-        check_spec(spec)
+        rules.check_spec(spec)
         spec = rounded(spec)
         try:
             return _same(self.queue(spec.name), spec)
@@ -82,7 +76,7 @@ class SQSQueues:
 
     def update_queue(self, spec: QueueSpec) -> SQSQueue:
         """Give an existing queue these settings; seconds are rounded up."""
-        check_spec(spec)
+        rules.check_spec(spec)
         spec = rounded(spec)
         queue = self.queue(spec.name)
         attributes = queue_attributes(spec, self._dead_letter_arn(spec))
@@ -164,8 +158,8 @@ class SQSQueues:
         try:
             dead_letters = self.queue(spec.dead_letter)
         except QueueNotFound as error:
-            raise dead_letter_missing(spec.dead_letter) from error
-        check_source_allowed(dead_letters.spec, spec.name)
+            raise rules.dead_letter_missing(spec.dead_letter) from error
+        rules.check_source_allowed(dead_letters.spec, spec.name)
         return dead_letters.arn
 
     def _allow_redrive(self, queue: SQSQueue, spec: QueueSpec) -> None:
@@ -177,7 +171,7 @@ class SQSQueues:
 
 def _same(queue: SQSQueue, wanted: QueueSpec) -> SQSQueue:
     if differences := queue.spec.differences(wanted):
-        raise settings_differ(wanted.name, differences)
+        raise rules.settings_differ(wanted.name, differences)
     return queue
 
 
