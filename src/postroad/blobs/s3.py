@@ -25,7 +25,7 @@ class S3Blobs:
     Args:
         connection: The connection to AWS.
         bucket: The bucket's name; by default that of the connection.
-        clock: The clock that tells the age of blobs.
+        clock: The clock that the ages of blobs are computed with.
     """
 
     def __init__(self, connection: AwsConnection, bucket: str | None = None, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -100,8 +100,8 @@ class DynamoItems:
         return self._client.get_item(TableName=self._table, Key=_key(key), ConsistentRead=True).get("Item")
 
     def _query(self, prefix: str, limit: int, start: Mapping[str, Any] | None) -> Any:
-        tenant, rest = port.split(prefix)
-        values: dict[str, Any] = {":pk": {"S": _partition(tenant)}}
+        tenant, _, rest = prefix.partition("/")
+        values: dict[str, Any] = {":pk": {"S": f"TENANT#{tenant}"}}
         condition = "PK = :pk"
         if rest:
             values[":rest"] = {"S": rest}
@@ -135,13 +135,9 @@ def _condition(expect: int | Expect, values: dict[str, Any]) -> dict[str, Any]:
     return {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
-def _partition(tenant: str) -> str:
-    return f"TENANT#{tenant}"
-
-
 def _key(key: str) -> dict[str, Any]:
-    tenant, rest = port.split(key)
-    return {"PK": {"S": _partition(tenant)}, "SK": {"S": rest}}
+    tenant, _, rest = key.partition("/")
+    return {"PK": {"S": f"TENANT#{tenant}"}, "SK": {"S": rest}}
 
 
 def _text(raw: Mapping[str, Any]) -> str:

@@ -143,16 +143,10 @@ def holds(expect: int | Expect, version: int | None) -> bool:
     return expect is ANY or version == (None if expect is ABSENT else expect)
 
 
-def split(key: str) -> tuple[str, str]:
-    """Return the tenant and the rest of a key."""
-    tenant, _, rest = key.partition("/")
-    return tenant, rest
-
-
 def _parts(text: object, field: str) -> tuple[str, str]:
     if not isinstance(text, str) or "/" not in text:
         raise InvalidInput(f"{field}: {text!r} has no tenant before a '/'", field=field, remedy=_REMEDY)
-    tenant, rest = split(text)
+    tenant, _, rest = text.partition("/")
     if _TENANT.fullmatch(tenant) is None:
         raise InvalidInput(f"{field}: {tenant!r} is not the name of a tenant", field=field, remedy=_REMEDY)
     if not rest.isprintable() or len(rest.encode()) > MAX_REST_BYTES:

@@ -100,7 +100,7 @@ def _redrive(attributes: Mapping[str, str]) -> re.Match[str] | None:
 def legible(text: str) -> str:
     """Return at most 500 characters of the text, secrets hidden and control characters replaced, for an attribute.
 
-    The place where a long error was raised is kept, since failures are told apart by it.
+    The place where a long error was raised is kept, since it distinguishes failures.
     """
     clean = "".join(c if c.isprintable() else " " for c in redact(text[:_MOST_READ] + _place(text[_MOST_READ:])))
     if len(clean) > MAX_ERROR:

@@ -135,7 +135,10 @@ def redrive(
     queue = queues.queue(dead_letter_queue)
     source = as_movable(queue)
     destinations = Destinations(queues, dead_letter_queue, to)
-    selection = Selection(match or Match(), within.limit, within.max_redrives, _checked_run(run_id))
+    run_id = uuid.uuid4().hex if run_id is None else run_id
+    if _RUN_ID.fullmatch(run_id) is None:
+        raise InvalidInput(f"run_id: {run_id!r} is not 1 to 64 letters, digits or '-'", field="run_id")
+    selection = Selection(match or Match(), within.limit, within.max_redrives, run_id)
     watched = None if dry_run else source.end()
     walk: PlannedWalk | UnorderedWalk
     if dry_run or queue.traits.peeks_clean:
@@ -162,14 +165,6 @@ def redrive(
         reason=reason,
     )
     return report
-
-
-def _checked_run(run_id: str | None) -> str:
-    if run_id is None:
-        return uuid.uuid4().hex
-    if _RUN_ID.fullmatch(run_id) is None:
-        raise InvalidInput(f"run_id: {run_id!r} is not 1 to 64 letters, digits or '-'", field="run_id")
-    return run_id
 
 
 @dataclass(slots=True)

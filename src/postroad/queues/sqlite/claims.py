@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -24,7 +25,6 @@ from postroad.queues.sqlite.state import (
     is_damaged,
     moment,
     read_attributes,
-    receipt,
     regroup,
 )
 from postroad.queues.sqlite.verbs import Verbs
@@ -46,6 +46,7 @@ ON CONFLICT (id) DO UPDATE SET visible_us = excluded.visible_us, held = 1, recei
 _LOCK_GROUP: Final = "UPDATE grp SET visible_us = ? WHERE id = ?"
 _NEXT_RETURN: Final = "SELECT min(visible_us) FROM lease WHERE queue = ?"
 _NEVER: Final = 1 << 62
+_UNDECIDED: Final = 0.05
 
 
 Leased = tuple[Row, int, int]
@@ -94,7 +95,8 @@ class Claimer:
                 row.body,
                 read_attributes(row.attributes),
                 text_of(row.group_name),
-                receipt(row.id, receives),
+                # The receive count is the fencing token.
+                f"{row.id}-{receives}",
                 receives,
                 moment(row.sent_us),
                 moment(first_us),
@@ -229,20 +231,15 @@ class Claimer:
         tx.after_commit(partial(log.error, "message_damaged", queue=state.name, message_id=message_id, error=DAMAGED))
 
 
-_UNDECIDED = 0.05
-
-
+@dataclass(slots=True, eq=False)
 class Waiter:
     """A receiver that found nothing."""
 
-    __slots__ = ("leased", "limit", "listener", "state", "visibility_us")
-
-    def __init__(self, listener: Listener, limit: int, visibility_us: int | None) -> None:
-        self.listener = listener
-        self.limit = limit
-        self.visibility_us = visibility_us
-        self.leased: list[Leased] = []
-        self.state: Literal["away", "parked", "taken"] = "away"
+    listener: Listener
+    limit: int
+    visibility_us: int | None
+    leased: list[Leased] = field(default_factory=list)
+    state: Literal["away", "parked", "taken"] = "away"
 
 
 Claim = Callable[[Waiter], list[Leased]]

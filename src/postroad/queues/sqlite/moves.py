@@ -131,11 +131,6 @@ class Mover:
             if (move := decide(message)) is not None:
                 going.append((row, move))
                 moved.append((message.message_id, move.to))
-        self._move(tx, state, going, now)
-        end = str(found[limit - 1][0]) if len(found) > limit else None
-        return MoveStep(cursor=end, looked_at=min(len(found), limit), moved=tuple(moved), in_flight=in_flight)
-
-    def _move(self, tx: Transaction, state: QueueState, going: Sequence[tuple[Row, Move]], now: int) -> None:
         targets = {name: self._target(tx, name) for name in {move.to for _, move in going}}
         for row, move in going:
             target = targets[move.to]
@@ -143,6 +138,8 @@ class Mover:
             self._verbs.append(tx, target, content, origin=row.first_id)
         self._verbs.remove_all(tx, state, [row.id for row, _ in going], now)
         state.redriven += len(going)
+        end = str(found[limit - 1][0]) if len(found) > limit else None
+        return MoveStep(cursor=end, looked_at=min(len(found), limit), moved=tuple(moved), in_flight=in_flight)
 
     def _target(self, tx: Transaction, name: str) -> QueueState:
         found = one(tx.connection, _QUEUE_ID, (name,))

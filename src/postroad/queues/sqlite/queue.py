@@ -259,7 +259,9 @@ class SQLiteQueue:
                         return found
                     claim_first = renews and not claim_first
             except BaseException:
-                self._give_back(waiter)
+                # Undo what was leased for a receiver that was interrupted while it waited.
+                if found := self._store.claimer.parking.withdraw(self.id, waiter):
+                    self.undo(self._store.claimer.deliveries(found))
                 raise
 
     def _wait_for(self, waiter: Waiter, deadline: float) -> list[Leased]:
@@ -286,12 +288,6 @@ class SQLiteQueue:
         if due_us is None:
             return self._look_every
         return min(self._look_every, max(0.001, (due_us - self._engine.monotonic_us()) / 1_000_000))
-
-    def _give_back(self, waiter: Waiter) -> None:
-        """Undo what was leased for a receiver that was interrupted while it waited."""
-        found = self._store.claimer.parking.withdraw(self.id, waiter)
-        if found:
-            self.undo(self._store.claimer.deliveries(found))
 
     def _sweep(self, *, force: bool = False) -> None:
         """Remove expired messages, at most once a second."""

@@ -21,7 +21,7 @@ from postroad.queues.sqlite.tables import ID_BITS
 
 DAMAGED: Final = "what is stored is not what was sent"
 
-# Texts are read as bytes: only their checksum tells whether they can be decoded.
+# Texts are read as bytes: only a correct checksum means that they can be decoded.
 GROUP_AND_ATTRIBUTES: Final = "CAST(m.group_name AS BLOB), CAST(m.attributes AS BLOB)"
 _COLUMNS: Final = """m.id, m.sent_us, m.grp, m.origin, CAST(m.group_name AS BLOB), m.body, CAST(m.attributes AS BLOB),
     m.checksum"""
@@ -179,11 +179,6 @@ def id_range(queue_id: int) -> tuple[int, int]:
     return queue_id << ID_BITS, (queue_id + 1) << ID_BITS
 
 
-def receipt(row_id: int, receives: int) -> str:
-    """Return the proof of one receive: the receive count is the fencing token."""
-    return f"{row_id}-{receives}"
-
-
 def read_receipt(text: str) -> tuple[int, int]:
     """Return the row and receive count of a receipt; (-1, -1), which matches no lease, for a foreign one."""
     match = _RECEIPT.fullmatch(text)
@@ -251,13 +246,7 @@ class QueueState:
         self.returns_us = 0
         self.unserved = False
         self.unwritten: list[tuple[Any, ...]] = []
-        self._reset_counters()
-
-    def take_numbers(self) -> Any:
-        """Return the numbers to be stored, and start the counters again."""
-        numbers = _NUMBERS(self)
-        self._reset_counters()
-        return numbers
+        self.reset_counters()
 
     def write(self, tx: Transaction) -> None:
         """Write the messages sent so far, so that they can be found."""
@@ -281,7 +270,8 @@ class QueueState:
         """Note an acked message for the trail."""
         self.entries.append(ENTRY.pack(row_id, min(receives, 65_535), sent_us, first_us or 0))
 
-    def _reset_counters(self) -> None:
+    def reset_counters(self) -> None:
+        """Start counting again, after the counters were stored."""
         self.size = self.sent = self.received = self.acked = self.retried = self.dead = self.redriven = self.expired = 0
         self.entries: list[bytes] = []
 
@@ -353,11 +343,13 @@ class States:
         """Write what this transaction changed."""
         if unwritten := [row for state in self._touched.values() for row in state.unwritten]:
             run_many(tx.connection, _INSERT, unwritten)
+        numbers = []
         for state in self._touched.values():
             state.unwritten = []
             if state.entries:
                 self.add_trail(tx, state.id, "acked", b"".join(state.entries), state.last_us)
-        numbers = [state.take_numbers() for state in self._touched.values()]
+            numbers.append(_NUMBERS(state))
+            state.reset_counters()
         run_many(tx.connection, _STORE if len(numbers) == 1 else _STORE_MANY, numbers)
 
     def committed(self, tx: Transaction) -> None:

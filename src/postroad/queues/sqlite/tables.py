@@ -1,7 +1,7 @@
 """The tables of the embedded queues.
 
 A message's id is `queue << 40 | n`: a range of ids is one queue in the order of sending, without an index. A message
-that nobody received yet and that is not delayed has no lease; `tally.head` is the first id that was never looked at.
+that was never received and is not delayed has no lease; `tally.head` is the first id that no receiver has read.
 So a send writes one row, a receive adds one small row and never rewrites the body, an ack deletes both.
 """
 

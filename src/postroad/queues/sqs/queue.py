@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from math import ceil
 from typing import Any
 
 from postroad.arguments import check, seconds_between, whole_number
@@ -38,7 +39,6 @@ from postroad.queues.sqs.wire import (
     peeked_of,
     size_of,
     spec_of,
-    whole,
 )
 
 _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
@@ -140,15 +140,16 @@ class SQSQueue:
         if not messages:
             return []
         bodies = rules.check_messages(self.spec, messages)
-        entries = [self._entry(message, body) for message, body in zip(messages, bodies, strict=True)]
+        keyed = self._fifo and self._attempts > 1
+        entries = [
+            Entry(
+                entry_of(message, body, fifo=self._fifo),
+                size=size_of(body, message.attributes),
+                key=message.group if keyed else None,
+            )
+            for message, body in zip(messages, bodies, strict=True)
+        ]
         return [_sent(outcome) for outcome in self._deliver("send_message", entries)]
-
-    def _entry(self, message: OutgoingMessage, body: bytes) -> Entry[dict[str, Any]]:
-        return Entry(
-            entry_of(message, body, fifo=self._fifo),
-            size=size_of(body, message.attributes),
-            key=message.group if self._fifo and self._attempts > 1 else None,
-        )
 
     def _deliver(
         self, operation: str, entries: Sequence[Entry[dict[str, Any]]]
@@ -177,11 +178,11 @@ class SQSQueue:
         parameters: dict[str, Any] = {
             "QueueUrl": self.url,
             "MaxNumberOfMessages": count,
-            "WaitTimeSeconds": whole(wait),
+            "WaitTimeSeconds": ceil(wait),
             "MessageAttributeNames": ["All"],
         }
         if visibility is not None:
-            parameters["VisibilityTimeout"] = whole(visibility)
+            parameters["VisibilityTimeout"] = ceil(visibility)
         if self._calls.tells_system_attributes:
             parameters["MessageSystemAttributeNames"] = ["All"]
             if self._fifo:
@@ -204,7 +205,7 @@ class SQSQueue:
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
         """Keep the leases for `seconds` from now, rounded up, at most twelve hours in all."""
         check(seconds, seconds_between(0, MAX_VISIBILITY), "seconds")
-        return self._hide(deliveries, whole(seconds))
+        return self._hide(deliveries, ceil(seconds))
 
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
@@ -212,7 +213,7 @@ class SQSQueue:
         """Give the messages back, to be received again after `after` seconds. SQS cannot store the error."""
         check(after, seconds_between(0, MAX_VISIBILITY), "after")
         check(error, rules.Note | None, "error")
-        return self._hide(deliveries, whole(after))
+        return self._hide(deliveries, ceil(after))
 
     def _hide(self, deliveries: Sequence[Delivery], seconds: int) -> list[AckResult]:
         rules.check_deliveries(deliveries)

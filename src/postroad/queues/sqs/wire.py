@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import ceil
 from typing import Any, Literal
 
 import msgspec
@@ -36,7 +36,7 @@ def entry_of(message: OutgoingMessage, body: bytes, *, fifo: bool) -> dict[str, 
     if fifo and message.dedup_id is not None:
         entry["MessageDeduplicationId"] = message.dedup_id
     if message.delay:
-        entry["DelaySeconds"] = whole(message.delay)
+        entry["DelaySeconds"] = ceil(message.delay)
     return entry
 
 
@@ -50,11 +50,6 @@ def size_of(body: bytes, attributes: Mapping[str, str]) -> int:
     if not attributes:
         return len(body)
     return len(body) + sum(len(name) + len("String") + len(value.encode()) for name, value in attributes.items())
-
-
-def whole(seconds: float) -> int:
-    """Return the seconds rounded up, since SQS takes whole ones only."""
-    return math.ceil(seconds)
 
 
 def delivery_of(raw: Mapping[str, Any], now: datetime) -> Delivery:
@@ -168,10 +163,10 @@ def rounded(spec: QueueSpec) -> QueueSpec:
         )
     return replace(
         spec,
-        visibility=whole(spec.visibility),
-        retention=whole(spec.retention),
-        delay=whole(spec.delay),
-        receive_wait=whole(spec.receive_wait),
+        visibility=ceil(spec.visibility),
+        retention=ceil(spec.retention),
+        delay=ceil(spec.delay),
+        receive_wait=ceil(spec.receive_wait),
         max_receives=DEFAULT_MAX_RECEIVES if spec.dead_letter is None else spec.max_receives,
     )
 
@@ -179,10 +174,10 @@ def rounded(spec: QueueSpec) -> QueueSpec:
 def queue_attributes(spec: QueueSpec, dead_letter_arn: str | None) -> dict[str, str]:
     """Return the attributes for these settings, except for which queues may have this one as dead letters."""
     attributes = {
-        "VisibilityTimeout": str(whole(spec.visibility)),
-        "MessageRetentionPeriod": str(whole(spec.retention)),
-        "DelaySeconds": str(whole(spec.delay)),
-        "ReceiveMessageWaitTimeSeconds": str(whole(spec.receive_wait)),
+        "VisibilityTimeout": str(ceil(spec.visibility)),
+        "MessageRetentionPeriod": str(ceil(spec.retention)),
+        "DelaySeconds": str(ceil(spec.delay)),
+        "ReceiveMessageWaitTimeSeconds": str(ceil(spec.receive_wait)),
         "MaximumMessageSize": str(spec.max_message_bytes),
     }
     if dead_letter_arn is not None:
