@@ -78,9 +78,11 @@ if TYPE_CHECKING:
         EVENT_SOURCE as EVENT_SOURCE,
         kept_verbatim as kept_verbatim,
         message_attributes as message_attributes,
+        outcomes_of as outcomes_of,
         queue_attributes as queue_attributes,
         redrive_allow_policy as redrive_allow_policy,
         rounded as rounded,
+        sent_result as sent_result,
         size_of as size_of,
         spec_of as spec_of,
         wrap_detail as wrap_detail,
@@ -90,8 +92,8 @@ else:
         __name__,
         {
             "postroad.queues.sqs": "SQSQueue SQSQueues SQSTags",
-            "postroad.queues.sqs.wire": "EVENT_SOURCE kept_verbatim message_attributes queue_attributes"
-            " redrive_allow_policy rounded size_of spec_of wrap_detail",
+            "postroad.queues.sqs.wire": "EVENT_SOURCE kept_verbatim message_attributes outcomes_of queue_attributes"
+            " redrive_allow_policy rounded sent_result size_of spec_of wrap_detail",
         },
     )
 

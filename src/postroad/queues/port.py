@@ -64,17 +64,20 @@ class Delivery(msgspec.Struct, frozen=True):
     attributes: Mapping[str, str]
     group: str | None
     receipt: str
+    """What ack, extend, release and reject prove this lease with."""
     receive_count: int
+    """How often the message was received, this time included."""
     sent_at: datetime
     first_received_at: datetime
     sequence: int | None
+    """Grows in the order of sending; None on standard queues of SQS."""
 
 
 MessageState = Literal["visible", "in_flight", "delayed"]
 
 
 class PeekedMessage(msgspec.Struct, frozen=True):
-    """A message seen without touching it."""
+    """A message that was read without leasing it."""
 
     message_id: str
     body: bytes
@@ -154,7 +157,13 @@ class Queue(Protocol):
         ...
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
-        """Lease up to `max_messages`, waiting up to `wait` seconds for the first one."""
+        """Lease messages: nobody else receives them until their visibility ends.
+
+        Args:
+            max_messages: The most messages to return, 1 to 1,000.
+            wait: Seconds to wait for the first message, 0 to 20.
+            visibility: Seconds until unsettled messages come back, up to 43,200; None for the queue's setting.
+        """
         ...
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
@@ -168,7 +177,10 @@ class Queue(Protocol):
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
-        """Give the messages back, to be received again after `after` seconds."""
+        """Give the messages back, to be received again after `after` seconds, up to 43,200.
+
+        `error` says why; where the traits say so, the dead letter will hold it.
+        """
         ...
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
@@ -176,7 +188,10 @@ class Queue(Protocol):
         ...
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
-        """Return messages in order, starting behind the message id `after`, without leasing them."""
+        """Return up to `limit` messages behind the message id `after` without leasing them.
+
+        On SQS this counts as a receive, so that a queue with dead letters needs `force`.
+        """
         ...
 
     def stats(self) -> QueueStats:

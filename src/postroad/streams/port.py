@@ -35,7 +35,15 @@ LeaseSeconds = Annotated[float, Meta(gt=0, le=3_600, description="a number of se
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Data to put; records of one key keep their order."""
+    """A record to put.
+
+    Args:
+        key: 1 to 256 characters; records of one key keep their order.
+        data: Up to 1 MiB.
+
+    Example:
+        stream.put([Record(key="u1", data=b"home")])
+    """
 
     key: str
     data: bytes

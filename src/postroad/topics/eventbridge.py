@@ -176,7 +176,7 @@ class EventBridgeTopic:
         bus = self.bus
         found: list[Subscription] = []
         with self._translated("subscriptions of"):
-            pages = self._client.get_paginator("list_rules").paginate(EventBusName=bus, NamePrefix=_RULE_PREFIX)
+            pages: Any = self._client.get_paginator("list_rules").paginate(EventBusName=bus, NamePrefix=_RULE_PREFIX)
             for rule in (rule for page in pages for rule in page["Rules"]):
                 targets = self._client.list_targets_by_rule(Rule=rule["Name"], EventBusName=bus)["Targets"]
                 found += [

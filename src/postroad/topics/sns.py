@@ -26,7 +26,6 @@ from postroad.connections import (
 from postroad.errors import (
     InvalidInput,
     NotPermitted,
-    OutcomeUnknown,
     PostroadError,
     Throttled,
     TopicNotFound,
@@ -40,6 +39,8 @@ from postroad.queues import (
     SQSQueues,
     kept_verbatim,
     message_attributes,
+    outcomes_of,
+    sent_result,
     size_of,
 )
 from postroad.topics import port
@@ -149,7 +150,7 @@ class SNSTopic:
         bodies = port.check_published(messages, fifo=self._fifo, limit=MAX_SNS_BYTES)
         entries = [self._entry(message, body) for message, body in zip(messages, bodies, strict=True)]
         outcomes = deliver(entries, self._publish, most=MAX_BATCH, most_bytes=MAX_SNS_BYTES, attempts=self._attempts)
-        return [_published(outcome) for outcome in outcomes]
+        return [sent_result(outcome) for outcome in outcomes]
 
     def subscribe(self, queue: Queue, *, filter: Filter | None = None, keep_filter: bool = False) -> None:
         """Subscribe the queue, and give SNS the right to send to it."""
@@ -209,10 +210,7 @@ class SNSTopic:
         client = self._connection.once("sns") if self._attempts == 1 else self._client
         with self._translated("publishing to"):
             answer: Any = client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=entries)
-        outcomes: dict[str, Any] = {entry["Id"]: entry for entry in answer.get("Successful") or ()}
-        outcomes.update({entry["Id"]: self._failed(entry) for entry in answer.get("Failed") or ()})
-        unknown = OutcomeUnknown(f"publishing to SNS topic {self.name!r}: the answer says nothing about this entry")
-        return [outcomes.get(str(number), unknown) for number in range(len(contents))]
+        return outcomes_of(answer, len(contents), self._failed, call=f"publishing to SNS topic {self.name!r}")
 
     def _failed(self, entry: Mapping[str, Any]) -> Again | PostroadError:
         code = short_code(str(entry.get("Code", "")))
@@ -242,19 +240,11 @@ class SNSTopic:
 
 
 def _known(name: str) -> dict[str, Make]:
-    def missing(_: str) -> PostroadError:
-        return TopicNotFound(f"there is no SNS topic {name!r}")
+    missing = TopicNotFound(f"there is no SNS topic {name!r}")
 
     def invalid(words: str) -> PostroadError:
         # The ARN is at fault, not the message: nothing could be published here.
-        return missing(words) if "TopicArn" in words else InvalidInput(f"SNS topic {name!r}: {words}")
+        return missing if "TopicArn" in words else InvalidInput(f"SNS topic {name!r}: {words}")
 
-    known: dict[str, Make] = dict.fromkeys(("NotFound", "NotFoundException"), missing)
+    known: dict[str, Make] = dict.fromkeys(("NotFound", "NotFoundException"), lambda _: missing)
     return known | dict.fromkeys(("InvalidParameter", "InvalidParameterException"), invalid)
-
-
-def _published(outcome: Mapping[str, Any] | PostroadError) -> SendResult:
-    if isinstance(outcome, PostroadError):
-        return SendResult(ok=False, error=outcome)
-    sequence = outcome.get("SequenceNumber")
-    return SendResult(ok=True, message_id=outcome["MessageId"], sequence=int(sequence) if sequence else None)

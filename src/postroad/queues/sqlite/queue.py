@@ -213,21 +213,14 @@ class SQLiteQueue:
     def _next_id(self) -> int:
         return self._engine.write(lambda tx: self._store.states.get(tx, self.id).next, durable=False)
 
-    def _write(
-        self,
-        verb: Callable[..., T],
-        *arguments: Any,
-        durable: bool = True,
-        relieves: bool | None = None,
-        removes: bool = False,
-    ) -> T:
-        """Run `verb(tx, state, *arguments)` in the engine's next transaction."""
+    def _write(self, verb: Callable[..., T], *arguments: Any, **options: bool) -> T:
+        """Run `verb(tx, state, *arguments)` in the engine's next transaction, with the options of `Engine.write`."""
 
         def work(tx: Transaction) -> T:
             return verb(tx, self._store.states.get(tx, self.id), *arguments)
 
         try:
-            return self._engine.write(work, durable=durable, relieves=relieves, removes=removes)
+            return self._engine.write(work, **options)
         except QueueNotFound as error:
             raise self._deleted() from error
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 from postroad.connections import THROTTLED, Again, AwsConnection, make_queue, refused, short_code, translated, watch
 from postroad.errors import (
     InvalidMessage,
     NotSupported,
-    OutcomeUnknown,
     PostroadError,
     PurgeRunning,
     StaleReceipt,
     Unavailable,
 )
 from postroad.queues.rules import queue_missing
-
-Outcome = Mapping[str, Any] | Again | PostroadError
+from postroad.queues.sqs.wire import Outcome, outcomes_of
 
 
 class SQSCalls:
@@ -56,7 +54,7 @@ class SQSCalls:
             return [self._single(operation, url, entry) for entry in entries]
         numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
         answer = self.call(f"{operation}_batch", name_in(url), QueueUrl=url, Entries=numbered)
-        return _outcomes(operation, answer, len(entries))
+        return outcomes_of(answer, len(entries), partial(_failed, operation), call=f"SQS {operation}")
 
     def _having(self, operation: str) -> Any:
         client = self.client
@@ -102,13 +100,6 @@ def _known(queue: str) -> dict[str, Any]:
         "MessageNotInflight": stale,
         "ReceiptHandleIsInvalid": stale,
     }
-
-
-def _outcomes(operation: str, answer: Mapping[str, Any], count: int) -> list[Outcome]:
-    outcomes: dict[str, Outcome] = {entry["Id"]: entry for entry in answer.get("Successful") or ()}
-    outcomes.update({entry["Id"]: _failed(operation, entry) for entry in answer.get("Failed") or ()})
-    unknown = OutcomeUnknown(f"SQS {operation}: the answer says nothing about this entry")
-    return [outcomes.get(str(number), unknown) for number in range(count)]
 
 
 def _failed(operation: str, entry: Mapping[str, Any]) -> Again | PostroadError:

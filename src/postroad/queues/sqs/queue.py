@@ -37,6 +37,7 @@ from postroad.queues.sqs.wire import (
     delivery_of,
     entry_of,
     peeked_of,
+    sent_result,
     size_of,
     spec_of,
 )
@@ -149,7 +150,7 @@ class SQSQueue:
             )
             for message, body in zip(messages, bodies, strict=True)
         ]
-        return [_sent(outcome) for outcome in self._deliver("send_message", entries)]
+        return [sent_result(outcome) for outcome in self._deliver("send_message", entries)]
 
     def _deliver(
         self, operation: str, entries: Sequence[Entry[dict[str, Any]]]
@@ -304,15 +305,6 @@ class SQSQueue:
 def _stats(attributes: Mapping[str, str]) -> QueueStats:
     visible, in_flight, delayed = (int(attributes.get(name, 0)) for name in _COUNTS)
     return QueueStats(visible=visible, in_flight=in_flight, delayed=delayed, oldest_age_seconds=None, expired=None)
-
-
-def _sent(outcome: Mapping[str, Any] | PostroadError) -> SendResult:
-    if isinstance(outcome, PostroadError):
-        return SendResult(ok=False, error=outcome)
-    sequence = outcome.get("SequenceNumber")
-    return SendResult(
-        ok=True, message_id=outcome.get("MessageId"), sequence=None if sequence is None else int(sequence)
-    )
 
 
 def _acked(outcome: Mapping[str, Any] | PostroadError) -> AckResult:

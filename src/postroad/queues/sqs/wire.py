@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import ceil
@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from postroad.errors import InvalidMessage, NotSupported
+from postroad.connections import Again
+from postroad.errors import InvalidMessage, NotSupported, OutcomeUnknown, PostroadError
 from postroad.queues.markers import DEAD_LETTER, mark_dead
-from postroad.queues.port import Delivery, OutgoingMessage, PeekedMessage
+from postroad.queues.port import Delivery, OutgoingMessage, PeekedMessage, SendResult
 from postroad.queues.rules import MAX_ATTRIBUTES, MAX_MESSAGE_BYTES, QueueSpec
 
 MAX_BATCH = 10
@@ -23,6 +24,7 @@ DEFAULT_MAX_RECEIVES = 3
 EVENT_SOURCE = "postroad"
 VERBATIM = "postroad.verbatim"
 """The attribute of a body that looks wrapped and is not."""
+Outcome = Mapping[str, Any] | Again | PostroadError
 
 
 def entry_of(message: OutgoingMessage, body: bytes, *, fifo: bool) -> dict[str, Any]:
@@ -38,6 +40,24 @@ def entry_of(message: OutgoingMessage, body: bytes, *, fifo: bool) -> dict[str, 
     if message.delay:
         entry["DelaySeconds"] = ceil(message.delay)
     return entry
+
+
+def sent_result(outcome: Mapping[str, Any] | PostroadError) -> SendResult:
+    """Return the outcome of one entry that was sent to SQS or published to SNS."""
+    if isinstance(outcome, PostroadError):
+        return SendResult(ok=False, error=outcome)
+    sequence = outcome.get("SequenceNumber")
+    return SendResult(ok=True, message_id=outcome.get("MessageId"), sequence=int(sequence) if sequence else None)
+
+
+def outcomes_of(
+    answer: Mapping[str, Any], count: int, failed: Callable[[Mapping[str, Any]], Outcome], *, call: str
+) -> list[Outcome]:
+    """Return the outcome of each entry of a batch call to SQS or SNS; `failed` translates an entry that failed."""
+    outcomes: dict[str, Outcome] = {entry["Id"]: entry for entry in answer.get("Successful") or ()}
+    outcomes.update({entry["Id"]: failed(entry) for entry in answer.get("Failed") or ()})
+    unknown = OutcomeUnknown(f"{call}: the answer says nothing about this entry")
+    return [outcomes.get(str(number), unknown) for number in range(count)]
 
 
 def message_attributes(attributes: Mapping[str, str]) -> dict[str, Any]:
