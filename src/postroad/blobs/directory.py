@@ -18,7 +18,7 @@ from postroad.arguments import check
 from postroad.blobs import port
 from postroad.blobs.port import BlobRef
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import BlobNotFound, ConfigurationError, PostroadError, StorageDamaged, StorageFull, Unavailable
+from postroad.errors import BlobNotFound, ConfigurationError, StorageDamaged, StorageFull, Unavailable
 
 # No key contains a '+', so that a file never has the name of a folder of other keys.
 _SUFFIX = "+blob"
@@ -199,15 +199,12 @@ def _translated(key: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise port.missing(key) from error
     except OSError as error:
-        raise _meaning(key, error) from error
-
-
-def _meaning(key: str, error: OSError) -> PostroadError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFull(f"blob {key!r}: {error.strerror}")
-    if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
-        return StorageDamaged(
-            f"blob {key!r}: a symlink or another foreign thing stands in its place",
-            remedy="Remove it from the blobs' directory; nothing but Postroad writes there.",
-        )
-    return Unavailable(f"blob {key!r}: {error.strerror}", remedy="Check the directory's owner and permissions.")
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFull(f"blob {key!r}: {error.strerror}") from error
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
+            raise StorageDamaged(
+                f"blob {key!r}: a symlink or another foreign thing stands in its place",
+                remedy="Remove it from the blobs' directory; nothing but Postroad writes there.",
+            ) from error
+        remedy = "Check the directory's owner and permissions."
+        raise Unavailable(f"blob {key!r}: {error.strerror}", remedy=remedy) from error

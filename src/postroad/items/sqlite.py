@@ -50,33 +50,29 @@ class SQLiteItems:
         return self._engine.read(lambda connection: _item(one(connection, _GET, (key,))))
 
     def put(self, key: str, value: bytes, *, expect: Expected = ANY) -> ItemResult:
-        port.check_key(key)
         port.check_value(value)
+        return self._change(key, value, expect)
+
+    def delete(self, key: str, *, expect: Expected = ANY) -> ItemResult:
+        return self._change(key, None, expect)
+
+    def _change(self, key: str, value: bytes | None, expect: Expected) -> ItemResult:
+        """Write the value, or remove the item for None, if the condition holds."""
+        port.check_key(key)
         wanted = port.check_expect(expect)
 
         def work(tx: Transaction) -> ItemResult:
             row = one(tx.connection, _GET, (key,))
             if not port.holds(wanted, row and row[1]):
                 return ItemResult(ok=False, item=_item(row))
+            if value is None:
+                tx.connection.execute(_DELETE, (key,))
+                return ItemResult(ok=True, item=None)
             version = 1 if row is None else row[1] + 1
             tx.connection.execute(_PUT, (key, version, zlib.crc32(value), value))
             return ItemResult(ok=True, item=Item(key=key, value=value, version=version))
 
-        return self._engine.write(work)
-
-    def delete(self, key: str, *, expect: Expected = ANY) -> ItemResult:
-        port.check_key(key)
-        wanted = port.check_expect(expect)
-
-        def work(tx: Transaction) -> ItemResult:
-            row = one(tx.connection, _GET, (key,))
-            if not port.holds(wanted, row and row[1]):
-                return ItemResult(ok=False, item=_item(row))
-            if row is not None:
-                tx.connection.execute(_DELETE, (key,))
-            return ItemResult(ok=True, item=None)
-
-        return self._engine.write(work, removes=True)
+        return self._engine.write(work, removes=value is None)
 
     def scan(self, prefix: str, *, limit: int = 100, cursor: str | None = None) -> ItemPage:
         port.check_scan(prefix, limit, cursor)

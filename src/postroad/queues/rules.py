@@ -87,11 +87,8 @@ class QueueSpec:
         check_name(self.name)
         check_settings(self)
         if self.fifo is not self.name.endswith(".fifo"):
-            raise InvalidName(
-                f"queue name {self.name!r} and fifo={self.fifo} disagree",
-                field="name",
-                remedy="End the name of a FIFO queue, and of no other, with '.fifo'.",
-            )
+            remedy = "End the name of a FIFO queue, and of no other, with '.fifo'."
+            raise InvalidName(f"queue name {self.name!r} and fifo={self.fifo} disagree", field="name", remedy=remedy)
         if self.dead_letter is not None:
             self._check_dead_letter(self.dead_letter)
         if not self.fifo and (self.content_dedup or self.dedup_scope != "queue"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from postroad.errors import (
     AmbiguousSource,
@@ -33,7 +34,7 @@ class Destinations:
         self._to = to
         self._known: dict[str | None, str] = {}
         if to is not None:
-            self._known[to] = self._checked(to, field="to")
+            self._known[to] = self._checked(to, "to")
 
     def origin(self, message: PeekedMessage) -> str | None:
         """Return the queue the message came from, or `to`; None if the message does not name it."""
@@ -49,7 +50,7 @@ class Destinations:
     def resolve(self, origin: str | None) -> str:
         """Return the destination, looked up and checked the first time."""
         if origin not in self._known:
-            self._known[origin] = self._checked(self._only_source() if origin is None else origin, field="source")
+            self._known[origin] = self._checked(self._only_source() if origin is None else origin, "source")
         return self._known[origin]
 
     def only_source(self) -> str | None:
@@ -69,7 +70,7 @@ class Destinations:
         if len(sources) != 1:
             users = "no queue has" if not sources else f"{', '.join(sources)} all have"
             raise AmbiguousSource(
-                f"to: a message does not tell where it came from, and {users} {self._dead_letters!r} as dead letters",
+                f"to: a message does not say where it came from, and {users} {self._dead_letters!r} as dead letters",
                 field="to",
             )
         return sources[0]
@@ -90,11 +91,10 @@ class Destinations:
                 found += [spec.name] if spec.dead_letter == self._dead_letters else []
         return found
 
-    def _checked(self, name: str, *, field: str) -> str:
+    def _checked(self, name: str, field: str) -> str:
         if name == self._dead_letters:
-            raise InvalidName(
-                f"{field}: {name!r} is the queue to redrive itself", field=field, remedy="Name another destination."
-            )
+            text = f"{field}: {name!r} is the queue to redrive itself"
+            raise InvalidName(text, field=field, remedy="Name another destination.")
         spec = self._directory.queue_spec(name)
         if spec.fifo is not self._dead_letters.endswith(".fifo"):
             raise ConfigurationError(
@@ -105,37 +105,37 @@ class Destinations:
         return name
 
 
+@dataclass
 class PlannedWalk:
     """All messages to move, found by reading the queue once: every destination is known before the first one moves."""
 
-    def __init__(
-        self, source: Movable, selection: Selection, destinations: Destinations, *, only_look: bool = False
-    ) -> None:
-        self._source = source
-        self._only_look = only_look
-        self._selection = selection
-        self._destinations = destinations
-        self._sequences = array("q")
-        self._next = 0
+    source: Movable
+    selection: Selection
+    destinations: Destinations
+    only_look: bool = False
+    _sequences: array[int] = field(default_factory=lambda: array("q"))
+    _next: int = 0
+
+    def __post_init__(self) -> None:
         self._found = self._look()
-        selection.count_moved_only()
+        self.selection.count_moved_only()
 
     def report(self) -> RedriveReport:
         """Return what a run would do."""
-        return self._selection.report("dry_run", self._found)
+        return self.selection.report("dry_run", self._found)
 
     def step(self, allowed: int, left: int | None) -> MoveStep:
         """Move up to `allowed` messages, and no more than are `left` to move; the cursor is None at the end."""
         count = allowed if left is None else min(allowed, left)
         only = self._sequences[self._next : self._next + count]
         self._next += len(only)
-        step = self._source.move(self._decide, only=only)
+        step = self.source.move(self._decide, only=only)
         more = self._next < len(self._sequences)
         return MoveStep(str(self._next) if more else None, step.looked_at, step.moved, step.in_flight)
 
     def go_on(self) -> None:
         """After the canary, let the others follow."""
-        self._selection.choose_all()
+        self.selection.choose_all()
 
     def stop(self) -> None:
         """Do nothing: this walk holds no messages."""
@@ -144,65 +144,65 @@ class PlannedWalk:
         origins: Counter[str | None] = Counter()
         cursor: str | None = None
         while True:
-            looked = self._source.look(cursor=cursor, limit=STEP)
-            self._selection.skipped["in_flight"] += looked.in_flight
+            looked = self.source.look(cursor=cursor, limit=STEP)
+            self.selection.skipped["in_flight"] += looked.in_flight
             for message in looked.messages:
-                if self._selection.chooses(message):
-                    origins[self._destinations.origin(message)] += 1
-                    if message.sequence is not None and not self._only_look:
+                if self.selection.chooses(message):
+                    origins[self.destinations.origin(message)] += 1
+                    if message.sequence is not None and not self.only_look:
                         self._sequences.append(message.sequence)
-            self._selection.looked_at += len(looked.messages) + looked.in_flight
+            self.selection.looked_at += len(looked.messages) + looked.in_flight
             if (cursor := looked.cursor) is None:
                 break
         found: Counter[str] = Counter()
         for origin, count in origins.items():
-            found[self._destinations.resolve(origin)] += count
+            found[self.destinations.resolve(origin)] += count
         return found
 
     def _decide(self, message: PeekedMessage) -> Move:
-        return _move_back(message, self._destinations.known(message), self._selection)
+        return _move_back(message, self.destinations.known(message), self.selection)
 
 
+@dataclass
 class UnorderedWalk:
     """One message after another, as the store gives them out in no order that could be planned."""
 
-    def __init__(self, source: Movable, selection: Selection, destinations: Destinations) -> None:
-        self._source = source
-        self._selection = selection
-        self._destinations = destinations
-        self._cursor: str | None = None
-        self._any_moved = False
+    source: Movable
+    selection: Selection
+    destinations: Destinations
+    _cursor: str | None = None
+    _any_moved: bool = False
 
     def step(self, allowed: int, left: int | None) -> MoveStep:
         """Move up to `allowed` of the next ten messages; the cursor is None at the queue's end."""
-        step = self._source.move(self._decide, cursor=self._cursor, limit=min(allowed, _AT_ONCE))
+        step = self.source.move(self._decide, cursor=self._cursor, limit=min(allowed, _AT_ONCE))
         self._cursor = step.cursor
-        self._selection.looked_at += step.looked_at + step.in_flight
+        self.selection.looked_at += step.looked_at + step.in_flight
         return step
 
     def go_on(self) -> None:
         """After the canary, start again with the others."""
         self.stop()
-        self._selection.choose_all(again=True)
+        self.selection.choose_all(again=True)
 
     def stop(self) -> None:
         """Release the messages that the walk holds."""
-        self._source.stop(self._cursor)
+        self.source.stop(self._cursor)
         self._cursor = None
 
     def _decide(self, message: PeekedMessage) -> Move | None:
-        if not self._selection.chooses(message):
+        if not self.selection.chooses(message):
             return None
         try:
-            to = self._destinations.resolve(self._destinations.origin(message))
+            to = self.destinations.resolve(self.destinations.origin(message))
         except (ConfigurationError, InvalidInput, QueueNotFound):
             # The redrive is refused only while nothing has moved.
             if not self._any_moved:
                 raise
-            self._selection.leave("no_destination")
+            self.selection.leave("no_destination")
             return None
         self._any_moved = True
-        return _move_back(message, to, self._selection)
+        return _move_back(message, to, self.selection)
 
 
 def _move_back(message: PeekedMessage, to: str, selection: Selection) -> Move:

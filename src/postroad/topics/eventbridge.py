@@ -58,12 +58,11 @@ class EventBridgeTopics:
         """Return the event bus of this ARN, or of this name, which is created when first used. No call is made here."""
         if fifo:
             raise NotSupported("fifo: EventBridge keeps no order", field="fifo", remedy="Use a topic on SNS.")
-        if port.is_arn(name):
-            return EventBridgeTopic(
-                self._connection, self._queues, name.rpartition("/")[2], arn=name, attempts=self._attempts
-            )
-        port.check_topic_name(name, fifo=False)
-        return EventBridgeTopic(self._connection, self._queues, name, attempts=self._attempts)
+        arn = name if port.is_arn(name) else None
+        if arn is None:
+            port.check_topic_name(name, fifo=False)
+        name = name.rpartition("/")[2]
+        return EventBridgeTopic(self._connection, self._queues, name, arn=arn, attempts=self._attempts)
 
     def topics(self) -> list[str]:
         """Return the names of all event buses, sorted."""

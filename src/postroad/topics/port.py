@@ -99,15 +99,9 @@ class Topic(Protocol):
 
 
 class OverflowingTopic:
-    """The topic `inner`, with bodies up to the limit of blobs, one blob for all copies; see `OverflowingQueue`.
+    """The topic `inner`, with bodies up to the limit of blobs, one blob for all copies.
 
-    Args:
-        topic: The topic that carries the messages; receive from its queues through `OverflowingQueue`.
-        blobs: Where large bodies are stored.
-        clock: The clock that dates the blobs.
-        new_id: Returns the last part of a blob's key.
-        pruning: Shared by all queues and topics of one store; by default one of its own.
-        limit: The bytes above which a body travels as a blob; by default the limit of the topic.
+    Receive from its queues through `OverflowingQueue`, which also explains the arguments.
     """
 
     def __init__(
@@ -151,17 +145,11 @@ def _bare(queue: Queue) -> Queue:
 def check_topic_name(name: object, *, fifo: bool) -> str:
     """Refuse a topic name that SNS would refuse."""
     if not isinstance(name, str) or not 1 <= len(name) <= 256 or _NAME.fullmatch(name) is None:
-        raise InvalidName(
-            f"name: {name!r} is not a topic name",
-            field="name",
-            remedy="Use 1 to 256 letters, digits, '-' or '_', with '.fifo' at the end exactly when it is FIFO.",
-        )
+        remedy = "Use 1 to 256 letters, digits, '-' or '_', with '.fifo' at the end exactly when it is FIFO."
+        raise InvalidName(f"name: {name!r} is not a topic name", field="name", remedy=remedy)
     if name.endswith(".fifo") is not fifo:
-        raise InvalidName(
-            f"topic name {name!r} and fifo={fifo} disagree",
-            field="name",
-            remedy="End the name of a FIFO topic, and of no other, with '.fifo'.",
-        )
+        remedy = "End the name of a FIFO topic, and of no other, with '.fifo'."
+        raise InvalidName(f"topic name {name!r} and fifo={fifo} disagree", field="name", remedy=remedy)
     return name
 
 
@@ -189,9 +177,8 @@ def check_queue(queue: object) -> str:
     """Return the queue's name, or refuse what is not a queue, such as a name alone."""
     name = getattr(queue, "name", None)
     if not isinstance(name, str):
-        raise InvalidInput(
-            f"queue: {type(queue).__name__} is not a Queue", field="queue", remedy="Pass backend.queue(name)."
-        )
+        text = f"queue: {type(queue).__name__} is not a Queue"
+        raise InvalidInput(text, field="queue", remedy="Pass backend.queue(name).")
     return name
 
 
@@ -199,11 +186,9 @@ def check_subscriber(topic: str, *, fifo: bool, queue: object) -> None:
     """Refuse a queue whose order the topic could not keep."""
     name = check_queue(queue)
     if name.endswith(".fifo") and not fifo:
-        raise ConfigurationError(
-            f"queue: {name!r} is FIFO, but topic {topic!r} keeps no order",
-            field="queue",
-            remedy="Subscribe a standard queue, or publish to a FIFO topic.",
-        )
+        text = f"queue: {name!r} is FIFO, but topic {topic!r} keeps no order"
+        remedy = "Subscribe a standard queue, or publish to a FIFO topic."
+        raise ConfigurationError(text, field="queue", remedy=remedy)
 
 
 def check_filter(filter: Filter | None) -> Values | None:

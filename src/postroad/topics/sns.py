@@ -71,10 +71,10 @@ class SNSTopics:
 
     def topic(self, name: str, *, fifo: bool = False) -> SNSTopic:
         """Return the topic of this ARN, or of this name, which is created when first used. No call is made here."""
-        if port.is_arn(name):
-            return SNSTopic(self._connection, self._queues, name.rpartition(":")[2], arn=name, attempts=self._attempts)
-        port.check_topic_name(name, fifo=fifo)
-        return SNSTopic(self._connection, self._queues, name, attempts=self._attempts)
+        arn = name if port.is_arn(name) else None
+        if arn is None:
+            port.check_topic_name(name, fifo=fifo)
+        return SNSTopic(self._connection, self._queues, name.rpartition(":")[2], arn=arn, attempts=self._attempts)
 
     def existing(self, name: str, *, fifo: bool = False) -> SNSTopic:
         """Return the topic of this name, which is never created; raise `TopicNotFound` if it does not exist.
