@@ -20,7 +20,7 @@ from benchmarks.workload import bodies, check_once
 from postroad.engine.disk import CHECKPOINT_PAGES
 from postroad.engine.file import WRITER_CACHE_KIB, make_file, open_file
 from postroad.engine.transaction import run_many
-from postroad.queues.sqlite import claims, settlement, state, tables
+from postroad.queues.sqlite import claims, state, tables, verbs
 
 Step = Callable[[apsw.Connection, list[str]], list[str]]
 
@@ -96,8 +96,8 @@ def _same_step(db: apsw.Connection, batch: list[str]) -> list[str]:
     db.execute(state._STORE, (1, first + size, first + size, now, 0, 0, 0, size, 0, 0, 0, 0, 0))
     db.execute("COMMIT")
     db.execute("BEGIN IMMEDIATE")
-    settled = run_many(db, settlement._ACK, [(row[0],) for row in rows], (1, -1, 1))
-    run_many(db, settlement._DELETE_ACKED, [(row[0],) for row in settled])
+    settled = run_many(db, verbs._ACK, [(row[0],) for row in rows], (1, -1, 1))
+    run_many(db, verbs._DELETE_ACKED, [(row[0],) for row in settled])
     db.execute(state._ADD_TRAIL, (1, now, "acked", state.ENTRY.pack(first, 1, now, now) * size, None))
     db.execute(state._STORE, (1, first + size, first + size, now, 0, -size, 0, 0, size, 0, 0, 0, 0))
     db.execute("COMMIT")

@@ -24,7 +24,7 @@ from postroad import OutgoingMessage, Queue, QueueSpec
 from postroad.operations import Match, RedriveReport, fingerprint, redrive
 from postroad.queues import Move
 from postroad.queues.markers import mark_dead
-from postroad.queues.moves import as_movable
+from postroad.queues.port import as_movable
 from postroad.views import overview, queue_detail, queue_row
 
 DEAD, HOME = "dead", "orders"

@@ -12,7 +12,7 @@ from postroad.clock import Clock
 from postroad.events import EventRegistry
 from postroad.items import Items
 from postroad.journal import Journal
-from postroad.queues import ListedQueues, Queue, QueueOverview, QueueSpec
+from postroad.queues import Queue, QueueOverview, QueueSpec, QueueStore
 from postroad.streams import Stream
 from postroad.telemetry import Auditor
 from postroad.topics import Topic
@@ -67,7 +67,7 @@ class Ports:
         dataclasses.replace(ports, queues=RedisQueues(url))
     """
 
-    queues: ListedQueues
+    queues: QueueStore
     topics: TopicStore
     streams: StreamStore
     items: Items

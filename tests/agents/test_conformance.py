@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,7 @@ import pytest
 
 from postroad.agents import AgentEvent, Agents
 from postroad.errors import AgentExists, NotSupported
-from postroad.queues import Delivery, OutgoingMessage, Queue, QueueSpec, SendResult
+from postroad.queues import Delivery, OutgoingMessage, Queue, QueueOverview, QueueSpec, SendResult
 from postroad.queues.port import AckResult, PeekedMessage, QueueStats, QueueTraits
 from postroad.testing.clock import FakeClock
 from postroad.testing.queues.fifo import FifoRules
@@ -98,6 +98,12 @@ class Lanes:
         raise NotSupported("a lane's settings are those of its agents")
 
     def queues(self) -> list[str]:
+        return []
+
+    def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
+        return []
+
+    def sources(self, dead_letters: str) -> list[str]:
         return []
 
 

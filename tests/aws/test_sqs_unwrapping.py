@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from postroad.queues.markers import unwrap, wrap_detail
+from postroad.queues.sqs.wire import unwrap, wrap_detail
 
 NOTIFICATION = {
     "Type": "Notification",

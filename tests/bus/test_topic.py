@@ -16,7 +16,7 @@ from postroad.bus.groups import OwnQueue
 from postroad.bus.naming import names_of
 from postroad.errors import ConfigurationError, InvalidInput, InvalidName, QueueNotFound, Unavailable
 from postroad.queues.markers import read_dead
-from postroad.queues.references import read_reference
+from postroad.queues.overflow import read_reference
 from postroad.testing import FakeClock
 
 

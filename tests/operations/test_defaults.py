@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from postroad.operations import CostEstimate, FailureGroup, RedriveReport, estimate_cost, redrive
-from postroad.queues.bounds import Bounds
+from postroad.queues.redrive import Bounds
 
 BOUNDS = {"limit": None, "rate": None, "canary": 0, "canary_wait": 60.0, "stop_after": 5, "max_redrives": 3}
 DEFAULTS: dict[Callable[..., Any], dict[str, Any]] = {

@@ -24,8 +24,7 @@ from postroad.errors import (
 )
 from postroad.queues import Move, OutgoingMessage, Queue, QueueSpec, SendResult
 from postroad.queues.markers import read_dead
-from postroad.queues.overflow import OverflowingQueue
-from postroad.queues.references import KEEP_FOR, Pruning
+from postroad.queues.overflow import KEEP_FOR, OverflowingQueue, Pruning
 from postroad.testing.clock import FakeClock
 from postroad.testing.queues import QueueConformance, QueueFixture
 
@@ -44,6 +43,8 @@ class OverflowingQueues:
         self.delete_queue = self._queues.delete_queue
         self.queue_spec = self._queues.queue_spec
         self.queues = self._queues.queues
+        self.overviews = self._queues.overviews
+        self.sources = self._queues.sources
 
     def create_queue(self, spec: QueueSpec) -> Queue:
         return self._around(self._queues.create_queue(spec))
@@ -72,7 +73,7 @@ class TestOverflowingQueue(QueueConformance):
 
 
 @dataclass
-class Ground:
+class Fixture:
     clock: FakeClock
     blobs: DirectoryBlobs
     inner: Queue
@@ -90,7 +91,7 @@ class Ground:
         return msgspec.convert(msgspec.json.decode(message.body)["postroad_blob"], BlobRef)
 
 
-def _ground(*, fifo: bool = False, dead_letter: bool = True, **settings: Any) -> Ground:
+def _fixture(*, fifo: bool = False, dead_letter: bool = True, **settings: Any) -> Fixture:
     clock, end = FakeClock(NOW), ".fifo" if fifo else ""
     queues, blobs = memory_queues(clock), memory_blobs(clock)
     dead = queues.create_queue(QueueSpec(f"dead{end}", fifo=fifo))
@@ -100,115 +101,115 @@ def _ground(*, fifo: bool = False, dead_letter: bool = True, **settings: Any) ->
     inner = queues.create_queue(spec)
     ids = (f"{n:032x}" for n in itertools.count())
     queue = OverflowingQueue(inner, blobs, clock=clock, new_id=ids.__next__)
-    return Ground(clock, blobs, inner, dead, queue)
+    return Fixture(clock, blobs, inner, dead, queue)
 
 
 @pytest.fixture
-def ground() -> Ground:
-    return _ground()
+def fixture() -> Fixture:
+    return _fixture()
 
 
 @pytest.fixture
-def ordered() -> Ground:
-    return _ground(fifo=True, content_dedup=True)
+def ordered() -> Fixture:
+    return _fixture(fifo=True, content_dedup=True)
 
 
-def test_a_large_body_comes_back_whole_without_a_trace(ground: Ground) -> None:
-    sent = ground.queue.send([OutgoingMessage(LARGE, {"k": "v"})])
+def test_a_large_body_comes_back_whole_without_a_trace(fixture: Fixture) -> None:
+    sent = fixture.queue.send([OutgoingMessage(LARGE, {"k": "v"})])
 
-    (delivery,) = ground.queue.receive()
+    (delivery,) = fixture.queue.receive()
 
     assert (delivery.body.decode(), delivery.attributes) == (LARGE, {"k": "v"})
     assert delivery.message_id == sent[0].message_id
-    assert ground.queue.ack([delivery])[0].ok
-    assert ground.queue.stats().in_flight == 0
+    assert fixture.queue.ack([delivery])[0].ok
+    assert fixture.queue.stats().in_flight == 0
 
 
-def test_a_large_body_travels_as_a_reference_under_a_key_built_by_postroad(ground: Ground) -> None:
-    ground.queue.send([OutgoingMessage(LARGE, {"k": "v"})])
+def test_a_large_body_travels_as_a_reference_under_a_key_built_by_postroad(fixture: Fixture) -> None:
+    fixture.queue.send([OutgoingMessage(LARGE, {"k": "v"})])
 
-    (packed,) = ground.inner.peek()
+    (packed,) = fixture.inner.peek()
 
-    key = ground.reference().key
+    key = fixture.reference().key
     assert key == "overflow/20300101/00000000000000000000000000000000"
     assert packed.attributes == {"k": "v", "PostroadBlob": "1"}
     assert len(packed.body) < 300
 
 
-def test_a_body_at_the_limit_travels_by_itself_and_one_byte_more_as_a_blob(ground: Ground) -> None:
-    ground.queue.send([OutgoingMessage("x" * 1_024)])
-    ground.queue.send([OutgoingMessage("x" * 1_025)])
+def test_a_body_at_the_limit_travels_by_itself_and_one_byte_more_as_a_blob(fixture: Fixture) -> None:
+    fixture.queue.send([OutgoingMessage("x" * 1_024)])
+    fixture.queue.send([OutgoingMessage("x" * 1_025)])
 
-    assert [len(d.body) for d in ground.queue.receive()] == [1_024, 1_025]
-    assert ground.stored() == 1
-
-
-def test_attributes_count_towards_the_limit(ground: Ground) -> None:
-    ground.queue.send([OutgoingMessage("x" * 1_020, {"k": "v"})])
-
-    assert [(len(d.body), d.attributes) for d in ground.queue.receive()] == [(1_020, {"k": "v"})]
-    assert ground.stored() == 1
+    assert [len(d.body) for d in fixture.queue.receive()] == [1_024, 1_025]
+    assert fixture.stored() == 1
 
 
-def test_a_batch_may_mix_small_and_large_bodies(ground: Ground) -> None:
+def test_attributes_count_towards_the_limit(fixture: Fixture) -> None:
+    fixture.queue.send([OutgoingMessage("x" * 1_020, {"k": "v"})])
+
+    assert [(len(d.body), d.attributes) for d in fixture.queue.receive()] == [(1_020, {"k": "v"})]
+    assert fixture.stored() == 1
+
+
+def test_a_batch_may_mix_small_and_large_bodies(fixture: Fixture) -> None:
     bodies = ["small", LARGE, "also small", LARGE + "!"]
 
-    results = ground.queue.send([OutgoingMessage(body) for body in bodies])
+    results = fixture.queue.send([OutgoingMessage(body) for body in bodies])
 
     assert all(result.ok for result in results)
-    assert [delivery.body.decode() for delivery in ground.queue.receive()] == bodies
+    assert [delivery.body.decode() for delivery in fixture.queue.receive()] == bodies
 
 
-def test_peeking_shows_the_whole_body(ground: Ground) -> None:
-    ground.queue.send([OutgoingMessage(LARGE, {"k": "v"})])
+def test_peeking_shows_the_whole_body(fixture: Fixture) -> None:
+    fixture.queue.send([OutgoingMessage(LARGE, {"k": "v"})])
 
-    (message,) = ground.queue.peek()
+    (message,) = fixture.queue.peek()
 
     assert (message.body.decode(), message.attributes) == (LARGE, {"k": "v"})
 
 
-def test_peeking_at_a_message_whose_blob_is_lost_shows_the_reference(ground: Ground) -> None:
-    ground.queue.send([OutgoingMessage(LARGE)])
-    ground.blobs.delete(ground.reference())
+def test_peeking_at_a_message_whose_blob_is_lost_shows_the_reference(fixture: Fixture) -> None:
+    fixture.queue.send([OutgoingMessage(LARGE)])
+    fixture.blobs.delete(fixture.reference())
 
-    assert ground.queue.peek() == ground.inner.peek()
-
-
-def test_the_traits_tell_the_limit_of_blobs(ground: Ground) -> None:
-    assert ground.queue.traits.max_message_bytes == 104_857_600
-    assert ground.queue.name == "jobs"
+    assert fixture.queue.peek() == fixture.inner.peek()
 
 
-def test_a_released_extended_or_rejected_large_message_keeps_its_blob(ground: Ground) -> None:
-    ground.queue.send([OutgoingMessage(LARGE)])
+def test_the_traits_tell_the_limit_of_blobs(fixture: Fixture) -> None:
+    assert fixture.queue.traits.max_message_bytes == 104_857_600
+    assert fixture.queue.name == "jobs"
 
-    assert ground.queue.release(ground.queue.receive())[0].ok
-    assert ground.queue.extend(held := ground.queue.receive(), seconds=60)[0].ok
-    assert ground.queue.reject(held, reason="poison")[0].ok
 
-    (buried,) = OverflowingQueue(ground.dead, ground.blobs).receive()
+def test_a_released_extended_or_rejected_large_message_keeps_its_blob(fixture: Fixture) -> None:
+    fixture.queue.send([OutgoingMessage(LARGE)])
+
+    assert fixture.queue.release(fixture.queue.receive())[0].ok
+    assert fixture.queue.extend(held := fixture.queue.receive(), seconds=60)[0].ok
+    assert fixture.queue.reject(held, reason="poison")[0].ok
+
+    (buried,) = OverflowingQueue(fixture.dead, fixture.blobs).receive()
     assert buried.body.decode() == LARGE
 
 
-def test_a_lost_blob_is_a_failed_delivery_and_ends_in_the_dead_letters(ground: Ground) -> None:
-    ground.queue.send([OutgoingMessage(LARGE), OutgoingMessage("small")])
-    ground.blobs.delete(msgspec.convert(msgspec.json.decode(ground.inner.peek()[0].body)["postroad_blob"], BlobRef))
+def test_a_lost_blob_is_a_failed_delivery_and_ends_in_the_dead_letters(fixture: Fixture) -> None:
+    fixture.queue.send([OutgoingMessage(LARGE), OutgoingMessage("small")])
+    fixture.blobs.delete(msgspec.convert(msgspec.json.decode(fixture.inner.peek()[0].body)["postroad_blob"], BlobRef))
 
-    received = [[d.body for d in ground.queue.receive()] for _ in range(4)]
+    received = [[d.body for d in fixture.queue.receive()] for _ in range(4)]
 
-    (buried,) = ground.dead.peek()
+    (buried,) = fixture.dead.peek()
     marker = read_dead(buried.attributes)
     assert received == [[b"small"], [], [], []]
     assert marker is not None
     assert marker.error == "BlobNotFound: there is no blob 'overflow/20300101/00000000000000000000000000000000'"
 
 
-def test_a_damaged_blob_is_a_failed_delivery(ground: Ground) -> None:
-    ground.queue.send([OutgoingMessage(LARGE)])
-    ground.blobs.put(ground.reference().key, b"other")
+def test_a_damaged_blob_is_a_failed_delivery(fixture: Fixture) -> None:
+    fixture.queue.send([OutgoingMessage(LARGE)])
+    fixture.blobs.put(fixture.reference().key, b"other")
 
-    assert [ground.queue.receive() for _ in range(4)] == [[], [], [], []]
-    assert len(ground.dead.peek()) == 1
+    assert [fixture.queue.receive() for _ in range(4)] == [[], [], [], []]
+    assert len(fixture.dead.peek()) == 1
 
 
 FORGED: list[bytes | dict[str, Any]] = [
@@ -227,33 +228,33 @@ FORGED: list[bytes | dict[str, Any]] = [
 
 @pytest.mark.parametrize("forged", FORGED, ids=str)
 def test_a_forged_reference_is_a_failed_delivery_and_reads_nothing(
-    ground: Ground, forged: bytes | dict[str, Any]
+    fixture: Fixture, forged: bytes | dict[str, Any]
 ) -> None:
-    ground.blobs.put("secrets/a", b"s")
+    fixture.blobs.put("secrets/a", b"s")
     body = forged if isinstance(forged, bytes) else msgspec.json.encode({"postroad_blob": forged})
-    ground.inner.send([OutgoingMessage(body, {"PostroadBlob": "1"})])
+    fixture.inner.send([OutgoingMessage(body, {"PostroadBlob": "1"})])
 
-    assert [ground.queue.receive() for _ in range(4)] == [[], [], [], []]
-    assert [letter.body for letter in ground.dead.peek()] == [body]
+    assert [fixture.queue.receive() for _ in range(4)] == [[], [], [], []]
+    assert [letter.body for letter in fixture.dead.peek()] == [body]
 
 
-def test_a_body_that_looks_like_a_reference_is_a_body(ground: Ground) -> None:
+def test_a_body_that_looks_like_a_reference_is_a_body(fixture: Fixture) -> None:
     body = b'{"postroad_blob":{"key":"overflow/a","size":1,"sha256":"%s"}}' % SHA.encode()
 
-    ground.queue.send([OutgoingMessage(body)])
+    fixture.queue.send([OutgoingMessage(body)])
 
-    assert [delivery.body for delivery in ground.queue.receive()] == [body]
+    assert [delivery.body for delivery in fixture.queue.receive()] == [body]
 
 
 def test_a_lost_blob_without_dead_letters_comes_back_ever_slower() -> None:
-    ground = _ground(dead_letter=False)
-    ground.queue.send([OutgoingMessage(LARGE)])
-    ground.blobs.delete(ground.reference())
+    fixture = _fixture(dead_letter=False)
+    fixture.queue.send([OutgoingMessage(LARGE)])
+    fixture.blobs.delete(fixture.reference())
 
     for _ in range(12):
-        assert ground.queue.receive() == []
+        assert fixture.queue.receive() == []
 
-    (message,) = ground.inner.peek()
+    (message,) = fixture.inner.peek()
     assert message.receive_count == 10
 
 
@@ -262,18 +263,18 @@ class _AwayBlobs(DirectoryBlobs):
         raise Unavailable("the store of blobs does not answer")
 
 
-def test_a_store_of_blobs_that_does_not_answer_costs_one_receive_and_a_pause(ground: Ground) -> None:
-    ground.queue.send([OutgoingMessage(LARGE)])
-    away = OverflowingQueue(ground.inner, _AwayBlobs(ground.blobs.path, ground.clock), clock=ground.clock)
+def test_a_store_of_blobs_that_does_not_answer_costs_one_receive_and_a_pause(fixture: Fixture) -> None:
+    fixture.queue.send([OutgoingMessage(LARGE)])
+    away = OverflowingQueue(fixture.inner, _AwayBlobs(fixture.blobs.path, fixture.clock), clock=fixture.clock)
 
     assert [away.receive() for _ in range(4)] == [[], [], [], []]
-    ground.clock.advance(31)
+    fixture.clock.advance(31)
 
-    (delivery,) = ground.queue.receive()
+    (delivery,) = fixture.queue.receive()
     assert (delivery.body.decode(), delivery.receive_count) == (LARGE, 2)
 
 
-def test_on_fifo_a_lost_blob_does_not_take_the_messages_behind_it_along(ordered: Ground) -> None:
+def test_on_fifo_a_lost_blob_does_not_take_the_messages_behind_it_along(ordered: Fixture) -> None:
     ordered.queue.send([OutgoingMessage(body, group="g") for body in (LARGE, "second", "third")])
     ordered.blobs.delete(msgspec.convert(msgspec.json.decode(ordered.inner.peek()[0].body)["postroad_blob"], BlobRef))
 
@@ -286,7 +287,7 @@ def test_on_fifo_a_lost_blob_does_not_take_the_messages_behind_it_along(ordered:
     assert str(marker.error).startswith("BlobNotFound")
 
 
-def test_on_fifo_nothing_overtakes_a_message_whose_store_of_blobs_does_not_answer(ordered: Ground) -> None:
+def test_on_fifo_nothing_overtakes_a_message_whose_store_of_blobs_does_not_answer(ordered: Fixture) -> None:
     ordered.queue.send([OutgoingMessage(body, group="g") for body in (LARGE, "second")])
     ordered.queue.send([OutgoingMessage("free", group="h")])
     away = OverflowingQueue(ordered.inner, _AwayBlobs(ordered.blobs.path, ordered.clock), clock=ordered.clock)
@@ -298,14 +299,14 @@ def test_on_fifo_nothing_overtakes_a_message_whose_store_of_blobs_does_not_answe
     assert [d.body.decode() for d in ordered.queue.receive() if d.group == "g"] == [LARGE, "second"]
 
 
-def test_on_fifo_a_repeated_large_body_is_recognised(ordered: Ground) -> None:
+def test_on_fifo_a_repeated_large_body_is_recognised(ordered: Fixture) -> None:
     first, second = ordered.queue.send([OutgoingMessage(LARGE, group="g")] * 2)
 
     assert first.message_id == second.message_id
     assert len(ordered.inner.peek()) == 1
 
 
-def test_on_fifo_a_dedup_id_of_the_senders_own_is_kept(ordered: Ground) -> None:
+def test_on_fifo_a_dedup_id_of_the_senders_own_is_kept(ordered: Fixture) -> None:
     first, second = ordered.queue.send(
         [OutgoingMessage(body, group="g", dedup_id="same") for body in (LARGE, LARGE + "!")]
     )
@@ -326,33 +327,33 @@ def test_on_fifo_a_dedup_id_of_the_senders_own_is_kept(ordered: Ground) -> None:
         ("body", OutgoingMessage("small", {"k": "x" * 2_000})),
     ],
 )
-def test_a_bad_message_is_refused_and_leaves_no_blob(ground: Ground, field: str, message: OutgoingMessage) -> None:
+def test_a_bad_message_is_refused_and_leaves_no_blob(fixture: Fixture, field: str, message: OutgoingMessage) -> None:
     with pytest.raises(InvalidMessage) as refused:
-        ground.queue.send([message])
+        fixture.queue.send([message])
 
     assert refused.value.field == field
-    assert ground.stored() == 0
-    assert ground.inner.peek() == []
+    assert fixture.stored() == 0
+    assert fixture.inner.peek() == []
 
 
-def test_one_bad_message_of_a_batch_is_named_and_leaves_no_blob(ground: Ground) -> None:
+def test_one_bad_message_of_a_batch_is_named_and_leaves_no_blob(fixture: Fixture) -> None:
     with pytest.raises(InvalidMessage) as refused:
-        ground.queue.send([OutgoingMessage(LARGE), OutgoingMessage("")])
+        fixture.queue.send([OutgoingMessage(LARGE), OutgoingMessage("")])
 
     assert refused.value.field == "messages[1].body"
-    assert ground.stored() == 0
+    assert fixture.stored() == 0
 
 
-def test_a_large_body_with_all_ten_attribute_places_taken_is_refused(ground: Ground) -> None:
+def test_a_large_body_with_all_ten_attribute_places_taken_is_refused(fixture: Fixture) -> None:
     with pytest.raises(MessageTooLarge, match="all are taken"):
-        ground.queue.send([OutgoingMessage(LARGE, {f"k{n}": "v" for n in range(10)})])
+        fixture.queue.send([OutgoingMessage(LARGE, {f"k{n}": "v" for n in range(10)})])
 
-    assert ground.stored() == 0
+    assert fixture.stored() == 0
 
 
-def test_a_body_above_the_limit_of_blobs_is_refused(ground: Ground) -> None:
+def test_a_body_above_the_limit_of_blobs_is_refused(fixture: Fixture) -> None:
     with pytest.raises(MessageTooLarge, match="104857600") as refused:
-        ground.queue.send([OutgoingMessage("x" * 104_857_601)])
+        fixture.queue.send([OutgoingMessage("x" * 104_857_601)])
 
     assert refused.value.field == "body"
 
@@ -370,97 +371,97 @@ class _FailingQueue:
         return self._failure(len(messages))
 
 
-def _failing(ground: Ground, failure: Callable[[int], list[SendResult]]) -> OverflowingQueue:
-    inner: Any = _FailingQueue(ground.inner, failure)
-    return OverflowingQueue(inner, ground.blobs, clock=ground.clock)
+def _failing(fixture: Fixture, failure: Callable[[int], list[SendResult]]) -> OverflowingQueue:
+    inner: Any = _FailingQueue(fixture.inner, failure)
+    return OverflowingQueue(inner, fixture.blobs, clock=fixture.clock)
 
 
 @pytest.mark.parametrize(
     ("error", "blobs"), [(Unavailable("no"), 0), (StorageFull("no"), 0), (OutcomeUnknown("perhaps"), 1)]
 )
 def test_a_blob_is_kept_unless_its_message_surely_was_not_sent(
-    ground: Ground, error: PostroadError, blobs: int
+    fixture: Fixture, error: PostroadError, blobs: int
 ) -> None:
     def report(count: int) -> list[SendResult]:
         return [SendResult(ok=False, error=error)] * count
 
-    (result,) = _failing(ground, report).send([OutgoingMessage(LARGE)])
+    (result,) = _failing(fixture, report).send([OutgoingMessage(LARGE)])
 
     assert result.error is error
-    assert ground.stored() == blobs
+    assert fixture.stored() == blobs
 
 
 @pytest.mark.parametrize(("error", "blobs"), [(Unavailable("no"), 0), (OutcomeUnknown("perhaps"), 1)])
 def test_a_blob_is_kept_unless_the_raised_error_says_that_nothing_was_sent(
-    ground: Ground, error: PostroadError, blobs: int
+    fixture: Fixture, error: PostroadError, blobs: int
 ) -> None:
     def fail(_: int) -> list[SendResult]:
         raise error
 
     with pytest.raises(type(error)):
-        _failing(ground, fail).send([OutgoingMessage(LARGE)])
+        _failing(fixture, fail).send([OutgoingMessage(LARGE)])
 
-    assert ground.stored() == blobs
-
-
-def test_redriven_messages_start_their_blobs_time_anew(ground: Ground) -> None:
-    ground.queue.send([OutgoingMessage(LARGE)])
-    ref = ground.reference()
-    ground.clock.advance(100)
-
-    step = ground.queue.move(lambda message: Move(to="dead", attributes=dict(message.attributes)))
-
-    assert len(step.moved) == 1
-    assert ground.blobs.prune("overflow/", older_than=50) == 0
-    assert ground.blobs.get(ref).decode() == LARGE
+    assert fixture.stored() == blobs
 
 
-def test_messages_that_stay_do_not_keep_their_blobs(ground: Ground) -> None:
-    ground.queue.send([OutgoingMessage(LARGE)])
-    ground.clock.advance(100)
+def test_redriven_messages_start_their_blobs_time_anew(fixture: Fixture) -> None:
+    fixture.queue.send([OutgoingMessage(LARGE)])
+    ref = fixture.reference()
+    fixture.clock.advance(100)
 
-    ground.queue.move(lambda message: None)
-
-    assert ground.blobs.prune("overflow/", older_than=50) == 1
-
-
-def test_a_message_whose_blob_is_lost_can_still_be_moved(ground: Ground) -> None:
-    ground.queue.send([OutgoingMessage(LARGE)])
-    ground.blobs.delete(ground.reference())
-
-    step = ground.queue.move(lambda message: Move(to="dead", attributes=dict(message.attributes)))
+    step = fixture.queue.move(lambda message: Move(to="dead", attributes=dict(message.attributes)))
 
     assert len(step.moved) == 1
+    assert fixture.blobs.prune("overflow/", older_than=50) == 0
+    assert fixture.blobs.get(ref).decode() == LARGE
 
 
-def test_purging_goes_through(ground: Ground) -> None:
-    ground.queue.send([OutgoingMessage(LARGE), OutgoingMessage("small")])
+def test_messages_that_stay_do_not_keep_their_blobs(fixture: Fixture) -> None:
+    fixture.queue.send([OutgoingMessage(LARGE)])
+    fixture.clock.advance(100)
 
-    assert ground.queue.purge() == 2
+    fixture.queue.move(lambda message: None)
+
+    assert fixture.blobs.prune("overflow/", older_than=50) == 1
 
 
-def test_a_queue_that_cannot_move_says_so(ground: Ground) -> None:
+def test_a_message_whose_blob_is_lost_can_still_be_moved(fixture: Fixture) -> None:
+    fixture.queue.send([OutgoingMessage(LARGE)])
+    fixture.blobs.delete(fixture.reference())
+
+    step = fixture.queue.move(lambda message: Move(to="dead", attributes=dict(message.attributes)))
+
+    assert len(step.moved) == 1
+
+
+def test_purging_goes_through(fixture: Fixture) -> None:
+    fixture.queue.send([OutgoingMessage(LARGE), OutgoingMessage("small")])
+
+    assert fixture.queue.purge() == 2
+
+
+def test_a_queue_that_cannot_move_says_so(fixture: Fixture) -> None:
     class Still:
         name = "still"
 
-    queue = OverflowingQueue(Still(), ground.blobs)  # type: ignore[arg-type]  # an adapter without the moving verbs
+    queue = OverflowingQueue(Still(), fixture.blobs)  # type: ignore[arg-type]  # an adapter without the moving verbs
 
     with pytest.raises(NotSupported, match="still"):
         queue.purge()
 
 
-def test_blobs_are_removed_when_no_retention_can_hold_their_message_any_more(ground: Ground) -> None:
-    ground.queue.send([OutgoingMessage(LARGE)])
-    ref = ground.reference()
+def test_blobs_are_removed_when_no_retention_can_hold_their_message_any_more(fixture: Fixture) -> None:
+    fixture.queue.send([OutgoingMessage(LARGE)])
+    ref = fixture.reference()
 
-    ground.clock.advance(KEEP_FOR - 1)
-    ground.queue.send([OutgoingMessage("small")])
-    assert ground.blobs.get(ref)
+    fixture.clock.advance(KEEP_FOR - 1)
+    fixture.queue.send([OutgoingMessage("small")])
+    assert fixture.blobs.get(ref)
 
-    ground.clock.advance(3_601)
-    ground.queue.send([OutgoingMessage("small")])
+    fixture.clock.advance(3_601)
+    fixture.queue.send([OutgoingMessage("small")])
     with pytest.raises(BlobNotFound):
-        ground.blobs.get(ref)
+        fixture.blobs.get(ref)
 
 
 class _CountingBlobs(DirectoryBlobs):
@@ -471,15 +472,26 @@ class _CountingBlobs(DirectoryBlobs):
         raise Unavailable("the store of blobs does not answer")
 
 
-def test_blobs_are_pruned_once_an_hour_by_all_queues_together_and_a_failure_harms_no_send(ground: Ground) -> None:
-    blobs = _CountingBlobs(ground.blobs.path, ground.clock)
-    pruning = Pruning(blobs, ground.clock)
-    queues = [OverflowingQueue(ground.inner, blobs, clock=ground.clock, pruning=pruning) for _ in range(3)]
+def test_blobs_are_pruned_once_an_hour_by_all_queues_together_and_a_failure_harms_no_send(fixture: Fixture) -> None:
+    blobs = _CountingBlobs(fixture.blobs.path, fixture.clock)
+    pruning = Pruning(blobs, fixture.clock)
+    queues = [OverflowingQueue(fixture.inner, blobs, clock=fixture.clock, pruning=pruning) for _ in range(3)]
 
     for queue in queues:
         assert queue.send([OutgoingMessage("small")])[0].ok
-    ground.clock.advance(3_600)
+    assert blobs.prunings == 0
+    fixture.clock.advance(3_600)
     for queue in queues:
-        queue.send([OutgoingMessage("small")])
+        assert queue.send([OutgoingMessage("small")])[0].ok
 
-    assert blobs.prunings == 2
+    assert blobs.prunings == 1
+
+
+def test_the_first_blob_that_is_stored_prunes_at_once(fixture: Fixture) -> None:
+    blobs = _CountingBlobs(fixture.blobs.path, fixture.clock)
+    queue = OverflowingQueue(fixture.inner, blobs, clock=fixture.clock)
+
+    for _ in range(3):
+        assert queue.send([OutgoingMessage(LARGE)])[0].ok
+
+    assert blobs.prunings == 1

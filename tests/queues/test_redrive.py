@@ -71,7 +71,7 @@ def jobs(store: QueueStore, dead: Queue) -> Queue:
     return store.create_queue(QueueSpec("jobs", dead_letter="dead", max_receives=1))
 
 
-def bury(queue: Queue, *texts: str, error: str | None = None, **fields: Any) -> list[str]:
+def dead_letter(queue: Queue, *texts: str, error: str | None = None, **fields: Any) -> list[str]:
     """Send the messages and reject them; their ids."""
     sent = queue.send([OutgoingMessage(body=text, **fields) for text in texts])
     held = queue.receive(max_messages=1_000)
@@ -84,7 +84,7 @@ def bodies(queue: Queue) -> list[str]:
 
 
 def test_dead_letters_go_back_in_order_to_where_they_came_from(store: QueueStore, dead: Queue, jobs: Queue) -> None:
-    ids = bury(jobs, "a", "b", "c")
+    ids = dead_letter(jobs, "a", "b", "c")
 
     report = redrive(store, "dead", run_id="run-1")
 
@@ -100,7 +100,7 @@ def test_dead_letters_go_back_in_order_to_where_they_came_from(store: QueueStore
 def test_a_redriven_message_carries_redrive_in_place_of_dead_letter(
     store: QueueStore, dead: Queue, jobs: Queue
 ) -> None:
-    bury(jobs, "a", attributes={"EventType": "Placed"})
+    dead_letter(jobs, "a", attributes={"EventType": "Placed"})
 
     redrive(store, "dead", run_id="run-1")
     [message] = jobs.peek()
@@ -112,7 +112,7 @@ def test_a_redriven_message_carries_redrive_in_place_of_dead_letter(
 def test_a_message_that_dies_again_still_tells_how_often_it_was_redriven(
     store: QueueStore, dead: Queue, jobs: Queue
 ) -> None:
-    bury(jobs, "a")
+    dead_letter(jobs, "a")
     redrive(store, "dead", run_id="run-1")
 
     jobs.reject(jobs.receive(), reason="again")
@@ -124,7 +124,7 @@ def test_a_message_that_dies_again_still_tells_how_often_it_was_redriven(
 
 
 def test_a_message_with_ten_attributes_goes_back_without_a_marker(store: QueueStore, dead: Queue, jobs: Queue) -> None:
-    bury(jobs, "a", attributes=TEN)
+    dead_letter(jobs, "a", attributes=TEN)
 
     report = redrive(store, "dead")
 
@@ -135,7 +135,7 @@ def test_a_message_with_ten_attributes_goes_back_without_a_marker(store: QueueSt
 def test_fifo_messages_go_behind_what_waits_and_keep_their_order(store: QueueStore) -> None:
     store.create_queue(QueueSpec("dead.fifo", fifo=True))
     jobs = store.create_queue(QueueSpec("jobs.fifo", fifo=True, content_dedup=True, dead_letter="dead.fifo"))
-    bury(jobs, "1", "2", "3", group="g")
+    dead_letter(jobs, "1", "2", "3", group="g")
     jobs.send([OutgoingMessage(body="waits", group="g")])
 
     redrive(store, "dead.fifo")
@@ -145,7 +145,7 @@ def test_fifo_messages_go_behind_what_waits_and_keep_their_order(store: QueueSto
 
 def test_a_given_destination_goes_before_the_source(store: QueueStore, dead: Queue, jobs: Queue) -> None:
     store.create_queue(QueueSpec("repaired"))
-    bury(jobs, "a")
+    dead_letter(jobs, "a")
 
     report = redrive(store, "dead", to="repaired")
 
@@ -175,7 +175,7 @@ def test_without_a_source_to_be_told_nothing_moves(store: QueueStore, dead: Queu
 
 def test_between_two_possible_sources_nothing_moves(store: QueueStore, dead: Queue, jobs: Queue) -> None:
     store.create_queue(QueueSpec("other", dead_letter="dead"))
-    bury(jobs, "with a source")
+    dead_letter(jobs, "with a source")
     dead.send([OutgoingMessage(body="without")])
 
     with pytest.raises(AmbiguousSource, match="jobs, other"):
@@ -191,7 +191,7 @@ def test_a_destination_that_cannot_be_is_refused_before_anything_moves(
     store: QueueStore, dead: Queue, jobs: Queue, to: str, error: type[Exception]
 ) -> None:
     store.create_queue(QueueSpec("jobs.fifo", fifo=True))
-    bury(jobs, "a")
+    dead_letter(jobs, "a")
 
     with pytest.raises(error):
         redrive(store, "dead", to=to)
@@ -203,8 +203,8 @@ def test_a_source_that_was_deleted_is_refused_before_anything_moves(
     store: QueueStore, dead: Queue, jobs: Queue
 ) -> None:
     gone = store.create_queue(QueueSpec("gone", dead_letter="dead"))
-    bury(jobs, "a")
-    bury(gone, "b")
+    dead_letter(jobs, "a")
+    dead_letter(gone, "b")
     store.delete_queue("gone")
 
     with pytest.raises(QueueNotFound, match="gone"):
@@ -219,7 +219,7 @@ def test_an_unknown_dead_letter_queue_is_not_found(store: QueueStore) -> None:
 
 
 def test_a_limit_counts_moved_messages_and_says_that_more_matched(store: QueueStore, dead: Queue, jobs: Queue) -> None:
-    bury(jobs, "a", "b", "c")
+    dead_letter(jobs, "a", "b", "c")
 
     first = redrive(store, "dead", limit=2)
     second = redrive(store, "dead", limit=1)
@@ -230,9 +230,9 @@ def test_a_limit_counts_moved_messages_and_says_that_more_matched(store: QueueSt
 
 
 def test_only_matching_messages_move(store: QueueStore, dead: Queue, jobs: Queue) -> None:
-    bury(jobs, "a", error="ValueError: bad 1", attributes={"EventType": "Placed"})
-    bury(jobs, "b", error="KeyError: bad", attributes={"EventType": "Placed"})
-    bury(jobs, "c", error="ValueError: bad 2", attributes={"EventType": "Placed"})
+    dead_letter(jobs, "a", error="ValueError: bad 1", attributes={"EventType": "Placed"})
+    dead_letter(jobs, "b", error="KeyError: bad", attributes={"EventType": "Placed"})
+    dead_letter(jobs, "c", error="ValueError: bad 2", attributes={"EventType": "Placed"})
 
     report = redrive(store, "dead", match=Match(fingerprint=fingerprint("ValueError: bad 7", "Placed")))
 
@@ -242,7 +242,7 @@ def test_only_matching_messages_move(store: QueueStore, dead: Queue, jobs: Queue
 
 
 def test_a_failure_group_that_nobody_is_in_moves_nothing(store: QueueStore, dead: Queue, jobs: Queue) -> None:
-    bury(jobs, "a")
+    dead_letter(jobs, "a")
 
     report = redrive(store, "dead", match=Match(fingerprint="000000000000"))
 
@@ -250,7 +250,7 @@ def test_a_failure_group_that_nobody_is_in_moves_nothing(store: QueueStore, dead
 
 
 def test_a_message_redriven_too_often_is_skipped(store: QueueStore, dead: Queue, jobs: Queue) -> None:
-    bury(jobs, "a")
+    dead_letter(jobs, "a")
     for _ in range(3):
         redrive(store, "dead")
         jobs.reject(jobs.receive(), reason="again")
@@ -262,7 +262,7 @@ def test_a_message_redriven_too_often_is_skipped(store: QueueStore, dead: Queue,
 
 
 def test_messages_leased_by_somebody_else_are_skipped(store: QueueStore, dead: Queue, jobs: Queue) -> None:
-    bury(jobs, "a", "b")
+    dead_letter(jobs, "a", "b")
     held = dead.receive(max_messages=1)
 
     report = redrive(store, "dead")
@@ -273,8 +273,8 @@ def test_messages_leased_by_somebody_else_are_skipped(store: QueueStore, dead: Q
 
 def test_a_dry_run_tells_what_a_run_would_do_and_changes_nothing(store: QueueStore, dead: Queue, jobs: Queue) -> None:
     other = store.create_queue(QueueSpec("other", dead_letter="dead"))
-    bury(jobs, "a", "b")
-    bury(other, "c")
+    dead_letter(jobs, "a", "b")
+    dead_letter(other, "c")
     before = dead.peek()
 
     report = redrive(store, "dead", run_id="r", dry_run=True)
@@ -297,7 +297,7 @@ def test_messages_that_come_back_stop_the_run_and_are_not_sent_twice(
 ) -> None:
     texts = [f"{n:04}" for n in range(1_200)]
     for start in range(0, 1_200, 100):
-        bury(jobs, *texts[start : start + 100])
+        dead_letter(jobs, *texts[start : start + 100])
 
     def fail_again(report: RedriveReport) -> None:
         jobs.reject(jobs.receive(max_messages=3), reason="still broken")
@@ -313,7 +313,7 @@ def test_messages_that_come_back_stop_the_run_and_are_not_sent_twice(
 def test_messages_that_come_back_are_seen_before_the_rest_has_moved(
     store: QueueStore, dead: Queue, jobs: Queue, clock: FakeClock
 ) -> None:
-    bury(jobs, *(str(n) for n in range(50)))
+    dead_letter(jobs, *(str(n) for n in range(50)))
 
     def fail_again(report: RedriveReport) -> None:
         jobs.reject(jobs.receive(), reason="still broken")
@@ -327,7 +327,7 @@ def test_messages_that_come_back_are_seen_before_the_rest_has_moved(
 
 
 def test_with_stop_after_off_what_came_back_stays_for_the_next_run(store: QueueStore, dead: Queue, jobs: Queue) -> None:
-    bury(jobs, *(str(n) for n in range(10)))
+    dead_letter(jobs, *(str(n) for n in range(10)))
 
     def fail_again(report: RedriveReport) -> None:
         jobs.reject(jobs.receive(), reason="still broken")
@@ -340,7 +340,7 @@ def test_with_stop_after_off_what_came_back_stays_for_the_next_run(store: QueueS
 
 
 def test_going_on_under_the_same_run_id_sends_nothing_twice(store: QueueStore, dead: Queue, jobs: Queue) -> None:
-    bury(jobs, "canary", "rest")
+    dead_letter(jobs, "canary", "rest")
     redrive(store, "dead", run_id="run-1", limit=1)
     jobs.reject(jobs.receive(), reason="still broken")
 
@@ -355,7 +355,7 @@ def test_going_on_under_the_same_run_id_sends_nothing_twice(store: QueueStore, d
 def test_a_rate_is_a_ceiling_over_any_second(
     store: QueueStore, dead: Queue, jobs: Queue, clock: FakeClock, rate: float, seconds: float
 ) -> None:
-    bury(jobs, *(str(n) for n in range(50)))
+    dead_letter(jobs, *(str(n) for n in range(50)))
     started = clock.monotonic()
     moves: list[tuple[float, int]] = []
 
@@ -378,7 +378,7 @@ def test_a_rate_is_a_ceiling_over_any_second(
 def test_a_run_that_was_cut_off_goes_on_where_it_ended(store: QueueStore, dead: Queue, jobs: Queue) -> None:
     texts = [f"{n:04}" for n in range(700)]
     for start in range(0, 700, 100):
-        bury(jobs, *texts[start : start + 100])
+        dead_letter(jobs, *texts[start : start + 100])
     failpoints.load("queue.redrive.mid=raise#1")
     try:
         with pytest.raises(Unavailable):
@@ -400,7 +400,7 @@ def test_a_run_that_was_killed_left_every_message_in_exactly_one_queue(tmp_path:
     store.create_queue(QueueSpec("dead"))
     jobs = store.create_queue(QueueSpec("jobs", dead_letter="dead"))
     for start in range(0, 700, 100):
-        bury(jobs, *texts[start : start + 100])
+        dead_letter(jobs, *texts[start : start + 100])
     engine.close()
 
     killed = subprocess.run([sys.executable, "-c", KILLED_REDRIVE, str(path)], check=False, timeout=60)
@@ -423,7 +423,7 @@ def test_a_redrive_is_one_span(monkeypatch: pytest.MonkeyPatch) -> None:
     store = memory_queues()
     store.create_queue(QueueSpec("dead"))
     jobs = store.create_queue(QueueSpec("jobs", dead_letter="dead"))
-    bury(jobs, "a")
+    dead_letter(jobs, "a")
 
     redrive(store, "dead")
 
@@ -434,12 +434,12 @@ def test_a_redrive_is_one_span(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_progress_tells_what_has_moved_so_far(store: QueueStore, dead: Queue, jobs: Queue) -> None:
     for start in range(0, 600, 100):
-        bury(jobs, *(str(n) for n in range(start, start + 100)))
-    told: list[RedriveReport] = []
+        dead_letter(jobs, *(str(n) for n in range(start, start + 100)))
+    reports: list[RedriveReport] = []
 
-    redrive(store, "dead", progress=told.append)
+    redrive(store, "dead", progress=reports.append)
 
-    assert [(report.status, report.moved) for report in told] == [("running", 500)]
+    assert [(report.status, report.moved) for report in reports] == [("running", 500)]
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ def test_progress_tells_what_has_moved_so_far(store: QueueStore, dead: Queue, jo
 def test_an_option_out_of_range_is_refused(
     store: QueueStore, dead: Queue, jobs: Queue, field: str, options: dict[str, Any]
 ) -> None:
-    bury(jobs, "a")
+    dead_letter(jobs, "a")
 
     with pytest.raises(InvalidInput) as refused:
         redrive(store, "dead", **options)

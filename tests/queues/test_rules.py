@@ -14,8 +14,7 @@ from postroad.errors import ConfigurationError, InvalidInput, InvalidMessage, In
 from postroad.errors.root import describe
 from postroad.queues import Match, OutgoingMessage, PeekedMessage, QueueSpec, fingerprint
 from postroad.queues.markers import legible, mark_dead, mark_redriven, read_dead, redriven_by, redrives
-from postroad.queues.rules import check_message, check_messages, check_receive, dedup_id
-from postroad.queues.spec import check_source_allowed
+from postroad.queues.rules import check_message, check_messages, check_receive, check_source_allowed, dedup_id
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SPEC = QueueSpec("jobs")

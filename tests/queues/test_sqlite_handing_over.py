@@ -35,7 +35,7 @@ class Receiver:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         inner: Any = queue
-        parking, queue_id = inner.inner._store.parking, inner.inner.id
+        parking, queue_id = inner.inner._store.claimer.parking, inner.inner.id
         eventually(lambda: queue_id in parking._waiters)
 
     def bodies(self) -> list[bytes]:

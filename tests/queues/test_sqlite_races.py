@@ -46,7 +46,7 @@ def _in_background(queue: Queue, wait: float) -> tuple[threading.Thread, list[De
 
 
 def _until_parked(queues: SQLiteQueues) -> None:
-    while not queues.parking._waiters:
+    while not queues.claimer.parking._waiters:
         pass
 
 

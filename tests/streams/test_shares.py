@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from postroad.streams.leases import share
-from postroad.streams.rules import hash_key, shard_of
+from postroad.streams.port import hash_key, shard_of
 
 SHARDS = ["a", "b", "c", "d", "e"]
 

@@ -1,12 +1,27 @@
-"""Blobs: bytes too large for a message, under keys that Postroad builds."""
+"""Blobs: bytes too large for a message, under keys that Postroad builds, and the checks that every store makes."""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+import hashlib
+import re
+from typing import Annotated, Protocol, runtime_checkable
 
 import msgspec
+from msgspec import Meta
+
+from postroad.arguments import check, text, whole_number
+from postroad.errors import BlobNotFound, InvalidInput, StorageDamaged
 
 MAX_BLOB_BYTES = 104_857_600
+MAX_KEY_CHARACTERS = 400
+# No name begins with a dot, so that none means this folder or the one above.
+_KEY = re.compile(r"[a-z0-9][a-z0-9_-]*(/[a-zA-Z0-9_:-][a-zA-Z0-9_.:=-]*)*")
+_REMEDY = (
+    "Use names joined by '/', such as 'overflow/20300101/0f3c', the first of them in lower case and none beginning "
+    f"with a dot, {MAX_KEY_CHARACTERS} characters at most."
+)
+_SHA256 = text("[0-9a-f]{64}", "64 lower-case hexadecimal digits")
+Age = Annotated[float, Meta(ge=0, description="a number of seconds")]
 
 
 class BlobRef(msgspec.Struct, frozen=True):
@@ -14,16 +29,18 @@ class BlobRef(msgspec.Struct, frozen=True):
 
     key: str
     size: int
+    """In bytes."""
     sha256: str
+    """64 lower-case hexadecimal digits."""
 
 
 @runtime_checkable
 class Blobs(Protocol):
-    """A place for large bytes. Size and hash are checked on read."""
+    """A store for large bytes. Size and hash are checked on read."""
 
     @property
     def bucket(self) -> str:
-        """The name of the place: the S3 bucket, or what stands for it."""
+        """Return the name of the S3 bucket, or of the kind of store that takes its place."""
         ...
 
     def put(self, key: str, data: bytes) -> BlobRef:
@@ -31,7 +48,7 @@ class Blobs(Protocol):
         ...
 
     def get(self, ref: BlobRef) -> bytes:
-        """The bytes that were put, or `BlobNotFound`, or `StorageDamaged` when they are others."""
+        """Return the bytes that were put; raise `BlobNotFound`, or `StorageDamaged` if they have changed."""
         ...
 
     def delete(self, ref: BlobRef) -> None:
@@ -39,9 +56,71 @@ class Blobs(Protocol):
         ...
 
     def keep(self, ref: BlobRef) -> None:
-        """Start the blob's time anew, as if it had just been put; `BlobNotFound` when it is gone."""
+        """Make the blob as new as if it had just been put; raise `BlobNotFound` if it is gone."""
         ...
 
     def prune(self, prefix: str, *, older_than: float) -> int:
-        """Remove blobs under `prefix` that were put or kept more than `older_than` seconds ago; how many."""
+        """Remove blobs under `prefix` that were put or kept more than `older_than` seconds ago; return how many."""
         ...
+
+
+def check_key(key: object) -> str:
+    """Return the key, or refuse one that Postroad would not have built."""
+    if not isinstance(key, str) or len(key) > MAX_KEY_CHARACTERS or _KEY.fullmatch(key) is None:
+        raise InvalidInput(
+            f"key: {str(key)[:MAX_KEY_CHARACTERS]!r} is not the key of a blob", field="key", remedy=_REMEDY
+        )
+    return key
+
+
+def check_prefix(prefix: object) -> str:
+    """Return the prefix of keys, a key with '/' at its end, or refuse it."""
+    if not isinstance(prefix, str) or not prefix.endswith("/"):
+        raise InvalidInput(f"prefix: {prefix!r} does not end with '/'", field="prefix", remedy="Name a folder of keys.")
+    check_key(prefix[:-1])
+    return prefix
+
+
+def reference(key: str, data: bytes) -> BlobRef:
+    """Return the reference of these bytes, or refuse them."""
+    check_key(key)
+    if not isinstance(data, bytes):
+        raise InvalidInput(f"data: {type(data).__name__} is not bytes", field="data")
+    if len(data) > MAX_BLOB_BYTES:
+        raise InvalidInput(
+            f"data: {len(data)} bytes is above the limit of {MAX_BLOB_BYTES} for a blob",
+            field="data",
+            remedy="Split the data, or keep it in a store of its own and send its address.",
+        )
+    return BlobRef(key=key, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def check_reference(ref: BlobRef) -> BlobRef:
+    """Return the reference, or refuse one that `put` cannot have returned."""
+    if not isinstance(ref, BlobRef):
+        raise InvalidInput(
+            f"ref: {type(ref).__name__} is not a BlobRef", field="ref", remedy="Give what put() returned, not the key."
+        )
+    check_key(ref.key)
+    check(ref.size, whole_number(0, MAX_BLOB_BYTES), "size")
+    check(ref.sha256, _SHA256, "sha256")
+    return ref
+
+
+def check_size(ref: BlobRef, size: int) -> None:
+    """Refuse bytes of another length, before they are read."""
+    if size != ref.size:
+        raise StorageDamaged(f"blob {ref.key!r} has {size} bytes where {ref.size} were put")
+
+
+def check_data(ref: BlobRef, data: bytes) -> bytes:
+    """Return the bytes, or raise `StorageDamaged` if they are not those that were put."""
+    check_size(ref, len(data))
+    if hashlib.sha256(data).hexdigest() != ref.sha256:
+        raise StorageDamaged(f"blob {ref.key!r} does not hold the bytes that were put")
+    return data
+
+
+def missing(key: str) -> BlobNotFound:
+    """Return the error for a blob that does not exist."""
+    return BlobNotFound(f"there is no blob {key!r}")

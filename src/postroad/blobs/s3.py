@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from postroad.arguments import check
+from postroad.blobs import port
 from postroad.blobs.port import BlobRef
-from postroad.blobs.rules import Age, check_data, check_prefix, check_reference, check_size, missing, reference
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections import AwsConnection, Make, translated
 from postroad.errors import ConfigurationError, PostroadError, Unavailable
@@ -20,7 +20,13 @@ _MAX_DELETE = 1_000
 
 
 class S3Blobs:
-    """Blobs as objects of one bucket, which exists already."""
+    """Blobs as objects of one bucket, which must exist.
+
+    Args:
+        connection: The connection to AWS.
+        bucket: The bucket's name; by default that of the connection.
+        clock: The clock that the ages of blobs are computed with.
+    """
 
     def __init__(self, connection: AwsConnection, bucket: str | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         chosen = bucket or connection.bucket
@@ -33,31 +39,28 @@ class S3Blobs:
         self._clock = clock
 
     def put(self, key: str, data: bytes) -> BlobRef:
-        """Store the bytes durably; an existing key is overwritten."""
-        ref = reference(key, data)
+        ref = port.reference(key, data)
         with translated(f"S3 put of {key!r}", self._known(key)):
             self._client.put_object(Bucket=self.bucket, Key=key, Body=data, Metadata={"sha256": ref.sha256})
         return ref
 
     def get(self, ref: BlobRef) -> bytes:
-        """The bytes that were put, or `BlobNotFound`, or `StorageDamaged` when they are others."""
-        check_reference(ref)
+        port.check_reference(ref)
         with translated(f"S3 get of {ref.key!r}", self._known(ref.key)):
             answer = self._client.get_object(Bucket=self.bucket, Key=ref.key)
             with answer["Body"] as body:
-                check_size(ref, answer["ContentLength"])
+                port.check_size(ref, answer["ContentLength"])
                 data = body.read()
-        return check_data(ref, data)
+        return port.check_data(ref, data)
 
     def delete(self, ref: BlobRef) -> None:
-        """Remove the bytes; deleting twice changes nothing."""
-        check_reference(ref)
+        port.check_reference(ref)
         with translated(f"S3 delete of {ref.key!r}", self._known(ref.key)):
             self._client.delete_object(Bucket=self.bucket, Key=ref.key)
 
     def keep(self, ref: BlobRef) -> None:
-        """Start the blob's time anew, by copying the object onto itself."""
-        check_reference(ref)
+        """Make the blob as new as if it had just been put, by copying the object onto itself."""
+        port.check_reference(ref)
         with translated(f"S3 copy of {ref.key!r}", self._known(ref.key)):
             self._client.copy_object(
                 Bucket=self.bucket,
@@ -69,12 +72,16 @@ class S3Blobs:
             )
 
     def prune(self, prefix: str, *, older_than: float) -> int:
-        """Remove blobs under `prefix` that were put or kept more than `older_than` seconds ago; how many."""
-        check_prefix(prefix)
-        check(older_than, Age, "older_than")
+        port.check_prefix(prefix)
+        check(older_than, port.Age, "older_than")
         removed = 0
         for keys in self._old(prefix, older_than):
-            self._remove(keys)
+            with translated("S3 delete", self._known(keys[0])):
+                objects: Any = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+                answer = self._client.delete_objects(Bucket=self.bucket, Delete=objects)
+            if errors := answer.get("Errors"):
+                first = errors[0]
+                raise Unavailable(f"S3 delete of {first.get('Key')!r}: {first.get('Code')}: {first.get('Message')}")
             removed += len(keys)
         return removed
 
@@ -83,7 +90,7 @@ class S3Blobs:
         return self._connection.s3
 
     def _old(self, prefix: str, older_than: float) -> Iterator[list[str]]:
-        """Keys in pages of at most a thousand, as one delete may name them."""
+        """Yield keys in pages of at most a thousand, as many as one delete accepts."""
         limit = self._clock.now() - timedelta(seconds=older_than)
         with translated(f"S3 list of {prefix!r}", self._known(prefix)):
             pages: Any = self._client.get_paginator("list_objects_v2").paginate(
@@ -93,19 +100,7 @@ class S3Blobs:
                 if keys := [found["Key"] for found in page.get("Contents", ()) if found["LastModified"] < limit]:
                     yield keys
 
-    def _remove(self, keys: list[str]) -> None:
-        with translated("S3 delete", self._known(keys[0])):
-            answer = self._client.delete_objects(
-                Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
-            )
-        if errors := answer.get("Errors"):
-            first = errors[0]
-            raise Unavailable(f"S3 delete of {first.get('Key')!r}: {first.get('Code')}: {first.get('Message')}")
-
     def _known(self, key: str) -> dict[str, Make]:
-        def absent(_: str) -> PostroadError:
-            return missing(key)
-
         def no_bucket(_: str) -> PostroadError:
             return ConfigurationError(
                 f"there is no S3 bucket {self.bucket!r}",
@@ -113,4 +108,4 @@ class S3Blobs:
                 remedy=f"Create it with `aws s3 mb s3://{self.bucket}` or a topology, or name another.",
             )
 
-        return {"NoSuchKey": absent, "404": absent, "NoSuchBucket": no_bucket}
+        return {"NoSuchKey": lambda _: port.missing(key), "404": lambda _: port.missing(key), "NoSuchBucket": no_bucket}

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from postroad.errors import PostroadError, TooManyPolls
-from postroad.queues import Delivery, OverflowingQueue, Queue, Undoable, Watchable
+from postroad.queues import Delivery, OverflowingQueue, Queue, Watchable
 
 MAX_OPEN: Final = 5_000
 _THREADS: Final = 3
@@ -342,7 +342,7 @@ class Polls:
 def give_back(queue: Queue, leased: Sequence[Delivery]) -> None:
     """Let others receive what nobody was there for, where possible without counting the receive."""
     plain = _plain(queue)
-    if isinstance(plain, Undoable):
+    if isinstance(plain, Watchable):
         plain.undo(leased)
     else:
         queue.release(leased)

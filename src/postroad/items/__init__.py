@@ -9,11 +9,6 @@ from postroad.lazy import lazy_names
 if TYPE_CHECKING:
     from postroad.items.dynamodb import DynamoItems as DynamoItems
 else:
-    __getattr__ = lazy_names(
-        __name__,
-        {
-            "postroad.items.dynamodb": "DynamoItems",
-        },
-    )
+    __getattr__ = lazy_names(__name__, {"postroad.items.dynamodb": "DynamoItems"})
 
 __all__ = ["ABSENT", "ANY", "Expect", "Item", "ItemPage", "ItemResult", "Items", "ItemsTraits"]

@@ -8,59 +8,51 @@ from typing import TYPE_CHECKING, Any, cast
 
 from postroad.connections import AwsConnection, Make, translated, was_unsure
 from postroad.errors import ConfigurationError, OutcomeUnknown
+from postroad.items import port
 from postroad.items.port import ABSENT, ANY, Expect, Expected, Item, ItemPage, ItemResult, ItemsTraits
-from postroad.items.rules import (
-    MAX_VALUE_BYTES,
-    check_expect,
-    check_key,
-    check_scan,
-    check_value,
-    split,
-)
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
 
-_TRAITS = ItemsTraits(durable=True, joins_writes=False, max_value_bytes=MAX_VALUE_BYTES)
 _NAMES = {"#value": "value", "#version": "version", "#write": "write"}
 _ONE = {"N": "1"}
 
 
 class DynamoItems:
-    """Items under conditional writes and consistent reads."""
+    """Items under conditional writes and consistent reads.
+
+    Args:
+        connection: The connection to AWS.
+        table: The table's name; by default that of the connection, or `events-` and its stage.
+    """
+
+    traits = ItemsTraits(durable=True, joins_writes=False, max_value_bytes=port.MAX_VALUE_BYTES)
 
     def __init__(self, connection: AwsConnection, table: str | None = None) -> None:
         self._connection = connection
         self._table = table or connection.table or f"events-{connection.stage}"
         self._known: dict[str, Make] = {"ResourceNotFoundException": self._no_table}
 
-    @property
-    def traits(self) -> ItemsTraits:
-        return _TRAITS
-
     def get(self, key: str) -> Item | None:
-        """The item as the last write left it."""
-        check_key(key)
+        port.check_key(key)
         with translated(f"DynamoDB get of {key!r}", self._known):
             return _item(key, self._row(key))
 
     def put(self, key: str, value: bytes, *, expect: Expected = ANY) -> ItemResult:
-        """Write the value if the expected version, absence or anything is there."""
-        check_key(key)
-        check_value(value)
-        wanted = check_expect(expect)
+        port.check_key(key)
+        port.check_value(value)
+        wanted = port.check_expect(expect)
         write_id = uuid.uuid4().hex
         values = {":value": {"B": value}, ":one": _ONE, ":write": {"S": write_id}}
         update = "SET #value = :value, #write = :write ADD #version :one"
         done, raw = self._write("update_item", key, wanted, values, UpdateExpression=update, ReturnValues="ALL_NEW")
-        # An attempt whose answer was lost may be met by the next one: then it is this write that is there.
-        met_itself = raw is not None and raw.get("write") == {"S": write_id}
-        return ItemResult(ok=done or met_itself, item=_item(key, raw))
+        # If the answer of an attempt was lost, the next one finds the value of this very write.
+        wrote_before = raw is not None and raw.get("write") == {"S": write_id}
+        return ItemResult(ok=done or wrote_before, item=_item(key, raw))
 
     def delete(self, key: str, *, expect: Expected = ANY) -> ItemResult:
-        """Remove the item if the expected version is there; ok with `ANY` also when there is none."""
-        check_key(key)
-        wanted = check_expect(expect)
+        port.check_key(key)
+        wanted = port.check_expect(expect)
         if wanted is ABSENT:
             current = self.get(key)
             return ItemResult(ok=current is None, item=current)
@@ -70,8 +62,7 @@ class DynamoItems:
         return ItemResult(ok=done, item=None if done else _item(key, raw))
 
     def scan(self, prefix: str, *, limit: int = 100, cursor: str | None = None) -> ItemPage:
-        """Items whose key starts with `prefix`, in key order."""
-        check_scan(prefix, limit, cursor)
+        port.check_scan(prefix, limit, cursor)
         found: list[Item] = []
         start = None if cursor is None else _key(cursor)
         while True:
@@ -90,7 +81,7 @@ class DynamoItems:
     def _write(
         self, operation: str, key: str, expect: int | Expect, values: dict[str, Any], **parameters: Any
     ) -> tuple[bool, Mapping[str, Any] | None]:
-        """Whether the condition held, and the row as it is then."""
+        """Return whether the condition held, and the row as it is then."""
         parameters |= _condition(expect, values)
         if values:
             parameters["ExpressionAttributeValues"] = values
@@ -101,17 +92,16 @@ class DynamoItems:
             try:
                 answer = getattr(self._client, operation)(TableName=self._table, Key=_key(key), **parameters)
             except self._client.exceptions.ConditionalCheckFailedException as error:
-                # Without an item there was none, or this endpoint does not return what it found.
+                # No item in the answer: there is none, or this endpoint does not return what it found.
                 return False, cast("Any", error.response).get("Item") or self._row(key)
         return True, answer.get("Attributes")
 
     def _row(self, key: str) -> Mapping[str, Any] | None:
-        answer = self._client.get_item(TableName=self._table, Key=_key(key), ConsistentRead=True)
-        return answer.get("Item")
+        return self._client.get_item(TableName=self._table, Key=_key(key), ConsistentRead=True).get("Item")
 
     def _query(self, prefix: str, limit: int, start: Mapping[str, Any] | None) -> Any:
-        tenant, rest = split(prefix)
-        values: dict[str, Any] = {":pk": {"S": _partition(tenant)}}
+        tenant, _, rest = prefix.partition("/")
+        values: dict[str, Any] = {":pk": {"S": f"TENANT#{tenant}"}}
         condition = "PK = :pk"
         if rest:
             values[":rest"] = {"S": rest}
@@ -145,13 +135,9 @@ def _condition(expect: int | Expect, values: dict[str, Any]) -> dict[str, Any]:
     return {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
-def _partition(tenant: str) -> str:
-    return f"TENANT#{tenant}"
-
-
 def _key(key: str) -> dict[str, Any]:
-    tenant, rest = split(key)
-    return {"PK": {"S": _partition(tenant)}, "SK": {"S": rest}}
+    tenant, _, rest = key.partition("/")
+    return {"PK": {"S": f"TENANT#{tenant}"}, "SK": {"S": rest}}
 
 
 def _text(raw: Mapping[str, Any]) -> str:
@@ -159,7 +145,7 @@ def _text(raw: Mapping[str, Any]) -> str:
 
 
 def _item(key: str, raw: Mapping[str, Any] | None) -> Item | None:
-    """The item; a row of the table that is none of ours counts as absent."""
+    """Return the item; None for a row of the table that is not an item."""
     if not raw or "version" not in raw or "value" not in raw:
         return None
     return Item(key=key, value=bytes(raw["value"]["B"]), version=int(raw["version"]["N"]))

@@ -5,12 +5,10 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-import apsw
-
-from postroad.engine import Engine, Schema, Transaction, text_of
+from postroad.engine import Engine, Schema, Transaction, every, one, text_of
 from postroad.errors import StorageDamaged
+from postroad.items import port
 from postroad.items.port import ANY, Expected, Item, ItemPage, ItemResult, ItemsTraits
-from postroad.items.rules import MAX_VALUE_BYTES, check_expect, check_key, check_scan, check_value, holds
 
 _SCHEMA = Schema(
     "items",
@@ -35,10 +33,8 @@ _DELETE = "DELETE FROM items WHERE key = ?"
 _SCAN = """
 SELECT CAST(key AS BLOB), version, crc, value FROM items WHERE key >= ? AND key > ? AND key < ? ORDER BY key LIMIT ?
 """
-# Behind every printable character, so that it bounds all keys with a prefix.
+# It sorts behind every printable character, so that it bounds all keys with a prefix.
 _LAST_CHARACTER = "\U0010ffff"
-
-Row = tuple[bytes, int, int, bytes]
 
 
 class SQLiteItems:
@@ -47,71 +43,46 @@ class SQLiteItems:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         engine.prepare(_SCHEMA)
-
-    @property
-    def traits(self) -> ItemsTraits:
-        return ItemsTraits(durable=self._engine.durable, joins_writes=True, max_value_bytes=MAX_VALUE_BYTES)
+        self.traits = ItemsTraits(durable=engine.durable, joins_writes=True, max_value_bytes=port.MAX_VALUE_BYTES)
 
     def get(self, key: str) -> Item | None:
-        """The item as the last write left it."""
-        check_key(key)
-        return self._engine.read(lambda connection: _item(_row(connection, key)))
+        port.check_key(key)
+        return self._engine.read(lambda connection: _item(one(connection, _GET, (key,))))
 
     def put(self, key: str, value: bytes, *, expect: Expected = ANY) -> ItemResult:
-        """Write the value if the expected version, absence or anything is there."""
-        check_key(key)
-        check_value(value)
-        wanted = check_expect(expect)
+        port.check_value(value)
+        return self._change(key, value, expect)
+
+    def delete(self, key: str, *, expect: Expected = ANY) -> ItemResult:
+        return self._change(key, None, expect)
+
+    def _change(self, key: str, value: bytes | None, expect: Expected) -> ItemResult:
+        """Write the value, or remove the item for None, if the condition holds."""
+        port.check_key(key)
+        wanted = port.check_expect(expect)
 
         def work(tx: Transaction) -> ItemResult:
-            row = _row(tx.connection, key)
-            if not holds(wanted, row and row[1]):
+            row = one(tx.connection, _GET, (key,))
+            if not port.holds(wanted, row and row[1]):
                 return ItemResult(ok=False, item=_item(row))
+            if value is None:
+                tx.connection.execute(_DELETE, (key,))
+                return ItemResult(ok=True, item=None)
             version = 1 if row is None else row[1] + 1
             tx.connection.execute(_PUT, (key, version, zlib.crc32(value), value))
             return ItemResult(ok=True, item=Item(key=key, value=value, version=version))
 
-        return self._engine.write(work)
-
-    def delete(self, key: str, *, expect: Expected = ANY) -> ItemResult:
-        """Remove the item if the expected version is there; ok with `ANY` also when there is none."""
-        check_key(key)
-        wanted = check_expect(expect)
-
-        def work(tx: Transaction) -> ItemResult:
-            row = _row(tx.connection, key)
-            if not holds(wanted, row and row[1]):
-                return ItemResult(ok=False, item=_item(row))
-            if row is not None:
-                tx.connection.execute(_DELETE, (key,))
-            return ItemResult(ok=True, item=None)
-
-        return self._engine.write(work, removes=True)
+        return self._engine.write(work, removes=value is None)
 
     def scan(self, prefix: str, *, limit: int = 100, cursor: str | None = None) -> ItemPage:
-        """Items whose key starts with `prefix`, in key order."""
-        check_scan(prefix, limit, cursor)
+        port.check_scan(prefix, limit, cursor)
         bounds = (prefix, cursor or "", prefix + _LAST_CHARACTER, limit + 1)
-
-        def look(connection: apsw.Connection) -> ItemPage:
-            rows = _rows(connection, bounds)
-            items = tuple(item for row in rows[:limit] if (item := _item(row)) is not None)
-            return ItemPage(items=items, cursor=items[-1].key if len(rows) > limit else None)
-
-        return self._engine.read(look)
+        rows = self._engine.read(lambda connection: every(connection, _SCAN, bounds))
+        items = tuple(item for row in rows[:limit] if (item := _item(row)) is not None)
+        return ItemPage(items=items, cursor=items[-1].key if len(rows) > limit else None)
 
 
-def _row(connection: apsw.Connection, key: str) -> Row | None:
-    row: Any = connection.execute(_GET, (key,)).fetchone()
-    return None if row is None else (row[0], row[1], row[2], row[3])
-
-
-def _rows(connection: apsw.Connection, bounds: tuple[str, str, str, int]) -> list[Row]:
-    rows: list[Any] = connection.execute(_SCAN, bounds).fetchall()
-    return rows
-
-
-def _item(row: Row | None) -> Item | None:
+def _item(row: Any) -> Item | None:
     if row is None:
         return None
     name, version, crc, value = row

@@ -22,7 +22,7 @@ from postroad.queues import (
     PeekedMessage,
     Progress,
     Queue,
-    QueueDirectory,
+    QueueStore,
     RedriveReport,
     as_movable,
     event_type,
@@ -62,7 +62,7 @@ class FailureGroups:
     complete: bool
 
 
-def failure_groups(backend: QueueDirectory, queue: str, *, limit: int | None = None) -> FailureGroups:
+def failure_groups(backend: QueueStore, queue: str, *, limit: int | None = None) -> FailureGroups:
     """Group the messages of a queue by what they died of. This changes nothing.
 
     On SQS peeking is receiving: messages are hidden until the call returns.
@@ -216,7 +216,7 @@ def redrive(
     return report
 
 
-def redrive_tasks(backend: QueueDirectory, dead_letter_queue: str) -> list[MoveTask]:
+def redrive_tasks(backend: QueueStore, dead_letter_queue: str) -> list[MoveTask]:
     """Return the redrives of this queue that the store does by itself, newest first; none on most stores."""
     moves = as_movable(backend.queue(dead_letter_queue)).native()
     return [] if moves is None else moves.tasks()

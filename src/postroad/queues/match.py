@@ -1,28 +1,42 @@
-"""Which messages an operation is meant for."""
+"""Which messages an operation is meant for, and which of them a redrive has moved."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from postroad.arguments import check
 from postroad.errors import InvalidInput
-from postroad.queues.fingerprint import fingerprint
-from postroad.queues.markers import DeadLetter, read_dead, redriven_by, redrives
-from postroad.queues.moves import MoveStep
-from postroad.queues.port import PeekedMessage
-from postroad.queues.report import RedriveReport, Status
+from postroad.queues.markers import DeadLetter, fingerprint, read_dead, redriven_by, redrives
+from postroad.queues.port import MoveStep, PeekedMessage
 
+Status = Literal["running", "done", "limit", "returned", "canary_failed", "dry_run", "native"]
 _Moment = Annotated[datetime, Meta(tz=True, description="a moment with a time zone")]
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages for which all that is given holds. `key` is the message group, `fingerprint` that of a dead letter."""
+    """A choice of messages: those for which everything that is given holds.
+
+    Args:
+        fingerprint: The fingerprint of a dead letter's failure.
+        key: The message group.
+        event_type: The type of the event that the message carries.
+        attributes: Attributes that the message must have with these values.
+        ids: Message ids; empty for any.
+        sent_before: A moment with a time zone; the message was sent before it.
+        sent_after: A moment with a time zone; the message was sent after it.
+
+    Raises:
+        InvalidInput: A value is not of its type.
+
+    Example:
+        redrive(backend, "jobs-dead", match=Match(event_type="users.renamed"))
+    """
 
     fingerprint: str | None = None
     key: str | None = None
@@ -42,7 +56,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
         check(self.sent_after, _Moment | None, "match.sent_after")
 
     def holds(self, message: PeekedMessage) -> bool:
-        """Whether all that is given holds for the message."""
+        """Return whether everything that is given holds for the message."""
         return (
             (self.key is None or message.group == self.key)
             and (not self.ids or message.message_id in self.ids)
@@ -55,12 +69,12 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def event_type(message: PeekedMessage) -> str | None:
-    """The type of the event the message carries, as far as its attributes tell."""
+    """Return the type of the event the message carries, if its attributes name it."""
     return _type(message, None if "EventType" in message.attributes else read_dead(message.attributes))
 
 
 def failure(message: PeekedMessage) -> str:
-    """The fingerprint of what a dead letter died of."""
+    """Return the fingerprint of a dead letter's failure."""
     dead = read_dead(message.attributes)
     return fingerprint(None if dead is None else dead.error, _type(message, dead))
 
@@ -69,13 +83,25 @@ def _type(message: PeekedMessage, dead: DeadLetter | None) -> str | None:
     return message.attributes.get("EventType") or (None if dead is None else dead.type)
 
 
-class Chosen:
-    """The messages that go, in the order in which they are looked at."""
+class RedriveReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a redrive did, or would do: `skipped` by reason, `destinations` by queue."""
+
+    run_id: str
+    status: Status
+    matched: int
+    moved: int
+    returned: int
+    skipped: Mapping[str, int]
+    destinations: Mapping[str, int]
+    task_handle: str | None = None
+
+
+class Selection:
+    """The messages that a redrive moves, chosen in the order in which they are read."""
 
     def __init__(self, match: Match, limit: int | None, max_redrives: int, run_id: str) -> None:
         self._match = match
-        self._limit = limit
-        self._cap = limit
+        self._limit = self._cap = limit
         self._max_redrives = max_redrives
         self.run_id = run_id
         self.looked_at = 0
@@ -85,36 +111,33 @@ class Chosen:
         self.returned: set[str] = set()
         self.unmarked: set[str] = set()
         self.more = False
-        self._going = 0
+        self._chosen = 0
 
-    def is_made(self) -> None:
-        """From now on only what moves counts against the limit, not what was chosen to."""
-        self._going = self.moved.total()
+    def count_moved_only(self) -> None:
+        """From now on count what moved against the limit, not what was chosen to move."""
+        self._chosen = self.moved.total()
 
-    def only_first(self, count: int) -> None:
-        """Let no more than so many go for now."""
+    def choose_first(self, count: int) -> None:
+        """Choose no more than `count` messages for now."""
         self._cap = count if self._limit is None else min(count, self._limit)
 
-    def release(self) -> None:
-        """Let the others go too."""
+    def choose_all(self, *, again: bool = False) -> None:
+        """Choose the others too; with `again` the queue is read from its beginning."""
         self._cap = self._limit
-
-    def begin_again(self) -> None:
-        """Let the others go too, looking at the queue from its beginning again."""
-        self.release()
-        self.more = False
-        self.matched = self.moved.total()
-        self.skipped.clear()
+        if again:
+            self.more = False
+            self.matched = self.moved.total()
+            self.skipped.clear()
 
     def has_returned(self, message: PeekedMessage) -> bool:
-        """Whether this run has moved the message before; counted once."""
+        """Return whether this run has moved the message before, and count it once."""
         mine = redriven_by(message.attributes) == self.run_id or message.message_id in self.unmarked
         if mine:
             self.returned.add(message.message_id)
         return mine
 
-    def goes(self, message: PeekedMessage) -> bool:
-        """Whether the message is to be moved."""
+    def chooses(self, message: PeekedMessage) -> bool:
+        """Return whether the message is to be moved."""
         if self.has_returned(message):
             return False
         if message.state == "in_flight":
@@ -129,38 +152,33 @@ class Chosen:
         if self.full:
             self.more = True
             return False
-        self._going += 1
+        self._chosen += 1
         return True
 
-    def stays(self, why: str) -> None:
-        """One that was to go is left, for a reason found later."""
-        self._going -= 1
+    def leave(self, why: str) -> None:
+        """Leave a chosen message where it is, for a reason found later."""
+        self._chosen -= 1
         self.skipped[why] += 1
 
     def count(self, step: MoveStep) -> None:
-        """Remember what a step did; only what has moved counts against the limit."""
+        """Add what a step did."""
         self.moved.update(to for _, to in step.moved)
-        self.is_made()
+        self.count_moved_only()
         self.skipped["in_flight"] += step.in_flight
         self.skipped["failed"] += step.failed
 
     @property
     def full(self) -> bool:
-        """Whether the limit is reached."""
-        return self._cap is not None and self._going >= self._cap
-
-    @property
-    def knows_enough(self) -> bool:
-        """Whether nothing more may go, and it is known that more would have matched."""
-        return self.full and self.more
+        """Return whether the limit is reached."""
+        return self._cap is not None and self._chosen >= self._cap
 
     @property
     def left(self) -> int | None:
-        """How many more may go; None when all may."""
-        return None if self._cap is None else max(0, self._cap - self._going)
+        """Return how many more may be chosen; None for any number."""
+        return None if self._cap is None else max(0, self._cap - self._chosen)
 
     def report(self, status: Status, destinations: Mapping[str, int] | None = None) -> RedriveReport:
-        """What is known so far."""
+        """Return what is known so far."""
         return RedriveReport(
             run_id=self.run_id,
             status=status,

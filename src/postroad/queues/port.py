@@ -1,21 +1,35 @@
-"""The queue: what it takes, what it gives, and the eight verbs every adapter has."""
+"""The queue: its messages, the eight verbs every adapter has, and what an adapter offers so that messages can move."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from postroad.errors import QueueNotFound
-from postroad.queues.spec import QueueSpec
+from postroad.errors import NotSupported
+
+if TYPE_CHECKING:
+    from postroad.queues.rules import QueueSpec
+    from postroad.queues.sqs.moves import MoveTasks
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True):
-    """A message to send. `group` and `dedup_id` belong to FIFO queues."""
+    """A message to send; it is checked when it is sent.
+
+    Args:
+        body: Text, or UTF-8 bytes, of at least one character.
+        attributes: Up to ten texts by name, which travel beside the body; topics filter by them.
+        group: The FIFO group whose order is kept; required on FIFO queues.
+        dedup_id: FIFO: a repeat of the id within five minutes is recognised; required without `content_dedup`.
+        delay: Seconds until it can be received, 0 to 900; not on FIFO queues, which delay by their own setting.
+
+    Example:
+        queue.send([OutgoingMessage("hello", {"size": "large"})])
+    """
 
     body: bytes | str
     attributes: Mapping[str, str] = {}
@@ -25,14 +39,14 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """What became of one message of a batch. A duplicate is ok and has the first one's id."""
+    """The outcome for one message of a batch. A duplicate is ok and has the first one's id."""
 
     ok: bool
     message_id: str | None = None
     sequence: int | None = None
     error: Exception | None = None
     receivers: int | None = None
-    """How many queues got a copy of a published message; None where the transport cannot tell, and for queues."""
+    """How many queues got a copy of a published message; None for queues, and for topics that cannot know."""
 
 
 class AckResult(msgspec.Struct, frozen=True):
@@ -50,17 +64,20 @@ class Delivery(msgspec.Struct, frozen=True):
     attributes: Mapping[str, str]
     group: str | None
     receipt: str
+    """What ack, extend, release and reject prove this lease with."""
     receive_count: int
+    """How often the message was received, this time included."""
     sent_at: datetime
     first_received_at: datetime
     sequence: int | None
+    """Grows in the order of sending; None on standard queues of SQS."""
 
 
 MessageState = Literal["visible", "in_flight", "delayed"]
 
 
 class PeekedMessage(msgspec.Struct, frozen=True):
-    """A message seen without touching it."""
+    """A message that was read without leasing it."""
 
     message_id: str
     body: bytes
@@ -73,7 +90,7 @@ class PeekedMessage(msgspec.Struct, frozen=True):
 
 
 class QueueStats(msgspec.Struct, frozen=True):
-    """How much a queue holds. None where the adapter cannot tell; approximate on SQS."""
+    """How much a queue holds: approximate on SQS, and None for what an adapter does not know."""
 
     visible: int
     in_flight: int
@@ -84,36 +101,36 @@ class QueueStats(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueTraits:
-    """What a queue promises; code above asks these and never which adapter it has."""
+    """What a queue promises; code above asks for these and never for the adapter."""
 
     fifo: bool
     durable: bool
     """An acknowledged send survives the end of the process."""
     exclusive: bool
-    """A message is with one receiver at a time, always; False: nearly always."""
+    """A message is always with one receiver at a time; False: nearly always."""
     peeks_clean: bool
     """Peeking changes nothing."""
     tells_stale_acks: bool
-    """A late ack on a standard queue says that it was late."""
+    """A late ack on a standard queue returns that it was late."""
     atomic_reject: bool
     """Rejecting is one step that keeps the message's id."""
     keeps_release_error: bool
-    """The error given to `release` is found in the dead letter."""
+    """The dead letter holds the error given to `release`."""
     counts_expired: bool
-    """`stats` knows the age of the oldest message and how many expired."""
+    """`stats` returns the age of the oldest message and how many expired."""
     auto_deletes: bool
     """`auto_delete_after` is obeyed."""
     max_message_bytes: int
     """The largest body with its attributes."""
     visibility: float = 30.0
-    """How long a received message hides when its receiver does not say."""
+    """Seconds a received message is hidden if its receiver does not say."""
     max_receives: int | None = None
-    """After how many receives a message becomes a dead letter; None where there are no dead letters."""
+    """How often a message is received before it becomes a dead letter; None without a dead-letter queue."""
     short_waits: bool = False
     """Waiting in `receive` costs nothing, so that one long wait may be made of short ones."""
     defers_by: Literal["undo", "copy", "retry"] = "retry"
-    """How a message is put off without counting a failure: its receive is taken back (the queue is `Undoable`), a
-    delayed copy takes its place, or not at all: it is released, and the receive counts."""
+    """How a message is deferred without counting a failure: "undo" takes its receive back, "copy" sends a delayed copy
+    in its place; with "retry" it is released, and the receive counts."""
 
     @property
     def ordered(self) -> bool:
@@ -132,20 +149,25 @@ class Queue(Protocol):
 
     @property
     def name(self) -> str: ...
-
     @property
     def traits(self) -> QueueTraits: ...
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-        """Store the messages; what is ok is durable. A message that breaks a limit refuses the whole call."""
+        """Store the messages; what is ok is durable. One message that breaks a limit refuses the whole call."""
         ...
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
-        """Lease up to `max_messages`, waiting up to `wait` seconds for the first one."""
+        """Lease messages: nobody else receives them until their visibility ends.
+
+        Args:
+            max_messages: The most messages to return, 1 to 1,000.
+            wait: Seconds to wait for the first message, 0 to 20.
+            visibility: Seconds until unsettled messages come back, up to 43,200; None for the queue's setting.
+        """
         ...
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
-        """Forget the messages. Acking a stale receipt changes nothing."""
+        """Remove the messages. Acking a stale receipt changes nothing."""
         ...
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
@@ -155,7 +177,10 @@ class Queue(Protocol):
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
-        """Give the messages back, to be received again after `after` seconds."""
+        """Give the messages back, to be received again after `after` seconds, up to 43,200.
+
+        `error` says why; where the traits say so, the dead letter will hold it.
+        """
         ...
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
@@ -163,7 +188,10 @@ class Queue(Protocol):
         ...
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
-        """Look at messages in order, starting behind the message id `after`, without leasing them."""
+        """Return up to `limit` messages behind the message id `after` without leasing them.
+
+        On SQS this counts as a receive, so that a queue with dead letters needs `force`.
+        """
         ...
 
     def stats(self) -> QueueStats:
@@ -172,30 +200,25 @@ class Queue(Protocol):
 
 
 @runtime_checkable
-class Undoable(Protocol):
-    """A queue that takes messages back without counting the receive."""
+class Watchable(Protocol):
+    """A queue that takes back receives and says when to receive, so that one thread serves thousands of queues."""
 
     def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
         """Give the messages back as if they had not been received, to be received after `after` seconds."""
         ...
 
-
-@runtime_checkable
-class Watchable(Protocol):
-    """A queue that says when to receive: nobody has to wait inside it, and one thread serves thousands of queues."""
-
-    def watch(self, rung: Callable[[bool], None]) -> AbstractContextManager[object]:
-        """For the time of a block call `rung`, on any thread: True when the queue changed, False when it may have."""
+    def watch(self, wake: Callable[[bool], None]) -> AbstractContextManager[object]:
+        """During a block, call `wake` on any thread: True when the queue changed, False when it may have changed."""
         ...
 
     def due_seconds(self) -> float | None:
-        """How long until a receive may find something: 0 for now, None for not before `rung` is called."""
+        """Return the seconds until a receive may find something: 0 for now, None for not before `wake` is called."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOverview:
-    """A queue as it is in its store. `in_clear` says that the store keeps its messages unencrypted, where it tells."""
+    """A queue's settings and contents. `in_clear` means that the store says it keeps the messages unencrypted."""
 
     spec: QueueSpec
     stats: QueueStats
@@ -203,7 +226,7 @@ class QueueOverview:
 
 
 class QueueStore(Protocol):
-    """Makes, finds and removes queues."""
+    """Creates, finds and removes queues."""
 
     def create_queue(self, spec: QueueSpec) -> Queue: ...
     def update_queue(self, spec: QueueSpec) -> Queue: ...
@@ -212,12 +235,8 @@ class QueueStore(Protocol):
     def queue_spec(self, name: str) -> QueueSpec: ...
     def queues(self) -> list[str]: ...
 
-
-class ListedQueues(QueueStore, Protocol):
-    """A store that tells of many queues at once."""
-
     def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
-        """Look at these queues, by default at all, in the order of their names; one that is gone is left out."""
+        """Return these queues, by default all, in the order of their names; queues that are gone are left out."""
         ...
 
     def sources(self, dead_letters: str) -> list[str]:
@@ -225,15 +244,112 @@ class ListedQueues(QueueStore, Protocol):
         ...
 
 
-def overviews_one_by_one(store: QueueStore, names: Iterable[str] | None) -> list[QueueOverview]:
-    """The overviews of a store where asking costs nothing."""
-    found = []
-    for name in store.queues() if names is None else names:
-        with suppress(QueueNotFound):
-            found.append(QueueOverview(spec=store.queue_spec(name), stats=store.queue(name).stats()))
-    return found
+class Move(msgspec.Struct, frozen=True):
+    """Where one message goes, and with which attributes. `to` is the name of a queue on the same backend."""
+
+    to: str
+    attributes: dict[str, str]
 
 
-def sources_one_by_one(store: QueueStore, dead_letters: str) -> list[str]:
-    """The sources of a dead-letter queue in a store where asking costs nothing."""
-    return [name for name in store.queues() if store.queue_spec(name).dead_letter == dead_letters]
+class MoveStep(msgspec.Struct, frozen=True):
+    """What one step did. `cursor` goes into the next step; it is None at the queue's end."""
+
+    cursor: str | None
+    looked_at: int
+    moved: tuple[tuple[str, str], ...] = ()
+    """(message id, destination) of each message that moved."""
+    in_flight: int = 0
+    """Messages leased by others, which were left alone."""
+    failed: int = 0
+    """Messages that should have moved and that the destination did not accept."""
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """Some messages, perhaps without their bodies. `cursor` goes into the next look; it is None at the queue's end."""
+
+    messages: tuple[PeekedMessage, ...]
+    cursor: str | None
+    in_flight: int = 0
+    """Messages leased by others that are not among these."""
+
+
+class MoveTask(msgspec.Struct, frozen=True):
+    """One of the store's own moves, as the store reports it; it has a handle only while it runs."""
+
+    task_handle: str | None
+    status: str
+    moved: int
+    to_move: int | None
+
+
+Decide = Callable[[PeekedMessage], Move | None]
+Keep = Callable[[Sequence[PeekedMessage]], None]
+
+
+@runtime_checkable
+class Movable(Protocol):
+    """What an adapter offers besides the queue's verbs, so that messages can be moved and purged."""
+
+    def move(
+        self, decide: Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
+    ) -> MoveStep:
+        """Read up to `limit` messages behind `cursor` in sequence order and move those for which `decide` says so.
+
+        With `only`, read the messages of these sequences instead, as far as they are there.
+
+        One atomic step on the embedded engine: a message is in exactly one of the two queues. On SQS it is send,
+        then delete. Group and body are kept, the receive count starts at 0, the message keeps its id where it can.
+        """
+        ...
+
+    def look(self, *, cursor: str | None = None, limit: int = 500) -> Looked:
+        """Return up to `limit` messages behind `cursor` in sequence order; as clean as peeking is."""
+        ...
+
+    def stop(self, cursor: str | None) -> None:
+        """End a walk before the queue's end, and release what it held."""
+        ...
+
+    def end(self) -> str | None:
+        """Return the cursor behind the last message the queue holds now; None where messages have no order."""
+        ...
+
+    def whereabouts(self, ids: Collection[str]) -> Mapping[str, str] | None:
+        """Return the queue that each message is in, settled ones left out; None where the store cannot know."""
+        ...
+
+    def native(self) -> MoveTasks | None:
+        """Return the store's own moves; None where it has none."""
+        ...
+
+    def take_out(self, keep: Keep) -> int:
+        """Pass what the queue holds now to `keep`, in parts, and remove each part once `keep` has stored it."""
+        ...
+
+    def purge(self) -> int:
+        """Remove everything the queue holds, leased messages included; return how many there were."""
+        ...
+
+
+def as_movable(queue: Queue) -> Movable:
+    """Return the queue as one whose messages can be moved, or raise `NotSupported`."""
+    if not isinstance(queue, Movable):
+        raise NotSupported(f"queue {queue.name!r} can neither be redriven nor purged by this adapter")
+    return queue
+
+
+def purge(queue: Queue, keep: Keep | None = None) -> int:
+    """Remove everything a queue holds, leased messages included.
+
+    Args:
+        queue: The queue to empty.
+        keep: Called with parts of the messages; each part is removed after it returned. None keeps nothing.
+
+    Returns:
+        How many messages were removed.
+
+    Raises:
+        NotSupported: The queue's adapter cannot purge.
+    """
+    movable = as_movable(queue)
+    return movable.purge() if keep is None else movable.take_out(keep)

@@ -1,32 +1,96 @@
-"""Sending dead letters back: in order, in steps that a crash cannot tear, and never in a circle."""
+"""Moving dead letters back: in order, in steps that survive a crash, and never in a circle."""
 
 from __future__ import annotations
 
+import math
 import re
 import time
 import uuid
-from collections.abc import Callable
-from typing import Unpack
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, TypedDict, Unpack
 
-from postroad.errors import InvalidInput
-from postroad.queues.bounds import BoundOptions, Bounds
-from postroad.queues.canary import Canary
-from postroad.queues.destinations import Destinations, QueueDirectory
-from postroad.queues.match import Chosen, Match
-from postroad.queues.moves import Movable, as_movable
-from postroad.queues.pace import Pace
-from postroad.queues.report import Progress, RedriveReport
-from postroad.queues.run import Run
-from postroad.queues.walks import Meeting, Plan, Walk
+from msgspec import Meta
+
+from postroad import failpoints
+from postroad.arguments import FINITE, check, check_settings
+from postroad.errors import InvalidInput, PostroadError
+from postroad.queues.match import Match, RedriveReport, Selection
+from postroad.queues.port import Movable, QueueStore, as_movable
+from postroad.queues.walks import STEP, Destinations, PlannedWalk, UnorderedWalk
 from postroad.telemetry import get_logger, tracing
 
-__all__ = ["RedriveReport", "redrive"]
-
 _RUN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+_CANARY_PAUSE = 0.05
+
+Progress = Callable[[RedriveReport], None]
+Rate = Annotated[float, Meta(gt=0, le=FINITE, description="a number of messages per second above 0")]
+
+
+class BoundOptions(TypedDict, total=False):
+    """The bounds as keywords of a call; what is left out is as in `Bounds`."""
+
+    limit: int | None
+    rate: float | None
+    canary: int
+    canary_wait: float
+    stop_after: int
+    max_redrives: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The bounds of one redrive. A number that is out of range is refused by its name."""
+
+    limit: Annotated[int, Meta(ge=1)] | None = None
+    """Move at most this many messages; None for all."""
+    rate: Rate | None = None
+    """Move at most this many messages in any second; None for no ceiling."""
+    canary: Annotated[int, Meta(ge=0)] = 0
+    """Move this many first, and the others only when these were handled."""
+    canary_wait: Annotated[float, Meta(ge=0, le=FINITE, description="a number of seconds from 0 on")] = 60.0
+    """Wait this many seconds for the canary."""
+    stop_after: Annotated[int, Meta(ge=0)] = 5
+    """Stop when this many messages came back; 0 for never."""
+    max_redrives: Annotated[int, Meta(ge=1)] = 3
+    """Leave messages that were redriven this often."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, InvalidInput)
+
+
+class Pace:
+    """How many messages the next step may move. A `rate` below one means one message in 1 / `rate` seconds."""
+
+    def __init__(self, rate: float | None, *, monotonic: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        check(rate, Rate | None, "rate")
+        self._window = 1.0 if rate is None or rate >= 1 else 1 / rate
+        self._ceiling = math.inf if rate is None else max(1, math.floor(rate))
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._spent: deque[tuple[float, int]] = deque()
+
+    def allowance(self) -> int:
+        """Wait until something may move; return how many, at most a step."""
+        while True:
+            now = self._monotonic()
+            while self._spent and now - self._spent[0][0] >= self._window:
+                self._spent.popleft()
+            free = self._ceiling - sum(count for _, count in self._spent)
+            if free >= 1:
+                return int(min(STEP, free))
+            self._sleep(max(0.001, self._spent[0][0] + self._window - self._monotonic()))
+
+    def spend(self, count: int) -> None:
+        """Count messages that have moved."""
+        if count and self._ceiling < math.inf:
+            self._spent.append((self._monotonic(), count))
 
 
 def redrive(
-    queues: QueueDirectory,
+    queues: QueueStore,
     dead_letter_queue: str,
     *,
     to: str | None = None,
@@ -40,63 +104,159 @@ def redrive(
     sleep: Callable[[float], None] = time.sleep,
     **bounds: Unpack[BoundOptions],
 ) -> RedriveReport:
-    """Move matching dead letters back in order; running it again goes on where it ended.
+    """Move matching dead letters back in order; running it again continues where it ended.
 
-    A message that comes back during the run is not sent a second time, and `stop_after` of them stop the run. A
-    `canary` goes first, and the others only follow when it was handled. `begin` is called before the first message can
-    move, when nothing is left that could be refused, with what tells how far the run is at any time.
+    A message that comes back during the run is not moved a second time.
+
+    Args:
+        queues: The backend, or its store of queues.
+        dead_letter_queue: The queue to move messages out of.
+        to: The destination of all messages; by default each goes back to the queue it came from.
+        match: Which messages to move; by default all.
+        run_id: 1 to 64 letters, digits or '-' that mark the moved messages; by default a new one.
+        dry_run: Only count what would move.
+        reason: Why, for the log.
+        begin: Called before the first message can move, when nothing can be refused any more, with a function that
+            returns the report so far.
+        progress: Called with the report after each step.
+        monotonic: The clock that paces the run, in seconds; for tests.
+        sleep: How to wait for that clock; for tests.
+        bounds: `limit`, `rate`, `canary`, `canary_wait`, `stop_after` and `max_redrives`, as in `Bounds`.
+
+    Raises:
+        QueueNotFound: The dead-letter queue or a destination does not exist.
+        AmbiguousSource: A message does not name its source, and several queues or none can be it.
+        InvalidInput: A bound or the run id is out of range.
+
+    Example:
+        redrive(backend, "jobs-dead", canary=10, rate=50)
     """
     within = Bounds(**bounds)
     queue = queues.queue(dead_letter_queue)
     source = as_movable(queue)
     destinations = Destinations(queues, dead_letter_queue, to)
-    chosen = Chosen(match or Match(), within.limit, within.max_redrives, _checked_run(run_id))
-    if dry_run:
-        return _planned(source, chosen, destinations, only_look=True).report()
-    watched = source.end()
-    clean = queue.traits.peeks_clean
-    walk: Walk = (_planned if clean else Meeting)(source, chosen, destinations)
+    run_id = uuid.uuid4().hex if run_id is None else run_id
+    if _RUN_ID.fullmatch(run_id) is None:
+        raise InvalidInput(f"run_id: {run_id!r} is not 1 to 64 letters, digits or '-'", field="run_id")
+    selection = Selection(match or Match(), within.limit, within.max_redrives, run_id)
+    watched = None if dry_run else source.end()
+    walk: PlannedWalk | UnorderedWalk
+    if dry_run or queue.traits.peeks_clean:
+        walk = PlannedWalk(source, selection, destinations, only_look=dry_run)
+        if not selection.looked_at:
+            destinations.refuse_if_unused()
+        if dry_run:
+            return walk.report()
+    else:
+        walk = UnorderedWalk(source, selection, destinations)
     if begin is not None:
-        begin(lambda: chosen.report("running"))
-    run = Run(
-        source,
-        chosen,
-        walk,
-        Pace(within.rate, monotonic=monotonic, sleep=sleep),
-        watched=watched,
-        stop_after=within.stop_after,
-        progress=progress,
-    )
-    canary = Canary(
-        dead_letters=dead_letter_queue, size=within.canary, wait=within.canary_wait, monotonic=monotonic, sleep=sleep
-    )
+        begin(lambda: selection.report("running"))
+    run = _Run(source, selection, walk, within, dead_letter_queue, watched, progress, monotonic, sleep)
     with tracing.redriving(dead_letter_queue):
-        report = run.finish(canary if within.canary else None)
-    _check_not_nobodys(chosen, destinations)
-    _tell(dead_letter_queue, report, reason)
+        report = run.finish()
+    if not selection.looked_at:
+        destinations.refuse_if_unused()
+    get_logger("queues").info(
+        "queue_redriven",
+        queue=dead_letter_queue,
+        run_id=report.run_id,
+        status=report.status,
+        moved=report.moved,
+        reason=reason,
+    )
     return report
 
 
-def _planned(source: Movable, chosen: Chosen, destinations: Destinations, *, only_look: bool = False) -> Plan:
-    plan = Plan(source, chosen, destinations, only_look=only_look)
-    _check_not_nobodys(chosen, destinations)
-    return plan
+@dataclass(slots=True)
+class _Run:
+    """One run. What it moved is gone; what it did not reach is untouched."""
 
+    source: Movable
+    selection: Selection
+    walk: PlannedWalk | UnorderedWalk
+    bounds: Bounds
+    dead_letters: str
+    watched: str | None
+    progress: Progress | None
+    monotonic: Callable[[], float]
+    sleep: Callable[[float], None]
 
-def _check_not_nobodys(chosen: Chosen, destinations: Destinations) -> None:
-    if not chosen.looked_at:
-        destinations.refuse_if_nobodys()
+    def finish(self) -> RedriveReport:
+        """Move what is selected, the canary first."""
+        pace = Pace(self.bounds.rate, monotonic=self.monotonic, sleep=self.sleep)
+        try:
+            if self.bounds.canary and not self._canary_passes(pace):
+                return self.selection.report("canary_failed")
+            # Enough is known when nothing more may go, and more would have matched.
+            if self._stops(pace, lambda: self.selection.full and self.selection.more):
+                return self.selection.report("returned")
+        finally:
+            with suppress(PostroadError):
+                self.walk.stop()
+        return self.selection.report("limit" if self.selection.more else "done")
 
+    def _canary_passes(self, pace: Pace) -> bool:
+        first: list[str] = []
+        self.selection.choose_first(self.bounds.canary)
+        if self._stops(pace, lambda: self.selection.full, first):
+            return False
+        if first:
+            self._report()
+            if not self._were_handled(first):
+                return False
+        self.walk.go_on()
+        return True
 
-def _checked_run(run_id: str | None) -> str:
-    if run_id is None:
-        return uuid.uuid4().hex
-    if _RUN_ID.fullmatch(run_id) is None:
-        raise InvalidInput(f"run_id: {run_id!r} is not 1 to 64 letters, digits or '-'", field="run_id")
-    return run_id
+    def _were_handled(self, ids: Collection[str]) -> bool:
+        """Return whether all were handled or, where the store cannot know that, none came back in time."""
+        deadline = self.monotonic() + self.bounds.canary_wait
+        while (places := self.source.whereabouts(ids)) is not None:
+            back = [message_id for message_id, queue in places.items() if queue == self.dead_letters]
+            self.selection.returned.update(back)
+            if back or not places:
+                return not back
+            if (left := deadline - self.monotonic()) <= 0:
+                return False
+            self.sleep(min(_CANARY_PAUSE, left))
+        self.sleep(self.bounds.canary_wait)
+        cursor: str | None = None
+        while True:
+            looked = self.source.look(cursor=cursor, limit=STEP)
+            if any(self.selection.has_returned(message) for message in looked.messages):
+                self.source.stop(looked.cursor)
+                return False
+            if (cursor := looked.cursor) is None:
+                return True
 
+    def _stops(self, pace: Pace, is_enough: Callable[[], bool], moved: list[str] | None = None) -> bool:
+        """Step to the end, or until it is enough; return whether too many messages came back."""
+        while not is_enough():
+            # When nothing more may go, a step only counts what would match.
+            left = self.selection.left
+            step = self.walk.step(STEP if left == 0 else pace.allowance(), left)
+            pace.spend(len(step.moved))
+            self.selection.count(step)
+            if moved is not None:
+                moved += [message_id for message_id, _ in step.moved]
+            if self._too_many_returned():
+                return True
+            if step.cursor is None or is_enough():
+                break
+            self._report()
+            failpoints.hit("queue.redrive.mid")
+        return False
 
-def _tell(queue: str, report: RedriveReport, reason: str) -> None:
-    get_logger("queues").info(
-        "queue_redriven", queue=queue, run_id=report.run_id, status=report.status, moved=report.moved, reason=reason
-    )
+    def _too_many_returned(self) -> bool:
+        while self.watched is not None:
+            # What returns stands behind all that was there when the run began.
+            looked = self.source.look(cursor=self.watched, limit=STEP)
+            for message in looked.messages:
+                self.selection.has_returned(message)
+            if looked.cursor is None:
+                break
+            self.watched = looked.cursor
+        return 0 < self.bounds.stop_after <= len(self.selection.returned)
+
+    def _report(self) -> None:
+        if self.progress is not None:
+            self.progress(self.selection.report("running"))

@@ -1,135 +1,212 @@
-"""The two ways through a dead-letter queue: by a list of what goes, or by meeting one message after another."""
+"""The way of dead letters: where they go back to, and the two walks through their queue, planned and unordered."""
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from typing import Protocol
+from contextlib import suppress
+from dataclasses import dataclass, field
 
-from postroad.errors import ConfigurationError, InvalidInput, QueueNotFound
-from postroad.queues.destinations import Destinations
-from postroad.queues.markers import REDRIVE, mark_redriven
-from postroad.queues.match import Chosen
-from postroad.queues.moves import Movable, Move, MoveStep
-from postroad.queues.pace import STEP
-from postroad.queues.port import PeekedMessage
-from postroad.queues.report import RedriveReport
+from postroad.errors import (
+    AmbiguousSource,
+    ConfigurationError,
+    InvalidInput,
+    InvalidName,
+    NotPermitted,
+    QueueNotFound,
+)
+from postroad.queues.markers import REDRIVE, mark_redriven, read_dead
+from postroad.queues.match import RedriveReport, Selection
+from postroad.queues.port import Movable, Move, MoveStep, PeekedMessage, QueueStore
 
-# What SQS gives out by one call.
+STEP = 500
+"""How many messages one step reads at most."""
+# SQS gives out so many by one call.
 _AT_ONCE = 10
 
 
-class Walk(Protocol):
-    """A way through the queue, step by step."""
+class Destinations:
+    """Where dead letters go: to `to`, else to the queue a message came from, else to the only queue it can be."""
 
-    def step(self, allowed: int, left: int | None) -> MoveStep:
-        """Move up to `allowed` messages, and no more than are `left` to move; no cursor at the end."""
-        ...
+    def __init__(self, directory: QueueStore, dead_letters: str, to: str | None) -> None:
+        self._directory = directory
+        self._dead_letters = dead_letters
+        self._to = to
+        self._known: dict[str | None, str] = {}
+        if to is not None:
+            self._known[to] = self._checked(to, "to")
 
-    def go_on(self) -> None:
-        """After the canary: let the others follow."""
-        ...
+    def origin(self, message: PeekedMessage) -> str | None:
+        """Return the queue the message came from, or `to`; None if the message does not name it."""
+        if self._to is not None:
+            return self._to
+        dead = read_dead(message.attributes)
+        return None if dead is None else dead.source
 
-    def stop(self) -> None:
-        """Give back what the walk holds out of its way."""
-        ...
+    def known(self, message: PeekedMessage) -> str:
+        """Return the destination of a message whose origin was resolved before, without a call."""
+        return self._known[self.origin(message)]
+
+    def resolve(self, origin: str | None) -> str:
+        """Return the destination, looked up and checked the first time."""
+        if origin not in self._known:
+            self._known[origin] = self._checked(self._only_source() if origin is None else origin, "source")
+        return self._known[origin]
+
+    def only_source(self) -> str | None:
+        """Return the one destination of all messages: `to`, or the only queue with these dead letters; else None."""
+        if self._to is not None:
+            return self._to
+        sources = self._sources()
+        return sources[0] if len(sources) == 1 else None
+
+    def refuse_if_unused(self) -> None:
+        """Refuse a queue that no other has as dead letters if no destination is given either."""
+        if self._to is None and not self._sources():
+            self._only_source()
+
+    def _only_source(self) -> str:
+        sources = self._sources()
+        if len(sources) != 1:
+            users = "no queue has" if not sources else f"{', '.join(sources)} all have"
+            raise AmbiguousSource(
+                f"to: a message does not say where it came from, and {users} {self._dead_letters!r} as dead letters",
+                field="to",
+            )
+        return sources[0]
+
+    def _sources(self) -> list[str]:
+        try:
+            return self._directory.sources(self._dead_letters)
+        except NotPermitted:
+            # An operator need not have the right to list queues: the dead-letter queue itself may name its users.
+            allowed = self._directory.queue_spec(self._dead_letters).redrive_allow
+            if isinstance(allowed, str):
+                raise
+        found: list[str] = []
+        for name in allowed:
+            # One that was deleted is left out.
+            with suppress(QueueNotFound):
+                spec = self._directory.queue_spec(name)
+                found += [spec.name] if spec.dead_letter == self._dead_letters else []
+        return found
+
+    def _checked(self, name: str, field: str) -> str:
+        if name == self._dead_letters:
+            text = f"{field}: {name!r} is the queue to redrive itself"
+            raise InvalidName(text, field=field, remedy="Name another destination.")
+        spec = self._directory.queue_spec(name)
+        if spec.fifo is not self._dead_letters.endswith(".fifo"):
+            raise ConfigurationError(
+                f"{field}: {name!r} and {self._dead_letters!r} are not of one kind: "
+                "FIFO messages go to FIFO queues, standard ones to standard queues",
+                field=field,
+            )
+        return name
 
 
-class Plan:
-    """Every message that goes, found by one look ahead: all destinations are known before the first one moves."""
+@dataclass
+class PlannedWalk:
+    """All messages to move, found by reading the queue once: every destination is known before the first one moves."""
 
-    def __init__(self, source: Movable, chosen: Chosen, destinations: Destinations, *, only_look: bool = False) -> None:
-        self._source = source
-        self._only_look = only_look
-        self._chosen = chosen
-        self._destinations = destinations
-        self._sequences = array("q")
-        self._begun = 0
+    source: Movable
+    selection: Selection
+    destinations: Destinations
+    only_look: bool = False
+    _sequences: array[int] = field(default_factory=lambda: array("q"))
+    _next: int = 0
+
+    def __post_init__(self) -> None:
         self._found = self._look()
-        chosen.is_made()
+        self.selection.count_moved_only()
 
     def report(self) -> RedriveReport:
-        """What a run would do."""
-        return self._chosen.report("dry_run", self._found)
+        """Return what a run would do."""
+        return self.selection.report("dry_run", self._found)
 
     def step(self, allowed: int, left: int | None) -> MoveStep:
+        """Move up to `allowed` messages, and no more than are `left` to move; the cursor is None at the end."""
         count = allowed if left is None else min(allowed, left)
-        only = self._sequences[self._begun : self._begun + count]
-        self._begun += len(only)
-        step = self._source.move(self._decide, only=only)
-        more = self._begun < len(self._sequences)
-        return MoveStep(str(self._begun) if more else None, step.looked_at, step.moved, step.in_flight)
+        only = self._sequences[self._next : self._next + count]
+        self._next += len(only)
+        step = self.source.move(self._decide, only=only)
+        more = self._next < len(self._sequences)
+        return MoveStep(str(self._next) if more else None, step.looked_at, step.moved, step.in_flight)
 
     def go_on(self) -> None:
-        self._chosen.release()
+        """After the canary, let the others follow."""
+        self.selection.choose_all()
 
     def stop(self) -> None:
-        """It holds nothing."""
+        """Do nothing: this walk holds no messages."""
 
     def _look(self) -> Counter[str]:
         origins: Counter[str | None] = Counter()
         cursor: str | None = None
         while True:
-            looked = self._source.look(cursor=cursor, limit=STEP)
-            self._chosen.skipped["in_flight"] += looked.in_flight
+            looked = self.source.look(cursor=cursor, limit=STEP)
+            self.selection.skipped["in_flight"] += looked.in_flight
             for message in looked.messages:
-                if self._chosen.goes(message):
-                    origins[self._destinations.origin(message)] += 1
-                    if message.sequence is not None and not self._only_look:
+                if self.selection.chooses(message):
+                    origins[self.destinations.origin(message)] += 1
+                    if message.sequence is not None and not self.only_look:
                         self._sequences.append(message.sequence)
-            self._chosen.looked_at += len(looked.messages) + looked.in_flight
+            self.selection.looked_at += len(looked.messages) + looked.in_flight
             if (cursor := looked.cursor) is None:
                 break
         found: Counter[str] = Counter()
         for origin, count in origins.items():
-            found[self._destinations.resolve(origin)] += count
+            found[self.destinations.resolve(origin)] += count
         return found
 
     def _decide(self, message: PeekedMessage) -> Move:
-        return _back(message, self._destinations.known(message), self._chosen)
+        return _move_back(message, self.destinations.known(message), self.selection)
 
 
-class Meeting:
-    """One message after another as the store gives them out, which does so in no order that could be planned."""
+@dataclass
+class UnorderedWalk:
+    """One message after another, as the store gives them out in no order that could be planned."""
 
-    def __init__(self, source: Movable, chosen: Chosen, destinations: Destinations) -> None:
-        self._source = source
-        self._chosen = chosen
-        self._destinations = destinations
-        self._cursor: str | None = None
-        self._some_went = False
+    source: Movable
+    selection: Selection
+    destinations: Destinations
+    _cursor: str | None = None
+    _any_moved: bool = False
 
     def step(self, allowed: int, left: int | None) -> MoveStep:
-        step = self._source.move(self._decide, cursor=self._cursor, limit=min(allowed, _AT_ONCE))
+        """Move up to `allowed` of the next ten messages; the cursor is None at the queue's end."""
+        step = self.source.move(self._decide, cursor=self._cursor, limit=min(allowed, _AT_ONCE))
         self._cursor = step.cursor
-        self._chosen.looked_at += step.looked_at + step.in_flight
+        self.selection.looked_at += step.looked_at + step.in_flight
         return step
 
     def go_on(self) -> None:
+        """After the canary, start again with the others."""
         self.stop()
-        self._chosen.begin_again()
+        self.selection.choose_all(again=True)
 
     def stop(self) -> None:
-        self._source.stop(self._cursor)
+        """Release the messages that the walk holds."""
+        self.source.stop(self._cursor)
         self._cursor = None
 
     def _decide(self, message: PeekedMessage) -> Move | None:
-        if not self._chosen.goes(message):
+        if not self.selection.chooses(message):
             return None
         try:
-            to = self._destinations.resolve(self._destinations.origin(message))
+            to = self.destinations.resolve(self.destinations.origin(message))
         except (ConfigurationError, InvalidInput, QueueNotFound):
-            # Refused as a whole while nothing has moved; later it would be a refusal that changed something.
-            if not self._some_went:
+            # The redrive is refused only while nothing has moved.
+            if not self._any_moved:
                 raise
-            self._chosen.stays("no_destination")
+            self.selection.leave("no_destination")
             return None
-        self._some_went = True
-        return _back(message, to, self._chosen)
+        self._any_moved = True
+        return _move_back(message, to, self.selection)
 
 
-def _back(message: PeekedMessage, to: str, chosen: Chosen) -> Move:
-    attributes = mark_redriven(message.attributes, chosen.run_id)
+def _move_back(message: PeekedMessage, to: str, selection: Selection) -> Move:
+    attributes = mark_redriven(message.attributes, selection.run_id)
     if REDRIVE not in attributes:
-        chosen.unmarked.add(message.message_id)
+        selection.unmarked.add(message.message_id)
     return Move(to=to, attributes=attributes)

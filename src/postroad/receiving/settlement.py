@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from postroad.errors import PostroadError, StaleReceipt
-from postroad.queues import MAX_DELAY, AckResult, Delivery, OutgoingMessage, Queue, Undoable, legible
+from postroad.queues import MAX_DELAY, AckResult, Delivery, OutgoingMessage, Queue, Watchable, legible
 from postroad.receiving.breaker import Breaker
 from postroad.receiving.leases import Acks, Attempts, Held, Leases
 from postroad.receiving.outcomes import Ack, DeadLetters, Defer, Outcome, Reject, Retry
@@ -249,7 +249,7 @@ def _released(
         return []
     try:
         if undo and _takes_back(queue):
-            return cast(Undoable, queue).undo(deliveries, after=after)
+            return cast(Watchable, queue).undo(deliveries, after=after)
         return queue.release(deliveries, after=after, error=error)
     except Exception as failure:
         # Unreleased, they come back by themselves when their visibility ends.

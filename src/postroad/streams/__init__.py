@@ -6,25 +6,21 @@ from postroad.lazy import lazy_names
 from postroad.streams.port import (
     LATEST,
     TRIM_HORIZON,
+    Name as Name,
     PutResult,
     Record,
     ShardLease,
     Stream,
     StreamRecord,
     StreamTraits,
+    shard_of as shard_of,
 )
-from postroad.streams.rules import Name as Name, shard_of as shard_of
+from postroad.streams.shard_log import Shard as Shard
 from postroad.streams.sqlite import SQLiteStreams as SQLiteStreams
-from postroad.streams.sqlite.log import Shard as Shard
 
 if TYPE_CHECKING:
     from postroad.streams.kinesis import KinesisStreams as KinesisStreams
 else:
-    __getattr__ = lazy_names(
-        __name__,
-        {
-            "postroad.streams.kinesis": "KinesisStreams",
-        },
-    )
+    __getattr__ = lazy_names(__name__, {"postroad.streams.kinesis": "KinesisStreams"})
 
 __all__ = ["LATEST", "TRIM_HORIZON", "PutResult", "Record", "ShardLease", "Stream", "StreamRecord", "StreamTraits"]

@@ -1,4 +1,4 @@
-"""Streams on Kinesis; positions and leases live in items, since Kinesis keeps none."""
+"""Streams on Kinesis; positions and leases are stored as items, since Kinesis has none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections import THROTTLED, Again, AwsConnection, Entry, Make, deliver, make_stream, translated
 from postroad.errors import ConfigurationError, InvalidInput, InvalidName, PostroadError, StreamNotFound, Unavailable
 from postroad.items import Items
-from postroad.streams import rules
+from postroad.streams import port
 from postroad.streams.leases import ItemLeases, check_own
 from postroad.streams.port import LATEST, TRIM_HORIZON, PutResult, Record, ShardLease, StreamRecord, StreamTraits
 
@@ -22,18 +22,15 @@ if TYPE_CHECKING:
     from mypy_boto3_kinesis.client import KinesisClient
 
 MAX_PUT_RECORDS = 500
-# Kinesis takes 5 MiB in one call, keys included; base64 and the rest of the request are left room for.
+# Kinesis takes 5 MiB in one call, keys included; this leaves room for base64 and the rest of the request.
 MAX_PUT_BYTES = 4_194_304
 _MIN_RETENTION_HOURS = 24
 # Kinesis allows five reads a second on each shard, for all consumers together.
 _POLL_SECONDS = 0.25
-_TRAITS = StreamTraits(
-    durable=True, joins_writes=False, max_record_bytes=rules.MAX_DATA_BYTES, poll_seconds=_POLL_SECONDS
-)
 _Sequence = text("[0-9]{1,128}", "a sequence of this shard")
 _Place = text(r"[0-9]{1,128}|at-[0-9]{1,12}\.[0-9]{1,6}", "a sequence of this shard")
 _SEQUENCE_REMEDY = f"Give the sequence of a record that was read from this shard, {TRIM_HORIZON!r} or {LATEST!r}."
-# Kinesis has no number for the end of a shard: its place is an iterator that was made there, and the time for later.
+# Kinesis has no number for the end of a shard: its position is an iterator, and later the time it was taken at.
 _PLACE = "at-"
 _MAX_ITERATORS = 1_000
 
@@ -47,27 +44,31 @@ class KinesisStreams:
         self._clock = clock
 
     def stream(self, name: str, *, shards: int = 4, retention: float = 86_400) -> KinesisStream:
-        """The stream of this name, made when missing. Retention is kept in whole hours, 24 at the least."""
-        check(name, rules.Name, "name", InvalidName)
-        check(shards, rules.ShardCount, "shards", ConfigurationError)
-        check(retention, rules.Retention, "retention", ConfigurationError)
+        """Return the stream of this name; create it if it does not exist. Retention is in hours, at least 24."""
+        check(name, port.Name, "name", InvalidName)
+        check(shards, port.ShardCount, "shards", ConfigurationError)
+        check(retention, port.Retention, "retention", ConfigurationError)
         client = self._connection.kinesis
         with translated(f"Kinesis stream {name!r}"):
             summary = make_stream(client, name, shards)
             if summary["OpenShardCount"] != shards:
-                raise rules.other_shards(name, summary["OpenShardCount"], shards)
+                raise port.other_shards(name, summary["OpenShardCount"], shards)
             hours = max(_MIN_RETENTION_HOURS, -int(-retention // 3600))
             if summary["RetentionPeriodHours"] < hours:
                 client.increase_stream_retention_period(StreamName=name, RetentionPeriodHours=hours)
         return self.open(name)
 
     def open(self, name: str) -> KinesisStream:
-        """A stream that exists; no call is made."""
+        """Return a stream that exists; no call is made."""
         return KinesisStream(self._connection, self._items, self._clock, name)
 
 
 class KinesisStream:
     """One stream on Kinesis."""
+
+    traits = StreamTraits(
+        durable=True, joins_writes=False, max_record_bytes=port.MAX_DATA_BYTES, poll_seconds=_POLL_SECONDS
+    )
 
     def __init__(self, connection: AwsConnection, items: Items, clock: Clock, name: str) -> None:
         self.name = name
@@ -78,17 +79,13 @@ class KinesisStream:
         self._iterators: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._parents: dict[str, tuple[str, ...]] = {}
 
-    @property
-    def traits(self) -> StreamTraits:
-        return _TRAITS
-
     def shards(self) -> list[str]:
-        """The names of the shards, parents before children: Kinesis numbers them as they come to be."""
+        """Return the names of the shards, parents before children: Kinesis numbers them in the order of creation."""
         return sorted(self._list_shards())
 
     def put(self, records: Sequence[Record]) -> list[PutResult]:
         """Store the records; those of one key in their order, each in a call of its own."""
-        rules.check_records(records)
+        port.check_records(records)
         entries = [
             Entry(record, size=len(record.data) + len(record.key.encode()), key=record.key) for record in records
         ]
@@ -98,9 +95,8 @@ class KinesisStream:
         ]
 
     def read(self, shard: str, *, after: str, limit: int = 100, wait: float = 0.0) -> list[StreamRecord]:
-        """Records behind the sequence `after`, or from 'trim_horizon', or 'latest': what comes from now on."""
-        check(limit, whole_number(1, rules.MAX_READ), "limit")
-        check(wait, seconds_between(0, rules.MAX_WAIT), "wait")
+        check(limit, whole_number(1, port.MAX_READ), "limit")
+        check(wait, seconds_between(0, port.MAX_WAIT), "wait")
         if after not in (TRIM_HORIZON, LATEST):
             check(after, _Place, "after", remedy=_SEQUENCE_REMEDY)
         self._check_shard(shard)
@@ -111,15 +107,15 @@ class KinesisStream:
             left = deadline - time.monotonic()
             if records or (left <= 0 and not behind):
                 return records
-            # Behind a gap in the shard Kinesis answers empty pages until the next record comes in sight.
+            # In a gap of the shard Kinesis returns empty pages until it reaches the next record.
             if not behind:
                 time.sleep(min(left, _POLL_SECONDS))
         return []
 
     def latest(self, shard: str) -> str:
-        """A place to read on from: behind it lies what comes from now on, and nothing else.
+        """Return a position behind which lies what arrives from now on, and nothing else.
 
-        It is meant for this stream object: when no read has used it for five minutes, the time it was made stands in.
+        It is meant for this object: if no read uses it for five minutes, reading starts at the time it was taken.
         """
         self._check_shard(shard)
         place = f"{_PLACE}{self._clock.now().timestamp():.6f}"
@@ -127,28 +123,26 @@ class KinesisStream:
         return place
 
     def checkpoint(self, consumer: str, shard: str, sequence: str, *, lease: ShardLease | None = None) -> bool:
-        """Remember that `consumer` is done up to `sequence`. With a lease that is no longer held: False, no change."""
-        check(consumer, rules.Name, "consumer", InvalidName)
+        check(consumer, port.Name, "consumer", InvalidName)
         check_own(lease, shard)
         check(sequence, _Sequence, "sequence", remedy=_SEQUENCE_REMEDY)
         self._check_shard(shard)
         return self._leases.checkpoint(consumer, shard, sequence, lease)
 
     def position(self, consumer: str, shard: str) -> str | None:
-        """The last checkpoint, or None."""
-        check(consumer, rules.Name, "consumer", InvalidName)
+        check(consumer, port.Name, "consumer", InvalidName)
         self._check_shard(shard)
-        return self._leases.position(consumer, shard)
+        return self._leases.state(consumer, shard).sequence
 
     def lease(self, consumer: str, worker: str, *, seconds: float = 5.0) -> list[ShardLease]:
-        """Take or renew this worker's share of the shards; a child comes when its parents are read to the end."""
-        check(consumer, rules.Name, "consumer", InvalidName)
-        check(worker, rules.Name, "worker", InvalidName)
-        check(seconds, rules.LeaseSeconds, "seconds")
+        """Take or renew this worker's share of the shards; a child is leased when its parents are read to the end."""
+        check(consumer, port.Name, "consumer", InvalidName)
+        check(worker, port.Name, "worker", InvalidName)
+        check(seconds, port.LeaseSeconds, "seconds")
         return self._leases.lease(consumer, worker, self._readable(consumer), seconds)
 
     def workers(self, consumer: str) -> list[str]:
-        """Who asked for shards lately."""
+        """Return the workers that asked for shards lately."""
         return self._leases.workers(consumer)
 
     @property
@@ -156,16 +150,18 @@ class KinesisStream:
         return self._connection.kinesis
 
     def _readable(self, consumer: str) -> list[str]:
-        """The shards to read now: not those read to their end, nor children of others."""
+        """Return the shards to read now: not those read to their end, nor the children of unread ones."""
         parents = self._list_shards()
-        drained = {shard for shard in _ancestors(parents) if self._is_drained(consumer, shard)}
+        ancestors = {parent for above in parents.values() for parent in above}
+        drained = {shard for shard in ancestors if self._is_drained(consumer, shard)}
         waiting = {shard for shard, above in parents.items() if any(parent not in drained for parent in above)}
         return [shard for shard in sorted(parents) if shard not in drained and shard not in waiting]
 
     def _is_drained(self, consumer: str, shard: str) -> bool:
-        if self._leases.is_drained(consumer, shard):
+        state = self._leases.state(consumer, shard)
+        if state.drained:
             return True
-        after = self._leases.position(consumer, shard) or TRIM_HORIZON
+        after = state.sequence or TRIM_HORIZON
         iterator: str | None = self._iterator(shard, after)
         behind = True
         while iterator is not None and behind:
@@ -177,7 +173,7 @@ class KinesisStream:
         return iterator is None
 
     def _list_shards(self) -> dict[str, tuple[str, ...]]:
-        """Every shard with those of its parents that are still there."""
+        """Return every shard with its parents that still exist."""
         found: dict[str, list[str]] = {}
         with translated(f"Kinesis stream {self.name!r}", self._known()):
             for page in self._client.get_paginator("list_shards").paginate(StreamName=self.name):
@@ -188,9 +184,9 @@ class KinesisStream:
         return self._parents
 
     def _check_shard(self, shard: str) -> None:
-        check(shard, rules.ShardName, "shard")
+        check(shard, port.ShardName, "shard")
         if shard not in self._parents and shard not in self._list_shards():
-            raise rules.shard_missing(self.name, shard)
+            raise port.shard_missing(self.name, shard)
 
     def _put(self, records: list[Record]) -> list[PutResult | Again | PostroadError]:
         entries: list[Any] = [{"PartitionKey": record.key, "Data": record.data} for record in records]
@@ -218,7 +214,7 @@ class KinesisStream:
         return answer["ShardIterator"]
 
     def _get(self, shard: str, after: str, iterator: str, limit: int) -> tuple[list[StreamRecord], str | None, bool]:
-        """Records, the iterator behind them (None at the end of a closed shard), and whether more are known."""
+        """Return records, the iterator behind them (None at the end of a closed shard), and whether there are more."""
         with translated(f"Kinesis shard {shard!r}", self._known()):
             try:
                 answer: Any = self._client.get_records(ShardIterator=iterator, Limit=limit)
@@ -232,7 +228,7 @@ class KinesisStream:
         return records, following, bool(answer.get("MillisBehindLatest"))
 
     def _cached(self, shard: str, after: str) -> str | None:
-        # What 'latest' and 'trim_horizon' mean moves on; an old iterator would point elsewhere.
+        # 'latest' and 'trim_horizon' move on, so an old iterator would be wrong.
         if after in (LATEST, TRIM_HORIZON):
             return None
         with self._lock:
@@ -247,17 +243,10 @@ class KinesisStream:
                 self._iterators.popitem(last=False)
 
     def _known(self) -> dict[str, Make]:
-        def missing(words: str) -> PostroadError:
-            return StreamNotFound(f"stream {self.name!r}: {words}")
-
-        def refused(words: str) -> PostroadError:
-            return InvalidInput(f"stream {self.name!r}: {words}", field="after")
-
-        return {"ResourceNotFoundException": missing, "InvalidArgumentException": refused}
-
-
-def _ancestors(parents: dict[str, tuple[str, ...]]) -> set[str]:
-    return {parent for above in parents.values() for parent in above}
+        return {
+            "ResourceNotFoundException": lambda words: StreamNotFound(f"stream {self.name!r}: {words}"),
+            "InvalidArgumentException": lambda words: InvalidInput(f"stream {self.name!r}: {words}", field="after"),
+        }
 
 
 def _record(shard: str, raw: Any) -> StreamRecord:

@@ -1,8 +1,8 @@
-"""Leases of shards and the positions in them: their rules, and how they are kept as items."""
+"""Leases of shards and positions in them: the rules that all adapters share, and both stored as items."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -13,13 +13,12 @@ from postroad.streams.port import ShardLease
 
 
 def share(shards: Sequence[str], held: Mapping[str, str], *, worker: str, workers: Collection[str]) -> list[str]:
-    """The shards for `worker` now: its own first, then free ones, up to an equal part rounded up.
+    """Return the shards for `worker` now: its own first, then free ones, up to an equal part rounded up.
 
     `held` names the worker of each shard whose lease is not over; `workers` are those seen alive. A worker that holds
-    more than its part gives the rest back here, so that a newcomer finds it free at its next call.
+    more than its part gives the rest back here, so that a new worker finds it free at its next call.
     """
-    crowd = len({worker, *workers})
-    fair = -(-len(shards) // crowd)
+    fair = -(-len(shards) // len({worker, *workers}))
     mine = [shard for shard in shards if held.get(shard) == worker]
     free = [shard for shard in shards if shard not in held]
     return (mine + free)[:fair]
@@ -42,8 +41,8 @@ def check_own(lease: object, shard: str) -> None:
 _TRIES = 20
 
 
-class Holding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of one shard for one consumer. `until` is in seconds of the wall clock."""
+class ShardState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The lease and position of one shard for one consumer. `until` is in seconds of the wall clock."""
 
     worker: str = ""
     token: int = 0
@@ -52,93 +51,81 @@ class Holding(msgspec.Struct, frozen=True, omit_defaults=True):
     drained: bool = False
 
 
-Change = Callable[[Holding], Holding | None]
+Change = Callable[[ShardState], ShardState | None]
 
 
 class ItemLeases:
-    """Who reads which shard of a stream, and up to where."""
+    """Which worker reads which shard of a stream, and up to where, stored as items."""
 
     def __init__(self, items: Items, clock: Clock, stream: str) -> None:
         self._items = items
         self._clock = clock
         self._prefix = f"postroad/streams/{stream}"
 
-    def position(self, consumer: str, shard: str) -> str | None:
-        """The last checkpoint, or None."""
-        return self._get(consumer, shard).sequence
+    def state(self, consumer: str, shard: str) -> ShardState:
+        """Return the lease and position of the shard."""
+        return _read(self._items.get(self._key(consumer, shard)))
 
     def checkpoint(self, consumer: str, shard: str, sequence: str, lease: ShardLease | None) -> bool:
         """Move the position forward, unless the lease is no longer held."""
 
-        def forward(holding: Holding) -> Holding | None:
-            if lease is not None and not self._is_held(holding, lease):
+        def forward(state: ShardState) -> ShardState | None:
+            if lease is not None and (
+                (state.worker, state.token) != (lease.worker, lease.token) or state.until <= self._now()
+            ):
                 return None
-            if holding.sequence is not None and int(sequence) <= int(holding.sequence):
-                return holding
-            return msgspec.structs.replace(holding, sequence=sequence)
+            if state.sequence is not None and int(sequence) <= int(state.sequence):
+                return state
+            return msgspec.structs.replace(state, sequence=sequence)
 
         return self._change(consumer, shard, forward) is not None
 
-    def is_drained(self, consumer: str, shard: str) -> bool:
-        """Whether the consumer is known to have read the closed shard to its end."""
-        return self._get(consumer, shard).drained
-
     def mark_drained(self, consumer: str, shard: str) -> None:
-        """Remember that the consumer has read the closed shard to its end."""
-        self._change(consumer, shard, lambda holding: msgspec.structs.replace(holding, drained=True))
+        """Store that the consumer has read the closed shard to its end."""
+        self._change(consumer, shard, lambda state: msgspec.structs.replace(state, drained=True))
 
-    def workers(self, consumer: str) -> list[str]:
-        """Who asked for shards lately; it changes nothing."""
-        now = self._now()
-        own = self._worker_key(consumer, "")
-        return [item.key.removeprefix(own) for item, until in self._workers(consumer) if until > now]
+    def workers(self, consumer: str, *, forget: bool = False) -> list[str]:
+        """Return the workers that asked for shards lately; with `forget`, remove those whose time is over."""
+        now, prefix = self._now(), self._worker_key(consumer, "")
+        alive: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = self._items.scan(prefix, cursor=cursor)
+            for item in page.items:
+                if msgspec.json.decode(item.value, type=float) > now:
+                    alive.append(item.key.removeprefix(prefix))
+                elif forget:
+                    self._items.delete(item.key, expect=item.version)
+            if (cursor := page.cursor) is None:
+                return alive
 
     def lease(self, consumer: str, worker: str, shards: Sequence[str], seconds: float) -> list[ShardLease]:
         """Take or renew this worker's share of the shards."""
         now = self._now()
         until = now + seconds
         self._items.put(self._worker_key(consumer, worker), msgspec.json.encode(until), expect=ANY)
-        holdings = {shard: self._get(consumer, shard) for shard in shards}
-        held = {shard: holding.worker for shard, holding in holdings.items() if holding.until > now}
-        chosen = share(shards, held, worker=worker, workers=self._alive(consumer, now))
+        states = {shard: self.state(consumer, shard) for shard in shards}
+        held = {shard: state.worker for shard, state in states.items() if state.until > now}
+        chosen = share(shards, held, worker=worker, workers=self.workers(consumer, forget=True))
+
+        def give_back(state: ShardState) -> ShardState | None:
+            return msgspec.structs.replace(state, until=0.0) if state.worker == worker else None
+
         for shard in [shard for shard, holder in held.items() if holder == worker and shard not in chosen]:
-            self._change(consumer, shard, lambda holding: _given_back(holding, worker))
+            self._change(consumer, shard, give_back)
         granted = [self._take(consumer, shard, worker, until) for shard in chosen]
         return [lease for lease in granted if lease is not None]
 
     def _take(self, consumer: str, shard: str, worker: str, until: float) -> ShardLease | None:
-        def take(holding: Holding) -> Holding | None:
-            free = holding.until <= self._now()
-            if not free and holding.worker != worker:
+        def take(state: ShardState) -> ShardState | None:
+            free = state.until <= self._now()
+            if not free and state.worker != worker:
                 return None
-            token = holding.token + 1 if free else holding.token
-            return msgspec.structs.replace(holding, worker=worker, token=token, until=until)
+            token = state.token + 1 if free else state.token
+            return msgspec.structs.replace(state, worker=worker, token=token, until=until)
 
         taken = self._change(consumer, shard, take)
         return None if taken is None else ShardLease(shard=shard, worker=worker, token=taken.token)
-
-    def _alive(self, consumer: str, now: float) -> list[str]:
-        """Who asked for shards lately; those whose time is over are forgotten."""
-        alive: list[str] = []
-        for item, until in self._workers(consumer):
-            if until > now:
-                alive.append(item.key.removeprefix(self._worker_key(consumer, "")))
-            else:
-                self._items.delete(item.key, expect=item.version)
-        return alive
-
-    def _workers(self, consumer: str) -> Iterator[tuple[Item, float]]:
-        cursor: str | None = None
-        while True:
-            page = self._items.scan(self._worker_key(consumer, ""), cursor=cursor)
-            yield from ((item, msgspec.json.decode(item.value, type=float)) for item in page.items)
-            cursor = page.cursor
-            if cursor is None:
-                return
-
-    def _is_held(self, holding: Holding, lease: ShardLease) -> bool:
-        same = holding.worker == lease.worker and holding.token == lease.token
-        return same and holding.until > self._now()
 
     def _now(self) -> float:
         return self._clock.now().timestamp()
@@ -149,11 +136,8 @@ class ItemLeases:
     def _worker_key(self, consumer: str, worker: str) -> str:
         return f"{self._prefix}/{consumer}/workers/{worker}"
 
-    def _get(self, consumer: str, shard: str) -> Holding:
-        return _read(self._items.get(self._key(consumer, shard)))
-
-    def _change(self, consumer: str, shard: str, change: Change) -> Holding | None:
-        """Write what `change` makes of the holding, again when somebody else was quicker; None changes nothing."""
+    def _change(self, consumer: str, shard: str, change: Change) -> ShardState | None:
+        """Write what `change` returns for the state, again if another writer was faster; None changes nothing."""
         key = self._key(consumer, shard)
         item = self._items.get(key)
         for _ in range(_TRIES):
@@ -169,9 +153,5 @@ class ItemLeases:
         raise Unavailable(f"{key}: others change it all the time", remedy="Try again.")
 
 
-def _read(item: Item | None) -> Holding:
-    return Holding() if item is None else msgspec.json.decode(item.value, type=Holding)
-
-
-def _given_back(holding: Holding, worker: str) -> Holding | None:
-    return msgspec.structs.replace(holding, until=0.0) if holding.worker == worker else None
+def _read(item: Item | None) -> ShardState:
+    return ShardState() if item is None else msgspec.json.decode(item.value, type=ShardState)

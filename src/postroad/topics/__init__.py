@@ -3,9 +3,17 @@
 from typing import TYPE_CHECKING
 
 from postroad.lazy import lazy_names
-from postroad.topics.overflow import OverflowingTopic as OverflowingTopic
-from postroad.topics.port import EVERYTHING, Filter, Subscription, Topic, TopicTraits
-from postroad.topics.rules import check_filter as check_filter, is_arn as is_arn, lets_through as lets_through
+from postroad.topics.port import (
+    EVERYTHING,
+    Filter,
+    OverflowingTopic as OverflowingTopic,
+    Subscription,
+    Topic,
+    TopicTraits,
+    check_filter as check_filter,
+    is_arn as is_arn,
+    lets_through as lets_through,
+)
 from postroad.topics.sqlite import SQLiteTopics as SQLiteTopics
 
 if TYPE_CHECKING:

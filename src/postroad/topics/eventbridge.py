@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from postroad.connections import (
     Again,
     AwsConnection,
     Entry,
-    Make,
     allow_source,
     deliver,
     disallow_source,
@@ -25,9 +24,9 @@ from postroad.connections import (
     translated,
 )
 from postroad.errors import NotSupported, PostroadError, TopicNotFound, Unavailable
-from postroad.queues import EVENT_SOURCE, OutgoingMessage, Queue, SendResult, SQSQueue, SQSQueues, wrap_detail
-from postroad.topics import rules
-from postroad.topics.port import Filter, Subscription, TopicTraits
+from postroad.queues import EVENT_SOURCE, OutgoingMessage, Queue, SendResult, SQSQueues, wrap_detail
+from postroad.topics import port
+from postroad.topics.port import Filter, Subscription, TopicTraits, Values
 
 if TYPE_CHECKING:
     from mypy_boto3_events.client import EventBridgeClient
@@ -42,27 +41,31 @@ _FAULTS_OF_EVENTBRIDGE = frozenset({"InternalException", "InternalFailure", "Int
 
 
 class EventBridgeTopics:
-    """The event buses of one AWS account and region."""
+    """The event buses of one AWS account and region.
+
+    Args:
+        connection: The connection to AWS.
+        queues: The queues that can subscribe.
+        attempts: How often an entry is tried that fails through no fault of its own; 1 for a bus, which retries itself.
+    """
 
     def __init__(self, connection: AwsConnection, queues: SQSQueues, *, attempts: int = ATTEMPTS) -> None:
-        """With `attempts=1` a publish makes each call once: this is for a bus, which retries by itself."""
         self._connection = connection
         self._queues = queues
         self._attempts = attempts
 
     def topic(self, name: str, *, fifo: bool = False) -> EventBridgeTopic:
-        """The event bus of this name, made when first used, or of this ARN, taken as it is. No call is made here."""
+        """Return the event bus of this ARN, or of this name, which is created when first used. No call is made here."""
         if fifo:
             raise NotSupported("fifo: EventBridge keeps no order", field="fifo", remedy="Use a topic on SNS.")
-        if rules.is_arn(name):
-            return EventBridgeTopic(
-                self._connection, self._queues, name.rpartition("/")[2], arn=name, attempts=self._attempts
-            )
-        rules.check_topic_name(name, fifo=False)
-        return EventBridgeTopic(self._connection, self._queues, name, attempts=self._attempts)
+        arn = name if port.is_arn(name) else None
+        if arn is None:
+            port.check_topic_name(name, fifo=False)
+        name = name.rpartition("/")[2]
+        return EventBridgeTopic(self._connection, self._queues, name, arn=arn, attempts=self._attempts)
 
     def topics(self) -> list[str]:
-        """The names of all event buses, sorted."""
+        """Return the names of all event buses, sorted."""
         names: list[str] = []
         parameters: dict[str, Any] = {}
         with translated("EventBridge buses"):
@@ -75,7 +78,16 @@ class EventBridgeTopics:
 
 
 class EventBridgeTopic:
-    """One event bus."""
+    """One event bus. `source` and `detail` write the entries; `unwrap` must be able to read what `detail` returns."""
+
+    # A changed rule takes a moment to hold everywhere.
+    traits = TopicTraits(
+        fifo=False,
+        durable=True,
+        atomic_batch=False,
+        filters_at_once=False,
+        max_message_bytes=MAX_EVENTBRIDGE_BYTES,
+    )
 
     def __init__(
         self,
@@ -88,7 +100,6 @@ class EventBridgeTopic:
         detail: Callable[[bytes, Mapping[str, str]], str] = wrap_detail,
         attempts: int = ATTEMPTS,
     ) -> None:
-        """`source` and `detail` make the entries; what `detail` writes must be what `unwrap` reads."""
         self.name = name
         self._source = source
         self._detail = detail
@@ -97,20 +108,9 @@ class EventBridgeTopic:
         self._queues = queues
         self._given_arn = arn
 
-    @property
-    def traits(self) -> TopicTraits:
-        """What this topic promises: neither order nor deduplication. A changed rule takes its time."""
-        return TopicTraits(
-            fifo=False,
-            durable=True,
-            atomic_batch=False,
-            filters_at_once=False,
-            max_message_bytes=MAX_EVENTBRIDGE_BYTES,
-        )
-
     @cached_property
     def bus(self) -> str:
-        """What the calls name the bus by; the bus of a name is made when missing."""
+        """Return the ARN or name for calls; create the bus of a name if it does not exist."""
         if self._given_arn is not None:
             return self._given_arn
         if self.name != "default":
@@ -119,8 +119,7 @@ class EventBridgeTopic:
         return self.name
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-        """Copy each message to every queue whose filter matches its attributes."""
-        bodies = rules.check_published(messages, fifo=False, limit=MAX_EVENTBRIDGE_BYTES)
+        bodies = port.check_published(messages, fifo=False, limit=MAX_EVENTBRIDGE_BYTES)
         entries = [self._entry(message, body) for message, body in zip(messages, bodies, strict=True)]
         outcomes = deliver(entries, self._publish, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES, attempts=self._attempts)
         return [
@@ -131,19 +130,20 @@ class EventBridgeTopic:
         ]
 
     def subscribe(self, queue: Queue, *, filter: Filter | None = None, keep_filter: bool = False) -> None:
-        """Give the queue a copy from now on, by a rule of its own.
-
-        Subscribing again replaces the filter, unless `keep_filter` is set.
-        """
-        values = rules.check_filter(filter) or None
-        rules.check_subscriber(self.name, fifo=False, queue=queue)
+        """Subscribe the queue by a rule of its own."""
+        values = port.check_filter(filter) or None
+        port.check_subscriber(self.name, fifo=False, queue=queue)
         subscriber = self._queues.queue(queue.name)
         target_arn, bus, name = subscriber.arn, self.bus, _rule_name(queue.name)
         if keep_filter and self._has_rule(name):
             return
+        pattern: dict[str, Any] = {"source": [self._source]}
+        if values is not None:
+            pattern["detail"] = {"attributes": {name: list(allowed) for name, allowed in values.items()}}
         with self._translated("subscribing to"):
-            rule_arn = put_rule(self._client, name, bus, pattern=self._pattern(values))
-        self._queues.change_policy(subscriber, lambda policy: _allowed(policy, rule_arn, subscriber))
+            rule_arn = put_rule(self._client, name, bus, pattern=pattern)
+        source = {"service": "events.amazonaws.com", "source_arn": rule_arn, "queue_arn": target_arn}
+        self._queues.change_policy(subscriber, lambda policy: allow_source(policy, **source))
         with self._translated("subscribing to"):
             refusal = put_target(self._client, name, bus, {"Id": _TARGET, "Arn": target_arn})
         if refusal is not None:
@@ -158,8 +158,8 @@ class EventBridgeTopic:
         return True
 
     def unsubscribe(self, queue: Queue) -> bool:
-        """Stop the copies, and take back the right to send; what the queue holds stays."""
-        subscriber = self._queues.queue(rules.check_queue(queue))
+        """Unsubscribe the queue, and take back the right to send to it."""
+        subscriber = self._queues.queue(port.check_queue(queue))
         name, bus = _rule_name(queue.name), self.bus
         with self._translated("unsubscribing from"):
             try:
@@ -172,11 +172,11 @@ class EventBridgeTopic:
         return True
 
     def subscriptions(self) -> list[Subscription]:
-        """Who gets copies, by queue name."""
         bus = self.bus
         found: list[Subscription] = []
         with self._translated("subscriptions of"):
-            for rule in self._rules(bus):
+            pages: Any = self._client.get_paginator("list_rules").paginate(EventBusName=bus, NamePrefix=_RULE_PREFIX)
+            for rule in (rule for page in pages for rule in page["Rules"]):
                 targets = self._client.list_targets_by_rule(Rule=rule["Name"], EventBusName=bus)["Targets"]
                 found += [
                     Subscription(queue=target["Arn"].rpartition(":")[2], filter=_filter(rule["EventPattern"]))
@@ -190,24 +190,14 @@ class EventBridgeTopic:
         return self._connection.events
 
     def _translated(self, doing: str) -> Any:
-        return translated(f"{doing} EventBridge bus {self.name!r}", _known(self.name))
-
-    def _rules(self, bus: str) -> Iterator[Any]:
-        pages = self._client.get_paginator("list_rules").paginate(EventBusName=bus, NamePrefix=_RULE_PREFIX)
-        for page in pages:
-            yield from page["Rules"]
+        missing = TopicNotFound(f"there is no EventBridge bus {self.name!r}")
+        return translated(f"{doing} EventBridge bus {self.name!r}", {"ResourceNotFoundException": lambda _: missing})
 
     def _entry(self, message: OutgoingMessage, body: bytes) -> Entry[dict[str, Any]]:
         detail = self._detail(body, message.attributes)
         kind = message.attributes.get("EventType", "message")[:128]
         content = {"Source": self._source, "DetailType": kind, "Detail": detail}
         return Entry(content, size=len(detail.encode()) + len(kind.encode()) + len(self._source))
-
-    def _pattern(self, values: rules.Values | None) -> dict[str, Any]:
-        pattern: dict[str, Any] = {"source": [self._source]}
-        if values is not None:
-            pattern["detail"] = {"attributes": {name: list(allowed) for name, allowed in values.items()}}
-        return pattern
 
     def _publish(self, contents: list[dict[str, Any]]) -> list[str | Again | PostroadError]:
         entries: list[Any] = [{"EventBusName": self.bus, **content} for content in contents]
@@ -225,22 +215,11 @@ class EventBridgeTopic:
         return refused("InvalidArgument" if code == "MalformedDetail" else code, text)
 
 
-def _known(name: str) -> dict[str, Make]:
-    def missing(_: str) -> PostroadError:
-        return TopicNotFound(f"there is no EventBridge bus {name!r}")
-
-    return {"ResourceNotFoundException": missing}
-
-
 def _rule_name(queue: str) -> str:
-    """One rule for each queue; rule names have 64 characters at most, queue names 80."""
+    """Return the name of the queue's rule; rule names have at most 64 characters, queue names 80."""
     return f"{_RULE_PREFIX}{queue[:40].replace('.', '-')}-{hashlib.sha256(queue.encode()).hexdigest()[:12]}"
 
 
-def _filter(pattern: str) -> rules.Values | None:
+def _filter(pattern: str) -> Values | None:
     attributes = json.loads(pattern).get("detail", {}).get("attributes", {})
     return {name: tuple(values) for name, values in attributes.items()} or None
-
-
-def _allowed(policy: str | None, rule_arn: str, queue: SQSQueue) -> str:
-    return allow_source(policy, service="events.amazonaws.com", source_arn=rule_arn, queue_arn=queue.arn)

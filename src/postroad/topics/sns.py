@@ -26,7 +26,6 @@ from postroad.connections import (
 from postroad.errors import (
     InvalidInput,
     NotPermitted,
-    OutcomeUnknown,
     PostroadError,
     Throttled,
     TopicNotFound,
@@ -40,10 +39,12 @@ from postroad.queues import (
     SQSQueues,
     kept_verbatim,
     message_attributes,
+    outcomes_of,
+    sent_result,
     size_of,
 )
-from postroad.topics import rules
-from postroad.topics.port import Filter, Subscription, TopicTraits
+from postroad.topics import port
+from postroad.topics.port import Filter, Subscription, TopicTraits, Values
 
 if TYPE_CHECKING:
     from mypy_boto3_sns.client import SNSClient
@@ -56,8 +57,11 @@ _NO_FILTER = "{}"
 class SNSTopics:
     """The topics of one AWS account and region.
 
-    With `attempts=1` a publish makes each call once, and one call may carry several messages of a FIFO group: this is
-    for a bus, which retries by itself and reports what a partial failure put out of order.
+    Args:
+        connection: The connection to AWS.
+        queues: The queues that can subscribe.
+        attempts: How often an entry is tried that fails through no fault of its own. With 1, each call is made once
+            and may carry several messages of a FIFO group: for a bus, which retries and reports what is out of order.
     """
 
     def __init__(self, connection: AwsConnection, queues: SQSQueues, *, attempts: int = ATTEMPTS) -> None:
@@ -66,38 +70,38 @@ class SNSTopics:
         self._attempts = attempts
 
     def topic(self, name: str, *, fifo: bool = False) -> SNSTopic:
-        """The topic of this name, made when first used, or of this ARN, taken as it is. No call is made here."""
-        if rules.is_arn(name):
-            return SNSTopic(self._connection, self._queues, name.rpartition(":")[2], arn=name, attempts=self._attempts)
-        rules.check_topic_name(name, fifo=fifo)
-        return SNSTopic(self._connection, self._queues, name, attempts=self._attempts)
+        """Return the topic of this ARN, or of this name, which is created when first used. No call is made here."""
+        arn = name if port.is_arn(name) else None
+        if arn is None:
+            port.check_topic_name(name, fifo=fifo)
+        return SNSTopic(self._connection, self._queues, name.rpartition(":")[2], arn=arn, attempts=self._attempts)
 
     def existing(self, name: str, *, fifo: bool = False) -> SNSTopic:
-        """The topic of this name, which is never made; TopicNotFound when there is none.
+        """Return the topic of this name, which is never created; raise `TopicNotFound` if it does not exist.
 
-        Who may not list topics gets the topic at the ARN of the name, and publishing tells whether it exists.
+        Without the right to list topics, return the topic at the ARN of the name; publishing fails if it is not there.
         """
-        if rules.is_arn(name):
+        if port.is_arn(name):
             return self.topic(name)
-        rules.check_topic_name(name, fifo=fifo)
+        port.check_topic_name(name, fifo=fifo)
         try:
             arns = {arn.rpartition(":")[2]: arn for arn in self._arns()}
         except NotPermitted:
             return self.topic(self._arn(name))
         if name not in arns:
-            raise rules.no_topic(name, arns)
+            raise port.no_topic(name, arns)
         return self.topic(arns[name])
 
     def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         return sorted(arn.rpartition(":")[2] for arn in self._arns())
 
     def topics_without_subscriptions(self) -> list[str]:
-        """The names of the topics that nothing is subscribed to, neither a queue nor anything else, sorted."""
+        """Return the names of the topics that nothing is subscribed to, neither a queue nor anything else, sorted."""
         with translated("SNS subscriptions"):
             pages: Any = self._connection.sns.get_paginator("list_subscriptions").paginate()
-            heard = {found["TopicArn"] for page in pages for found in page["Subscriptions"]}
-        return sorted(arn.rpartition(":")[2] for arn in self._arns() if arn not in heard)
+            subscribed = {found["TopicArn"] for page in pages for found in page["Subscriptions"]}
+        return sorted(arn.rpartition(":")[2] for arn in self._arns() if arn not in subscribed)
 
     def _arns(self) -> list[str]:
         with translated("SNS topics"):
@@ -127,23 +131,15 @@ class SNSTopic:
         self._connection = connection
         self._queues = queues
         self._given_arn = arn
-        self._fifo = name.endswith(".fifo")
-        self._once = attempts == 1
-
-    @property
-    def traits(self) -> TopicTraits:
-        """What this topic promises. SNS may take 15 minutes until a changed filter holds everywhere."""
-        return TopicTraits(
-            fifo=self._fifo,
-            durable=True,
-            atomic_batch=False,
-            filters_at_once=False,
-            max_message_bytes=MAX_SNS_BYTES,
+        self._fifo = fifo = name.endswith(".fifo")
+        # SNS may take 15 minutes until a changed filter holds everywhere.
+        self.traits = TopicTraits(
+            fifo=fifo, durable=True, atomic_batch=False, filters_at_once=False, max_message_bytes=MAX_SNS_BYTES
         )
 
     @cached_property
     def arn(self) -> str:
-        """The topic's ARN; the topic of a name is made when missing."""
+        """Return the topic's ARN; create the topic of a name if it does not exist."""
         if self._given_arn is not None:
             return self._given_arn
         with self._translated("creating"):
@@ -151,29 +147,33 @@ class SNSTopic:
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Copy each message to every queue whose filter matches; on FIFO a failed one holds back its group."""
-        bodies = rules.check_published(messages, fifo=self._fifo, limit=MAX_SNS_BYTES)
+        bodies = port.check_published(messages, fifo=self._fifo, limit=MAX_SNS_BYTES)
         entries = [self._entry(message, body) for message, body in zip(messages, bodies, strict=True)]
         outcomes = deliver(entries, self._publish, most=MAX_BATCH, most_bytes=MAX_SNS_BYTES, attempts=self._attempts)
-        return [_published(outcome) for outcome in outcomes]
+        return [sent_result(outcome) for outcome in outcomes]
 
     def subscribe(self, queue: Queue, *, filter: Filter | None = None, keep_filter: bool = False) -> None:
-        """Give the queue a copy from now on, and SNS the right to send to it.
-
-        Subscribing again replaces the filter, unless `keep_filter` is set.
-        """
-        values = rules.check_filter(filter)
-        rules.check_subscriber(self.name, fifo=self._fifo, queue=queue)
+        """Subscribe the queue, and give SNS the right to send to it."""
+        values = port.check_filter(filter)
+        port.check_subscriber(self.name, fifo=self._fifo, queue=queue)
         subscriber = self._queues.queue(queue.name)
-        self._queues.change_policy(subscriber, lambda policy: self._allowed(policy, subscriber))
+        source = {"service": "sns.amazonaws.com", "source_arn": self.arn, "queue_arn": subscriber.arn}
+        self._queues.change_policy(subscriber, lambda policy: allow_source(policy, **source))
         known = self._find(subscriber)
         if known is None:
-            self._subscribe(subscriber, values or None)
+            arn, endpoint = self.arn, subscriber.arn
+            with self._translated("subscribing to"):
+                make_subscription(self._client, arn, endpoint, filter=values or None)
         elif not keep_filter and self._filter(known) != (values or None):
-            self._set(known, "FilterPolicy", json.dumps(values) if values else _NO_FILTER)
+            policy = json.dumps(values) if values else _NO_FILTER
+            with self._translated("subscribing to"):
+                self._client.set_subscription_attributes(
+                    SubscriptionArn=known, AttributeName="FilterPolicy", AttributeValue=policy
+                )
 
     def unsubscribe(self, queue: Queue) -> bool:
-        """Stop the copies, and take back the right to send; what the queue holds stays."""
-        subscriber = self._queues.queue(rules.check_queue(queue))
+        """Unsubscribe the queue, and take back the right to send to it."""
+        subscriber = self._queues.queue(port.check_queue(queue))
         known = self._find(subscriber)
         if known is None:
             return False
@@ -183,12 +183,8 @@ class SNSTopic:
         return True
 
     def subscriptions(self) -> list[Subscription]:
-        """Who gets copies, by queue name."""
-        found = [
-            Subscription(queue=endpoint.rpartition(":")[2], filter=self._filter(arn))
-            for endpoint, arn in self._subscribed()
-        ]
-        return sorted(found, key=lambda subscription: subscription.queue)
+        found = ((endpoint.rpartition(":")[2], arn) for endpoint, arn in self._subscribed())
+        return [Subscription(queue=queue, filter=self._filter(arn)) for queue, arn in sorted(found)]
 
     @property
     def _client(self) -> SNSClient:
@@ -205,19 +201,16 @@ class SNSTopic:
             content["MessageGroupId"] = message.group
         if self._fifo:
             content["MessageDeduplicationId"] = message.dedup_id
-        key = message.group if self._fifo and not self._once else None
+        key = message.group if self._fifo and self._attempts > 1 else None
         return Entry(content, size=size_of(body, message.attributes), key=key)
 
     def _publish(self, contents: list[dict[str, Any]]) -> list[Mapping[str, Any] | Again | PostroadError]:
         entries: list[Any] = [{"Id": str(number), **content} for number, content in enumerate(contents)]
         arn = self.arn
-        client = self._connection.once("sns") if self._once else self._client
+        client = self._connection.once("sns") if self._attempts == 1 else self._client
         with self._translated("publishing to"):
             answer: Any = client.publish_batch(TopicArn=arn, PublishBatchRequestEntries=entries)
-        outcomes: dict[str, Any] = {entry["Id"]: entry for entry in answer.get("Successful") or ()}
-        outcomes.update({entry["Id"]: self._failed(entry) for entry in answer.get("Failed") or ()})
-        unknown = OutcomeUnknown(f"publishing to SNS topic {self.name!r}: the answer says nothing about this entry")
-        return [outcomes.get(str(number), unknown) for number in range(len(contents))]
+        return outcomes_of(answer, len(contents), self._failed, call=f"publishing to SNS topic {self.name!r}")
 
     def _failed(self, entry: Mapping[str, Any]) -> Again | PostroadError:
         code = short_code(str(entry.get("Code", "")))
@@ -226,21 +219,7 @@ class SNSTopic:
             return Again(Throttled(text))
         return refused(code, text) if entry.get("SenderFault") else Again(Unavailable(text))
 
-    def _allowed(self, policy: str | None, queue: SQSQueue) -> str:
-        return allow_source(policy, service="sns.amazonaws.com", source_arn=self.arn, queue_arn=queue.arn)
-
-    def _subscribe(self, queue: SQSQueue, values: rules.Values | None) -> None:
-        arn, endpoint = self.arn, queue.arn
-        with self._translated("subscribing to"):
-            make_subscription(self._client, arn, endpoint, filter=values)
-
-    def _set(self, subscription: str, name: str, value: str) -> None:
-        with self._translated("subscribing to"):
-            self._client.set_subscription_attributes(
-                SubscriptionArn=subscription, AttributeName=name, AttributeValue=value
-            )
-
-    def _filter(self, subscription: str) -> rules.Values | None:
+    def _filter(self, subscription: str) -> Values | None:
         with self._translated("subscriptions of"):
             answer = self._client.get_subscription_attributes(SubscriptionArn=subscription)
         policy = json.loads(answer["Attributes"].get("FilterPolicy") or _NO_FILTER)
@@ -250,7 +229,7 @@ class SNSTopic:
         return next((arn for endpoint, arn in self._subscribed() if endpoint == queue.arn), None)
 
     def _subscribed(self) -> Iterator[tuple[str, str]]:
-        """The ARNs of the subscribed queues and of their subscriptions."""
+        """Yield the ARNs of the subscribed queues and of their subscriptions."""
         arn = self.arn
         with self._translated("subscriptions of"):
             pages: Any = self._client.get_paginator("list_subscriptions_by_topic").paginate(TopicArn=arn)
@@ -261,19 +240,11 @@ class SNSTopic:
 
 
 def _known(name: str) -> dict[str, Make]:
-    def missing(_: str) -> PostroadError:
-        return TopicNotFound(f"there is no SNS topic {name!r}")
+    missing = TopicNotFound(f"there is no SNS topic {name!r}")
 
     def invalid(words: str) -> PostroadError:
-        # Of the topic's address, not of the message: nothing could be published here.
-        return missing(words) if "TopicArn" in words else InvalidInput(f"SNS topic {name!r}: {words}")
+        # The ARN is at fault, not the message: nothing could be published here.
+        return missing if "TopicArn" in words else InvalidInput(f"SNS topic {name!r}: {words}")
 
-    known: dict[str, Make] = dict.fromkeys(("NotFound", "NotFoundException"), missing)
+    known: dict[str, Make] = dict.fromkeys(("NotFound", "NotFoundException"), lambda _: missing)
     return known | dict.fromkeys(("InvalidParameter", "InvalidParameterException"), invalid)
-
-
-def _published(outcome: Mapping[str, Any] | PostroadError) -> SendResult:
-    if isinstance(outcome, PostroadError):
-        return SendResult(ok=False, error=outcome)
-    sequence = outcome.get("SequenceNumber")
-    return SendResult(ok=True, message_id=outcome["MessageId"], sequence=int(sequence) if sequence else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,8 +19,8 @@ from postroad.queues import (
     dedup_id,
     queue_missing,
 )
-from postroad.topics import rules
-from postroad.topics.port import Filter, Subscription, TopicTraits
+from postroad.topics import port
+from postroad.topics.port import Filter, Subscription, TopicTraits, Values
 
 _SCHEMA: Final = Schema(
     "topics",
@@ -43,19 +43,15 @@ CREATE TABLE subscription (
 _FIND: Final = "SELECT id FROM topic WHERE name = ?"
 _ADD: Final = "INSERT INTO topic (name, next) VALUES (?, 1) ON CONFLICT DO NOTHING"
 _NAMES: Final = "SELECT name FROM topic ORDER BY name"
-_UNHEARD: Final = """
+_UNSUBSCRIBED: Final = """
 SELECT name FROM topic WHERE NOT EXISTS (
     SELECT 1 FROM subscription JOIN queue ON queue.id = subscription.queue WHERE topic = topic.id
 ) ORDER BY name
 """
 _COUNT: Final = "UPDATE topic SET next = next + ? WHERE id = ? RETURNING next"
 _SUBSCRIBE: Final = """
-INSERT INTO subscription (topic, queue, filter) SELECT ?, id, ? FROM queue WHERE name = ?
-ON CONFLICT DO UPDATE SET filter = excluded.filter RETURNING queue
-"""
-_SUBSCRIBE_ONCE: Final = """
-INSERT INTO subscription (topic, queue, filter) SELECT ?, id, ? FROM queue WHERE name = ?
-ON CONFLICT DO UPDATE SET filter = filter RETURNING queue
+INSERT INTO subscription (topic, queue, filter) SELECT ?1, id, ?2 FROM queue WHERE name = ?3
+ON CONFLICT DO UPDATE SET filter = iif(?4, filter, excluded.filter) RETURNING queue
 """
 _UNSUBSCRIBE: Final = """
 DELETE FROM subscription WHERE topic = ? AND queue = (SELECT id FROM queue WHERE name = ?) RETURNING queue
@@ -68,7 +64,7 @@ WHERE topic = ? ORDER BY queue.name
 _DELETE: Final = "DELETE FROM topic WHERE name = ?"
 _DELETE_SUBSCRIPTIONS: Final = "DELETE FROM subscription WHERE topic = (SELECT id FROM topic WHERE name = ?)"
 _TOPIC_BIT: Final = 1 << 61
-"""Marks ids of published messages, so that none is ever that of a message in a queue."""
+"""Marks ids of published messages, so that none equals the id of a message in a queue."""
 
 _filter = msgspec.json.Decoder(dict[str, tuple[str, ...]])
 
@@ -82,31 +78,23 @@ class SQLiteTopics:
         engine.prepare(_SCHEMA)
 
     def topic(self, name: str, *, fifo: bool = False) -> SQLiteTopic:
-        """The topic of this name, made when missing."""
-        rules.check_topic_name(name, fifo=fifo)
-        found = self._find(name)
-        if found is None:
-            found = self.engine.write(lambda tx: self._add(tx, name))
-        return SQLiteTopic(self, found[0], name, fifo=fifo)
+        """Return the topic of this name; create it if it does not exist."""
+        return self._topic(name, fifo=fifo, create=True)
 
     def existing(self, name: str, *, fifo: bool = False) -> SQLiteTopic:
-        """The topic of this name; TopicNotFound when there is none."""
-        rules.check_topic_name(name, fifo=fifo)
-        found = self._find(name)
-        if found is None:
-            raise rules.no_topic(name, self.topics())
-        return SQLiteTopic(self, found[0], name, fifo=fifo)
+        """Return the topic of this name; raise `TopicNotFound` if it does not exist."""
+        return self._topic(name, fifo=fifo, create=False)
 
     def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         return self.engine.read(lambda connection: [name for (name,) in every(connection, _NAMES)])
 
     def topics_without_subscriptions(self) -> list[str]:
-        """The names of the topics that no queue is subscribed to, sorted."""
-        return self.engine.read(lambda connection: [name for (name,) in every(connection, _UNHEARD)])
+        """Return the names of the topics that no queue is subscribed to, sorted."""
+        return self.engine.read(lambda connection: [name for (name,) in every(connection, _UNSUBSCRIBED)])
 
     def delete_topic(self, name: str) -> None:
-        """Forget the topic and who was subscribed to it; deleting twice changes nothing."""
+        """Remove the topic and its subscriptions; deleting twice changes nothing."""
 
         def work(tx: Transaction) -> None:
             tx.connection.execute(_DELETE_SUBSCRIPTIONS, (name,))
@@ -114,8 +102,14 @@ class SQLiteTopics:
 
         self.engine.write(work, removes=True)
 
-    def _find(self, name: str) -> Any:
-        return self.engine.read(lambda connection: one(connection, _FIND, (name,)))
+    def _topic(self, name: str, *, fifo: bool, create: bool) -> SQLiteTopic:
+        port.check_topic_name(name, fifo=fifo)
+        found = self.engine.read(lambda connection: one(connection, _FIND, (name,)))
+        if found is None and not create:
+            raise port.no_topic(name, self.topics())
+        if found is None:
+            found = self.engine.write(lambda tx: self._add(tx, name))
+        return SQLiteTopic(self, found[0], name, fifo=fifo)
 
     def _add(self, tx: Transaction, name: str) -> Any:
         tx.connection.execute(_ADD, (name,))
@@ -131,36 +125,33 @@ class SQLiteTopic:
         self._id = topic_id
         self._fifo = fifo
         self.name = name
-
-    @property
-    def traits(self) -> TopicTraits:
-        return TopicTraits(
-            fifo=self._fifo,
-            durable=self._engine.durable,
+        self.traits = TopicTraits(
+            fifo=fifo,
+            durable=store.engine.durable,
             atomic_batch=True,
             filters_at_once=True,
             max_message_bytes=MAX_MESSAGE_BYTES,
         )
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-        bodies = rules.check_published(messages, fifo=self._fifo, limit=MAX_MESSAGE_BYTES)
+        bodies = port.check_published(messages, fifo=self._fifo, limit=MAX_MESSAGE_BYTES)
         if not bodies:
             return []
         results = self._engine.write(lambda tx: self._publish(tx, messages, bodies))
-        self._queues.sweep_at_times(here=False)
+        if self._engine.clock.monotonic() >= self._queues.sweep_at:
+            self._queues.sweep(in_background=True)
         return results
 
     def subscribe(self, queue: Queue, *, filter: Filter | None = None, keep_filter: bool = False) -> None:
-        values = rules.check_filter(filter)
-        rules.check_subscriber(self.name, fifo=self._fifo, queue=queue)
+        values = port.check_filter(filter)
+        port.check_subscriber(self.name, fifo=self._fifo, queue=queue)
         text = None if values is None else msgspec.json.encode(values).decode()
-        row = (self._id, text, queue.name)
-        statement = _SUBSCRIBE_ONCE if keep_filter else _SUBSCRIBE
-        if self._engine.write(lambda tx: one(tx.connection, statement, row), relieves=True) is None:
+        row = (self._id, text, queue.name, keep_filter)
+        if self._engine.write(lambda tx: one(tx.connection, _SUBSCRIBE, row), relieves=True) is None:
             raise queue_missing(queue.name)
 
     def unsubscribe(self, queue: Queue) -> bool:
-        name = rules.check_queue(queue)
+        name = port.check_queue(queue)
         removed = self._engine.write(lambda tx: one(tx.connection, _UNSUBSCRIBE, (self._id, name)), removes=True)
         return removed is not None
 
@@ -173,12 +164,9 @@ class SQLiteTopic:
     ) -> list[SendResult]:
         first = one(tx.connection, _COUNT, (len(messages), self._id))[0] - len(messages)
         numbers = [_TOPIC_BIT | self._id << 40 | first + index for index in range(len(messages))]
-        known = [self._known(tx, *each) for each in zip(messages, bodies, numbers, strict=True)]
-        fresh = [
-            each
-            for each, first_number in zip(zip(messages, bodies, strict=True), known, strict=True)
-            if first_number is None
-        ]
+        pairs = list(zip(messages, bodies, strict=True))
+        known = [self._known(tx, *pair, number) for pair, number in zip(pairs, numbers, strict=True)]
+        fresh = [pair for pair, first_number in zip(pairs, known, strict=True) if first_number is None]
         subscribed = every(tx.connection, _SUBSCRIPTIONS, (self._id,))
         self._queues.states.load(tx, [queue_id for queue_id, _, _ in subscribed])
         receivers = [0] * len(fresh)
@@ -191,39 +179,34 @@ class SQLiteTopic:
         ]
 
     def _known(self, tx: Transaction, message: OutgoingMessage, body: bytes, number: int) -> int | None:
-        """The number of the first message under this deduplication id, or None: then it is remembered."""
+        """Return the number of the first message under this dedup id; None if this is the first, or not FIFO."""
         if not self._fifo:
             return None
-        unique = dedup_id(message, body)
-        first = self._queues.sender.known(tx, -self._id, "", unique)
-        if first is None:
-            self._queues.sender.remember(tx, -self._id, "", unique, number)
-        return first
+        return self._queues.verbs.first_under(tx, -self._id, "", dedup_id(message, body), number)
 
     def _copy(
         self,
         tx: Transaction,
         queue_id: int,
-        filter: Mapping[str, tuple[str, ...]] | None,
+        filter: Values | None,
         fresh: Sequence[tuple[OutgoingMessage, bytes]],
         receivers: list[int],
     ) -> None:
         state = self._queues.states.for_sending(tx, queue_id)
-        places = [place for place, (message, _) in enumerate(fresh) if rules.lets_through(filter, message.attributes)]
+        places = [place for place, (message, _) in enumerate(fresh) if port.lets_through(filter, message.attributes)]
         for place in places:
             receivers[place] += 1
         wanted = [fresh[place] for place in places]
         if not wanted:
             return
-        plain = state.spec.fifo
         copies = [
-            message if plain or message.dedup_id is None else msgspec.structs.replace(message, dedup_id=None)
+            message if state.spec.fifo or message.dedup_id is None else msgspec.structs.replace(message, dedup_id=None)
             for message, _ in wanted
         ]
         if state.spec.max_message_bytes < MAX_MESSAGE_BYTES:
             check_messages(state.spec, copies)
-        self._queues.sender.send(tx, state, copies, [body for _, body in wanted])
-        self._queues.deliver(tx, state)
+        self._queues.verbs.send(tx, state, copies, [body for _, body in wanted])
+        self._queues.claimer.deliver(tx, state)
 
     def _result(self, number: int, receivers: int | None) -> SendResult:
         sequence = number if self._fifo else None

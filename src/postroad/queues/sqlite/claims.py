@@ -1,46 +1,42 @@
-"""Claims: what a receive leases, now or when a send of this process serves those who wait."""
+"""Claims: what a receive leases, now or when a send of this process serves waiting receivers."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
 
 from postroad.engine import Engine, Listener, Transaction, every, one, run_many, text_of
+from postroad.errors import QueueNotFound
 from postroad.queues.port import Delivery
-from postroad.queues.sqlite.rows import (
+from postroad.queues.sqlite.state import (
     COLUMNS,
     DAMAGED,
-    ERROR,
+    JOINED,
+    LEASED_ROWS,
     MessageIds,
+    QueueState,
     Row,
+    States,
+    channel,
     is_damaged,
     moment,
     read_attributes,
-    receipt,
     regroup,
 )
-from postroad.queues.sqlite.settlement import Undertaker
-from postroad.queues.sqlite.state import QueueState
-from postroad.queues.sqlite.tables import ID_BITS
+from postroad.queues.sqlite.verbs import Verbs
 from postroad.telemetry import get_logger
 
-_RETURNED: Final = f"""
-SELECT {COLUMNS}, lease.receives, lease.first_us, {ERROR} FROM lease JOIN message AS m ON m.id = lease.id
-WHERE lease.queue = ? AND lease.visible_us <= ? ORDER BY lease.visible_us LIMIT ?
-"""  # noqa: S608 - COLUMNS is a constant
-_FRESH: Final = f"""
-SELECT {COLUMNS}, 0, NULL, NULL, lease.id FROM message AS m LEFT JOIN lease ON lease.id = m.id
-WHERE m.id >= ? AND m.id < ? ORDER BY m.id LIMIT ?
-"""  # noqa: S608 - COLUMNS is a constant
+_RETURNED: Final = f"{LEASED_ROWS} WHERE lease.queue = ? AND lease.visible_us <= ? ORDER BY lease.visible_us LIMIT ?"
+_FRESH: Final = f"SELECT {COLUMNS}, lease.id {JOINED} WHERE m.id >= ? AND m.id < ? ORDER BY m.id LIMIT ?"
 _FREE_GROUPS: Final = "SELECT id FROM grp WHERE queue = ? AND visible_us <= ? ORDER BY visible_us LIMIT ?"
 _OF_GROUP: Final = f"""
-SELECT {COLUMNS}, coalesce(lease.receives, 0), lease.first_us, {ERROR},
-    max(coalesce(m.due_us, 0), coalesce(lease.visible_us, 0))
-FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.grp = ? ORDER BY m.id LIMIT ?
-"""  # noqa: S608 - COLUMNS is a constant
+SELECT {COLUMNS}, max(coalesce(m.due_us, 0), coalesce(lease.visible_us, 0)) {JOINED}
+WHERE m.grp = ? ORDER BY m.id LIMIT ?
+"""
 _LEASE: Final = """
 INSERT INTO lease (id, queue, grp, visible_us, held, receives, first_us, leased_us, sent_us, origin)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -50,22 +46,25 @@ ON CONFLICT (id) DO UPDATE SET visible_us = excluded.visible_us, held = 1, recei
 _LOCK_GROUP: Final = "UPDATE grp SET visible_us = ? WHERE id = ?"
 _NEXT_RETURN: Final = "SELECT min(visible_us) FROM lease WHERE queue = ?"
 _NEVER: Final = 1 << 62
+_UNDECIDED: Final = 0.05
 
 
 Leased = tuple[Row, int, int]
-"""A message as it is stored, its receive count, and when it was first received."""
+"""A message as it is stored, its receive count, and the time of its first receive."""
 
 
 class Claimer:
-    """Gives messages to receivers."""
+    """Leases messages to receivers, to those that ask and to those that wait in this process."""
 
-    def __init__(self, engine: Engine, ids: MessageIds, undertaker: Undertaker) -> None:
+    def __init__(self, engine: Engine, ids: MessageIds, states: States, verbs: Verbs) -> None:
+        self.parking = Parking()
         self._engine = engine
         self._ids = ids
-        self._undertaker = undertaker
+        self._states = states
+        self._verbs = verbs
 
-    def claim(self, tx: Transaction, state: QueueState, *, limit: int, visibility_us: int | None) -> list[Leased]:
-        """Lease up to `limit` messages; `deliveries` is for their receiver, when the next one may write."""
+    def claim(self, tx: Transaction, state: QueueState, limit: int, visibility_us: int | None) -> list[Leased]:
+        """Lease up to `limit` messages. The receiver calls `deliveries` when the next transaction may begin."""
         now_us, monotonic_us = self._engine.now_us(), self._engine.monotonic_us()
         if state.spec.auto_delete_after is not None:
             state.seen_us = monotonic_us
@@ -89,8 +88,43 @@ class Claimer:
         return leased
 
     def deliveries(self, leased: Iterable[Leased]) -> list[Delivery]:
-        """What the receiver gets."""
-        return [self._delivery(*each) for each in leased]
+        """Return the leased messages as the receiver gets them."""
+        return [
+            Delivery(
+                self._ids.text(row.first_id),
+                row.body,
+                read_attributes(row.attributes),
+                text_of(row.group_name),
+                # The receive count is the fencing token.
+                f"{row.id}-{receives}",
+                receives,
+                moment(row.sent_us),
+                moment(first_us),
+                row.id,
+            )
+            for row, receives, first_us in leased
+        ]
+
+    def deliver(self, tx: Transaction, state: QueueState) -> None:
+        """Before the commit, lease what was sent to receivers waiting in this process, and wake those in others."""
+        if not state.unserved:
+            state.unserved = True
+            tx.before_commit(partial(self._serve, tx, state.id))
+
+    def _serve(self, tx: Transaction, queue_id: int) -> None:
+        try:
+            state = self._states.for_sending(tx, queue_id)
+        except QueueNotFound:
+            # Deleted in the same transaction.
+            return
+        state.unserved = False
+
+        def claim(waiter: Waiter) -> list[Leased]:
+            return self.claim(tx, state, waiter.limit, waiter.visibility_us)
+
+        self.parking.serve(tx, queue_id, claim)
+        if state.spec.fifo or state.head < state.next:
+            tx.touch(channel(queue_id))
 
     def _find_standard(
         self, tx: Transaction, state: QueueState, limit: int, now_us: int, monotonic_us: int, _: int
@@ -99,7 +133,7 @@ class Claimer:
             for row in self._find_returned(tx, state, limit, now_us, monotonic_us):
                 yield row
                 limit -= 1
-        # What this transaction sent itself needs no reading: it is whole, young, and has no lease.
+        # What this transaction sent itself needs no reading: it is whole, new, and has no lease.
         for sent in state.take_unread(limit):
             yield Row._make((*sent[:3], *sent[4:], 0, None, None))
             limit -= 1
@@ -112,7 +146,7 @@ class Claimer:
     def _find_returned(
         self, tx: Transaction, state: QueueState, limit: int, now_us: int, monotonic_us: int
     ) -> Iterator[Row]:
-        """Messages whose lease or delay is over."""
+        """Yield messages whose lease or delay is over."""
         given: set[int] = set()
         while len(given) < limit:
             # What was given before is found again, since its lease is written at the end.
@@ -124,11 +158,11 @@ class Claimer:
             if len(alive) == len(new):
                 break
         if not given:
-            # None is due: until the next one is, the search can be spared.
+            # None is due, so no search is needed until the next one is.
             state.returns_us = one(tx.connection, _NEXT_RETURN, (state.id,))[0] or _NEVER
 
     def _look_ahead(self, tx: Transaction, state: QueueState, limit: int) -> list[Any]:
-        """The next rows that nobody looked at. Delayed ones among them have a lease and come back by it."""
+        """Return the next rows that no receiver has seen. Delayed ones among them come back by their lease."""
         if state.head >= state.next:
             return []
         state.write(tx)
@@ -151,7 +185,7 @@ class Claimer:
                 if given:
                     tx.connection.execute(_LOCK_GROUP, (until_us, group))
                 else:
-                    regroup(tx, state, group, monotonic_us)
+                    regroup(tx, state.id, (group,), monotonic_us)
                 limit -= given
                 if not limit:
                     return
@@ -169,76 +203,50 @@ class Claimer:
                 yield row
 
     def _is_alive(self, tx: Transaction, state: QueueState, row: Row, now_us: int) -> bool:
-        """Whether the message may be given out; else it is taken away."""
+        """Return whether the message may be given out; remove it otherwise."""
         if row.sent_us + state.spec.retention * 1_000_000 <= now_us:
-            self._undertaker.expire(tx, state, row, now_us=now_us)
+            self._verbs.expire(tx, state, row, now_us=now_us)
             return False
         if is_damaged(row):
-            self._take_out(tx, state, row, now_us)
+            self._remove_damaged(tx, state, row, now_us)
             return False
         if row.receives >= state.spec.max_receives:
-            dead_letters = self._undertaker.dead_letters(tx, state)
+            dead_letters = self._verbs.dead_letters(tx, state)
             if dead_letters is not None:
-                self._undertaker.bury(tx, state, dead_letters, row, now_us=now_us)
+                self._verbs.dead_letter(tx, state, dead_letters, row, now_us=now_us)
                 return False
         return True
 
-    def _take_out(self, tx: Transaction, state: QueueState, row: Row, now_us: int) -> None:
+    def _remove_damaged(self, tx: Transaction, state: QueueState, row: Row, now_us: int) -> None:
         """Move a damaged message to the dead letters, or aside where there are none: its neighbours go on."""
         message_id = self._ids.text(row.first_id)
         error = f"StorageDamaged: message {message_id}: {DAMAGED}"
-        dead_letters = self._undertaker.dead_letters(tx, state)
+        dead_letters = self._verbs.dead_letters(tx, state)
         if dead_letters is None:
-            self._undertaker.set_aside(tx, state, row, error=error, now_us=now_us)
+            self._verbs.set_aside(tx, state, row, error=error, now_us=now_us)
         else:
             damaged = row._replace(error=error)
-            self._undertaker.bury(tx, state, dead_letters, damaged, now_us=now_us, reason=DAMAGED)
-        tx.after_commit(partial(_tell, state.name, message_id))
-
-    def _delivery(self, row: Row, receives: int, first_us: int) -> Delivery:
-        return Delivery(
-            self._ids.text(row.first_id),
-            row.body,
-            read_attributes(row.attributes),
-            text_of(row.group_name),
-            receipt(row.id, receives),
-            receives,
-            moment(row.sent_us),
-            moment(first_us),
-            row.id,
-        )
+            self._verbs.dead_letter(tx, state, dead_letters, damaged, now_us=now_us, reason=DAMAGED)
+        log = get_logger("queues")
+        tx.after_commit(partial(log.error, "message_damaged", queue=state.name, message_id=message_id, error=DAMAGED))
 
 
-def _tell(queue: str, message_id: str) -> None:
-    get_logger("queues").error("message_damaged", queue=queue, message_id=message_id, error=DAMAGED)
-
-
-def id_range(queue_id: int) -> tuple[int, int]:
-    """The ids that belong to a queue: from, and up to but without."""
-    return queue_id << ID_BITS, (queue_id + 1) << ID_BITS
-
-
-_UNDECIDED = 0.05
-
-
+@dataclass(slots=True, eq=False)
 class Waiter:
     """A receiver that found nothing."""
 
-    __slots__ = ("leased", "limit", "listener", "state", "visibility_us")
-
-    def __init__(self, listener: Listener, limit: int, visibility_us: int | None) -> None:
-        self.listener = listener
-        self.limit = limit
-        self.visibility_us = visibility_us
-        self.leased: list[Leased] = []
-        self.state: Literal["away", "parked", "taken"] = "away"
+    listener: Listener
+    limit: int
+    visibility_us: int | None
+    leased: list[Leased] = field(default_factory=list)
+    state: Literal["away", "parked", "taken"] = "away"
 
 
 Claim = Callable[[Waiter], list[Leased]]
 
 
 class Parking:
-    """Where the waiting receivers of this process's queues are."""
+    """The waiting receivers of this process, by queue."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -259,7 +267,7 @@ class Parking:
                     self._remove(queue_id, waiter)
                 if waiter.state == "away":
                     return waiter.leased
-            # A send has taken it off the list and not yet committed; its outcome comes in a moment.
+            # A send has taken it off the list and has not committed yet.
             waiter.listener.wait(_UNDECIDED)
 
     def serve(self, tx: Transaction, queue_id: int, claim: Claim) -> None:
@@ -267,17 +275,17 @@ class Parking:
         if queue_id not in self._waiters:
             return
         taken: list[Waiter] = []
-        # Said before the first is taken off the list: whatever interrupts leaves nobody behind.
+        # Registered before the first is taken off the list, so that an interruption leaves nobody behind.
         tx.after_rollback(partial(self._put_back, queue_id, taken))
         while (waiter := self._take(queue_id, taken)) is not None:
             leased = claim(waiter)
             if not leased:
                 self._put_back(queue_id, [waiter])
                 return
-            tx.after_commit(partial(self._hand, waiter, leased))
+            tx.after_commit(partial(self._hand_over, waiter, leased))
 
     def _take(self, queue_id: int, taken: list[Waiter]) -> Waiter | None:
-        """The next waiter, off the list before anything is leased for it: a lease is never left with nobody."""
+        """Take the next waiter off the list before anything is leased for it, so that no lease lacks a receiver."""
         with self._lock:
             waiters = self._waiters.get(queue_id)
             if not waiters:
@@ -297,7 +305,7 @@ class Parking:
                         waiters.appendleft(waiter)
                     waiter.state = "parked"
 
-    def _hand(self, waiter: Waiter, leased: list[Leased]) -> None:
+    def _hand_over(self, waiter: Waiter, leased: list[Leased]) -> None:
         with self._lock:
             waiter.leased = leased
             waiter.state = "away"
@@ -305,7 +313,7 @@ class Parking:
 
     def _remove(self, queue_id: int, waiter: Waiter) -> None:
         waiters = self._waiters.get(queue_id, deque())
-        # It is not there yet when it was interrupted while it parked.
+        # It is not on the list yet if it was interrupted while it parked.
         if waiter in waiters:
             waiters.remove(waiter)
         waiter.state = "away"

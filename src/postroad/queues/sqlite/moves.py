@@ -1,20 +1,52 @@
-"""Moving messages to other queues, each step one transaction: a message is always in exactly one of the two."""
+"""Reading messages without leasing them, and moving and purging them in steps of one transaction each.
+
+A message that moves is always in exactly one of the two queues.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
-from postroad.engine import Engine, Transaction, every, one, run_many, text_of
-from postroad.queues.moves import Decide, Move, MoveStep
-from postroad.queues.spec import queue_missing
-from postroad.queues.sqlite.claims import id_range
-from postroad.queues.sqlite.looking import PEEK, PEEK_THESE, find_position, peeked
-from postroad.queues.sqlite.rows import MessageIds, Row, channel, is_damaged, regroup, write_attributes
-from postroad.queues.sqlite.sends import Sender
-from postroad.queues.sqlite.settlement import Undertaker
-from postroad.queues.sqlite.state import QueueState, States
+import apsw
 
+from postroad.engine import Engine, Transaction, every, one, run_many, text_of
+from postroad.errors import InvalidInput
+from postroad.queues.port import Decide, Looked, MessageState, Move, MoveStep, PeekedMessage
+from postroad.queues.rules import queue_missing
+from postroad.queues.sqlite.state import (
+    COLUMNS,
+    DAMAGED,
+    GROUP_AND_ATTRIBUTES,
+    JOINED,
+    MAX_ID,
+    MessageIds,
+    QueueState,
+    Row,
+    States,
+    channel,
+    id_range,
+    is_damaged,
+    moment,
+    regroup,
+    salvaged_attributes,
+    write_attributes,
+)
+from postroad.queues.sqlite.verbs import Verbs
+
+_PEEKED: Final = f"SELECT {COLUMNS}, coalesce(lease.visible_us, m.due_us, 0), coalesce(lease.held, 0) {JOINED}"
+_PEEK: Final = f"{_PEEKED} WHERE m.id > ? AND m.id < ? AND m.sent_us > ? ORDER BY m.id LIMIT ?"
+_PEEK_THESE: Final = f"{_PEEKED} WHERE m.id IN (VALUES (?)) ORDER BY m.id"
+_WALK: Final = f"""
+SELECT m.id, m.sent_us, m.origin, {GROUP_AND_ATTRIBUTES}, coalesce(lease.receives, 0),
+    coalesce(lease.visible_us, m.due_us, 0), coalesce(lease.held, 0)
+{JOINED} WHERE m.id > ? AND m.id < ? ORDER BY m.id LIMIT ?
+"""
+_MOVED: Final = "SELECT id FROM message WHERE origin = ? AND id > ? AND id < ?"
+_WHEREABOUTS: Final = """
+SELECT CAST(name AS BLOB) FROM queue WHERE id = (SELECT id >> 40 FROM message WHERE origin = ?1 UNION ALL
+    SELECT id >> 40 FROM message WHERE id = ?1 LIMIT 1)
+"""
 _QUEUE_ID: Final = "SELECT id FROM queue WHERE name = ?"
 _PURGE_LEASES: Final = """
 DELETE FROM lease WHERE id IN (SELECT id FROM message WHERE id > ? AND id < ? ORDER BY id LIMIT ?)
@@ -25,14 +57,49 @@ DELETE FROM message WHERE id IN (SELECT id FROM message WHERE id > ? AND id < ? 
 
 
 class Mover:
-    """Redrives and purges the embedded queues."""
+    """Reads, moves and purges the messages of the embedded queues."""
 
-    def __init__(self, engine: Engine, ids: MessageIds, states: States, sender: Sender, undertaker: Undertaker) -> None:
+    def __init__(self, engine: Engine, ids: MessageIds, states: States, verbs: Verbs) -> None:
         self._engine = engine
         self._ids = ids
         self._states = states
-        self._sender = sender
-        self._undertaker = undertaker
+        self._verbs = verbs
+
+    def peek(
+        self, connection: apsw.Connection, queue_id: int, *, after: object, limit: int, oldest_us: int
+    ) -> list[PeekedMessage]:
+        """Return up to `limit` messages behind the message `after` that were sent after `oldest_us`."""
+        position = self._position(connection, queue_id, after)
+        return self._messages(connection, position, id_range(queue_id)[1], oldest_us, limit)
+
+    def below(self, connection: apsw.Connection, queue_id: int, *, below: int, limit: int) -> list[PeekedMessage]:
+        """Return the first messages with sequences below the given one."""
+        return self._messages(connection, id_range(queue_id)[0], below, 0, limit)
+
+    def look(self, connection: apsw.Connection, queue_id: int, *, cursor: str | None, limit: int) -> Looked:
+        """Return up to `limit` messages behind the cursor, without their bodies."""
+        now = self._engine.monotonic_us()
+        position = self._position(connection, queue_id, cursor)
+        found = every(connection, _WALK, (position, id_range(queue_id)[1], limit + 1))
+        seen = tuple(
+            PeekedMessage(
+                self._ids.text(row_id if origin is None else origin),
+                b"",
+                salvaged_attributes(attributes),
+                text_of(group),
+                receives,
+                moment(sent_us),
+                row_id,
+                _state(visible_us, held, now),
+            )
+            for row_id, sent_us, origin, group, attributes, receives, visible_us, held in found[:limit]
+        )
+        return Looked(seen, str(found[limit - 1][0]) if len(found) > limit else None)
+
+    def whereabouts(self, connection: apsw.Connection, ids: Collection[str]) -> dict[str, str]:
+        """Return the queue that each of these messages is in, whatever its row there."""
+        found = {each: one(connection, _WHEREABOUTS, (self._ids.row_id(each) or 0,)) for each in ids}
+        return {message_id: str(text_of(row[0])) for message_id, row in found.items() if row is not None}
 
     def move(
         self,
@@ -43,15 +110,15 @@ class Mover:
         limit: int,
         only: Sequence[int] | None,
     ) -> MoveStep:
-        """Look at the next messages in sequence order, or at those given, and move those that `decide` sends on."""
+        """Read the next messages in sequence order, or those given, and move those that `decide` chooses."""
         now = self._engine.monotonic_us()
         low, high = id_range(state.id)
         if only is None:
-            position = find_position(tx.connection, self._ids, state.id, cursor)
-            found = every(tx.connection, PEEK, (position, high, 0, limit + 1))
+            position = self._position(tx.connection, state.id, cursor)
+            found = every(tx.connection, _PEEK, (position, high, 0, limit + 1))
         else:
             limit = len(only)
-            found = run_many(tx.connection, PEEK_THESE, [(row_id,) for row_id in only if low < row_id < high])
+            found = run_many(tx.connection, _PEEK_THESE, [(row_id,) for row_id in only if low < row_id < high])
         going: list[tuple[Row, Move]] = []
         moved: list[tuple[str, str]] = []
         in_flight = 0
@@ -60,22 +127,19 @@ class Mover:
             if (visible_us > now and held) or is_damaged(row):
                 in_flight += 1
                 continue
-            message = peeked(self._ids, row, visible_us, held, now)
+            message = self._message(row, visible_us, held, now)
             if (move := decide(message)) is not None:
                 going.append((row, move))
                 moved.append((message.message_id, move.to))
-        self._move(tx, state, going, now)
-        end = str(found[limit - 1][0]) if len(found) > limit else None
-        return MoveStep(cursor=end, looked_at=min(len(found), limit), moved=tuple(moved), in_flight=in_flight)
-
-    def _move(self, tx: Transaction, state: QueueState, going: Sequence[tuple[Row, Move]], now: int) -> None:
         targets = {name: self._target(tx, name) for name in {move.to for _, move in going}}
         for row, move in going:
             target = targets[move.to]
             content = (target.last_us, text_of(row.group_name), row.body, write_attributes(move.attributes))
-            self._sender.append(tx, target, content, origin=row.first_id)
-        self._remove(tx, state, [row.id for row, _ in going], now)
+            self._verbs.append(tx, target, content, origin=row.first_id)
+        self._verbs.remove_all(tx, state, [row.id for row, _ in going], now)
         state.redriven += len(going)
+        end = str(found[limit - 1][0]) if len(found) > limit else None
+        return MoveStep(cursor=end, looked_at=min(len(found), limit), moved=tuple(moved), in_flight=in_flight)
 
     def _target(self, tx: Transaction, name: str) -> QueueState:
         found = one(tx.connection, _QUEUE_ID, (name,))
@@ -87,21 +151,54 @@ class Mover:
         return target
 
     def purge_step(self, tx: Transaction, state: QueueState, below: int, limit: int) -> int:
-        """Remove up to `limit` messages with ids below the given one; how many."""
+        """Remove up to `limit` messages with ids below the given one; return how many."""
         chosen = (id_range(state.id)[0], below, limit)
         tx.connection.execute(_PURGE_LEASES, chosen)
         removed = every(tx.connection, _PURGE, chosen)
-        for group in {group for (group,) in removed} - {None}:
-            regroup(tx, state, group, self._engine.monotonic_us())
+        regroup(tx, state.id, {group for (group,) in removed}, self._engine.monotonic_us())
         state.size -= len(removed)
         return len(removed)
 
     def remove(self, tx: Transaction, state: QueueState, row_ids: Sequence[int]) -> int:
-        """Remove these messages and no other; how many were still there."""
-        return self._remove(tx, state, row_ids, self._engine.monotonic_us())
+        """Remove these messages and no other; return how many were still there."""
+        return self._verbs.remove_all(tx, state, row_ids, self._engine.monotonic_us())
 
-    def _remove(self, tx: Transaction, state: QueueState, row_ids: Sequence[int], now: int) -> int:
-        groups = self._undertaker.remove_all(tx, state, row_ids)
-        for group in {group for group in groups if group is not None}:
-            regroup(tx, state, group, now)
-        return len(groups)
+    def _position(self, connection: apsw.Connection, queue_id: int, after: object) -> int:
+        """Return the row to go on behind: that of a message id, or of a sequence whose message may be gone."""
+        low, high = id_range(queue_id)
+        if after is None:
+            return low
+        if isinstance(after, str) and after.isdecimal() and len(after) <= 19:
+            return max(low, min(int(after), MAX_ID))
+        first_id = self._ids.row_id(after) if isinstance(after, str) else None
+        if first_id is None:
+            raise InvalidInput(f"after: {after!r} is not a message id of this backend", field="after")
+        # A message that was redriven stands at the row it moved to last, not at the one it was sent to.
+        moved = one(connection, _MOVED, (first_id, low, high))
+        if moved is None and not low < first_id < high:
+            raise InvalidInput(f"after: message {after} is not in this queue", field="after")
+        return first_id if moved is None else int(moved[0])
+
+    def _messages(self, connection: apsw.Connection, *bounds: int) -> list[PeekedMessage]:
+        now, found = self._engine.monotonic_us(), every(connection, _PEEK, bounds)
+        return [self._message(Row(*columns), visible_us, held, now) for *columns, visible_us, held in found]
+
+    def _message(self, row: Row, visible_us: int, held: int, now: int) -> PeekedMessage:
+        """Return a row as `peek` shows it; a damaged one says so in an attribute."""
+        attributes = salvaged_attributes(row.attributes)
+        if is_damaged(row):
+            attributes.setdefault("Damaged", DAMAGED)
+        return PeekedMessage(
+            self._ids.text(row.first_id),
+            row.body,
+            attributes,
+            text_of(row.group_name),
+            row.receives,
+            moment(row.sent_us),
+            row.id,
+            _state(visible_us, held, now),
+        )
+
+
+def _state(visible_us: int, held: int, now: int) -> MessageState:
+    return "visible" if visible_us <= now else "in_flight" if held else "delayed"

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from postroad import failpoints
 from postroad.arguments import check, seconds_between, whole_number
 from postroad.clock import SystemClock
-from postroad.engine import Transaction
+from postroad.engine import Transaction, every, one
 from postroad.errors import QueueNotFound, StorageFull
 from postroad.queues.markers import legible
-from postroad.queues.moves import Decide, Keep, Looked, MoveStep
 from postroad.queues.port import (
     AckResult,
+    Decide,
     Delivery,
+    Keep,
+    Looked,
+    MoveStep,
     OutgoingMessage,
     PeekedMessage,
     QueueStats,
     QueueTraits,
     SendResult,
 )
-from postroad.queues.rules import Note, check_messages, check_receive
-from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
-from postroad.queues.sqlite import looking
+from postroad.queues.rules import MAX_VISIBILITY, Note, QueueSpec, check_messages, check_receive
 from postroad.queues.sqlite.claims import Leased, Waiter
-from postroad.queues.sqlite.rows import channel
-from postroad.queues.sqlite.state import QueueState
+from postroad.queues.sqlite.state import channel, id_range
 
 if TYPE_CHECKING:
     from postroad.queues.sqlite.store import SQLiteQueues
@@ -41,6 +41,21 @@ _LOOK_AGAIN: Final = 0.05
 _TAKEN_AT_ONCE: Final = 100
 _PURGED_AT_ONCE: Final = 10_000
 _SWEEP_EVERY: Final = 1.0
+_Wait: Final = seconds_between(0, MAX_VISIBILITY)
+_NEXT_OF_GROUPS: Final = """
+SELECT 0, (SELECT min(visible_us) FROM grp WHERE grp.queue = tally.queue) FROM tally WHERE queue = ?
+"""
+_NEXT: Final = """
+SELECT head < next, (SELECT min(visible_us) FROM lease WHERE lease.queue = tally.queue) FROM tally WHERE queue = ?
+"""
+_SIZE: Final = "SELECT size, expired FROM tally WHERE queue = ?"
+_WAITING: Final = "SELECT held, count(*) FROM lease WHERE queue = ? AND visible_us > ? GROUP BY held"
+_FIFO_DELAYED: Final = """
+SELECT count(*) FROM message WHERE id > coalesce(
+    (SELECT max(id) FROM message WHERE id > ?1 AND id < ?2 AND (due_us IS NULL OR due_us <= ?3)), ?1) AND id < ?2
+"""
+_FIRST: Final = "SELECT sent_us FROM message WHERE id > ? AND id < ? ORDER BY id LIMIT 1"
+_OLDEST_MOVED: Final = "SELECT min(sent_us) FROM message WHERE id >> 40 = ? AND origin IS NOT NULL"
 
 
 class SQLiteQueue:
@@ -49,28 +64,31 @@ class SQLiteQueue:
     def __init__(self, store: SQLiteQueues, queue_id: int, spec: QueueSpec) -> None:
         self._store = store
         self._engine = store.engine
-        self._id = queue_id
+        self.id = queue_id
+        """The queue's number in its file, which no other queue ever gets."""
+        self.name = spec.name
         self._channel = channel(queue_id)
         self._spec = spec
-        self._traits = _traits(spec, durable=store.engine.durable)
+        self.traits = QueueTraits(
+            fifo=spec.fifo,
+            durable=store.engine.durable,
+            exclusive=True,
+            peeks_clean=True,
+            tells_stale_acks=True,
+            atomic_reject=True,
+            keeps_release_error=True,
+            counts_expired=True,
+            auto_deletes=True,
+            max_message_bytes=spec.max_message_bytes,
+            visibility=spec.visibility,
+            max_receives=None if spec.dead_letter is None else spec.max_receives,
+            short_waits=True,
+            defers_by="undo",
+        )
         self._swept_at = -_SWEEP_EVERY
-        # A clock that only moves when a test moves it rings no bell.
-        self._look_every = (spec.auto_delete_after or 3_600.0) / 3
-        if not isinstance(self._engine.clock, SystemClock):
-            self._look_every = _LOOK_AGAIN
-
-    @property
-    def name(self) -> str:
-        return self._spec.name
-
-    @property
-    def id(self) -> int:
-        """The queue's number in its file, which is never given again."""
-        return self._id
-
-    @property
-    def traits(self) -> QueueTraits:
-        return self._traits
+        # A test's clock wakes nobody when it moves.
+        is_real = isinstance(self._engine.clock, SystemClock)
+        self._look_every = (spec.auto_delete_after or 3_600.0) / 3 if is_real else _LOOK_AGAIN
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         bodies = check_messages(self._spec, messages)
@@ -81,8 +99,8 @@ class SQLiteQueue:
         except QueueNotFound as error:
             raise self._deleted() from error
         failpoints.hit("queue.send.after_commit")
-        if self._spec.fifo:
-            self._store.sweep_at_times(here=False)
+        if self._spec.fifo and self._engine.clock.monotonic() >= self._store.sweep_at:
+            self._store.sweep(in_background=True)
         return results
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
@@ -92,71 +110,57 @@ class SQLiteQueue:
         if wait and not self._engine.in_transaction:
             leased = self._receive_waiting(max_messages, wait, visibility_us)
         else:
-            leased = self._write(self._claim, max_messages, visibility_us, durable=False)
+            leased = self._claim(max_messages, visibility_us)
         failpoints.hit("queue.receive.after_commit")
         return self._store.claimer.deliveries(leased)
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
-        results = self._write(self._store.settler.ack, deliveries, durable=False, removes=True)
+        results = self._write(self._store.verbs.ack, deliveries, durable=False, removes=True)
         failpoints.hit("queue.ack.after_commit")
         return results
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
-        check(seconds, seconds_between(0, MAX_VISIBILITY), "seconds")
+        check(seconds, _Wait, "seconds")
         until_us = self._engine.monotonic_us() + int(seconds * 1_000_000)
-        return self._write(self._store.settler.extend, deliveries, until_us, durable=False)
+        return self._write(self._store.verbs.extend, deliveries, until_us, durable=False)
 
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
-        check(after, seconds_between(0, MAX_VISIBILITY), "after")
+        check(after, _Wait, "after")
         check(error, Note | None, "error")
         text = None if error is None else legible(error)
-        return self._write(self._store.settler.release, deliveries, int(after * 1_000_000), text, durable=False)
+        return self._write(self._store.verbs.release, deliveries, int(after * 1_000_000), text, durable=False)
 
     def reject(self, deliveries: Sequence[Delivery], *, reason: str, error: str | None = None) -> list[AckResult]:
         check(reason, Note | None, "reason")
         check(error, Note | None, "error")
-        return self._write(self._store.settler.reject, deliveries, reason, error, relieves=True)
+        return self._write(self._store.verbs.reject, deliveries, reason, error, relieves=True)
 
     def undo(self, deliveries: Sequence[Delivery], *, after: float = 0.0) -> list[AckResult]:
         """Give the messages back without spending a receive, to be received again after `after` seconds."""
-        check(after, seconds_between(0, MAX_VISIBILITY), "after")
-        return self._write(self._store.settler.undo, deliveries, int(after * 1_000_000), durable=False)
+        check(after, _Wait, "after")
+        return self._write(self._store.verbs.undo, deliveries, int(after * 1_000_000), durable=False)
 
-    def watch(self, rung: Callable[[bool], None]) -> AbstractContextManager[object]:
-        """Call `rung` whenever the queue changed (True) or may have (False)."""
-        return self._engine.watch(rung, self._channel)
+    def watch(self, wake: Callable[[bool], None]) -> AbstractContextManager[object]:
+        """Call `wake` whenever the queue changed (True) or may have changed (False)."""
+        return self._engine.watch(wake, self._channel)
 
     def due_seconds(self) -> float | None:
-        """How long until a receive may find something, or must renew the queue."""
-        due_us = self._store.states.next_due_us(self._id, self._engine.news) or self._look_for_due()
+        """Return the seconds until a receive may find something, or must renew the queue."""
+        due_us = self._store.states.next_due_us(self.id, self._engine.news) or self._look_for_due()
         return 0.0 if due_us is not None and due_us <= self._engine.monotonic_us() else self._pause(due_us)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
         check(limit, whole_number(1, _LONGEST_PEEK), "limit")
         oldest_us = self._engine.now_us() - int(self._spec.retention * 1_000_000)
-
-        def look(connection: Any) -> list[PeekedMessage]:
-            position = looking.find_position(connection, self._store.ids, self._id, after)
-            return looking.peek(
-                connection,
-                self._store.ids,
-                self._id,
-                position=position,
-                limit=limit,
-                oldest_us=oldest_us,
-                now=self._engine.monotonic_us(),
-            )
-
+        look = partial(self._store.mover.peek, queue_id=self.id, after=after, limit=limit, oldest_us=oldest_us)
         return self._engine.read(look)
 
     def stats(self) -> QueueStats:
+        """Count the messages. Neither backlog nor age makes this slower; leases and delays are counted one by one."""
         self._sweep(force=True)
-        now_us, monotonic_us = self._engine.now_us(), self._engine.monotonic_us()
-        return self._engine.read(
-            lambda connection: looking.stats(connection, self._id, self._spec, monotonic_us=monotonic_us, now_us=now_us)
-        )
+        return self._engine.read(self._count)
 
     def move(
         self, decide: Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
@@ -166,24 +170,24 @@ class SQLiteQueue:
 
     def look(self, *, cursor: str | None = None, limit: int = 500) -> Looked:
         check(limit, whole_number(1, _LONGEST_PEEK), "limit")
-        now, ids = self._engine.monotonic_us(), self._store.ids
-        return self._engine.read(partial(looking.walk, ids=ids, queue_id=self._id, cursor=cursor, limit=limit, now=now))
+        return self._engine.read(partial(self._store.mover.look, queue_id=self.id, cursor=cursor, limit=limit))
 
     def stop(self, cursor: str | None) -> None:
-        """A walk holds nothing here."""
+        """Do nothing: a walk holds no messages here."""
 
     def end(self) -> str | None:
         return str(self._next_id() - 1)
 
     def whereabouts(self, ids: Collection[str]) -> dict[str, str]:
-        return self._engine.read(partial(looking.whereabouts, ids=self._store.ids, wanted=ids))
+        return self._engine.read(partial(self._store.mover.whereabouts, ids=ids))
 
     def native(self) -> None:
-        """The steps of moving are all there is."""
+        """Return None: the file has no moves of its own."""
 
     def take_out(self, keep: Keep) -> int:
         below, removed = self._next_id(), 0
-        while messages := self._below(below):
+        look = partial(self._store.mover.below, queue_id=self.id, below=below, limit=_TAKEN_AT_ONCE)
+        while messages := self._engine.read(look):
             keep(messages)
             failpoints.hit("queue.purge.mid")
             rows = [message.sequence for message in messages]
@@ -206,29 +210,17 @@ class SQLiteQueue:
                 return removed
             removed += step
 
-    def _below(self, below: int) -> list[PeekedMessage]:
-        now, ids = self._engine.monotonic_us(), self._store.ids
-        look = partial(looking.held_below, ids=ids, queue_id=self._id, below=below, limit=_TAKEN_AT_ONCE, now=now)
-        return self._engine.read(look)
-
     def _next_id(self) -> int:
-        return self._engine.write(lambda tx: self._store.states.get(tx, self._id).next, durable=False)
+        return self._engine.write(lambda tx: self._store.states.get(tx, self.id).next, durable=False)
 
-    def _write(
-        self,
-        verb: Callable[..., T],
-        *arguments: Any,
-        durable: bool = True,
-        relieves: bool | None = None,
-        removes: bool = False,
-    ) -> T:
-        """Run `verb(tx, state, *arguments)` in the engine's next transaction."""
+    def _write(self, verb: Callable[..., T], *arguments: Any, **options: bool) -> T:
+        """Run `verb(tx, state, *arguments)` in the engine's next transaction, with the options of `Engine.write`."""
 
         def work(tx: Transaction) -> T:
-            return verb(tx, self._store.states.get(tx, self._id), *arguments)
+            return verb(tx, self._store.states.get(tx, self.id), *arguments)
 
         try:
-            return self._engine.write(work, durable=durable, relieves=relieves, removes=removes)
+            return self._engine.write(work, **options)
         except QueueNotFound as error:
             raise self._deleted() from error
 
@@ -236,92 +228,94 @@ class SQLiteQueue:
         return QueueNotFound(f'queue "{self.name}" was deleted')
 
     def _send(self, tx: Transaction, messages: Sequence[OutgoingMessage], bodies: Sequence[bytes]) -> list[SendResult]:
-        state = self._store.states.for_sending(tx, self._id)
-        results = self._store.sender.send(tx, state, messages, bodies)
-        self._store.deliver(tx, state)
+        state = self._store.states.for_sending(tx, self.id)
+        results = self._store.verbs.send(tx, state, messages, bodies)
+        self._store.claimer.deliver(tx, state)
         failpoints.hit("queue.send.before_commit")
         return results
 
-    def _claim(self, tx: Transaction, state: QueueState, limit: int, visibility_us: int | None) -> list[Leased]:
-        return self._store.claimer.claim(tx, state, limit=limit, visibility_us=visibility_us)
+    def _claim(self, limit: int, visibility_us: int | None) -> list[Leased]:
+        return self._write(self._store.claimer.claim, limit, visibility_us, durable=False)
 
     def _receive_waiting(self, limit: int, wait: float, visibility_us: int | None) -> list[Leased]:
-        """Claim, or wait until a send of this process serves this receiver, or a bell says to look again."""
+        """Claim, or wait until a send of this process serves this receiver or a wake-up makes it claim again."""
         deadline = time.monotonic() + wait
-        with self._engine.listen(self._channel) as ear:
-            waiter = Waiter(ear, limit, visibility_us)
-            # Claiming renews a queue that lives only as long as somebody receives.
+        with self._engine.listen(self._channel) as listener:
+            waiter = Waiter(listener, limit, visibility_us)
+            # A claim renews a queue that is deleted when nobody receives.
             renews = self._spec.auto_delete_after is not None
-            claim_first = renews or self._store.states.probably_holds_more(self._id)
+            claim_first = renews or self._store.states.probably_holds_more(self.id)
             try:
                 while True:
-                    found = self._claim_now(waiter) if claim_first else self._wait_for(waiter, deadline)
+                    found = self._claim(limit, visibility_us) if claim_first else self._wait_for(waiter, deadline)
                     if found or time.monotonic() >= deadline:
                         return found
                     claim_first = renews and not claim_first
             except BaseException:
-                self._give_back(waiter)
+                # Undo what was leased for a receiver that was interrupted while it waited.
+                if found := self._store.claimer.parking.withdraw(self.id, waiter):
+                    self.undo(self._store.claimer.deliveries(found))
                 raise
 
-    def _claim_now(self, waiter: Waiter) -> list[Leased]:
-        return self._write(self._claim, waiter.limit, waiter.visibility_us, durable=False)
-
     def _wait_for(self, waiter: Waiter, deadline: float) -> list[Leased]:
-        """Park first and look then, so that nothing sent in between is missed."""
-        self._store.parking.park(self._id, waiter)
-        due_us = self._store.states.next_due_us(self._id, self._engine.news) or self._look_for_due()
+        """Park first and read the file then, so that nothing sent in between is missed."""
+        parking = self._store.claimer.parking
+        parking.park(self.id, waiter)
+        due_us = self._store.states.next_due_us(self.id, self._engine.news) or self._look_for_due()
         is_due = due_us is not None and due_us <= self._engine.monotonic_us()
         if not is_due:
             waiter.listener.wait(min(deadline - time.monotonic(), self._pause(due_us)))
-        return self._store.parking.withdraw(self._id, waiter) or (self._claim_now(waiter) if is_due else [])
+        leased = parking.withdraw(self.id, waiter)
+        return leased or (self._claim(waiter.limit, waiter.visibility_us) if is_due else [])
 
     def _look_for_due(self) -> int | None:
-        try:
-            return self._engine.read(partial(looking.next_due_us, queue_id=self._id, fifo=self._spec.fifo))
-        except QueueNotFound as error:
-            raise self._deleted() from error
+        """Return when, on the monotonic clock, something may be received; 0 for now, None for not before a send."""
+        statement = _NEXT_OF_GROUPS if self._spec.fifo else _NEXT
+        row = self._engine.read(lambda connection: one(connection, statement, (self.id,)))
+        if row is None:
+            raise self._deleted()
+        has_new, returned = row
+        return 0 if has_new else returned
 
     def _pause(self, due_us: int | None) -> float:
         if due_us is None:
             return self._look_every
         return min(self._look_every, max(0.001, (due_us - self._engine.monotonic_us()) / 1_000_000))
 
-    def _give_back(self, waiter: Waiter) -> None:
-        """Undo what was leased for a receiver that was interrupted while it waited."""
-        found = self._store.parking.withdraw(self._id, waiter)
-        if found:
-            self.undo(self._store.claimer.deliveries(found))
-
     def _sweep(self, *, force: bool = False) -> None:
-        """Let expired messages go, at most once a second."""
+        """Remove expired messages, at most once a second."""
         now = self._engine.clock.monotonic()
         if not force and now - self._swept_at < _SWEEP_EVERY:
             return
         self._swept_at = now
-        self._store.sweep_at_times(here=True)
-        oldest = self._engine.read(partial(looking.oldest_us, queue_id=self._id))
+        if now >= self._store.sweep_at:
+            self._store.sweep()
+        oldest = self._engine.read(self._oldest_us)
         if oldest is None or oldest > self._engine.now_us() - self._spec.retention * 1_000_000:
             return
         if self._engine.read_only:
             return
-        while self._write(lambda tx, state: self._store.sweeper.expire_oldest(tx, state), durable=False, removes=True):
+        while self._write(self._store.expire_oldest, durable=False, removes=True):
             continue
 
+    def _oldest_us(self, connection: Any) -> int | None:
+        """Return when the oldest message was sent. Only messages that were moved here are not in that order."""
+        first = one(connection, _FIRST, id_range(self.id))
+        if first is None:
+            return None
+        moved = one(connection, _OLDEST_MOVED, (self.id,))[0]
+        return int(first[0]) if moved is None else min(int(first[0]), int(moved))
 
-def _traits(spec: QueueSpec, *, durable: bool) -> QueueTraits:
-    return QueueTraits(
-        fifo=spec.fifo,
-        durable=durable,
-        exclusive=True,
-        peeks_clean=True,
-        tells_stale_acks=True,
-        atomic_reject=True,
-        keeps_release_error=True,
-        counts_expired=True,
-        auto_deletes=True,
-        max_message_bytes=spec.max_message_bytes,
-        visibility=spec.visibility,
-        max_receives=None if spec.dead_letter is None else spec.max_receives,
-        short_waits=True,
-        defers_by="undo",
-    )
+    def _count(self, connection: Any) -> QueueStats:
+        monotonic_us = self._engine.monotonic_us()
+        numbers = one(connection, _SIZE, (self.id,))
+        if numbers is None:
+            raise self._deleted()
+        size, expired = numbers
+        waiting = dict(every(connection, _WAITING, (self.id, monotonic_us)))
+        in_flight, delayed = waiting.get(1, 0), waiting.get(0, 0)
+        if self._spec.fifo and self._spec.delay:
+            delayed += one(connection, _FIFO_DELAYED, (*id_range(self.id), monotonic_us))[0]
+        oldest = self._oldest_us(connection)
+        age = None if oldest is None else max(0.0, (self._engine.now_us() - oldest) / 1_000_000)
+        return QueueStats(size - in_flight - delayed, in_flight, delayed, age, expired)

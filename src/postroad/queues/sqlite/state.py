@@ -1,20 +1,52 @@
-"""A queue within one transaction: read once, changed in memory, written once before the commit."""
+"""A queue's rows and numbers within one transaction: read once, changed in memory, written once before the commit."""
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from postroad.engine import Transaction, run_many
+from postroad.engine import Transaction, one, run_many, text_of
 from postroad.errors import QueueNotFound, StorageDamaged
-from postroad.queues.spec import QueueSpec
+from postroad.queues.rules import QueueSpec
+from postroad.queues.sqlite.tables import ID_BITS
 
+DAMAGED: Final = "what is stored is not what was sent"
+
+# Texts are read as bytes: only a correct checksum means that they can be decoded.
+GROUP_AND_ATTRIBUTES: Final = "CAST(m.group_name AS BLOB), CAST(m.attributes AS BLOB)"
+_COLUMNS: Final = """m.id, m.sent_us, m.grp, m.origin, CAST(m.group_name AS BLOB), m.body, CAST(m.attributes AS BLOB),
+    m.checksum"""
+_ERROR: Final = "CAST(lease.error AS BLOB)"
+LEASED_ROWS: Final = f"""
+SELECT {_COLUMNS}, lease.receives, lease.first_us, {_ERROR} FROM lease JOIN message AS m ON m.id = lease.id
+"""  # noqa: S608 - _COLUMNS is a constant
+JOINED: Final = "FROM message AS m LEFT JOIN lease ON lease.id = m.id"
+COLUMNS: Final = f"{_COLUMNS}, coalesce(lease.receives, 0), lease.first_us, {_ERROR}"
+"""The columns of a `Row` whose message may have no lease."""
+MAX_ID: Final = (1 << 62) - 1
+ENTRY: Final = struct.Struct(">qHqq")
+"""How the trail stores a message: the id it was first sent under, its receives, when it was sent, first received."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MESSAGE_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_RECEIPT: Final = re.compile(r"(\d{1,19})-(\d{1,9})")
+_VARIANT: Final = 0b10 << 62
+_LOCKED_UNTIL: Final = "SELECT max(visible_us) FROM lease WHERE grp = ? AND held = 1"
+_HEAD: Final = """
+SELECT max(coalesce(m.due_us, 0), coalesce(lease.visible_us, 0))
+FROM message AS m LEFT JOIN lease ON lease.id = m.id WHERE m.grp = ? ORDER BY m.id LIMIT 1
+"""
+_SET_GROUP: Final = "UPDATE grp SET visible_us = ? WHERE id = ?"
+_DELETE_GROUP: Final = "DELETE FROM grp WHERE id = ?"
 _LOAD: Final = """
 SELECT queue.id, CAST(queue.name AS BLOB), CAST(queue.spec AS BLOB), next, head, last_us, seen_us
 FROM tally JOIN queue ON queue.id = tally.queue WHERE tally.queue IN (VALUES (?))
@@ -41,71 +73,170 @@ _ORIGIN: Final = 4
 _ADD_TRAIL: Final = "INSERT INTO trail (queue, at_us, kind, entries, detail) VALUES (?, ?, ?, ?, ?)"
 _TURN_TRAIL: Final = "DELETE FROM trail WHERE n <= ?"
 _TURN_EVERY: Final = 64
-
-ENTRY: Final = struct.Struct(">qHqq")
-"""How the trail remembers a message: the id it was first sent under, its receives, when it was sent, first received."""
-
-
 _PROOF: Final = b',"crc32":'
 _FIELDS: Final = frozenset(field.name for field in fields(QueueSpec))
+COUNTED: Final = ("sent", "received", "acked", "retried", "dead", "redriven", "expired")
+_NUMBERS: Final = attrgetter("id", "next", "head", "last_us", "seen_us", "size", *COUNTED)
+_attributes = msgspec.json.Decoder(dict[str, str])
+
+Text = str | bytes | None
+"""A text that was just written, or bytes as they were read."""
+
+
+class Row(NamedTuple):
+    """A message with the columns of its lease."""
+
+    id: int
+    sent_us: int
+    grp: int | None
+    origin: int | None
+    group_name: Text
+    body: bytes
+    attributes: Text
+    checksum: int
+    receives: int
+    first_us: int | None
+    error: Text
+
+    @property
+    def first_id(self) -> int:
+        """Return the id it was first sent under."""
+        return self.id if self.origin is None else self.origin
+
+
+class MessageIds:
+    """UUIDs (version 8) made of 60 bits that are unique to the file and the 62 bits of the row id."""
+
+    def __init__(self, salt: int) -> None:
+        self._prefix = f"{salt >> 28:08x}-{salt >> 12 & 0xFFFF:04x}-8{salt & 0xFFF:03x}-"
+
+    def text(self, row_id: int) -> str:
+        """Return the message id of a row."""
+        tail = f"{_VARIANT | row_id:016x}"
+        return f"{self._prefix}{tail[:4]}-{tail[4:]}"
+
+    def row_id(self, text: str) -> int | None:
+        """Return the row a message was first stored in; None if the id is not of this file."""
+        if _MESSAGE_ID.fullmatch(text) is None or not text.startswith(self._prefix):
+            return None
+        return int(text[19:].replace("-", ""), 16) & MAX_ID
+
+
+@lru_cache(maxsize=256)
+def moment(us: int) -> datetime:
+    """Return a stored wall-clock time; the end of time for one that is damaged."""
+    try:
+        return _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def write_attributes(attributes: Mapping[str, str]) -> str | None:
+    """Return the attributes as they are stored."""
+    return msgspec.json.encode(attributes).decode() if attributes else None
+
+
+def read_attributes(text: Text) -> dict[str, str]:
+    """Return the attributes as they were sent."""
+    return {} if text is None else _attributes.decode(text)
+
+
+def salvaged_attributes(text: Text) -> dict[str, str]:
+    """Return the attributes as they were sent or, if they are damaged, their text under one name."""
+    try:
+        return read_attributes(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return {"Damaged": str(text_of(text))}
+
+
+def checksum(body: bytes, attributes: Text, group: Text) -> int:
+    """Return a number that differs when body, attributes or group were changed."""
+    total = zlib.crc32(body)
+    if attributes is not None:
+        total = zlib.crc32(attributes.encode() if isinstance(attributes, str) else attributes, total)
+    if group is not None:
+        total = zlib.crc32(group.encode() if isinstance(group, str) else group, total)
+    return total
+
+
+def is_damaged(row: Row) -> bool:
+    """Return whether body, attributes or group are not those that were sent."""
+    if checksum(row.body, row.attributes, row.group_name) == row.checksum:
+        return False
+    # Earlier versions left the group out.
+    group = row.group_name
+    is_text = not isinstance(group, bytes) or str(text_of(group)).encode() == group
+    return not is_text or checksum(row.body, row.attributes, None) != row.checksum
+
+
+def channel(queue_id: int) -> str:
+    """Return the engine's channel for changes of a queue."""
+    return f"q{queue_id}"
+
+
+def id_range(queue_id: int) -> tuple[int, int]:
+    """Return the bounds of the ids of a queue's messages, which lie between them."""
+    return queue_id << ID_BITS, (queue_id + 1) << ID_BITS
+
+
+def read_receipt(text: str) -> tuple[int, int]:
+    """Return the row and receive count of a receipt; (-1, -1), which matches no lease, for a foreign one."""
+    match = _RECEIPT.fullmatch(text)
+    return (-1, -1) if match is None or int(match[1]) > MAX_ID else (int(match[1]), int(match[2]))
+
+
+def regroup(tx: Transaction, queue_id: int, groups: Iterable[int | None], monotonic_us: int) -> None:
+    """Set when each group is free again after its leases or messages changed; remove the empty ones."""
+    for group in groups:
+        if group is None:
+            continue
+        head = one(tx.connection, _HEAD, (group,))
+        if head is None:
+            tx.connection.execute(_DELETE_GROUP, (group,))
+            continue
+        locked_until = one(tx.connection, _LOCKED_UNTIL, (group,))[0] or 0
+        # A group that becomes free goes behind those that are free already, so that none starves.
+        tx.connection.execute(_SET_GROUP, (max(locked_until, head[0], monotonic_us), group))
+        if locked_until <= monotonic_us:
+            tx.touch(channel(queue_id))
 
 
 @lru_cache(maxsize=4_096)
 def read_spec(stored: bytes, name: str) -> QueueSpec:
-    """The settings as they are stored; `StorageDamaged` when they are not what was written for this queue."""
+    """Return the stored settings; raise `StorageDamaged` if they are not those written for this queue."""
     text, proof, number = stored.rpartition(_PROOF)
     # Earlier versions wrote no checksum.
     text = text + b"}" if proof else stored
+    cause: Exception | None = None
     try:
         spec = msgspec.json.decode(text, type=QueueSpec)
         is_known = spec.name == name and _FIELDS.issuperset(msgspec.json.decode(text))
         if is_known and (not proof or int(number[:-1]) == zlib.crc32(text)):
             return spec
     except (msgspec.MsgspecError, ValueError) as error:
-        raise _settings_damaged(name) from error
-    raise _settings_damaged(name)
-
-
-def _settings_damaged(name: str) -> StorageDamaged:
-    return StorageDamaged(
+        cause = error
+    raise StorageDamaged(
         f"queue {name!r}: its settings are not what was written",
         remedy="Give the queue its settings again with update_queue(), or restore the file from a backup.",
-    )
+    ) from cause
 
 
 def write_spec(spec: QueueSpec) -> str:
-    """The settings as they are stored, with a checksum."""
+    """Return the settings as they are stored, with a checksum."""
     text = msgspec.json.encode(spec)
     return (text[:-1] + _PROOF + b"%d}" % zlib.crc32(text)).decode()
 
 
 class QueueState:
-    """One queue's numbers: what the file says, and what this transaction adds to the counters.
+    """One queue's numbers: the stored ones, and what this transaction adds to the counters.
 
-    `returns_us` is a time before which no lease or delay ends; 0 when it is not known. `unwritten` are messages sent in
-    this transaction, by any thread, which are written together; `unserved` says that receivers may wait for them.
+    No lease or delay ends before `returns_us`; 0 means that this time is not known. `unwritten` are messages sent in
+    this transaction, by any thread, which are written together; `unserved` means that receivers may wait for them.
     """
 
     __slots__ = (
-        "acked",
-        "dead",
-        "entries",
-        "expired",
-        "head",
-        "id",
-        "last_us",
-        "name",
-        "next",
-        "received",
-        "redriven",
-        "retried",
-        "returns_us",
-        "seen_us",
-        "sent",
-        "size",
-        "spec",
-        "unserved",
-        "unwritten",
+        *("entries", "head", "id", "last_us", "name", "next", "returns_us", "seen_us", "size", "spec"),
+        *("unserved", "unwritten", *COUNTED),
     )
 
     def __init__(self, row: tuple[int, bytes, bytes, int, int, int, int]) -> None:
@@ -115,27 +246,7 @@ class QueueState:
         self.returns_us = 0
         self.unserved = False
         self.unwritten: list[tuple[Any, ...]] = []
-        self._start_counting()
-
-    def take_numbers(self) -> tuple[int, ...]:
-        """What is to be written back; the counters begin anew."""
-        numbers = (
-            self.id,
-            self.next,
-            self.head,
-            self.last_us,
-            self.seen_us,
-            self.size,
-            self.sent,
-            self.received,
-            self.acked,
-            self.retried,
-            self.dead,
-            self.redriven,
-            self.expired,
-        )
-        self._start_counting()
-        return numbers
+        self.reset_counters()
 
     def write(self, tx: Transaction) -> None:
         """Write the messages sent so far, so that they can be found."""
@@ -144,22 +255,23 @@ class QueueState:
             self.unwritten = []
 
     def take_unread(self, limit: int) -> list[tuple[Any, ...]]:
-        """The next messages that nobody looked at, if they are sent in this transaction and not yet written."""
+        """Return the next messages no receiver has seen, if this transaction sent them and has not written them."""
         first = self.next - len(self.unwritten)
         if self.head < first or not self.unwritten or self.unwritten[0][0] != first:
             return []
         found = self.unwritten[self.head - first :][:limit]
-        # One that was moved here may be too old or damaged, and is looked at as all others are.
+        # A message that was moved here may be too old or damaged, and takes the usual way.
         if any(row[_ORIGIN] is not None for row in found):
             return []
         self.head += len(found)
         return found
 
     def remember(self, row_id: int, receives: int, sent_us: int, first_us: int | None) -> None:
-        """Note a settled message for the trail."""
+        """Note an acked message for the trail."""
         self.entries.append(ENTRY.pack(row_id, min(receives, 65_535), sent_us, first_us or 0))
 
-    def _start_counting(self) -> None:
+    def reset_counters(self) -> None:
+        """Start counting again, after the counters were stored."""
         self.size = self.sent = self.received = self.acked = self.retried = self.dead = self.redriven = self.expired = 0
         self.entries: list[bytes] = []
 
@@ -174,13 +286,13 @@ class States:
         self._version = self._news = -1
 
     def get(self, tx: Transaction, queue_id: int) -> QueueState:
-        """The queue's state in this transaction, all of it written; `QueueNotFound` when it was deleted."""
+        """Return the queue's state with all its messages written; raise `QueueNotFound` if it was deleted."""
         state = self.for_sending(tx, queue_id)
         state.write(tx)
         return state
 
     def for_sending(self, tx: Transaction, queue_id: int) -> QueueState:
-        """The queue's state for somebody who only adds to it."""
+        """Return the queue's state for a caller that only adds messages."""
         if queue_id in self._touched:
             return self._touched[queue_id]
         self.load(tx, (queue_id,))
@@ -191,7 +303,7 @@ class States:
         return state
 
     def load(self, tx: Transaction, queue_ids: Iterable[int]) -> None:
-        """Read the states that are not known, at once for somebody who is about to send to all of them."""
+        """Read the states that are not in memory by one statement, for a caller that is about to use all of them."""
         if not self._touched and (version := tx.connection.data_version()) != self._version:
             self._kept.clear()
             self._version = version
@@ -200,28 +312,28 @@ class States:
                 self._kept[row[0]] = QueueState(row)
 
     def forget(self, queue_id: int) -> None:
-        """Drop a state whose queue is changed or deleted in this transaction."""
+        """Drop the state of a queue that this transaction changes or deletes."""
         self._kept.pop(queue_id, None)
         self._touched.pop(queue_id, None)
 
     def add_trail(
-        self, tx: Transaction, queue_id: int, kind: str, entries: list[bytes], at_us: int, detail: str | None = None
+        self, tx: Transaction, queue_id: int, kind: str, entries: bytes, at_us: int, detail: str | None = None
     ) -> None:
         """Write settled messages into the ring, as one row."""
         if not self._trail_keep:
             return
-        tx.connection.execute(_ADD_TRAIL, (queue_id, at_us, kind, b"".join(entries), detail))
+        tx.connection.execute(_ADD_TRAIL, (queue_id, at_us, kind, entries, detail))
         n = tx.connection.last_insert_rowid()
         if n % _TURN_EVERY == 0:
             tx.connection.execute(_TURN_TRAIL, (n - self._trail_keep,))
 
     def probably_holds_more(self, queue_id: int) -> bool:
-        """Whether a receiver had better claim than wait; a guess, made without asking the file."""
+        """Guess, without reading the file, whether a claim would find a message."""
         state = self._kept.get(queue_id)
         return state is None or state.head < state.next
 
     def next_due_us(self, queue_id: int, news: int) -> int | None:
-        """A time before which nothing comes unless it is sent; None when that is not known without asking the file."""
+        """Return a time before which only a send brings messages; None if the file must be read to know it."""
         state = self._kept.get(queue_id)
         if state is None or news != self._news or state.spec.fifo or state.head < state.next:
             return None
@@ -231,11 +343,13 @@ class States:
         """Write what this transaction changed."""
         if unwritten := [row for state in self._touched.values() for row in state.unwritten]:
             run_many(tx.connection, _INSERT, unwritten)
+        numbers = []
         for state in self._touched.values():
             state.unwritten = []
             if state.entries:
-                self.add_trail(tx, state.id, "acked", state.entries, state.last_us)
-        numbers = [state.take_numbers() for state in self._touched.values()]
+                self.add_trail(tx, state.id, "acked", b"".join(state.entries), state.last_us)
+            numbers.append(_NUMBERS(state))
+            state.reset_counters()
         run_many(tx.connection, _STORE if len(numbers) == 1 else _STORE_MANY, numbers)
 
     def committed(self, tx: Transaction) -> None:
@@ -245,6 +359,6 @@ class States:
             self._version, self._news = tx.connection.data_version(), tx.news
 
     def drop(self) -> None:
-        """Read everything anew."""
+        """Forget all states, so that they are read again."""
         self._kept.clear()
         self._touched.clear()

@@ -1,7 +1,7 @@
 """The tables of the embedded queues.
 
 A message's id is `queue << 40 | n`: a range of ids is one queue in the order of sending, without an index. A message
-that nobody received yet and that is not delayed has no lease; `tally.head` is the first id that was never looked at.
+that was never received and is not delayed has no lease; `tally.head` is the first id that no receiver has read.
 So a send writes one row, a receive adds one small row and never rewrites the body, an ack deletes both.
 """
 
@@ -108,24 +108,23 @@ INSERT INTO abandoned VALUES (0, 0);
     ),
 )
 
-_LEASES_OVER: Final = "UPDATE lease SET held = 0, visible_us = 0 WHERE due_wall_us IS NULL"
-_DELAYS_ANEW: Final = "UPDATE lease SET visible_us = max(0, ?1 + due_wall_us - ?2) WHERE due_wall_us IS NOT NULL"
-_FIFO_DELAYS_ANEW: Final = """
-UPDATE message SET due_us = max(0, ?1 + sent_us + (
+_AFTER_REBOOT: Final = (
+    "UPDATE lease SET held = 0, visible_us = 0 WHERE due_wall_us IS NULL",
+    "UPDATE lease SET visible_us = max(0, :monotonic + due_wall_us - :wall) WHERE due_wall_us IS NOT NULL",
+    """
+UPDATE message SET due_us = max(0, :monotonic + sent_us + (
     SELECT cast(json_extract(spec, '$.delay') * 1000000 AS INTEGER) FROM queue WHERE queue.id = message.id >> 40
-) - ?2) WHERE due_us IS NOT NULL
-"""
-_GROUPS_FREE: Final = """
+) - :wall) WHERE due_us IS NOT NULL
+""",
+    "UPDATE dedup SET until_us = :monotonic + until_wall_us - :wall",
+    """
 UPDATE grp SET visible_us = coalesce((SELECT due_us FROM message WHERE message.grp = grp.id ORDER BY id LIMIT 1), 0)
-"""
-_DEDUP_ANEW: Final = "UPDATE dedup SET until_us = ?1 + until_wall_us - ?2"
-_SEEN_NOW: Final = "UPDATE tally SET seen_us = ?1"
+""",
+    "UPDATE tally SET seen_us = :monotonic",
+)
 
 
 def after_reboot(tx: Transaction, *, monotonic_us: int, now_us: int) -> None:
-    """End all leases, whose clock is gone, and reckon delays by the wall clock."""
-    tx.connection.execute(_LEASES_OVER)
-    for statement in (_DELAYS_ANEW, _FIFO_DELAYS_ANEW, _DEDUP_ANEW):
-        tx.connection.execute(statement, (monotonic_us, now_us))
-    tx.connection.execute(_GROUPS_FREE)
-    tx.connection.execute(_SEEN_NOW, (monotonic_us,))
+    """End all leases, whose clock has restarted, and compute delays from the wall clock."""
+    for statement in _AFTER_REBOOT:
+        tx.connection.execute(statement, {"monotonic": monotonic_us, "wall": now_us})

@@ -4,51 +4,24 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any, Protocol, cast, runtime_checkable
+from functools import cached_property, partial
+from typing import Any, cast
 
 from postroad.connections import THROTTLED, Again, AwsConnection, make_queue, refused, short_code, translated, watch
 from postroad.errors import (
     InvalidMessage,
     NotSupported,
-    OutcomeUnknown,
     PostroadError,
     PurgeRunning,
     StaleReceipt,
     Unavailable,
 )
-from postroad.queues.spec import queue_missing
-
-Outcome = Mapping[str, Any] | Again | PostroadError
-
-
-@runtime_checkable
-class SQSClient(Protocol):
-    """The least an injected client must have. Whatever else boto3's client offers is used where it is there."""
-
-    def send_message(
-        self,
-        QueueUrl: str,
-        MessageBody: str,
-        MessageAttributes: dict[str, Any] | None = None,
-        MessageGroupId: str | None = None,
-        MessageDeduplicationId: str | None = None,
-    ) -> dict[str, Any]: ...
-
-    def receive_message(
-        self,
-        QueueUrl: str,
-        MaxNumberOfMessages: int = 1,
-        WaitTimeSeconds: int = 0,
-        VisibilityTimeout: int = 30,
-        MessageAttributeNames: list[str] | None = None,
-    ) -> dict[str, Any]: ...
-
-    def delete_message(self, QueueUrl: str, ReceiptHandle: str) -> dict[str, Any]: ...
+from postroad.queues.rules import queue_missing
+from postroad.queues.sqs.wire import Outcome, outcomes_of
 
 
 class SQSCalls:
-    """Calls on a connection's client, made when first used, or on a client that was given."""
+    """Calls on a connection's client, which is created when first used, or on a client that was given."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -60,28 +33,28 @@ class SQSCalls:
         return self._source.sqs if isinstance(self._source, AwsConnection) else self._source
 
     def has(self, operation: str) -> bool:
-        """Whether the client knows the operation."""
+        """Return whether the client has the operation."""
         return hasattr(self.client, operation)
 
     def call(self, operation: str, queue: str, **parameters: Any) -> dict[str, Any]:
-        """Make one call about `queue`; its errors are Postroad's."""
+        """Make one call about `queue`, and raise Postroad's errors."""
         client = self._having(operation)
         with translated(f"SQS {operation} on {queue!r}", _known(queue)):
             return cast("dict[str, Any]", getattr(client, operation)(**parameters))
 
     def make(self, queue: str, attributes: Mapping[str, str], *, fifo: bool) -> None:
-        """Make the queue."""
+        """Create the queue."""
         client = self._having("create_queue")
         with translated(f"SQS create_queue on {queue!r}", _known(queue)):
             make_queue(client, queue, attributes, fifo=fifo)
 
     def batch(self, operation: str, url: str, entries: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """The outcome of each entry, by one batch call where the client has it."""
+        """Return the outcome of each entry, by one batch call if the client has it."""
         if not self.has(f"{operation}_batch"):
             return [self._single(operation, url, entry) for entry in entries]
         numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
         answer = self.call(f"{operation}_batch", name_in(url), QueueUrl=url, Entries=numbered)
-        return _outcomes(operation, answer, len(entries))
+        return outcomes_of(answer, len(entries), partial(_failed, operation), call=f"SQS {operation}")
 
     def _having(self, operation: str) -> Any:
         client = self.client
@@ -101,7 +74,7 @@ class SQSCalls:
 
     @cached_property
     def tells_system_attributes(self) -> bool:
-        """Whether the client can be asked for receive counts, groups and times."""
+        """Return whether the client can be asked for receive counts, groups and times."""
         parameters = inspect.signature(self.client.receive_message).parameters
         return "MessageSystemAttributeNames" in parameters or any(
             parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
@@ -109,45 +82,24 @@ class SQSCalls:
 
 
 def name_in(url: str) -> str:
-    """The queue's name at the end of its URL."""
+    """Return the queue's name, which ends its URL."""
     return url.rpartition("/")[2]
 
 
-def sibling(url: str, name: str) -> str:
-    """The URL of a queue of the same account and region."""
-    return f"{url.rpartition('/')[0]}/{name}"
-
-
 def _known(queue: str) -> dict[str, Any]:
-    def missing(_: str) -> PostroadError:
-        return queue_missing(queue)
-
     def stale(words: str) -> PostroadError:
         return StaleReceipt(f"queue {queue!r}: {words}")
 
-    def deleted_recently(_: str) -> PostroadError:
-        return Unavailable(
-            f"queue {queue!r} was deleted less than 60 seconds ago", remedy="Wait a minute and create it again."
-        )
-
-    def purging(_: str) -> PostroadError:
-        return PurgeRunning(f"queue {queue!r} was purged less than 60 seconds ago")
-
     return {
-        "NonExistentQueue": missing,
-        "QueueDoesNotExist": missing,
-        "QueueDeletedRecently": deleted_recently,
-        "PurgeQueueInProgress": purging,
+        "NonExistentQueue": lambda _: queue_missing(queue),
+        "QueueDoesNotExist": lambda _: queue_missing(queue),
+        "QueueDeletedRecently": lambda _: Unavailable(
+            f"queue {queue!r} was deleted less than 60 seconds ago", remedy="Wait a minute and create it again."
+        ),
+        "PurgeQueueInProgress": lambda _: PurgeRunning(f"queue {queue!r} was purged less than 60 seconds ago"),
         "MessageNotInflight": stale,
         "ReceiptHandleIsInvalid": stale,
     }
-
-
-def _outcomes(operation: str, answer: Mapping[str, Any], count: int) -> list[Outcome]:
-    outcomes: dict[str, Outcome] = {entry["Id"]: entry for entry in answer.get("Successful") or ()}
-    outcomes.update({entry["Id"]: _failed(operation, entry) for entry in answer.get("Failed") or ()})
-    unknown = OutcomeUnknown(f"SQS {operation}: the answer says nothing about this entry")
-    return [outcomes.get(str(number), unknown) for number in range(count)]
 
 
 def _failed(operation: str, entry: Mapping[str, Any]) -> Again | PostroadError:
@@ -155,12 +107,9 @@ def _failed(operation: str, entry: Mapping[str, Any]) -> Again | PostroadError:
     text = f"SQS {operation}: {entry.get('Code')}: {words}"
     if not entry.get("SenderFault") or code in THROTTLED:
         return Again(Unavailable(text))
-    if code in ("ReceiptHandleIsInvalid", "MessageNotInflight") or _is_over(words):
+    # SQS reports a lease that is over as an invalid parameter, and only its words say so.
+    is_over = "expired" in words or "does not exist or is not available" in words
+    if is_over or code in ("ReceiptHandleIsInvalid", "MessageNotInflight"):
         return StaleReceipt(text)
     error = refused(code, text)
     return InvalidMessage(text) if operation == "send_message" and not isinstance(error, Unavailable) else error
-
-
-def _is_over(words: str) -> bool:
-    """SQS tells a lease that is over as an invalid parameter, by these words only."""
-    return "expired" in words or "does not exist or is not available" in words

@@ -12,8 +12,17 @@ from postroad import failpoints
 from postroad.arguments import check, whole_number
 from postroad.errors import InvalidInput, NotSupported, OutcomeUnknown, PostroadError, RedriveRunning, Unavailable
 from postroad.queues.markers import REDRIVE
-from postroad.queues.moves import Decide, Keep, Looked, Move, MoveStep, MoveTask
-from postroad.queues.port import Delivery, OutgoingMessage, PeekedMessage
+from postroad.queues.port import (
+    Decide,
+    Delivery,
+    Keep,
+    Looked,
+    Move,
+    MoveStep,
+    MoveTask,
+    OutgoingMessage,
+    PeekedMessage,
+)
 from postroad.queues.sqs.calls import SQSCalls
 from postroad.queues.sqs.wire import MAX_BATCH, peeked_of, size_of
 
@@ -21,108 +30,100 @@ if TYPE_CHECKING:
     from postroad.queues.sqs.queue import SQSQueue
 
 
-# How long messages that stay are kept out of the way, so that one run does not meet them twice.
+# How long messages that do not move stay hidden, so that one walk does not receive them twice.
 _HOLD = 300.0
-# A long poll asks all of SQS's servers: only its empty answer means that the queue's end was reached.
+# A long poll asks all servers of SQS: only its empty answer means that the queue's end is reached.
 _WAIT = 1.0
-# How far the clock of SQS may be from ours when it is asked which messages came after the beginning.
+# How far the clock of SQS may be from ours when messages are compared with the time of the beginning.
 _SKEW = timedelta(minutes=5)
 
 
 class Mover:
-    """The steps of moving. Messages that stay are held until the walk ends, then released.
+    """The steps of moving. Messages that do not move are held until the walk ends, then released.
 
-    On FIFO the messages of a group behind some that stay cannot be reached: SQS gives out none of a group in flight.
+    On FIFO the messages of a group behind held ones cannot be reached: SQS gives out none of a group in flight.
     """
 
     def __init__(self, queue: SQSQueue) -> None:
         self._queue = queue
         self._held: dict[str, dict[str, Delivery]] = {}
 
-    def step(self, decide: Decide, *, cursor: str | None, limit: int) -> MoveStep:
+    def move(
+        self, decide: Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
+    ) -> MoveStep:
+        """Receive up to `limit` messages and move those that `decide` chooses: send, then delete."""
+        if only is not None:
+            raise NotSupported("SQS gives out no message by its sequence")
         check(limit, whole_number(1, 10_000), "limit")
         held = {} if cursor is None else self._held.pop(cursor, {})
         moved: list[tuple[str, str]] = []
         looked_at = failed = 0
-        with self._given_back_on_failure(held):
+        with self._released_on_failure(held):
             while looked_at < limit:
                 batch = self._new(held, limit - looked_at)
                 if not batch:
-                    return self._end(held, MoveStep(None, looked_at, tuple(moved), failed=failed))
+                    in_flight = max(0, self._queue.stats().in_flight - len(held))
+                    self._queue.release(list(held.values()))
+                    return MoveStep(None, looked_at, tuple(moved), in_flight, failed)
                 looked_at += len(batch)
-                went, refused = self._move(decide, batch, held)
-                moved += went
-                failed += refused
+                decided = [(delivery, decide(peeked_of(delivery))) for delivery in batch]
+                going = [(delivery, move) for delivery, move in decided if move is not None]
+                sent = self._send(going)
+                failpoints.hit("queue.redrive.mid")
+                self._queue.ack([delivery for delivery, _ in sent])
+                for delivery, move in sent:
+                    del held[delivery.message_id]
+                    moved.append((delivery.message_id, move.to))
+                failed += len(going) - len(sent)
         cursor = cursor or uuid.uuid4().hex
         self._held[cursor] = held
         return MoveStep(cursor, looked_at, tuple(moved), failed=failed)
 
-    def look(self, *, cursor: str | None, limit: int) -> Looked:
-        """See the next messages; each look counts as a receive."""
+    def look(self, *, cursor: str | None = None, limit: int = 500) -> Looked:
+        """Receive up to `limit` messages without moving them; each look counts as a receive."""
         seen: list[PeekedMessage] = []
-        step = self.step(seen.append, cursor=cursor, limit=limit)
+        step = self.move(seen.append, cursor=cursor, limit=limit)
         return Looked(tuple(seen), step.cursor, step.in_flight)
 
     def stop(self, cursor: str | None) -> None:
-        """Give back what the walk held."""
+        """Release what the walk held."""
         if cursor is not None and (held := self._held.pop(cursor, None)):
             self._queue.release(list(held.values()))
 
     def take_out(self, keep: Keep) -> int:
-        """Receive, let `keep` store, delete, until nothing is left that was there when this began."""
+        """Receive, pass to `keep` and delete, until nothing is left that was there when this began."""
         latest = self._queue.clock.now() + _SKEW
         held: dict[str, Delivery] = {}
         removed = 0
-        with self._given_back_on_failure(held):
+        with self._released_on_failure(held):
             while batch := self._new(held, MAX_BATCH):
                 if all(delivery.sent_at > latest for delivery in batch):
                     break
                 keep([peeked_of(delivery) for delivery in batch])
                 failpoints.hit("queue.purge.mid")
-                removed += self._delete(batch, held)
+                # What could not be deleted stays held, so that it is not received again at once.
+                for delivery, result in zip(batch, self._queue.ack(batch), strict=True):
+                    if result.ok:
+                        del held[delivery.message_id]
+                        removed += 1
         self._queue.release(list(held.values()))
         return removed
 
-    def _delete(self, batch: Sequence[Delivery], held: dict[str, Delivery]) -> int:
-        """How many are gone. What could not be deleted stays among the held, so that it is not met again at once."""
-        gone = [delivery for delivery, result in zip(batch, self._queue.ack(batch), strict=True) if result.ok]
-        for delivery in gone:
-            del held[delivery.message_id]
-        return len(gone)
-
     def _new(self, held: dict[str, Delivery], most: int) -> list[Delivery]:
-        """The next messages that this walk has not met yet; none at the queue's end."""
+        """Receive messages that are new to this walk; none at the queue's end."""
         batch = self._queue.receive(max_messages=min(MAX_BATCH, most), wait=_WAIT, visibility=_HOLD)
         new = [delivery for delivery in batch if delivery.message_id not in held]
         held.update({delivery.message_id: delivery for delivery in batch})
         return new
 
     @contextmanager
-    def _given_back_on_failure(self, held: dict[str, Delivery]) -> Iterator[None]:
+    def _released_on_failure(self, held: dict[str, Delivery]) -> Iterator[None]:
         try:
             yield
         except BaseException:
             with suppress(PostroadError):
                 self._queue.release(list(held.values()))
             raise
-
-    def _end(self, held: dict[str, Delivery], step: MoveStep) -> MoveStep:
-        in_flight = max(0, self._queue.stats().in_flight - len(held))
-        self._queue.release(list(held.values()))
-        return MoveStep(None, step.looked_at, step.moved, in_flight, step.failed)
-
-    def _move(
-        self, decide: Decide, batch: Sequence[Delivery], held: dict[str, Delivery]
-    ) -> tuple[list[tuple[str, str]], int]:
-        """Send on what is to go and delete what was sent; the rest stays among the held."""
-        decided = [(delivery, decide(peeked_of(delivery))) for delivery in batch]
-        going = [(delivery, move) for delivery, move in decided if move is not None]
-        sent = self._send(going)
-        failpoints.hit("queue.redrive.mid")
-        self._queue.ack([delivery for delivery, _ in sent])
-        for delivery, _ in sent:
-            del held[delivery.message_id]
-        return [(delivery.message_id, move.to) for delivery, move in sent], len(going) - len(sent)
 
     def _send(self, going: Sequence[tuple[Delivery, Move]]) -> list[tuple[Delivery, Move]]:
         sent: list[tuple[Delivery, Move]] = []
@@ -137,7 +138,7 @@ class Mover:
 def _outgoing(target: SQSQueue, delivery: Delivery, move: Move) -> OutgoingMessage:
     attributes = move.attributes
     if size_of(delivery.body, attributes) > target.spec.max_message_bytes:
-        # A message as large as can be goes back without a marker rather than not at all.
+        # A message of the largest size goes back without a marker rather than not at all.
         attributes = {name: value for name, value in attributes.items() if name != REDRIVE}
     # A step repeated after a crash is recognised by the message's id.
     dedup_id = delivery.message_id if target.name.endswith(".fifo") else None
@@ -145,7 +146,7 @@ def _outgoing(target: SQSQueue, delivery: Delivery, move: Move) -> OutgoingMessa
 
 
 _RUNNING = ("RUNNING", "CANCELLING")
-# How an endpoint says that it does not know a call. One that answers 500 to it is found out by asking twice.
+# The error codes of an endpoint that does not know a call; one that answers 500 is recognised by a second call.
 _UNKNOWN_CALL = ("InvalidAction", "UnknownOperation", "UnsupportedOperation", "NotImplemented")
 
 
@@ -157,7 +158,12 @@ class MoveTasks:
         self._queue = queue
 
     def start(self, to: str, *, per_second: int | None) -> str:
-        """Begin to move everything to this queue; its handle."""
+        """Start to move everything to this queue, and return the task's handle.
+
+        Raises:
+            RedriveRunning: Another task moves messages out of this queue.
+            NotSupported: The endpoint has no such call, or not for these two queues.
+        """
         source, destination = self._queue.arn, self._queue.sibling(to).arn
         if not source or not destination:
             raise NotSupported("the ARNs of the queues cannot be read, and a move task needs them")
@@ -171,42 +177,39 @@ class MoveTasks:
         return str(answer["TaskHandle"])
 
     def tasks(self) -> list[MoveTask]:
-        """What SQS remembers, the newest first; nothing where it has no such call."""
+        """Return the moves out of this queue that SQS remembers, the newest first; none without such a call."""
         try:
             return self._list()
         except NotSupported:
             return []
 
     def _after_failure(self, error: PostroadError) -> str:
-        """The handle of the task that an unanswered call has started after all; else why there is none."""
+        """Return the handle of the task that an unanswered call has started after all, or raise the error."""
         running = next((task for task in self._list() if task.status in _RUNNING), None)
         if running is not None and isinstance(error, OutcomeUnknown) and running.task_handle is not None:
             return running.task_handle
         if running is not None:
-            raise RedriveRunning(
-                f"queue {self._queue.name!r} is being redriven by SQS already: {running.moved} moved"
-            ) from error
+            text = f"queue {self._queue.name!r} is being redriven by SQS already: {running.moved} moved"
+            raise RedriveRunning(text) from error
         if isinstance(error, InvalidInput):
-            # SQS moves out of queues only that are the dead letters of another one.
+            # SQS moves messages only out of dead-letter queues.
             raise NotSupported(str(error)) from error
         raise error
 
     def _list(self) -> list[MoveTask]:
         try:
-            answer = self._calls.call(
-                "list_message_move_tasks", self._queue.name, SourceArn=self._queue.arn, MaxResults=10
-            )
+            source = {"SourceArn": self._queue.arn, "MaxResults": 10}
+            answer = self._calls.call("list_message_move_tasks", self._queue.name, **source)
         except (InvalidInput, OutcomeUnknown, Unavailable) as error:
             if isinstance(error, OutcomeUnknown) or any(name in error.message for name in _UNKNOWN_CALL):
                 raise NotSupported(f"this endpoint has no move tasks: {error}") from error
             raise
-        return [_task(result) for result in answer.get("Results") or ()]
-
-
-def _task(result: dict[str, Any]) -> MoveTask:
-    return MoveTask(
-        task_handle=result.get("TaskHandle"),
-        status=str(result.get("Status", "")),
-        moved=int(result.get("ApproximateNumberOfMessagesMoved", 0)),
-        to_move=result.get("ApproximateNumberOfMessagesToMove"),
-    )
+        return [
+            MoveTask(
+                task_handle=result.get("TaskHandle"),
+                status=str(result.get("Status", "")),
+                moved=int(result.get("ApproximateNumberOfMessagesMoved", 0)),
+                to_move=result.get("ApproximateNumberOfMessagesToMove"),
+            )
+            for result in answer.get("Results") or ()
+        ]

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from math import ceil
 from typing import Any
 
 from postroad.arguments import check, seconds_between, whole_number
@@ -15,7 +16,7 @@ from postroad.clock import Clock
 from postroad.connections import ATTEMPTS, Entry, deliver
 from postroad.errors import NotSupported, PostroadError, TransportError, Unavailable
 from postroad.queues import rules
-from postroad.queues.moves import Decide, Keep, Looked, MoveStep
+from postroad.queues.markers import mark_dead
 from postroad.queues.port import (
     AckResult,
     Delivery,
@@ -26,17 +27,26 @@ from postroad.queues.port import (
     QueueTraits,
     SendResult,
 )
-from postroad.queues.spec import MAX_VISIBILITY, QueueSpec
-from postroad.queues.sqs import rejecting, settings
-from postroad.queues.sqs.calls import SQSCalls, name_in, sibling
+from postroad.queues.rules import MAX_VISIBILITY, QueueSpec
+from postroad.queues.sqs.calls import SQSCalls, name_in
 from postroad.queues.sqs.moves import Mover, MoveTasks
-from postroad.queues.sqs.wire import MAX_BATCH, MAX_BATCH_BYTES, delivery_of, entry_of, peeked_of, size_of, whole
+from postroad.queues.sqs.wire import (
+    MAX_BATCH,
+    MAX_BATCH_BYTES,
+    assumed,
+    delivery_of,
+    entry_of,
+    peeked_of,
+    sent_result,
+    size_of,
+    spec_of,
+)
 
 _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
-_ENCRYPTION = frozenset({"KmsMasterKeyId", "SqsManagedSseEnabled"})
+_REJECT_LEASE = 60.0
 _OK = AckResult(ok=True)
 _EARLY_SECONDS = 1.0
-"""An empty answer that comes this much before the end of its wait is early."""
+"""An empty answer that arrives this much before the end of its wait is early."""
 _EARLY_PAUSE_SECONDS = 0.1
 
 
@@ -53,11 +63,12 @@ class SQSQueue:
         self._lock = threading.Lock()
         self._known: tuple[QueueSpec, str] | None = None
         self._siblings: dict[str, SQSQueue] = {}
-        self._mover = Mover(self)
+        mover = Mover(self)
+        self.move, self.look, self.stop, self.take_out = mover.move, mover.look, mover.stop, mover.take_out
 
     @property
     def traits(self) -> QueueTraits:
-        """What this queue promises. The queue's attributes are read once."""
+        """Return what this queue promises. The queue's attributes are read once."""
         return QueueTraits(
             fifo=self._fifo,
             durable=True,
@@ -76,12 +87,12 @@ class SQSQueue:
 
     @property
     def spec(self) -> QueueSpec:
-        """The settings as they were when first looked at."""
+        """Return the settings as they were when first read."""
         return self._look()[0]
 
     @property
     def arn(self) -> str:
-        """The queue's ARN."""
+        """Return the queue's ARN."""
         return self._look()[1]
 
     def _look(self) -> tuple[QueueSpec, str]:
@@ -91,56 +102,55 @@ class SQSQueue:
             return self._known
 
     def overview(self) -> QueueOverview:
-        """Settings and contents by one call."""
+        """Return settings and contents by one call."""
         attributes = self.attributes("All")
-        told = _ENCRYPTION & attributes.keys()
-        return QueueOverview(
-            spec=settings.spec_of(self.name, attributes),
-            stats=_stats(attributes),
-            # AWS itself always tells; an emulator may keep silent.
-            in_clear=bool(told) and not settings.is_encrypted(attributes),
-        )
+        key, managed = attributes.get("KmsMasterKeyId"), attributes.get("SqsManagedSseEnabled")
+        # AWS always returns one of the two; an emulator may return none.
+        in_clear = (key is not None or managed is not None) and not key and managed != "true"
+        return QueueOverview(spec=spec_of(self.name, attributes), stats=_stats(attributes), in_clear=in_clear)
 
     def _read(self) -> tuple[QueueSpec, str]:
         if not self._calls.has("get_queue_attributes"):
-            return settings.assumed(self.name), ""
+            return assumed(self.name), ""
         try:
             attributes = self.attributes("All")
         except Unavailable as error:
             # A sender needs no right to read attributes.
             if "AccessDenied" not in error.message:
                 raise
-            return settings.assumed(self.name), ""
-        return settings.spec_of(self.name, attributes), attributes.get("QueueArn", "")
+            return assumed(self.name), ""
+        return spec_of(self.name, attributes), attributes.get("QueueArn", "")
 
     def attributes(self, *names: str) -> Mapping[str, str]:
-        """Some attributes of the queue, as they are now."""
+        """Return some attributes of the queue, as they are now."""
         answer = self._calls.call("get_queue_attributes", self.name, QueueUrl=self.url, AttributeNames=list(names))
         return answer.get("Attributes") or {}
 
     def sibling(self, name: str) -> SQSQueue:
-        """The queue of this name in the same account and region."""
-        return self._siblings.setdefault(name, SQSQueue(self._calls, sibling(self.url, name), self.clock))
+        """Return the queue of this name in the same account and region."""
+        url = f"{self.url.rpartition('/')[0]}/{name}"
+        return self._siblings.setdefault(name, SQSQueue(self._calls, url, self.clock))
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
         """Store the messages; what is ok is durable. On FIFO a failed one holds back the later ones of its group.
 
-        No call carries two messages of one group, since SQS may take the second and refuse the first, unless the
-        queue was made with `attempts=1`: its owner then retries and reports what is out of order.
+        No call carries two messages of one group, since SQS may accept the second and refuse the first, unless the
+        queue was opened with `attempts=1`: then the caller retries and reports what is out of order.
         """
         rules.check_batch(messages)
         if not messages:
             return []
         bodies = rules.check_messages(self.spec, messages)
-        entries = [self._entry(message, body) for message, body in zip(messages, bodies, strict=True)]
-        return [_sent(outcome) for outcome in self._deliver("send_message", entries)]
-
-    def _entry(self, message: OutgoingMessage, body: bytes) -> Entry[dict[str, Any]]:
-        return Entry(
-            entry_of(message, body, fifo=self._fifo),
-            size=size_of(body, message.attributes),
-            key=message.group if self._fifo and self._attempts > 1 else None,
-        )
+        keyed = self._fifo and self._attempts > 1
+        entries = [
+            Entry(
+                entry_of(message, body, fifo=self._fifo),
+                size=size_of(body, message.attributes),
+                key=message.group if keyed else None,
+            )
+            for message, body in zip(messages, bodies, strict=True)
+        ]
+        return [sent_result(outcome) for outcome in self._deliver("send_message", entries)]
 
     def _deliver(
         self, operation: str, entries: Sequence[Entry[dict[str, Any]]]
@@ -169,26 +179,26 @@ class SQSQueue:
         parameters: dict[str, Any] = {
             "QueueUrl": self.url,
             "MaxNumberOfMessages": count,
-            "WaitTimeSeconds": whole(wait),
+            "WaitTimeSeconds": ceil(wait),
             "MessageAttributeNames": ["All"],
         }
         if visibility is not None:
-            parameters["VisibilityTimeout"] = whole(visibility)
+            parameters["VisibilityTimeout"] = ceil(visibility)
         if self._calls.tells_system_attributes:
             parameters["MessageSystemAttributeNames"] = ["All"]
             if self._fifo:
-                # A repeated attempt gets the answer that was lost, where else its groups would be locked.
+                # A repeated attempt gets the answer that was lost; otherwise its groups would stay locked.
                 parameters["ReceiveRequestAttemptId"] = uuid.uuid4().hex
         started = time.monotonic()
         answer = self._calls.call("receive_message", self.name, **parameters)
         if not answer.get("Messages") and wait - (time.monotonic() - started) > _EARLY_SECONDS:
-            # Not every endpoint waits as long as it is asked to; whoever polls again at once would only cost requests.
+            # Not every endpoint waits as long as it is asked to, and polling again at once only costs requests.
             time.sleep(_EARLY_PAUSE_SECONDS * CHANCE.uniform(0.5, 1.5))
         now = self.clock.now()
         return [delivery_of(raw, now) for raw in answer.get("Messages") or ()]
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
-        """Forget the messages. A late ack on a standard queue answers ok and may change nothing."""
+        """Remove the messages. A late ack on a standard queue returns ok and may change nothing."""
         rules.check_deliveries(deliveries)
         entries = [Entry({"ReceiptHandle": delivery.receipt}) for delivery in deliveries]
         return [_acked(outcome) for outcome in self._deliver("delete_message", entries)]
@@ -196,15 +206,15 @@ class SQSQueue:
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
         """Keep the leases for `seconds` from now, rounded up, at most twelve hours in all."""
         check(seconds, seconds_between(0, MAX_VISIBILITY), "seconds")
-        return self._hide(deliveries, whole(seconds))
+        return self._hide(deliveries, ceil(seconds))
 
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
-        """Give the messages back, to be received again after `after` seconds. SQS has no place for the error."""
+        """Give the messages back, to be received again after `after` seconds. SQS cannot store the error."""
         check(after, seconds_between(0, MAX_VISIBILITY), "after")
         check(error, rules.Note | None, "error")
-        return self._hide(deliveries, whole(after))
+        return self._hide(deliveries, ceil(after))
 
     def _hide(self, deliveries: Sequence[Delivery], seconds: int) -> list[AckResult]:
         rules.check_deliveries(deliveries)
@@ -215,10 +225,43 @@ class SQSQueue:
         """Send the messages to the dead letters with the reason, then delete them: under a new id."""
         check(reason, rules.Note | None, "reason")
         check(error, rules.Note | None, "error")
-        return rejecting.reject(self, deliveries, reason=reason, error=error)
+        if self.spec.dead_letter is None:
+            raise NotSupported(
+                f"queue {self.name!r} has no dead-letter queue to reject into",
+                remedy="Name one with QueueSpec(dead_letter=...), or ack the message.",
+            )
+        # Renewing the lease first finds a stale receipt before there is a copy, and leaves time for the two steps.
+        results = self.extend(deliveries, seconds=_REJECT_LEASE)
+        held = [index for index, result in enumerate(results) if result.ok]
+        if not held:
+            return results
+        target = self.sibling(self.spec.dead_letter)
+        letters = [self._dead_letter(deliveries[index], reason, error, target) for index in held]
+        for index, sent in zip(held, target.send(letters), strict=True):
+            results[index] = AckResult(ok=sent.ok, error=sent.error)
+        # What could not be sent is not deleted.
+        moved = [index for index in held if results[index].ok]
+        for index, acked in zip(moved, self.ack([deliveries[index] for index in moved]), strict=True):
+            results[index] = acked
+        return results
+
+    def _dead_letter(self, delivery: Delivery, reason: str, error: str | None, target: SQSQueue) -> OutgoingMessage:
+        marked = mark_dead(
+            delivery.attributes,
+            source=self.name,
+            receives=delivery.receive_count,
+            error=error,
+            at=self.clock.now(),
+            reason=reason,
+        )
+        fits = size_of(delivery.body, marked) <= target.spec.max_message_bytes
+        # The same rejection, repeated after a crash, is recognised by its dedup id.
+        dedup_id = f"{delivery.message_id}-{delivery.receive_count}" if self._fifo else None
+        attributes = marked if fits else delivery.attributes
+        return OutgoingMessage(delivery.body, attributes, group=delivery.group, dedup_id=dedup_id)
 
     def peek(self, *, limit: int = 10, after: str | None = None, force: bool = False) -> list[PeekedMessage]:
-        """Look at some messages, by receiving them without hiding them: each look counts as a receive."""
+        """Return some messages, by receiving them without hiding them: this counts as a receive."""
         check(limit, whole_number(1, rules.MAX_RECEIVE), "limit")
         if self.spec.dead_letter is not None and not force:
             raise NotSupported(
@@ -226,13 +269,10 @@ class SQSQueue:
                 "letters",
                 remedy="Look at its dead-letter queue instead, or say force=True (on the command line --force).",
             )
-        return self._peek(limit, after)
-
-    def _peek(self, limit: int, after: str | None) -> list[PeekedMessage]:
         seen: dict[str, PeekedMessage] = {}
         while len(seen) < limit:
-            looked_at = [peeked_of(delivery) for delivery in self._receive(MAX_BATCH, 0, 0)]
-            new = {message.message_id: message for message in looked_at if message.message_id not in seen}
+            found = self._receive(MAX_BATCH, 0, 0)
+            new = {each.message_id: peeked_of(each) for each in found if each.message_id not in seen}
             if not new:
                 break
             seen.update(new)
@@ -241,42 +281,22 @@ class SQSQueue:
         return [seen[message_id] for message_id in ids[start : start + limit]]
 
     def stats(self) -> QueueStats:
-        """Count what the queue holds, approximately; SQS tells neither ages nor what expired."""
+        """Count what the queue holds, approximately, without ages and expired messages."""
         return _stats(self.attributes(*_COUNTS))
 
-    def move(
-        self, decide: Decide, *, cursor: str | None = None, limit: int = 500, only: Sequence[int] | None = None
-    ) -> MoveStep:
-        """Receive up to `limit` messages and move those `decide` sends on: send, then delete."""
-        if only is not None:
-            raise NotSupported("SQS gives out no message by its sequence")
-        return self._mover.step(decide, cursor=cursor, limit=limit)
-
-    def look(self, *, cursor: str | None = None, limit: int = 500) -> Looked:
-        """Receive up to `limit` messages, which stay; each look counts as a receive."""
-        return self._mover.look(cursor=cursor, limit=limit)
-
-    def stop(self, cursor: str | None) -> None:
-        """Give back what a walk holds."""
-        self._mover.stop(cursor)
-
     def whereabouts(self, ids: Collection[str]) -> None:
-        """None: SQS finds no message by its id."""
+        """Return None: SQS finds no message by its id."""
 
     def native(self) -> MoveTasks:
-        """SQS's own move tasks."""
+        """Return the move tasks of SQS."""
         return MoveTasks(self._calls, self)
 
-    def take_out(self, keep: Keep) -> int:
-        """Receive what nobody has leased, let `keep` store it, delete it."""
-        return self._mover.take_out(keep)
-
     def end(self) -> str | None:
-        """None: the messages of SQS have no place that a cursor could name."""
+        """Return None: the messages of SQS have no order."""
         return None
 
     def purge(self) -> int:
-        """Remove everything the queue holds, leased messages included; about how many there were."""
+        """Remove everything the queue holds, leased messages included; return about how many there were."""
         stats = self.stats()
         self._calls.call("purge_queue", self.name, QueueUrl=self.url)
         return stats.visible + stats.in_flight + stats.delayed
@@ -285,15 +305,6 @@ class SQSQueue:
 def _stats(attributes: Mapping[str, str]) -> QueueStats:
     visible, in_flight, delayed = (int(attributes.get(name, 0)) for name in _COUNTS)
     return QueueStats(visible=visible, in_flight=in_flight, delayed=delayed, oldest_age_seconds=None, expired=None)
-
-
-def _sent(outcome: Mapping[str, Any] | PostroadError) -> SendResult:
-    if isinstance(outcome, PostroadError):
-        return SendResult(ok=False, error=outcome)
-    sequence = outcome.get("SequenceNumber")
-    return SendResult(
-        ok=True, message_id=outcome.get("MessageId"), sequence=None if sequence is None else int(sequence)
-    )
 
 
 def _acked(outcome: Mapping[str, Any] | PostroadError) -> AckResult:

@@ -1,4 +1,4 @@
-"""The queues of one AWS account and region."""
+"""The queues of one AWS account and region, and the tags by which their owners show that they live."""
 
 from __future__ import annotations
 
@@ -10,42 +10,43 @@ from typing import TYPE_CHECKING, Any
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections import ATTEMPTS, AwsConnection
 from postroad.errors import ConfigurationError, NotPermitted, PostroadError, QueueNotFound, Unavailable
+from postroad.queues import rules
 from postroad.queues.port import QueueOverview
-from postroad.queues.spec import (
-    QueueSpec,
-    check_name,
-    check_source_allowed,
-    check_spec,
-    dead_letter_missing,
-    settings_differ,
-)
-from postroad.queues.sqs import settings
-from postroad.queues.sqs.calls import SQSCalls, SQSClient, name_in
+from postroad.queues.rules import QueueSpec
+from postroad.queues.sqs.calls import SQSCalls, name_in
 from postroad.queues.sqs.queue import SQSQueue
+from postroad.queues.sqs.wire import queue_attributes, redrive_allow_policy, rounded
 
 if TYPE_CHECKING:
-    from mypy_boto3_sqs.client import SQSClient as Boto3SQSClient
+    from mypy_boto3_sqs.client import SQSClient
 
 _AT_ONCE = 10
+_TAG = "postroad-alive-until"
 
 
 class SQSQueues:
-    """Queues by name or URL. Using one takes no right to list or create queues."""
+    """Queues by name or URL. Using one needs no right to list or create queues.
 
-    def __init__(self, connection: AwsConnection | Boto3SQSClient | SQSClient, clock: Clock = SYSTEM_CLOCK) -> None:
+    Args:
+        connection: A connection, a boto3 client, or any object with `send_message`, `receive_message` and
+            `delete_message`. What else a boto3 client offers is used if it is there.
+        clock: The clock that dates messages if the client does not say when they were sent.
+    """
+
+    def __init__(self, connection: AwsConnection | SQSClient | Any, clock: Clock = SYSTEM_CLOCK) -> None:
         self._calls = SQSCalls(connection)
         self.clock = clock
         self._policies = threading.Lock()
         self._urls: dict[str, str] = {}
 
     def queue(self, name: str, *, attempts: int = ATTEMPTS) -> SQSQueue:
-        """The queue of this name or URL. A URL is taken as it is and no call is made.
+        """Return the queue of this name or URL. For a URL no call is made.
 
-        `attempts` is how often an entry is tried that fails through no fault of its own.
+        An entry that fails through no fault of its own is tried up to `attempts` times.
         """
-        if _is_url(name):
+        if str(name).startswith(("http://", "https://")):
             return SQSQueue(self._calls, name, self.clock, attempts=attempts)
-        check_name(name)
+        rules.check_name(name)
         if not self._calls.has("get_queue_url"):
             raise ConfigurationError(
                 f"the SQS client cannot look up queue {name!r}", field="name", remedy="Give the queue's URL."
@@ -54,18 +55,18 @@ class SQSQueues:
         return SQSQueue(self._calls, url, self.clock, attempts=attempts)
 
     def create_queue(self, spec: QueueSpec) -> SQSQueue:
-        """Make the queue, or return it when it exists with the same settings; seconds are rounded up."""
-        check_spec(spec)
-        spec = settings.rounded(spec)
+        """Create the queue, or return it if it exists with the same settings; seconds are rounded up."""
+        rules.check_spec(spec)
+        spec = rounded(spec)
         try:
             return _same(self.queue(spec.name), spec)
         except QueueNotFound:
             pass
-        attributes = settings.queue_attributes(spec, self._dead_letter_arn(spec))
+        attributes = queue_attributes(spec, self._dead_letter_arn(spec))
         try:
             self._calls.make(spec.name, attributes, fifo=spec.fifo)
         except PostroadError as error:
-            # Somebody else was quicker.
+            # Another process has just created it.
             if "QueueNameExists" not in error.message and "QueueAlreadyExists" not in error.message:
                 raise
             return _same(self.queue(spec.name), spec)
@@ -75,10 +76,10 @@ class SQSQueues:
 
     def update_queue(self, spec: QueueSpec) -> SQSQueue:
         """Give an existing queue these settings; seconds are rounded up."""
-        check_spec(spec)
-        spec = settings.rounded(spec)
+        rules.check_spec(spec)
+        spec = rounded(spec)
         queue = self.queue(spec.name)
-        attributes = settings.queue_attributes(spec, self._dead_letter_arn(spec))
+        attributes = queue_attributes(spec, self._dead_letter_arn(spec))
         if spec.dead_letter is None and queue.spec.dead_letter is not None:
             attributes["RedrivePolicy"] = ""
         self._set(queue, attributes)
@@ -87,15 +88,15 @@ class SQSQueues:
         return self.queue(spec.name)
 
     def delete_queue(self, name: str) -> None:
-        """Remove the queue with what it holds; SQS takes up to a minute for it."""
+        """Remove the queue with its messages; SQS takes up to a minute for it."""
         self._calls.call("delete_queue", name, QueueUrl=self.queue(name).url)
 
     def queue_spec(self, name: str) -> QueueSpec:
-        """The settings of the queue."""
+        """Return the settings of the queue."""
         return self.queue(name).spec
 
     def queues(self) -> list[str]:
-        """The names of all queues, sorted."""
+        """Return the names of all queues, sorted."""
         names: list[str] = []
         token: str | None = None
         while True:
@@ -109,7 +110,7 @@ class SQSQueues:
                 return sorted(names)
 
     def overviews(self, names: Iterable[str] | None = None) -> list[QueueOverview]:
-        """Look at these queues, by default at all, by one call each, ten at a time."""
+        """Return these queues, by default all, by one call each, ten at a time."""
         wanted = self.queues() if names is None else list(names)
         with ThreadPoolExecutor(_AT_ONCE, "postroad-look") as pool:
             found = list(pool.map(self._overview, wanted))
@@ -139,12 +140,12 @@ class SQSQueues:
         except Unavailable as error:
             if "InvalidAction" not in error.message and "UnknownOperation" not in error.message:
                 raise
-        # An emulator that does not know the call.
+        # An emulator does not know the call.
         return [each.spec.name for each in self.overviews() if each.spec.dead_letter == dead_letters]
 
     def change_policy(self, queue: SQSQueue, change: Callable[[str | None], str]) -> None:
-        """Replace the queue's access policy by what `change` makes of it; an empty one removes it."""
-        # SQS cannot compare and set: at least the threads of this process do not overwrite each other.
+        """Replace the queue's access policy by what `change` returns for it; an empty one removes it."""
+        # SQS has no conditional write: at least the threads of this process do not overwrite each other.
         with self._policies:
             before = queue.attributes("Policy").get("Policy")
             after = change(before)
@@ -157,22 +158,49 @@ class SQSQueues:
         try:
             dead_letters = self.queue(spec.dead_letter)
         except QueueNotFound as error:
-            raise dead_letter_missing(spec.dead_letter) from error
-        check_source_allowed(dead_letters.spec, spec.name)
+            raise rules.dead_letter_missing(spec.dead_letter) from error
+        rules.check_source_allowed(dead_letters.spec, spec.name)
         return dead_letters.arn
 
     def _allow_redrive(self, queue: SQSQueue, spec: QueueSpec) -> None:
-        self._set(queue, {"RedriveAllowPolicy": settings.redrive_allow_policy(spec, queue.arn)})
+        self._set(queue, {"RedriveAllowPolicy": redrive_allow_policy(spec, queue.arn)})
 
     def _set(self, queue: SQSQueue, attributes: dict[str, str]) -> None:
         self._calls.call("set_queue_attributes", queue.name, QueueUrl=queue.url, Attributes=attributes)
 
 
-def _is_url(name: object) -> bool:
-    return isinstance(name, str) and name.startswith(("http://", "https://"))
-
-
 def _same(queue: SQSQueue, wanted: QueueSpec) -> SQSQueue:
     if differences := queue.spec.differences(wanted):
-        raise settings_differ(wanted.name, differences)
+        raise rules.settings_differ(wanted.name, differences)
     return queue
+
+
+class SQSTags:
+    """The tags of queues on SQS, which deletes none by itself: their owner renews them as long as it lives."""
+
+    def __init__(self, connection: AwsConnection, queues: SQSQueues) -> None:
+        self._calls = SQSCalls(connection)
+        self._queues = queues
+
+    def renew(self, name: str, *, seconds: float) -> None:
+        """Mark the owner of the queue as alive for so many seconds."""
+        until = self._now() + seconds
+        self._calls.call("tag_queue", name, QueueUrl=self._queues.queue(name).url, Tags={_TAG: f"{until:.3f}"})
+
+    def abandoned(self, prefix: str, *, seconds: float) -> list[str]:
+        """Return the queues under this prefix whose owner is gone; one without a tag gets `seconds` to set it."""
+        answer = self._calls.call("list_queues", prefix, QueueNamePrefix=prefix, MaxResults=1000)
+        names = [name_in(url) for url in answer.get("QueueUrls") or ()]
+        return [name for name in names if self._is_abandoned(name, seconds)]
+
+    def _is_abandoned(self, name: str, seconds: float) -> bool:
+        answer = self._calls.call("list_queue_tags", name, QueueUrl=self._queues.queue(name).url)
+        try:
+            until = float((answer.get("Tags") or {}).get(_TAG, ""))
+        except ValueError:
+            self.renew(name, seconds=seconds)
+            return False
+        return until < self._now()
+
+    def _now(self) -> float:
+        return self._queues.clock.now().timestamp()

@@ -1,4 +1,4 @@
-"""Records of streams on the embedded engine: appended, read as ranges, and swept away when their time is over."""
+"""Records of streams on the embedded engine: appended, read as ranges, and removed after the retention."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import apsw
 
-from postroad.engine import Schema, Transaction
+from postroad.engine import Schema, Transaction, one
 from postroad.errors import StorageDamaged
-from postroad.streams import rules
-from postroad.streams.port import Record, StreamRecord
-from postroad.streams.rules import sequence_text
+from postroad.streams.port import Record, StreamRecord, sequence_number, sequence_text
 
 NUMBER_BITS = 40
 
@@ -77,7 +74,8 @@ class Shard:
 
     @property
     def name(self) -> str:
-        return rules.shard_name(self.place)
+        """Return the name as Kinesis writes it."""
+        return f"shardId-{self.place:012d}"
 
     @property
     def base(self) -> int:
@@ -92,8 +90,8 @@ class Shard:
         return f"stream.{self.id}"
 
     def number(self, sequence: str, field: str) -> int:
-        """The rowid behind a sequence of this shard, or the refusal of another one."""
-        return rules.sequence_number(sequence, low=self.base, high=self.top, field=field)
+        """Return the rowid of a sequence of this shard; refuse any other."""
+        return sequence_number(sequence, low=self.base, high=self.top, field=field)
 
 
 _STATE = """
@@ -108,7 +106,7 @@ SELECT id, arrived_us, crc, CAST(key AS BLOB), data FROM stream_records WHERE id
 """
 _SWEEP = "DELETE FROM stream_records WHERE id BETWEEN ? AND ? AND arrived_us <= ?"
 _SWEEP_STEP = 100
-# What GetRecords of Kinesis returns at the most: a read of many large records must not fill the memory.
+# As much as GetRecords of Kinesis returns: a read of many large records must not fill the memory.
 _MAX_READ_BYTES = 10_485_760
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -116,69 +114,38 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def append(
     tx: Transaction, shards: Sequence[Shard], targets: Sequence[Shard], records: Sequence[Record], now_us: int
 ) -> list[int]:
-    """Store each record at the end of its shard and return their rowids; sweep some of what has expired."""
+    """Store each record at the end of its shard and return their rowids; remove some expired records."""
     states: dict[Shard, tuple[int, int]] = {}
     rows = []
     for shard, record in zip(targets, records, strict=True):
-        last, arrived_us = states.get(shard) or _begin(tx.connection, shard, now_us)
+        # Arrivals never go back when the wall clock does.
+        last, arrived_us = states.get(shard) or _state(tx.connection, shard)[:2]
+        arrived_us = max(now_us, arrived_us)
         states[shard] = (last + 1, arrived_us)
         rows.append(
             (shard.base + last + 1, arrived_us, _crc(record.key.encode(), record.data), record.key, record.data)
         )
     tx.connection.executemany(_INSERT, rows)
     tx.connection.executemany(_ADVANCE, [(*state, shard.id) for shard, state in states.items()])
-    _sweep(tx.connection, {*states, _in_turn(shards, states)}, max(_SWEEP_STEP, 2 * len(records)), now_us)
+    # One more shard, another each time, so that shards without new records are swept too.
+    in_turn = shards[sum(number for number, _ in states.values()) % len(shards)]
+    _sweep(tx.connection, {*states, in_turn}, max(_SWEEP_STEP, 2 * len(records)), now_us)
     for shard in states:
         tx.touch(shard.channel)
     return [row[0] for row in rows]
 
 
 def last(connection: apsw.Connection, shard: Shard) -> int:
-    """The rowid of the shard's newest record, there or expired."""
-    number, _, _ = _state(connection, shard)
-    return shard.base + number
+    """Return the rowid of the shard's newest record, even if it has expired."""
+    return shard.base + _state(connection, shard)[0]
 
 
 def behind(connection: apsw.Connection, shard: Shard, start: int, limit: int, now_us: int) -> list[StreamRecord]:
-    """Up to `limit` records behind the rowid `start` that have not expired."""
+    """Return up to `limit` records behind the rowid `start` that have not expired."""
     _, _, retention_us = _state(connection, shard)
     first = _first_fresh(connection, shard, start + 1, now_us - retention_us)
     if first is None:
         return []
-    return _read(connection, shard, first, limit)
-
-
-def _begin(connection: apsw.Connection, shard: Shard, now_us: int) -> tuple[int, int]:
-    """The shard's last number and the arrival for its next ones, which never goes back when the wall clock does."""
-    number, arrived_us, _ = _state(connection, shard)
-    return number, max(now_us, arrived_us)
-
-
-def _state(connection: apsw.Connection, shard: Shard) -> tuple[int, int, int]:
-    row: Any = connection.execute(_STATE, (shard.id,)).fetchone()
-    return row[0], row[1], row[2]
-
-
-def _first_fresh(connection: apsw.Connection, shard: Shard, start: int, horizon_us: int) -> int | None:
-    """The first rowid from `start` on whose record is younger than the horizon, found by halving: arrivals grow."""
-    found = _arrival(connection, shard, start)
-    if found is None or found[1] > horizon_us:
-        return None if found is None else found[0]
-    low, high = found[0] + 1, last(connection, shard) + 1
-    while low < high:
-        middle = (low + high) // 2
-        _, arrived_us = _arrival(connection, shard, middle) or (middle, horizon_us)
-        low, high = (middle + 1, high) if arrived_us <= horizon_us else (low, middle)
-    return low
-
-
-def _arrival(connection: apsw.Connection, shard: Shard, start: int) -> tuple[int, int] | None:
-    """Rowid and arrival of the first record from `start` on."""
-    row: Any = connection.execute(_ARRIVAL, (start, shard.top)).fetchone()
-    return None if row is None else (row[0], row[1])
-
-
-def _read(connection: apsw.Connection, shard: Shard, first: int, limit: int) -> list[StreamRecord]:
     records: list[StreamRecord] = []
     size = 0
     cursor = connection.execute(_READ, (first, shard.top, limit))
@@ -194,6 +161,31 @@ def _read(connection: apsw.Connection, shard: Shard, first: int, limit: int) -> 
     return records
 
 
+def _state(connection: apsw.Connection, shard: Shard) -> tuple[int, int, int]:
+    """Return the shard's last number, the time of its last arrival, and the retention of its stream."""
+    row: tuple[int, int, int] = one(connection, _STATE, (shard.id,))
+    return row
+
+
+def _first_fresh(connection: apsw.Connection, shard: Shard, start: int, horizon_us: int) -> int | None:
+    """Return the first rowid from `start` on whose record arrived after the horizon, by bisection: arrivals grow."""
+    found = _arrival(connection, shard, start)
+    if found is None or found[1] > horizon_us:
+        return None if found is None else found[0]
+    low, high = found[0] + 1, last(connection, shard) + 1
+    while low < high:
+        middle = (low + high) // 2
+        _, arrived_us = _arrival(connection, shard, middle) or (middle, horizon_us)
+        low, high = (middle + 1, high) if arrived_us <= horizon_us else (low, middle)
+    return low
+
+
+def _arrival(connection: apsw.Connection, shard: Shard, start: int) -> tuple[int, int] | None:
+    """Return rowid and arrival of the first record from `start` on."""
+    row: tuple[int, int] | None = one(connection, _ARRIVAL, (start, shard.top))
+    return row
+
+
 def _record(shard: Shard, number: int, arrived_us: int, crc: int, key: bytes, data: bytes) -> StreamRecord:
     if _crc(key, data) != crc:
         raise StorageDamaged(
@@ -207,11 +199,6 @@ def _record(shard: Shard, number: int, arrived_us: int, crc: int, key: bytes, da
     return StreamRecord(
         shard=shard.name, sequence=sequence_text(number), key=key.decode(), data=data, arrived_at=arrived_at
     )
-
-
-def _in_turn(shards: Sequence[Shard], states: dict[Shard, tuple[int, int]]) -> Shard:
-    """One more shard to sweep, another each time, so that shards without new records are swept too."""
-    return shards[sum(number for number, _ in states.values()) % len(shards)]
 
 
 def _sweep(connection: apsw.Connection, shards: set[Shard], step: int, now_us: int) -> None:

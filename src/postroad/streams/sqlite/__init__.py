@@ -1,5 +1,0 @@
-"""Streams on the embedded engine."""
-
-from postroad.streams.sqlite.streams import SQLiteStream, SQLiteStreams
-
-__all__ = ["SQLiteStream", "SQLiteStreams"]
