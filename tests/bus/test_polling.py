@@ -195,7 +195,7 @@ def test_a_success_lets_the_back_off_begin_anew(
             pauses.append(self.failures)
             return 0.0
 
-    monkeypatch.setattr("postroad.receiving.polling.Backoff", Quick)
+    monkeypatch.setattr("postroad.receiving.workers.Backoff", Quick)
     answers: list[Exception | None] = [Unavailable("no network"), Unavailable("no network"), None, Unavailable("again")]
 
     class Flaky(Around):

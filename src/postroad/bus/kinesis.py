@@ -145,15 +145,15 @@ class _StreamDeadLetters:
     letters: GivenDeadLetters
     codec: Codec
 
-    def bury(self, queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
+    def __call__(self, queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
         told = msgspec.structs.replace(delivery, attributes=self._attributes(delivery.body))
         try:
-            return self.letters.bury(queue, told, reason=reason, error=error)
+            return self.letters(queue, told, reason=reason, error=error)
         except InvalidMessage:
             encoded = msgspec.structs.replace(
                 told, body=base64.b64encode(delivery.body), attributes={"ContentEncoding": "base64"}
             )
-            return self.letters.bury(queue, encoded, reason=reason, error=error)
+            return self.letters(queue, encoded, reason=reason, error=error)
 
     def _attributes(self, body: bytes) -> dict[str, str]:
         try:

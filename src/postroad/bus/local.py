@@ -13,7 +13,7 @@ import msgspec
 from postroad.errors import describe
 from postroad.events import EventRegistry, can_travel
 from postroad.queues import legible
-from postroad.receiving import asynchrony
+from postroad.receiving import LoopThread, in_thread, is_async, name_of
 from postroad.telemetry import get_logger
 
 EventHandler = Callable[..., Any]
@@ -118,9 +118,7 @@ def local_part(bus: EventBus) -> EventBus:
 def log_failure(event: object, handler: EventHandler, error: Exception) -> None:
     """Write down that a handler failed during `publish`."""
     text = legible(describe(error))
-    get_logger("bus").warning(
-        "bus_handler_failed", type=type(event).__qualname__, handler=asynchrony.name_of(handler), error=text
-    )
+    get_logger("bus").warning("bus_handler_failed", type=type(event).__qualname__, handler=name_of(handler), error=text)
 
 
 ControlBus = EventBus
@@ -138,7 +136,7 @@ class InProcessEventBus:
         self.has_async_handlers = False
         """Whether an async handler was ever subscribed."""
         self._changing = threading.Lock()
-        self.loop_thread = asynchrony.LoopThread()
+        self.loop_thread = LoopThread()
 
     @property
     def registry(self) -> EventRegistry | None:
@@ -151,7 +149,7 @@ class InProcessEventBus:
         check_handler(handler)
         if self._registry is not None:
             register(self._registry, event_type)
-        self.has_async_handlers |= asynchrony.is_async(handler)
+        self.has_async_handlers |= is_async(handler)
         with self._changing:
             self._handlers[event_type] = (*self._handlers.get(event_type, ()), handler)
 
@@ -171,7 +169,7 @@ class InProcessEventBus:
     def on_any(self, handler: EventHandler) -> EventHandler:
         """Call the handler for every event, after those of its type, from the next publish on."""
         check_handler(handler)
-        self.has_async_handlers |= asynchrony.is_async(handler)
+        self.has_async_handlers |= is_async(handler)
         with self._changing:
             self._any = (*self._any, handler)
         return handler
@@ -206,7 +204,7 @@ class InProcessEventBus:
     async def apublish(self, event: object) -> PublishResult:
         """Publish without blocking the loop: async handlers are awaited on it, others run in threads."""
         handlers = self.handlers(type(event))
-        outcomes = [(handler, await asynchrony.call(handler, event)) for handler in handlers]
+        outcomes = [(handler, await _acall(handler, event)) for handler in handlers]
         errors = tuple(HandlerFailure(handler, error) for handler, error in outcomes if error is not None)
         for failure in errors:
             log_failure(event, failure.handler, failure.error)
@@ -216,3 +214,27 @@ class InProcessEventBus:
         """Run to its end what an async handler returned; anything else a handler returns is ignored."""
         if inspect.isawaitable(found):
             self.loop_thread.run(found)
+
+
+async def _acall(handler: EventHandler, event: object) -> Exception | None:
+    """Await the handler on this loop, or call it in a thread, and return its error."""
+    try:
+        if is_async(handler):
+            await handler(event)
+        else:
+            # The error comes back as a value, because a future cannot carry StopIteration.
+            found, error = await in_thread(_call, handler, event)
+            if error is not None:
+                return error
+            if inspect.isawaitable(found):
+                await found
+    except Exception as error:
+        return error
+    return None
+
+
+def _call(handler: EventHandler, event: object) -> tuple[Any, Exception | None]:
+    try:
+        return handler(event), None
+    except Exception as error:
+        return None, error

@@ -128,7 +128,7 @@ class RemoteEventBus:
         self._outlet, self._inlet = outlet, inlet
         self._teller, self._tally = BusTelemetry(outlet.name), HealthCounts()
         self._memory = Memory(self.config, clock)
-        self._publish_breaker = CircuitBreaker(breaker, clock.monotonic)
+        self._publish_breaker = None if breaker is None else CircuitBreaker(breaker, clock.monotonic)
         self._breaker_config, self._clock = breaker, clock
         codec = Codec(self._registry, clock=clock)
         self._lane = GroupCommit(outlet.send, longest=outlet.longest)
@@ -358,8 +358,8 @@ class RemoteEventBus:
         return BusHealth(
             running=receiver is not None and receiver.is_running,
             in_flight=0 if receiver is None else receiver.in_flight,
-            publish_breaker=self._publish_breaker.state,
-            receive_breaker="closed" if receiver is None else receiver.breaker.state,
+            publish_breaker="closed" if self._publish_breaker is None else self._publish_breaker.state,
+            receive_breaker="closed" if receiver is None or receiver.breaker is None else receiver.breaker.state,
             last_error=self._tally.last_error,
             **self._tally.counts(),
         )

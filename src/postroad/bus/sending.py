@@ -221,7 +221,7 @@ class Sender:
     """Sends the messages of one bus through its lane."""
 
     def __init__(
-        self, lane: GroupCommit, config: SQSEventBusConfig, breaker: CircuitBreaker, *, name: str, fifo: bool
+        self, lane: GroupCommit, config: SQSEventBusConfig, breaker: CircuitBreaker | None, *, name: str, fifo: bool
     ) -> None:
         self._lane = lane
         self._config = config
@@ -232,22 +232,32 @@ class Sender:
     def send(self, messages: Sequence[OutgoingMessage], blocked: set[str | None]) -> list[Sent]:
         """What became of each message; groups of which one failed for good are added to `blocked` and not sent."""
         run = _Run(messages, self._fifo, blocked)
-        self._admit(run)
+        if self._breaker is None:
+            self._try(run)
+        else:
+            self._try_admitted(run, self._breaker)
+        return [run.outcomes[index] for index in range(len(messages))]
+
+    def _try_admitted(self, run: _Run, breaker: CircuitBreaker) -> None:
+        """Try the messages that the breaker admits, and report their outcomes to it."""
+        for index in tuple(run.waiting):
+            # A message behind a refused one of its group is not sent, so the breaker is not asked.
+            if index in run.waiting and (retry_after := breaker.admit()) is not None:
+                text = f"the circuit breaker of bus {self._name!r} is open: try again in {retry_after:.1f} s"
+                run.give_up(index, Sent("failed", CircuitOpenError(text, retry_after=retry_after)))
         admitted = list(run.waiting)
         try:
             self._try(run)
         finally:
-            # Each of them holds a place at the breaker, and gives it back even when an interruption ends the call.
+            # Each of them may be a probe, which has to end even if an interruption ends the call.
             for index in admitted:
-                self._count(run.outcomes.get(index))
-        return [run.outcomes[index] for index in range(len(messages))]
-
-    def _admit(self, run: _Run) -> None:
-        for index in tuple(run.waiting):
-            # One that waits behind a refused one of its group asks for no place.
-            if index in run.waiting and (retry_after := self._breaker.admit()) is not None:
-                text = f"the circuit breaker of bus {self._name!r} is open: try again in {retry_after:.1f} s"
-                run.give_up(index, Sent("failed", CircuitOpenError(text, retry_after=retry_after)))
+                sent = run.outcomes.get(index)
+                if sent is None or isinstance(sent.error, InvalidInput | NotSent | OutOfOrder):
+                    breaker.undecided()
+                elif sent.error is None:
+                    breaker.succeeded()
+                else:
+                    breaker.failed()
 
     def _try(self, run: _Run) -> None:
         deadline = time.monotonic() + self._config.publish_timeout_seconds
@@ -275,14 +285,6 @@ class Sender:
             else:
                 run.give_up(index, Sent(decision.remote, as_failure(error)))
         return pause
-
-    def _count(self, sent: Sent | None) -> None:
-        if sent is None or isinstance(sent.error, InvalidInput | NotSent | OutOfOrder):
-            self._breaker.undecided()
-        elif sent.error is None:
-            self._breaker.succeeded()
-        else:
-            self._breaker.failed()
 
 
 class _Run:

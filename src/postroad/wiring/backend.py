@@ -319,7 +319,7 @@ class Backend:
 
     async def aclose(self) -> None:
         """Close without blocking the loop."""
-        from postroad.receiving.asynchrony import in_thread
+        from postroad.receiving import in_thread
 
         await in_thread(self.close)
 
