@@ -18,7 +18,7 @@ from tests.bus.vocabulary import QUICK, Asked, Identified, Placed, Shipped, Step
 import postroad
 from postroad import OutgoingMessage, Queue, SendResult, codec
 from postroad.bus import BusConfig, PublishFailed, RemoteEventBus, current_context
-from postroad.bus.transport import GivenQueue, Outlet
+from postroad.bus.endpoints import GivenQueue, Outlet
 from postroad.errors import InvalidMessage, MessageTooLarge, NotPermitted, OutcomeUnknown, Unavailable
 from postroad.testing import FakeClock
 

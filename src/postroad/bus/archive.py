@@ -15,10 +15,20 @@ import msgspec
 
 from postroad.backoff import Backoff
 from postroad.blobs import BlobRef, Blobs
-from postroad.bus.archived import PREFIX, ArchivedEvent, Reader, Reference, Unreadable, selection
-from postroad.bus.groups import ensure
-from postroad.bus.naming import Names, names_of
-from postroad.bus.replay import Deliver, ReplayReport, deliverer, export, replay
+from postroad.bus.groups import Names, ensure, names_of
+from postroad.bus.replay import (
+    PREFIX,
+    ArchivedEvent,
+    Deliver,
+    Reader,
+    Reference,
+    ReplayReport,
+    Unreadable,
+    deliverer,
+    export,
+    replay,
+    selection,
+)
 from postroad.bus.tail import order_key
 from postroad.errors import InvalidMessage, MessageTooLarge, NotPermitted, NotSupported, PostroadError, describe
 from postroad.events import Codec, Envelope

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from string import Template
 from typing import Annotated, Any, Literal, Self
@@ -13,11 +11,9 @@ from msgspec import Meta
 
 from postroad.arguments import FINITE, check, check_settings, refusal
 from postroad.errors import ConfigurationError
-from postroad.events import Envelope
 from postroad.settings import bus_variable
 
 FIELDS = ("session_id", "key", "tenant_id", "event_type", "publisher_id", "request_id")
-_LEGAL = re.compile(r"[!-~]{1,128}")
 
 
 def check_template(text: object) -> None:
@@ -30,35 +26,6 @@ def check_template(text: object) -> None:
             field="message_group_id",
             remedy=f"Use some of {names}, or a fixed text.",
         )
-
-
-def group_of(template: str | None, envelope: Envelope, event: object, *, fifo: bool) -> str | None:
-    """The group id to send: from the template, on FIFO else by key; None where a standard queue needs none."""
-    if template is None and not fifo:
-        return None
-    values = _values(envelope, event)
-    instead = values["request_id"] or envelope.publisher_id
-    filled = {name: value or instead for name, value in values.items()}
-    return legal(Template("${key}" if template is None else template).substitute(filled))
-
-
-def _values(envelope: Envelope, event: object) -> Mapping[str, str | None]:
-    request_id = getattr(event, "request_id", None)
-    return {
-        "session_id": envelope.session_id,
-        "key": envelope.key,
-        "tenant_id": envelope.tenant_id,
-        "event_type": envelope.event_type,
-        "publisher_id": envelope.publisher_id,
-        "request_id": None if request_id is None else str(request_id),
-    }
-
-
-def legal(group: str) -> str:
-    """The group id, or its hash where SQS would refuse it."""
-    if _LEGAL.fullmatch(group):
-        return group
-    return hashlib.sha256(group.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 Echo = Literal["settle", "dispatch", "release"]

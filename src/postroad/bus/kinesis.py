@@ -14,15 +14,14 @@ import msgspec
 
 from postroad.arguments import check
 from postroad.blobs import Blobs
-from postroad.bus.archived import Reader, selection
 from postroad.bus.config import SQSEventBusConfig, checked_config
+from postroad.bus.endpoints import Outlet
 from postroad.bus.local import EventBus
-from postroad.bus.messages import attributes_of
+from postroad.bus.publisher import attributes_of
 from postroad.bus.remote import RemoteEventBus
-from postroad.bus.replay import ReplayReport, deliverer, replay
+from postroad.bus.replay import Reader, ReplayReport, deliverer, replay, selection
 from postroad.bus.stream_queue import StreamQueue
 from postroad.bus.telemetry import BusHealth
-from postroad.bus.transport import Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidMessage, InvalidName, PostroadError, TransportError
 from postroad.events import Codec, EventRegistry, default_registry

@@ -1,21 +1,126 @@
-"""Publishing: local handlers first, then the transport; both outcomes are in the result."""
+"""Publishing: an event becomes a message; local handlers run first, then the transport sends it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from string import Template
 
 from postroad.bus.config import SQSEventBusConfig
 from postroad.bus.deduplication import Memory
-from postroad.bus.local import EventBus, HandlerFailure, InProcessEventBus, PublishResult
-from postroad.bus.messages import Packer
-from postroad.bus.sending import Sender, Sent
+from postroad.bus.local import EventBus, HandlerFailure, InProcessEventBus, PublishResult, register
+from postroad.bus.sender import Sender, Sent
 from postroad.bus.telemetry import BusTelemetry
 from postroad.errors import PostroadError
-from postroad.events import Envelope
-from postroad.queues import OutgoingMessage
-from postroad.receiving import HandlingContext, handling, in_thread
+from postroad.events import Codec, Envelope
+from postroad.queues import OutgoingMessage, check_content
+from postroad.receiving import HandlingContext, current_context, handling, in_thread
 from postroad.telemetry import tracing
+
+_LEGAL = re.compile(r"[!-~]{1,128}")
+
+
+def group_of(template: str | None, envelope: Envelope, event: object, *, fifo: bool) -> str | None:
+    """The group id to send: from the template, on FIFO else by key; None where a standard queue needs none."""
+    if template is None and not fifo:
+        return None
+    values = _values(envelope, event)
+    instead = values["request_id"] or envelope.publisher_id
+    filled = {name: value or instead for name, value in values.items()}
+    return legal(Template("${key}" if template is None else template).substitute(filled))
+
+
+def _values(envelope: Envelope, event: object) -> Mapping[str, str | None]:
+    request_id = getattr(event, "request_id", None)
+    return {
+        "session_id": envelope.session_id,
+        "key": envelope.key,
+        "tenant_id": envelope.tenant_id,
+        "event_type": envelope.event_type,
+        "publisher_id": envelope.publisher_id,
+        "request_id": None if request_id is None else str(request_id),
+    }
+
+
+def legal(group: str) -> str:
+    """The group id, or its hash where SQS would refuse it."""
+    if _LEGAL.fullmatch(group):
+        return group
+    return hashlib.sha256(group.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+REPLY_TO = "ReplyTo"
+# What SQS allows in text.
+_ALLOWED = re.compile("[\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]+")
+
+
+def attributes_of(envelope: Envelope, *, reply_to: str | None = None) -> dict[str, str]:
+    """The attributes that say something; what an attribute cannot carry stays in the body alone."""
+    told = {
+        "EventType": envelope.event_type,
+        "PublisherId": envelope.publisher_id,
+        "CreatedAt": envelope.created_at.isoformat(),
+        "SessionId": envelope.session_id,
+        REPLY_TO: reply_to,
+        "TraceParent": envelope.traceparent,
+    }
+    return {name: value for name, value in told.items() if value and _ALLOWED.fullmatch(value)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packer:
+    """Wraps the events of one bus."""
+
+    codec: Codec
+    config: SQSEventBusConfig
+    publisher_id: str
+    fifo: bool
+    needs_dedup_id: bool
+    """Whether the transport refuses a FIFO message without one."""
+    limit: int | None
+    """The bytes above which a message is refused before any request; None where it travels by reference."""
+
+    def wrap(self, event: object, key: str | None) -> Envelope:
+        """The envelope; inside a handler it carries what caused it."""
+        register(self.codec.registry, type(event))
+        tenant = getattr(event, "tenant_id", None)
+        cause = current_context()
+        return self.codec.wrap(
+            event,
+            publisher_id=self.publisher_id,
+            key=key,
+            tenant_id=tenant if isinstance(tenant, str) else None,
+            traceparent=tracing.traceparent() or (cause.envelope.traceparent if cause else None),
+            correlation_id=None if cause is None else _correlation(cause),
+            causation_id=None if cause is None else str(cause.envelope.event_id),
+        )
+
+    def message(self, envelope: Envelope, event: object) -> OutgoingMessage:
+        """What is sent, the same in every retry."""
+        cause = current_context()
+        reply_to = None if cause is None else cause.envelope.publisher_id
+        dedup = self.fifo and (self.config.enable_deduplication or self.needs_dedup_id)
+        message = OutgoingMessage(
+            self.codec.encode(envelope),
+            attributes_of(envelope, reply_to=reply_to),
+            group=group_of(self.config.message_group_id, envelope, event, fifo=self.fifo),
+            dedup_id=str(envelope.event_id) if dedup else None,
+        )
+        if self.limit is not None and _size(message) > self.limit:
+            check_content(message, limit=self.limit)
+        return message
+
+
+def _size(message: OutgoingMessage) -> int:
+    """About how many bytes it takes, and never fewer; the transport checks its content once more."""
+    return len(message.body) + sum(len(name) + 4 * len(value) + 6 for name, value in message.attributes.items())
+
+
+def _correlation(cause: HandlingContext) -> str:
+    return cause.envelope.correlation_id or str(cause.envelope.event_id)
+
 
 _CHUNK = 10
 _NO_RECEIVERS = "Nobody subscribes to this topic; create a group first: postroad bus group create TOPIC GROUP"

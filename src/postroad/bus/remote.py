@@ -16,8 +16,8 @@ from msgspec import Meta
 from postroad.arguments import check
 from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled, checked_config
 from postroad.bus.deduplication import Memory
-from postroad.bus.dispatch import Dispatch, Handled, Wanted
-from postroad.bus.inbox import InboxHandlers
+from postroad.bus.dispatch import Dispatch, Handled, InboxHandlers, Wanted
+from postroad.bus.endpoints import Inlet, Outlet
 from postroad.bus.local import (
     EventBus,
     EventHandler,
@@ -27,11 +27,9 @@ from postroad.bus.local import (
     check_type,
     register,
 )
-from postroad.bus.messages import Packer
-from postroad.bus.publisher import Publisher
-from postroad.bus.sending import GroupCommit, Sender
+from postroad.bus.publisher import Packer, Publisher
+from postroad.bus.sender import GroupCommit, Sender
 from postroad.bus.telemetry import BusHealth, BusTelemetry, HealthCounts
-from postroad.bus.transport import Inlet, Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, PostroadError, TransportError
 from postroad.events import Codec, EventRegistry, default_registry

@@ -1,22 +1,167 @@
-"""Giving archived events to something again: to a function, to a bus's handlers here, or to a session."""
+"""What an archive holds: read in the order of each key, replayed to handlers or a session, or exported."""
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Protocol, runtime_checkable
+from uuid import UUID
 
 import msgspec
 
 from postroad.blobs import BlobRef, Blobs
-from postroad.bus.archived import ArchivedEvent, Unreadable
 from postroad.bus.local import EventBus, local_part
 from postroad.clock import Clock
-from postroad.errors import InvalidInput
-from postroad.events import Codec, uuid7
+from postroad.errors import BlobNotFound, InvalidInput, PostroadError
+from postroad.events import Codec, Envelope, EventRegistry, uuid7
 from postroad.queues import Pace
 from postroad.receiving import HandlingContext, handling
+from postroad.streams import TRIM_HORIZON, Stream, StreamRecord
+
+PREFIX = "archive/"
+_PAGE = 100
+# Clocks of stores and processes differ; what arrives later than this after the reading began is left to the next one.
+_CLOCKS_DIFFER = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedEvent:
+    """An event in an archive. `sequence` grows within its shard."""
+
+    envelope: Envelope
+    sequence: str
+    body: bytes = b""
+    """The event as it was published, in the JSON form that its publisher wrote."""
+
+
+class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A record whose envelope is too large for the stream."""
+
+    postroad_blob: BlobRef
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A record that holds no envelope any more, and why."""
+
+    sequence: str
+    error: PostroadError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which events are wanted: published from `since` on and before `until`, of these types, of this session."""
+
+    since: datetime | None
+    until: datetime | None
+    is_type: Callable[[str], bool]
+    session_id: str | None
+
+    def takes(self, envelope: Envelope) -> bool:
+        """Whether the event is wanted."""
+        return (
+            (self.since is None or envelope.created_at >= self.since)
+            and (self.until is None or envelope.created_at < self.until)
+            and self.is_type(envelope.event_type)
+            and (self.session_id is None or envelope.session_id == self.session_id)
+        )
+
+
+def selection(
+    registry: EventRegistry,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    types: Collection[type[object] | str] | None = None,
+    session_id: str | UUID | None = None,
+) -> Selection:
+    """The selection, or a refusal that names what is wrong with it."""
+    return Selection(
+        since=_moment("since", since),
+        until=_moment("until", until),
+        is_type=_type_test(registry, types),
+        session_id=None if session_id is None else str(session_id),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads one archive's stream."""
+
+    stream: Stream
+    codec: Codec
+    blobs: Blobs | None
+    now: Callable[[], datetime]
+    prefix: str = PREFIX
+    """Where the blobs lie that records may refer to."""
+
+    def read(self, wanted: Selection) -> Iterator[ArchivedEvent | Unreadable]:
+        """What is there now: each key in its order, different keys by the time of publishing."""
+        latest = self.now() + _CLOCKS_DIFFER
+        shards = [self._shard(shard, wanted, latest) for shard in self.stream.shards()]
+        for _, found in heapq.merge(*shards, key=lambda each: each[0]):
+            yield found
+
+    def _shard(
+        self, shard: str, wanted: Selection, latest: datetime
+    ) -> Iterator[tuple[datetime, ArchivedEvent | Unreadable]]:
+        for record in self._records(shard, latest):
+            try:
+                body = self._whole(record.data)
+                envelope = self.codec.decode(body)
+            except PostroadError as error:
+                yield record.arrived_at, Unreadable(record.sequence, error)
+                continue
+            if wanted.takes(envelope):
+                yield envelope.created_at, ArchivedEvent(envelope, record.sequence, body)
+
+    def _records(self, shard: str, latest: datetime) -> Iterator[StreamRecord]:
+        after = TRIM_HORIZON
+        while page := self.stream.read(shard, after=after, limit=_PAGE):
+            for record in page:
+                if record.arrived_at > latest:
+                    return
+                yield record
+            after = page[-1].sequence
+
+    def _whole(self, data: bytes) -> bytes:
+        """The envelope, fetched where the record only refers to it. No envelope has the reference's one key."""
+        if not data.startswith(b'{"postroad_blob"'):
+            return data
+        try:
+            ref = msgspec.json.decode(data, type=Reference).postroad_blob
+        except msgspec.DecodeError:
+            return data
+        if self.blobs is None or not ref.key.startswith(self.prefix):
+            raise BlobNotFound(f"the record refers to the blob {ref.key!r}, which is not here")
+        return self.blobs.get(ref)
+
+
+def _moment(field: str, moment: object) -> datetime | None:
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise InvalidInput(
+            f"{field}: {moment!r} is not a datetime with a time zone", field=field, remedy="Use datetime.now(UTC)."
+        )
+    return moment.astimezone(UTC)
+
+
+def _type_test(registry: EventRegistry, types: object) -> Callable[[str], bool]:
+    """Whether a name in an envelope is one of the wanted types, whichever of its class's names it is."""
+    if types is None:
+        return lambda name: True
+    if isinstance(types, str) or not isinstance(types, Collection):
+        raise InvalidInput(f"types: {types!r} is not a collection of classes or names", field="types")
+    for each in types:
+        if not isinstance(each, str):
+            registry.name_of(each)
+    wanted = frozenset(types)
+    return lambda name: name in wanted or registry.find(name) in wanted
+
 
 Deliver = Callable[[ArchivedEvent], None]
 """Gives one event on; what it raises counts as that event's failure."""

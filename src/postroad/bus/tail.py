@@ -10,11 +10,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from postroad.bus.config import SQSEventBusConfig, group_of
-from postroad.bus.groups import GroupQueue, OwnQueue
-from postroad.bus.messages import attributes_of
-from postroad.bus.naming import Names, check_group, names_of
-from postroad.bus.transport import Inlet
+from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.endpoints import GroupQueue, Inlet, OwnQueue
+from postroad.bus.groups import Names, check_group, names_of
+from postroad.bus.publisher import attributes_of, group_of
 from postroad.errors import InvalidInput, InvalidMessage, NotSupported, PostroadError, QueueNotFound
 from postroad.events import Codec, Envelope, checked_name, uuid7
 from postroad.ports import Store

@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
 from postroad.bus.config import SQSEventBusConfig, checked_config
-from postroad.bus.dispatch import Wanted
-from postroad.bus.groups import GroupQueue, OwnQueue
-from postroad.bus.inbox import InboxHandlers
-from postroad.bus.messages import attributes_of
-from postroad.bus.naming import Names, check_group, names_of
+from postroad.bus.dispatch import InboxHandlers, Wanted
+from postroad.bus.endpoints import GroupQueue, Outlet, OwnQueue
+from postroad.bus.groups import Names, check_group, names_of
+from postroad.bus.publisher import attributes_of
 from postroad.bus.remote import RemoteEventBus
-from postroad.bus.transport import Outlet
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import Envelope, EventRegistry
 from postroad.inbox import Inbox, Transaction, Windows

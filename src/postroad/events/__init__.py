@@ -2,6 +2,7 @@
 
 from postroad.errors import RemoteError
 from postroad.events.codec import Codec, codec
+from postroad.events.decorators import event, upcast
 from postroad.events.domain import (
     OUTBOX as OUTBOX,
     DomainEvent,
@@ -25,7 +26,6 @@ from postroad.events.envelope import (
     uuid7,
     uuid7_of as uuid7_of,
 )
-from postroad.events.event import event, upcast
 from postroad.events.registry import EventRegistry, can_travel as can_travel, default_registry
 from postroad.events.shapes import checked_name as checked_name
 

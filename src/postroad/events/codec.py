@@ -15,6 +15,7 @@ import msgspec
 
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidMessage, PostroadError, RemoteError
+from postroad.events.decorators import lifted
 from postroad.events.domain import DomainEvent
 from postroad.events.envelope import (
     MAX_BYTES,
@@ -37,7 +38,6 @@ from postroad.events.envelope import (
     uuid7,
     without_defaults,
 )
-from postroad.events.event import lifted
 from postroad.events.registry import EventRegistry, default_registry
 from postroad.events.shapes import OpenField, Shape, Slot, default_name, shape_of
 

@@ -1,4 +1,4 @@
-"""The bus on EventBridge, received from a queue that one of its rules fills."""
+"""The buses on topics of AWS, SNS and EventBridge, each received from an SQS queue."""
 
 from __future__ import annotations
 
@@ -6,19 +6,77 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from postroad.blobs import Blobs
-from postroad.bus.clients import Clients, as_connection, checked_url, queues_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
+from postroad.bus.endpoints import GivenQueue, Outlet
 from postroad.bus.local import EventBus
 from postroad.bus.remote import RemoteEventBus
-from postroad.bus.sns import inlet_of, topic_of
-from postroad.bus.sqs import dead_letters_of, limit_of
-from postroad.bus.transport import Outlet
+from postroad.bus.sqs import Clients, as_connection, checked_url, dead_letters_of, limit_of, overflowing
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import InvalidInput
+from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import EventRegistry, default_registry
-from postroad.queues import ATTRIBUTE, EVENT_SOURCE, wrap_detail
+from postroad.queues import ATTRIBUTE, EVENT_SOURCE, SQSQueues, wrap_detail
 from postroad.receiving import CircuitBreakerConfig
-from postroad.topics import MAX_EVENTBRIDGE_BYTES, EventBridgeTopic
+from postroad.topics import MAX_EVENTBRIDGE_BYTES, MAX_SNS_BYTES, EventBridgeTopic, OverflowingTopic, SNSTopics, Topic
+
+
+class SNSEventBus(RemoteEventBus):
+    """Publishes to a topic and receives from one of its queues; without a queue it publishes only."""
+
+    def __init__(
+        self,
+        *,
+        topic_arn: str,
+        queue_url: str | None = None,
+        sns_client: Any = None,
+        sqs_client: Any = None,
+        config: SQSEventBusConfig | None = None,
+        local_bus: EventBus | None = None,
+        blobs: Blobs | None = None,
+        registry: EventRegistry | None = None,
+        clock: Clock | None = None,
+        breaker: CircuitBreakerConfig | None = None,
+    ) -> None:
+        if not str(topic_arn).startswith("arn:"):
+            raise ConfigurationError(f"topic_arn: {topic_arn!r} is not the ARN of a topic", field="topic_arn")
+        config = checked_config(config)
+        clock = SYSTEM_CLOCK if clock is None else clock
+        url = None if queue_url is None else checked_url(queue_url)
+        given = {"sns": sns_client, "sqs": sqs_client}
+        clients = Clients(place=url or topic_arn, timeout=config.publish_timeout_seconds, given=given)
+        publishing = as_connection(clients.publishing("sns"), "sns")
+        receiving: Any = None if url is None else clients.receiving()
+        topic = SNSTopics(publishing, SQSQueues(receiving, clock), attempts=1).topic(topic_arn)
+        super().__init__(
+            outlet=Outlet(
+                name=topic.name,
+                send=topic_of(topic, blobs, config, clock).publish,
+                fifo=topic.name.endswith(".fifo"),
+                limit=limit_of(config, blobs, MAX_SNS_BYTES),
+                longest=clients.longest("sns"),
+                close=clients.close,
+            ),
+            inlet=None if url is None else inlet_of(url, receiving, topic, blobs, config, clock),
+            dead_letters=None if url is None else dead_letters_of(receiving, blobs, config, clock),
+            config=config,
+            local_bus=local_bus,
+            registry=registry,
+            clock=clock,
+            breaker=breaker,
+        )
+
+
+def topic_of(topic: Topic, blobs: Blobs | None, config: SQSEventBusConfig, clock: Clock) -> Topic:
+    """The topic, with large bodies travelling as blobs where there are any."""
+    if blobs is None or config.overflow == "fail":
+        return topic
+    return OverflowingTopic(topic, blobs, clock=clock, limit=config.max_message_bytes)
+
+
+def inlet_of(
+    url: str, receiving: Any, topic: Topic, blobs: Blobs | None, config: SQSEventBusConfig, clock: Clock
+) -> GivenQueue:
+    """The queue, subscribed to the topic when the receiver starts."""
+    return GivenQueue(overflowing(SQSQueues(receiving, clock).queue(url), blobs, config, clock), topic)
 
 
 class EventBridgeEventBus(RemoteEventBus):
@@ -46,11 +104,11 @@ class EventBridgeEventBus(RemoteEventBus):
         given = {"events": events_client, "sqs": sqs_client}
         clients = Clients(place=place, timeout=config.publish_timeout_seconds, given=given)
         publishing = as_connection(clients.publishing("events"), "events")
-        receiving = None if url is None else clients.receiving()
+        receiving: Any = None if url is None else clients.receiving()
         # The name is taken as it is: a publisher needs no right to make event buses.
         topic = EventBridgeTopic(
             publishing,
-            queues_of(receiving, clock),
+            SQSQueues(receiving, clock),
             event_bus_name.rpartition("/")[2],
             arn=event_bus_name,
             source=source,
