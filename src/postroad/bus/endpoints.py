@@ -23,51 +23,53 @@ class Outlet:
     """Where a bus sends."""
 
     name: str
+    """The name of the bus in log lines and metrics."""
     send: Send
     fifo: bool = False
     limit: int | None = None
-    """The largest message; None where larger ones travel by reference."""
+    """The largest message in bytes; None if larger ones are sent by reference."""
     needs_dedup_id: bool = False
+    """Whether the transport refuses a FIFO message without a dedup id."""
     longest: float | None = None
-    """The seconds after which the transport surely answers; None when nobody knows, 0 when it sends at once."""
+    """The seconds within which the transport surely answers; None if that is unknown, 0 if it sends at once."""
     close: Callable[[], None] = lambda: None
 
 
 class Inlet(Protocol):
-    """The queue that a bus receives from, and how it comes to be."""
+    """The queue that a bus receives from."""
 
     @property
     def source(self) -> Queue:
-        """The queue as it is now; `open` was called before."""
+        """The queue as it is now, after `open`."""
         ...
 
     def open(self) -> None:
-        """Make the subscription live. Opening twice changes nothing."""
+        """Subscribe the queue. Opening twice changes nothing."""
         ...
 
     def admit(self, types: Collection[str] | None) -> None:
-        """Receive events of these types, or of all; where the filter is not ours to change, nothing happens."""
+        """Receive events of these types, or of all; do nothing if the bus does not own the filter."""
         ...
 
     def allow(self, attempts: int) -> None:
-        """Have messages delivered so often before the queue itself moves them to the dead letters.
+        """Let the queue deliver a message so many times before it moves it to the dead letters itself.
 
         Raises:
-            ConfigurationError: The queue has a lower limit, which is not ours to change.
+            ConfigurationError: The queue has a lower limit, and the bus must not change it.
         """
         ...
 
     def reopen(self, lost: Queue) -> bool:
-        """After this queue was removed: make another one; False where it is not ours to make, or no longer."""
+        """Replace a queue that was removed; return False if the bus does not own it."""
         ...
 
     def close(self) -> None:
-        """Remove what belongs to this process alone."""
+        """Remove a queue that belongs to this process only."""
         ...
 
 
 class GivenQueue:
-    """A queue that exists, subscribed to a topic where there is one."""
+    """A queue that exists, subscribed to a topic if there is one."""
 
     def __init__(self, queue: Queue, topic: Topic | None = None) -> None:
         self.source = queue
@@ -77,13 +79,13 @@ class GivenQueue:
     def open(self) -> None:
         if self._subscribed or self._topic is None:
             return
-        # Whoever may not subscribe has had it subscribed by those who may.
+        # A process that may not subscribe the queue relies on one that may.
         with suppress(NotPermitted):
             self._topic.subscribe(self.source)
         self._subscribed = True
 
     def admit(self, types: Collection[str] | None) -> None:
-        """Whoever gave the queue decides what it receives."""
+        """The owner of the queue decides what it receives."""
 
     def allow(self, attempts: int) -> None:
         refuse_more_attempts(self.source, attempts)
@@ -96,7 +98,7 @@ class GivenQueue:
 
 
 def refuse_more_attempts(queue: Queue, attempts: int) -> None:
-    """Raise when the queue moves messages to the dead letters after fewer receives than these attempts."""
+    """Raise ConfigurationError if the queue moves messages to the dead letters after fewer receives."""
     most = queue.traits.max_receives
     if most is not None and most < attempts:
         raise ConfigurationError(
@@ -109,12 +111,12 @@ def refuse_more_attempts(queue: Queue, attempts: int) -> None:
 QueueFilter = Mapping[str, tuple[str, ...]] | None
 
 _DEAD_RETENTION = 1_209_600.0
-# In a FIFO queue the messages behind a failing one are received along with it: their counts say little about them.
+# In a FIFO queue the messages behind a failing one are received along with it, so their counts are higher.
 _FIFO_LENIENCE = 5
 
 
 class GroupQueue:
-    """The lasting queue of a group, made with the bus."""
+    """The lasting queue of a group, made together with the bus."""
 
     def __init__(
         self, store: Store, topic: Topic, names: Names, config: SQSEventBusConfig, filter: QueueFilter, group: str
@@ -123,14 +125,14 @@ class GroupQueue:
         ensure(store, _dead_spec(dead, names, name))
         self.source = ensure(store, _spec(name, dead, names, config))
         self._store, self._topic, self._names = store, topic, names
-        # Where a changed filter takes minutes to hold, what arrives meanwhile would be lost: there nobody changes it.
+        # If a changed filter takes minutes to apply, events that arrive meanwhile are lost: there it is not changed.
         self._grows = filter is None and topic.traits.filters_at_once
-        # Whoever may not subscribe has had it subscribed by those who may.
+        # A process that may not subscribe the queue relies on one that may.
         with suppress(NotPermitted):
             topic.subscribe(self.source, filter=filter, keep_filter=filter is None)
 
     def open(self) -> None:
-        """It is live since the bus was made."""
+        """The queue is subscribed since the bus was made."""
 
     def admit(self, types: Collection[str] | None) -> None:
         """Let the group receive these types, beside those of its other members."""
@@ -139,7 +141,7 @@ class GroupQueue:
                 add_types(self._store, self._topic, self.source, types)
 
     def allow(self, attempts: int) -> None:
-        """Raise the limit of the group's queue, which no member ever lowers."""
+        """Raise the limit of the group's queue; no member ever lowers it."""
         self.source = _allowing(self._store, self.source, self._names, attempts)
 
     def reopen(self, lost: Queue) -> bool:
@@ -150,7 +152,7 @@ class GroupQueue:
 
 
 class OwnQueue:
-    """A queue of this process, renewed while it lives and removed when it closes or is gone."""
+    """The queue of one process, renewed while the process lives and removed when it closes or is gone."""
 
     def __init__(
         self,
@@ -186,7 +188,7 @@ class OwnQueue:
                 self._make()
 
     def admit(self, types: Collection[str] | None) -> None:
-        """A queue of this process alone has the filter that it was made with."""
+        """The queue of one process keeps the filter that it was made with."""
 
     def allow(self, attempts: int) -> None:
         with self._lock:
@@ -196,7 +198,7 @@ class OwnQueue:
 
     def reopen(self, lost: Queue) -> bool:
         with self._lock:
-            # Closed meanwhile, or another receiver of this bus was quicker.
+            # It was closed meanwhile, or another receiver of this bus was faster.
             if self._queue is not lost:
                 return False
             # Under a new name: SQS refuses the old one for a minute.
@@ -210,11 +212,11 @@ class OwnQueue:
             self._remove(queue)
 
     def due(self) -> float | None:
-        """When the next sign of life is due."""
+        """Return when the queue has to be renewed."""
         return None if self._queue is None else self._renewed_at + self._orphan_after / 2
 
     def run(self) -> None:
-        """Renew the queue. One that is gone already is noticed by the next receive."""
+        """Renew the queue. If it is gone already, the next receive notices that."""
         with self._lock:
             spec = self._spec
             self._renewed_at = self._store.clock.monotonic()
@@ -238,13 +240,13 @@ class OwnQueue:
             self._topic.subscribe(queue, filter=self._filter)
             self._queue, self._spec = queue, spec
         except BaseException:
-            # Refused or interrupted, it would stay behind: nobody knows of it yet.
+            # After an error or an interruption the queue would stay behind, because nothing knows it yet.
             self._remove(queue)
             raise
         self._renewed_at = self._store.clock.monotonic()
 
     def _created(self, spec: QueueSpec) -> tuple[QueueSpec, Queue]:
-        """The queue, which the store removes by itself where it can when its owner is gone."""
+        """Create the queue; the store removes it when its owner is gone, if it can."""
         owned = replace(spec, auto_delete_after=self._orphan_after)
         try:
             return owned, self._store.create_queue(owned)
@@ -275,28 +277,24 @@ def _receives(names: Names, attempts: int) -> int:
 
 
 def _allowing(store: Store, queue: Queue, names: Names, attempts: int) -> Queue:
-    """Return the queue, which from now on allows so many attempts at a message."""
+    """Return the queue after it was changed to allow so many attempts at a message."""
     receives = _receives(names, attempts)
     if (queue.traits.max_receives or receives) >= receives:
         return queue
     try:
-        _raise_limit(store, queue.name, receives)
+        # One transaction reads and writes, if the store has any, so that members who start together lower nothing.
+        with ExitStack() as stack:
+            with suppress(NotSupported):
+                stack.enter_context(store.transaction())
+            spec = store.queue_spec(queue.name)
+            if spec.max_receives < receives:
+                store.update_queue(replace(spec, max_receives=receives))
     except NotPermitted:
         refuse_more_attempts(store.queue(queue.name), attempts)
     return store.queue(queue.name)
 
 
-def _raise_limit(store: Store, name: str, receives: int) -> None:
-    """Read and write in one transaction, where there are any, so that members who start together lower nothing."""
-    with ExitStack() as stack:
-        with suppress(NotSupported):
-            stack.enter_context(store.transaction())
-        spec = store.queue_spec(name)
-        if spec.max_receives < receives:
-            store.update_queue(replace(spec, max_receives=receives))
-
-
 def _dead_spec(name: str, names: Names, source: str | None = None) -> QueueSpec:
-    """The dead letters of one queue, or of all own queues, whose names nobody knows before."""
+    """Return the queue for the dead letters of one queue, or of all own queues, whose names are not known before."""
     allowed: Literal["all"] | tuple[str, ...] = "all" if source is None else (source,)
     return QueueSpec(name, fifo=names.fifo, retention=_DEAD_RETENTION, redrive_allow=allowed)
