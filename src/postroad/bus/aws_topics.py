@@ -20,7 +20,23 @@ from postroad.topics import MAX_EVENTBRIDGE_BYTES, MAX_SNS_BYTES, EventBridgeTop
 
 
 class SNSEventBus(RemoteEventBus):
-    """Publishes to a topic and receives from one of its queues; without a queue it publishes only."""
+    """Publishes to an SNS topic and receives from a queue; without a queue it only publishes.
+
+    Args:
+        topic_arn: The ARN of the topic.
+        queue_url: The URL of the queue, which is subscribed to the topic when the receiver starts.
+        sns_client: A boto3 client for SNS; by default the bus makes its own.
+        sqs_client: A boto3 client for SQS; by default the bus makes its own.
+        config: All settings; by default those of the environment.
+        local_bus: The bus that calls the handlers of this process; by default one of its own.
+        blobs: Where events go that are too large for a message; by default they are refused.
+        registry: The classes of events; by default those of `@event`.
+        clock: Another clock, for tests.
+        breaker: When to stop sending and receiving for a while because they fail; by default never.
+
+    Raises:
+        ConfigurationError: The ARN or the URL is not valid.
+    """
 
     def __init__(
         self,
@@ -66,7 +82,7 @@ class SNSEventBus(RemoteEventBus):
 
 
 def topic_of(topic: Topic, blobs: Blobs | None, config: SQSEventBusConfig, clock: Clock) -> Topic:
-    """The topic, with large bodies travelling as blobs where there are any."""
+    """Return the topic; with blobs it sends large bodies by reference."""
     if blobs is None or config.overflow == "fail":
         return topic
     return OverflowingTopic(topic, blobs, clock=clock, limit=config.max_message_bytes)
@@ -75,12 +91,31 @@ def topic_of(topic: Topic, blobs: Blobs | None, config: SQSEventBusConfig, clock
 def inlet_of(
     url: str, receiving: Any, topic: Topic, blobs: Blobs | None, config: SQSEventBusConfig, clock: Clock
 ) -> GivenQueue:
-    """The queue, subscribed to the topic when the receiver starts."""
+    """Return the queue, which is subscribed to the topic when the receiver starts."""
     return GivenQueue(overflowing(SQSQueues(receiving, clock).queue(url), blobs, config, clock), topic)
 
 
 class EventBridgeEventBus(RemoteEventBus):
-    """Puts envelopes onto an event bus, where rules may look into them; without a queue it publishes only."""
+    """Publishes to an EventBridge event bus and receives from a queue; without a queue it only publishes.
+
+    Rules of the event bus can match fields of the events.
+
+    Args:
+        event_bus_name: The name of the event bus, or its ARN.
+        source: The `source` of the events, which rules match.
+        queue_url: The URL of a queue that is the target of a rule.
+        events_client: A boto3 client for EventBridge; by default the bus makes its own.
+        sqs_client: A boto3 client for SQS; by default the bus makes its own.
+        config: All settings; by default those of the environment.
+        local_bus: The bus that calls the handlers of this process; by default one of its own.
+        blobs: Where events go that are too large for a message; by default they are refused.
+        registry: The classes of events; by default those of `@event`.
+        clock: Another clock, for tests.
+        breaker: When to stop sending and receiving for a while because they fail; by default never.
+
+    Raises:
+        ConfigurationError: The URL is not valid.
+    """
 
     def __init__(
         self,
@@ -105,14 +140,14 @@ class EventBridgeEventBus(RemoteEventBus):
         clients = Clients(place=place, timeout=config.publish_timeout_seconds, given=given)
         publishing = as_connection(clients.publishing("events"), "events")
         receiving: Any = None if url is None else clients.receiving()
-        # The name is taken as it is: a publisher needs no right to make event buses.
+        # The event bus is not created: a publisher needs no right to do that.
         topic = EventBridgeTopic(
             publishing,
             SQSQueues(receiving, clock),
             event_bus_name.rpartition("/")[2],
             arn=event_bus_name,
             source=source,
-            detail=detail_of,
+            detail=_detail_of,
             attempts=1,
         )
         self._source = source
@@ -141,25 +176,30 @@ class EventBridgeEventBus(RemoteEventBus):
         source: str = EVENT_SOURCE,
         registry: EventRegistry = default_registry,
     ) -> dict[str, Any]:
-        """The event pattern of a rule that chooses by type and by fields of the payload."""
+        """Return the event pattern of a rule that matches types and fields of the payload.
+
+        Args:
+            event_types: The classes that match; by default all.
+            payload: For each field of the payload the values that match.
+            source: The `source` of the bus.
+            registry: The registry of the bus.
+        """
         pattern: dict[str, Any] = {"source": [source]}
         if event_types is not None:
             pattern["detail-type"] = sorted(registry.name_of(each)[:128] for each in event_types)
         if payload is not None:
-            pattern["detail"] = {"payload": {name: _choice(name, values) for name, values in payload.items()}}
+            for name, values in payload.items():
+                given: object = values
+                if isinstance(given, str | bytes | Mapping) or not isinstance(given, Collection) or not values:
+                    raise InvalidInput(
+                        f"payload.{name}: {values!r} is not a collection of one or more values",
+                        field=f"payload.{name}",
+                        remedy="Give the values to choose in a list.",
+                    )
+            pattern["detail"] = {"payload": {name: list(values) for name, values in payload.items()}}
         return pattern
 
 
-def _choice(name: str, values: object) -> list[Any]:
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Collection) or not values:
-        raise InvalidInput(
-            f"payload.{name}: {values!r} is not a collection of one or more values",
-            field=f"payload.{name}",
-            remedy="Give the values to choose in a list.",
-        )
-    return list(values)
-
-
-def detail_of(body: bytes, attributes: Mapping[str, str]) -> str:
-    """The envelope itself, so that rules can look into it; a reference to a blob keeps its mark."""
+def _detail_of(body: bytes, attributes: Mapping[str, str]) -> str:
+    """Return the envelope itself, so that rules can match its fields; a reference to a blob keeps its attribute."""
     return wrap_detail(body, attributes) if ATTRIBUTE in attributes else body.decode()

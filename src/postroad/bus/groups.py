@@ -19,38 +19,38 @@ _OWN = "p-"
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names built from a topic's own."""
+    """The names of a topic and its queues."""
 
     base: str
     fifo: bool
 
     @property
     def topic(self) -> str:
-        """The topic itself."""
+        """The name of the topic itself."""
         return self.base + self._suffix
 
     def dead(self, group: str | None) -> str:
-        """The dead letters of a group, or of all own queues."""
+        """Return the name of the dead letters of a group, or of all own queues."""
         middle, field = ("", "topic") if group is None else (f"--{group}", "group")
         return check_name(f"{self.base}{middle}--dead{self._suffix}", field=field)
 
     def group(self, group: str) -> str:
-        """The queue of a group."""
+        """Return the name of the queue of a group."""
         return check_name(f"{self.base}--{group}{self._suffix}", field="group")
 
     def own(self, number: str) -> str:
-        """A queue of one process."""
+        """Return the name of the queue of one process."""
         return check_name(f"{self.own_prefix}{number}{self._suffix}", field="topic")
 
     def check(self, group: str | None) -> None:
-        """Refuse a topic or group whose queues could not be named, before anything is made."""
+        """Refuse a topic or group whose queues would have names that are not valid."""
         self.dead(group)
         if group is None:
             self.own("0" * 12)
 
     @property
     def own_prefix(self) -> str:
-        """What all own queues of the topic begin with."""
+        """The prefix of all own queues of the topic."""
         return f"{self.base}--{_OWN}"
 
     @property
@@ -59,14 +59,14 @@ class Names:
 
 
 def is_group(group: object) -> bool:
-    """Whether the text can name a group, and is not taken for something else."""
+    """Return whether the text can be the name of a group."""
     if not isinstance(group, str) or _WORD.fullmatch(group) is None:
         return False
     return group not in _RESERVED and not group.startswith(_OWN) and "--" not in group
 
 
 def check_group(group: object) -> None:
-    """Refuse what cannot name a group, or would be taken for something else."""
+    """Raise InvalidName for what cannot be the name of a group."""
     if not is_group(group):
         raise InvalidName(
             f"group: {group!r} cannot name a group",
@@ -76,7 +76,7 @@ def check_group(group: object) -> None:
 
 
 def names_of(topic: object, *, fifo: bool = False) -> Names:
-    """The names of a topic that is given by its name or its ARN; a name that ends in `.fifo` is FIFO."""
+    """Return the names of a topic that is given by its name or its ARN; a name that ends in `.fifo` is FIFO."""
     last = re.split("[:/]", topic)[-1] if isinstance(topic, str) and topic.startswith("arn:") else topic
     base = last.removesuffix(".fifo") if isinstance(last, str) else ""
     if not isinstance(last, str) or _WORD.fullmatch(base) is None:
@@ -88,30 +88,32 @@ def names_of(topic: object, *, fifo: bool = False) -> Names:
     return Names(base, fifo or last.endswith(".fifo"))
 
 
+def open_topic(store: Store, topic: str, names: Names) -> Topic:
+    """Return the topic, by its ARN if that was given, else by its name."""
+    return store.topic(topic if topic.startswith("arn:") else names.topic, fifo=names.fifo)
+
+
 EVENT_TYPE = "EventType"
 
 
 def ensure(store: Store, spec: QueueSpec) -> Queue:
-    """The queue of this name as it is, made only when it is missing."""
-    try:
+    """Return the queue of this name as it is; create it if it is missing."""
+    with suppress(QueueNotFound):
         return store.queue(spec.name)
-    except QueueNotFound:
-        pass
-    try:
+    with suppress(QueueExists):
         return store.create_queue(spec)
-    except QueueExists:
-        return store.queue(spec.name)
+    return store.queue(spec.name)
 
 
 def filter_of(topic: Topic, queue: str) -> Mapping[str, tuple[str, ...]] | None:
-    """Return the filter of the queue's subscription; None when it has none, `{}` when everything was decided on."""
+    """Return the filter of the queue's subscription; None if it has none, `{}` if it was set to everything."""
     return next((each.filter for each in topic.subscriptions() if each.queue == queue), None)
 
 
 def add_types(store: Store, topic: Topic, queue: Queue, types: Collection[str] | None) -> None:
-    """Let the group's queue receive these types too, beside those that its other members handle; None means all.
+    """Let the group's queue receive these types, besides those that its other members handle; None means all.
 
-    The filter grows in one transaction, so that members that start at the same time take nothing from each other.
+    The filter grows in one transaction, so that members that start at the same time do not undo each other's change.
     """
     if _widened(filter_of(topic, queue.name), types) is None:
         return
@@ -122,7 +124,7 @@ def add_types(store: Store, topic: Topic, queue: Queue, types: Collection[str] |
 
 
 def _widened(current: Mapping[str, tuple[str, ...]] | None, types: Collection[str] | None) -> Filter | None:
-    """Return the filter that also lets these types through; None when the current one does already."""
+    """Return the filter that also lets these types through; None if the current one does already."""
     if types is None:
         return None if current == {} else EVERYTHING
     if current is None:
@@ -160,10 +162,9 @@ def set_types(topic: Topic, queue: Queue, types: Collection[str] | None) -> None
 
 
 def sweep(store: Store, topic: str, *, orphan_after: float = 60.0) -> list[str]:
-    """Remove the own queues of this topic whose owners are gone, and no others; their names."""
+    """Remove the own queues of this topic whose owners are gone, and return their names."""
     names = names_of(topic)
-    port = store.topic(topic if topic.startswith("arn:") else names.topic, fifo=names.fifo)
-    tags = store.queue_tags()
+    port, tags = open_topic(store, topic, names), store.queue_tags()
     if tags is None:
         owned = {each.queue for each in port.subscriptions() if each.queue.startswith(names.own_prefix)}
         # The store removes abandoned queues before it lists the others.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, runtime_checkable
+from functools import partial
 from uuid import UUID
 
 import msgspec
@@ -23,7 +23,7 @@ from postroad.streams import TRIM_HORIZON, Stream, StreamRecord
 
 PREFIX = "archive/"
 _PAGE = 100
-# Clocks of stores and processes differ; what arrives later than this after the reading began is left to the next one.
+# The clocks of stores and processes differ by up to this; events that arrive later are not part of this reading.
 _CLOCKS_DIFFER = timedelta(seconds=60)
 
 
@@ -45,7 +45,7 @@ class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A record that holds no envelope any more, and why."""
+    """A record whose envelope cannot be read, and why."""
 
     sequence: str
     error: PostroadError
@@ -53,7 +53,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which events are wanted: published from `since` on and before `until`, of these types, of this session."""
+    """The events that are wanted: published from `since` on and before `until`, of these types and this session."""
 
     since: datetime | None
     until: datetime | None
@@ -61,7 +61,7 @@ class Selection:
     session_id: str | None
 
     def takes(self, envelope: Envelope) -> bool:
-        """Whether the event is wanted."""
+        """Return whether the event is wanted."""
         return (
             (self.since is None or envelope.created_at >= self.since)
             and (self.until is None or envelope.created_at < self.until)
@@ -78,7 +78,7 @@ def selection(
     types: Collection[type[object] | str] | None = None,
     session_id: str | UUID | None = None,
 ) -> Selection:
-    """The selection, or a refusal that names what is wrong with it."""
+    """Return the selection, or raise InvalidInput with the name of the argument at fault."""
     return Selection(
         since=_moment("since", since),
         until=_moment("until", until),
@@ -96,10 +96,10 @@ class Reader:
     blobs: Blobs | None
     now: Callable[[], datetime]
     prefix: str = PREFIX
-    """Where the blobs lie that records may refer to."""
+    """The prefix of the blobs that records may refer to."""
 
     def read(self, wanted: Selection) -> Iterator[ArchivedEvent | Unreadable]:
-        """What is there now: each key in its order, different keys by the time of publishing."""
+        """Yield what is there now: each key in its order, different keys by the time of publishing."""
         latest = self.now() + _CLOCKS_DIFFER
         shards = [self._shard(shard, wanted, latest) for shard in self.stream.shards()]
         for _, found in heapq.merge(*shards, key=lambda each: each[0]):
@@ -128,7 +128,7 @@ class Reader:
             after = page[-1].sequence
 
     def _whole(self, data: bytes) -> bytes:
-        """The envelope, fetched where the record only refers to it. No envelope has the reference's one key."""
+        """Return the envelope, or fetch it if the record is a reference, whose one key no envelope has."""
         if not data.startswith(b'{"postroad_blob"'):
             return data
         try:
@@ -151,7 +151,7 @@ def _moment(field: str, moment: object) -> datetime | None:
 
 
 def _type_test(registry: EventRegistry, types: object) -> Callable[[str], bool]:
-    """Whether a name in an envelope is one of the wanted types, whichever of its class's names it is."""
+    """Return a test whether a name in an envelope means one of the wanted types; a class may have several names."""
     if types is None:
         return lambda name: True
     if isinstance(types, str) or not isinstance(types, Collection):
@@ -164,30 +164,34 @@ def _type_test(registry: EventRegistry, types: object) -> Callable[[str], bool]:
 
 
 Deliver = Callable[[ArchivedEvent], None]
-"""Gives one event on; what it raises counts as that event's failure."""
-
-
-@runtime_checkable
-class Reducing(Protocol):
-    """What follows events one by one, such as a session."""
-
-    def reduce(self, event: object) -> object: ...
+"""Delivers one event; if it raises, that counts as a failure of the event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
-    """What a replay did with the events it was asked for."""
+    """How many events a replay read, delivered, skipped as copies, and failed to deliver."""
 
     read: int
     replayed: int
     duplicates: int
-    """Further copies of an event id, passed over."""
     failed: int
 
 
 def deliverer(to: object, codec: Codec) -> Deliver:
-    """How an envelope is given to `to`."""
-    act = _action(to)
+    """Return the function that delivers an event to a function, the handlers of a bus here, or a session."""
+    act: Callable[[object], object]
+    if callable(reduce := getattr(to, "reduce", None)):
+        act = reduce
+    elif isinstance(to, EventBus):
+        act = partial(_publish_here, local_part(to))
+    elif callable(to):
+        act = to
+    else:
+        raise InvalidInput(
+            f"to: {type(to).__name__} is neither a function nor a bus nor something with reduce(event)",
+            field="to",
+            remedy="Pass a function, a bus or a session.",
+        )
 
     def deliver(archived: ArchivedEvent) -> None:
         envelope = archived.envelope
@@ -206,7 +210,7 @@ def replay(
     rate: float | None = None,
     dry_run: bool = False,
 ) -> ReplayReport:
-    """Give each event on once. A failing one is counted and stops nothing."""
+    """Deliver each event once. A failure is counted and stops nothing."""
     pace = Pace(rate, monotonic=clock.monotonic, sleep=time.sleep)
     seen: set[bytes] = set()
     read = replayed = duplicates = failed = 0
@@ -215,7 +219,7 @@ def replay(
         if isinstance(each, Unreadable):
             failed += 1
             continue
-        # Sixteen bytes an event: all ids of an archive are in hand, because a copy may stand anywhere behind.
+        # All ids of an archive are kept, sixteen bytes each, because a copy may come anywhere later.
         event_id = each.envelope.event_id.bytes
         if event_id in seen:
             duplicates += 1
@@ -233,38 +237,18 @@ def replay(
     return ReplayReport(read=read, replayed=replayed, duplicates=duplicates, failed=failed)
 
 
-def _action(to: object) -> Callable[[object], object]:
-    if isinstance(to, Reducing):
-        return to.reduce
-    if isinstance(to, EventBus):
-        return _locally(to)
-    if callable(to):
-        return to
-    raise InvalidInput(
-        f"to: {type(to).__name__} is neither a function nor a bus nor something with reduce(event)",
-        field="to",
-        remedy="Pass a function, a bus or a session.",
-    )
-
-
-def _locally(bus: EventBus) -> Callable[[object], object]:
-    local = local_part(bus)
-
-    def act(event: object) -> None:
-        if errors := local.publish(event).errors:
-            raise errors[0].error
-
-    return act
+def _publish_here(local: EventBus, event: object) -> None:
+    if errors := local.publish(event).errors:
+        raise errors[0].error
 
 
 _MOST_BYTES = 8_388_608
 
 
 def export(events: Iterable[ArchivedEvent], blobs: Blobs, *, topic: str) -> list[BlobRef]:
-    """Write each event once; the blobs of one export have names of their own and hold up to 8 MiB or one event."""
+    """Write each event once; each export has a folder of its own, whose blobs hold up to 8 MiB or one event."""
     folder = f"export/topic={topic.removesuffix('.fifo')}/{uuid7().hex}"
-    files = enumerate(_files(_lines(events)))
-    return [blobs.put(f"{folder}/{number:06d}.jsonl", data) for number, data in files]
+    return [blobs.put(f"{folder}/{number:06d}.jsonl", data) for number, data in enumerate(_files(_lines(events)))]
 
 
 def _lines(events: Iterable[ArchivedEvent]) -> Iterator[bytes]:

@@ -25,7 +25,10 @@ _HOST = re.compile(r"(?:sqs\.(?P<a>[a-z0-9-]+)|(?P<b>[a-z0-9-]+)\.queue)\.amazon
 
 
 class Clients:
-    """Two connections: one that gives up within the publisher's budget, and one that waits for long polls."""
+    """The AWS clients of a bus: those it was given, or its own, made when first used.
+
+    One of its own gives up within the publisher's time limit; the other one waits for long polls.
+    """
 
     def __init__(self, *, place: str | None, timeout: float, given: dict[str, Any]) -> None:
         self._region, self._endpoint = _where(place)
@@ -34,21 +37,21 @@ class Clients:
         self._made: list[AwsConnection] = []
 
     def publishing(self, service: str) -> Any:
-        """What sends through this service."""
+        """Return the client or connection that sends through this service."""
         return self._given.get(service) or self._connect(
             connect_timeout=self._timeout / 4, read_timeout=self._timeout / 2, attempts=1
         )
 
     def longest(self, service: str) -> float | None:
-        """How long a send through this service takes at most; None where a given client decides."""
+        """Return the longest time of a send through this service; None if that depends on a given client."""
         return None if service in self._given else self._timeout * 0.75
 
     def receiving(self) -> Any:
-        """What receives from SQS."""
+        """Return the client or connection that receives from SQS."""
         return self._given.get("sqs") or self._connect()
 
     def close(self) -> None:
-        """Close what was made here; clients that were given stay open."""
+        """Close the bus's own clients."""
         for connection in self._made:
             connection.close()
 
@@ -59,18 +62,18 @@ class Clients:
 
 
 def as_connection(source: Any, service: str) -> AwsConnection:
-    """The source as something that has this service's client, be it a connection or the client itself."""
+    """Return a connection with the client of this service, given either of them."""
     if isinstance(source, AwsConnection):
         return source
     return cast(AwsConnection, SimpleNamespace(**{service: source, "once": lambda _: source}))
 
 
 def checked_url(queue_url: str | None) -> str:
-    """The queue's URL, from the argument or the environment."""
-    told = bus_variable("QUEUE_URL") if queue_url is None else ("queue_url", queue_url)
-    url = str(told[1]) if told else ""
+    """Return the queue's URL, from the argument or the environment."""
+    found = bus_variable("QUEUE_URL") if queue_url is None else ("queue_url", queue_url)
+    url = str(found[1]) if found else ""
     if not url.startswith(("http://", "https://")) or not urlsplit(url).netloc:
-        if queue_url is None and told is None:
+        if found is None:
             what = "queue_url: no queue URL is given, neither as argument nor in WINK_SQS_QUEUE_URL"
         else:
             what = f"queue_url: {url!r} is not the URL of a queue (argument queue_url or variable WINK_SQS_QUEUE_URL)"
@@ -79,7 +82,7 @@ def checked_url(queue_url: str | None) -> str:
 
 
 def _where(place: str | None) -> tuple[str | None, str | None]:
-    """Region and endpoint, as far as the URL or ARN tells; the rest is AWS's own configuration."""
+    """Return region and endpoint as far as the URL or ARN has them; the rest is AWS's own configuration."""
     if place is None:
         return None, None
     if place.startswith("arn:"):
@@ -100,7 +103,24 @@ _RECEIVE = (*CONSUME, *FIND)
 
 
 class SQSEventBus(RemoteEventBus):
-    """Publishes to a queue and receives from the same one."""
+    """Publishes to a queue and receives from the same one.
+
+    Args:
+        queue_url: The URL of the queue; by default that of the environment (`WINK_SQS_QUEUE_URL`).
+        client: A boto3 client for SQS; by default the bus makes its own.
+        config: All settings; by default those of the environment.
+        local_bus: The bus that calls the handlers of this process; by default one of its own.
+        blobs: Where events go that are too large for a message; by default they are refused.
+        registry: The classes of events; by default those of `@event`.
+        clock: Another clock, for tests.
+        breaker: When to stop sending and receiving for a while because they fail; by default never.
+
+    Raises:
+        ConfigurationError: There is no valid URL.
+
+    Example:
+        bus = SQSEventBus(queue_url="https://sqs.eu-central-1.amazonaws.com/123456789012/orders")
+    """
 
     def __init__(
         self,
@@ -143,7 +163,7 @@ class SQSEventBus(RemoteEventBus):
     def iam_policy(
         queue_arn: str, *, role: Literal["publish", "receive", "both"] = "both", dead_letter_arn: str | None = None
     ) -> dict[str, Any]:
-        """The least rights that publishers or receivers of the queue need, on exactly these ARNs."""
+        """Return the IAM policy with the rights that publishers or receivers of the queue need, on these ARNs only."""
         if role not in ("publish", "receive", "both"):
             raise InvalidInput(f"role: {role!r} is none of publish, receive, both", field="role")
         check(queue_arn, _Arn, "queue_arn")
@@ -157,28 +177,26 @@ class SQSEventBus(RemoteEventBus):
 
 
 class SQSEventBusWithCircuitBreaker(SQSEventBus):
-    """The same with breakers, which are on unless they are turned off."""
+    """An `SQSEventBus` with a circuit breaker, unless `breaker` is None."""
 
     def __init__(self, *, breaker: CircuitBreakerConfig | None = CircuitBreakerConfig(), **options: Any) -> None:  # noqa: B008 - a frozen value
         super().__init__(breaker=breaker, **options)
 
 
 def overflowing(queue: Queue, blobs: Blobs | None, config: SQSEventBusConfig, clock: Clock) -> Queue:
-    """The queue, with large bodies travelling as blobs where there are any."""
-    if blobs is None:
-        return queue
-    return OverflowingQueue(queue, blobs, clock=clock, limit=config.max_message_bytes)
+    """Return the queue; with blobs it sends large bodies by reference."""
+    return queue if blobs is None else OverflowingQueue(queue, blobs, clock=clock, limit=config.max_message_bytes)
 
 
 def limit_of(config: SQSEventBusConfig, blobs: Blobs | None, transport: int) -> int | None:
-    """The size above which a message is refused at once; None where it travels by reference instead."""
+    """Return the size above which a message is refused at once; None if it is sent by reference instead."""
     if blobs is not None and config.overflow == "blobs":
         return None
     return min(config.max_message_bytes or transport, transport)
 
 
 def dead_letters_of(receiving: Any, blobs: Blobs | None, config: SQSEventBusConfig, clock: Clock) -> DeadLetters | None:
-    """Where the bus itself puts poison, when it was told."""
+    """Return the dead letters of the config, if it has any."""
     if config.dead_letter_queue_url is None:
         return None
     letters = SQSQueues(receiving, clock).queue(config.dead_letter_queue_url)

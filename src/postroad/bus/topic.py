@@ -148,11 +148,7 @@ class Bus(RemoteEventBus):
         names, config = names_of(declared.topic, fifo=declared.fifo), declared.config
         filter = _filter(store.registry, declared.event_types, declared.attributes)
         address = declared.topic if declared.topic.startswith("arn:") else names.topic
-        bare = (
-            store.topic(address, fifo=names.fifo, overflow="fail")
-            if open_topic is None
-            else open_topic(address, fifo=names.fifo)
-        )
+        bare = (open_topic or partial(store.topic, overflow="fail"))(address, fifo=names.fifo)
         inlet = (
             OwnQueue(store, bare, names, config, filter, declared.orphan_after, tags)
             if declared.group is None
