@@ -231,10 +231,7 @@ class Archive:
 
         Args:
             to: A function that takes the event, a bus, whose handlers in this process run, or a session.
-            since: Only events published from this time on.
-            until: Only events published before this time.
-            types: Only events of these classes or names.
-            session_id: Only events of this session.
+            since, until, types, session_id: Which events; as for `events`.
             rate: Events per second; by default as fast as possible.
             dry_run: Only count.
         """

@@ -27,12 +27,7 @@ class SNSEventBus(RemoteEventBus):
         queue_url: The URL of the queue, which is subscribed to the topic when the receiver starts.
         sns_client: A boto3 client for SNS; by default the bus makes its own.
         sqs_client: A boto3 client for SQS; by default the bus makes its own.
-        config: All settings; by default those of the environment.
-        local_bus: The bus that calls the handlers of this process; by default one of its own.
-        blobs: Where events go that are too large for a message; by default they are refused.
-        registry: The classes of events; by default those of `@event`.
-        clock: Another clock, for tests.
-        breaker: When to stop sending and receiving for a while because they fail; by default never.
+        config, local_bus, blobs, registry, clock, breaker: As for `SQSEventBus`.
 
     Raises:
         ConfigurationError: The ARN or the URL is not valid.
@@ -106,12 +101,7 @@ class EventBridgeEventBus(RemoteEventBus):
         queue_url: The URL of a queue that is the target of a rule.
         events_client: A boto3 client for EventBridge; by default the bus makes its own.
         sqs_client: A boto3 client for SQS; by default the bus makes its own.
-        config: All settings; by default those of the environment.
-        local_bus: The bus that calls the handlers of this process; by default one of its own.
-        blobs: Where events go that are too large for a message; by default they are refused.
-        registry: The classes of events; by default those of `@event`.
-        clock: Another clock, for tests.
-        breaker: When to stop sending and receiving for a while because they fail; by default never.
+        config, local_bus, blobs, registry, clock, breaker: As for `SQSEventBus`.
 
     Raises:
         ConfigurationError: The URL is not valid.

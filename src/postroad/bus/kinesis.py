@@ -43,12 +43,7 @@ class KinesisEventBus(RemoteEventBus):
         stream: The stream.
         consumer: The name under which positions are stored; processes with the same one share the work.
         dead_letter: A queue for events that cannot be handled. Without one such an event blocks its shard.
-        config: All settings; by default those of the environment.
-        local_bus: The bus that calls the handlers of this process; by default one of its own.
-        blobs: Where events go that are larger than a record; by default they are refused.
-        registry: The classes of events; by default those of `@event`.
-        clock: Another clock, for tests.
-        breaker: When to stop sending and receiving for a while because they fail; by default never.
+        config, local_bus, blobs, registry, clock, breaker: As for `SQSEventBus`.
 
     Raises:
         ConfigurationError: `stream` is not a stream, or `dead_letter` is not a queue.

@@ -85,15 +85,12 @@ class EventBus(Protocol):
 
     def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
         """Call the handler for every event of exactly this type, from the next publish on."""
-        ...
 
     def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
         """Remove one subscription of the handler; return whether there was one."""
-        ...
 
     def publish(self, event: object) -> PublishResult:
         """Give the event to every handler of its type, and return which of them ran and failed."""
-        ...
 
 
 def local_part(bus: EventBus) -> EventBus:

@@ -101,12 +101,7 @@ class RemoteEventBus:
         self._publish_breaker = None if breaker is None else CircuitBreaker(breaker, self._clock.monotonic)
         codec = Codec(self._registry, clock=self._clock)
         self._sender = Sender(
-            outlet.send,
-            self.config,
-            self._publish_breaker,
-            name=outlet.name,
-            fifo=outlet.fifo,
-            longest=outlet.longest,
+            outlet.send, self.config, self._publish_breaker, name=outlet.name, fifo=outlet.fifo, longest=outlet.longest
         )
         lists = (self.config.event_type_allowlist, self.config.event_type_blocklist)
         allows = None if lists == (None, None) else self.config.allows

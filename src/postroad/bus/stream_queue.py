@@ -107,14 +107,7 @@ class StreamQueue:
     """Without a consumer: all shards, from the moment of `open`. With one: this worker's share, from its position."""
 
     def __init__(
-        self,
-        stream: Stream,
-        *,
-        consumer: str | None,
-        worker: str,
-        lease_seconds: float,
-        unpack: Unpack,
-        clock: Clock,
+        self, stream: Stream, *, consumer: str | None, worker: str, lease_seconds: float, unpack: Unpack, clock: Clock
     ) -> None:
         self.name = stream.name
         self._stream = stream

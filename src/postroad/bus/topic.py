@@ -190,12 +190,7 @@ class _Declared:
 
 
 def _inbox_handlers(
-    inbox: Inbox,
-    topic: str,
-    group: str | None,
-    local: bool | None,
-    transaction: Transaction | None,
-    windows: Windows,
+    inbox: Inbox, topic: str, group: str | None, local: bool | None, transaction: Transaction | None, windows: Windows
 ) -> InboxHandlers:
     if group is None:
         raise ConfigurationError(
@@ -213,9 +208,7 @@ def _inbox_handlers(
 
 
 def _filter(
-    registry: EventRegistry,
-    event_types: Collection[type] | None,
-    attributes: Mapping[str, Collection[str]] | None,
+    registry: EventRegistry, event_types: Collection[type] | None, attributes: Mapping[str, Collection[str]] | None
 ) -> Mapping[str, tuple[str, ...]] | None:
     wanted: dict[str, Collection[str]] = dict(attributes or {})
     if event_types is not None:

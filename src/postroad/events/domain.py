@@ -12,16 +12,7 @@ import msgspec
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import InvalidMessage
-from postroad.events.envelope import (
-    MAX_DEPTH,
-    Envelope,
-    envelope_of,
-    is_strict,
-    refusal,
-    sendable,
-    unsendable,
-    uuid7,
-)
+from postroad.events.envelope import MAX_DEPTH, Envelope, envelope_of, is_strict, refusal, sendable, unsendable, uuid7
 
 OUTBOX = "outbox"
 """The publisher of an event whose message does not name one."""

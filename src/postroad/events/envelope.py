@@ -205,10 +205,7 @@ class UUID7Source:
     """Makes UUIDv7s, each greater than the one before, even if the clock steps back."""
 
     def __init__(
-        self,
-        *,
-        time_ns: Callable[[], int] = time.time_ns,
-        random_bytes: Callable[[int], bytes] = os.urandom,
+        self, *, time_ns: Callable[[], int] = time.time_ns, random_bytes: Callable[[int], bytes] = os.urandom
     ) -> None:
         self._time_ns = time_ns
         self._random_bytes = random_bytes

@@ -18,14 +18,7 @@ from uuid import UUID, uuid4
 from postroad.bus import EventBus, PublishResult, SQSEventBusConfig
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import RequestFailed, RequestTimeout
-from postroad.sessions.vocabulary import (
-    Budget,
-    MainLoopCompleted,
-    MainLoopFailed,
-    MainLoopRequest,
-    known,
-    registry_of,
-)
+from postroad.sessions.vocabulary import Budget, MainLoopCompleted, MainLoopFailed, MainLoopRequest, known, registry_of
 
 
 @dataclass(frozen=True, slots=True)
