@@ -9,7 +9,7 @@ import pytest
 
 import postroad
 from postroad import OutgoingMessage, QueueSpec
-from postroad.bus.sweeping import sweep
+from postroad.bus.groups import sweep
 from postroad.bus.tail import tail
 from postroad.testing.clock import FakeClock
 

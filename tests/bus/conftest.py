@@ -12,8 +12,8 @@ from tests.memory import memory_queues
 import postroad
 from postroad import Backend, Clock, Queue, QueueSpec, SendResult
 from postroad.bus import BusConfig, CircuitBreakerConfig, RemoteEventBus
-from postroad.bus.sending import Send
-from postroad.bus.transport import GivenQueue, Outlet
+from postroad.bus.endpoints import GivenQueue, Outlet
+from postroad.bus.sender import Send
 from postroad.clock import SYSTEM_CLOCK
 from postroad.queues.sqlite import SQLiteQueues
 from postroad.receiving import OwnDeadLetters

@@ -117,7 +117,7 @@ def test_an_event_comes_again_after_the_longest_delay_of_those_who_need_it(
     bus = make_bus(queue, REMOTE)
     bus.on(Placed, max_attempts=1, retry_delays=[500])(Failing("gives up"))
     bus.on(Placed, retry_delays=(10, 20))(Failing("quick"))
-    bus.on(Placed, retry_delays=(40,))(Failing("patient"))
+    bus.on(Placed, retry_delays=(40,))(Failing("slow"))
     bus.publish(Placed())
     receive(bus, 1)
 

@@ -10,7 +10,7 @@ from tests.bus.vocabulary import QUICK, Anything, Placed
 
 from postroad import Queue, SendResult
 from postroad.bus import RemoteEventBus
-from postroad.bus.transport import Outlet
+from postroad.bus.endpoints import Outlet
 from postroad.errors import InvalidMessage, MessageTooLarge
 
 

@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 from postroad import Backend, Queue
 from postroad.bus import PublishFailed, RemoteEventBus
-from postroad.bus.transport import GivenQueue, Outlet
+from postroad.bus.endpoints import GivenQueue, Outlet
 from postroad.errors import ConfigurationError
 from postroad.queues import QueueTraits
 

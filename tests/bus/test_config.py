@@ -73,9 +73,9 @@ def test_the_environment_is_read_and_our_names_win(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("WINK_SQS_VISIBILITY_TIMEOUT", "60")
     monkeypatch.setenv("POSTROAD_SQS_VISIBILITY_TIMEOUT", "90")
 
-    told, overridden = BusConfig.from_env(), BusConfig.from_env(poll_interval_seconds=1)
+    found, overridden = BusConfig.from_env(), BusConfig.from_env(poll_interval_seconds=1)
 
-    assert (told.poll_interval_seconds, told.visibility_timeout_seconds) == (0.5, 90)
+    assert (found.poll_interval_seconds, found.visibility_timeout_seconds) == (0.5, 90)
     assert overridden.poll_interval_seconds == 1
     assert BusConfig().poll_interval_seconds == 0.1
 

@@ -16,7 +16,7 @@ from tests.bus.vocabulary import QUICK, Placed
 
 from postroad import Delivery, OutgoingMessage, Queue, QueueSpec, SendResult
 from postroad.bus import RemoteEventBus
-from postroad.bus.transport import GivenQueue, Outlet
+from postroad.bus.endpoints import GivenQueue, Outlet
 from postroad.errors import Unavailable
 from postroad.queues.markers import read_dead
 from postroad.queues.sqlite import SQLiteQueues

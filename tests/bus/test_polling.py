@@ -16,8 +16,8 @@ from tests.waiting import eventually
 
 from postroad import Backend, Delivery, OutgoingMessage, Queue, SendResult
 from postroad.backoff import Backoff
-from postroad.bus import RemoteEventBus, current_context, sending
-from postroad.bus.transport import Outlet
+from postroad.bus import RemoteEventBus, current_context, sender
+from postroad.bus.endpoints import Outlet
 from postroad.errors import Unavailable
 from postroad.queues import QueueTraits
 from postroad.queues.markers import read_dead
@@ -137,7 +137,7 @@ def test_one_send_is_in_flight_at_a_time(queue: Queue, longest: float | None) ->
 
 
 def test_what_waits_behind_a_long_send_does_not_overtake_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(sender, "_IDLE_SECONDS", 0.01)
     began, proceed = threading.Event(), threading.Event()
     sent: list[int] = []
 
@@ -195,7 +195,7 @@ def test_a_success_lets_the_back_off_begin_anew(
             pauses.append(self.failures)
             return 0.0
 
-    monkeypatch.setattr("postroad.receiving.polling.Backoff", Quick)
+    monkeypatch.setattr("postroad.receiving.workers.Backoff", Quick)
     answers: list[Exception | None] = [Unavailable("no network"), Unavailable("no network"), None, Unavailable("again")]
 
     class Flaky(Around):

@@ -46,8 +46,8 @@ class Receivers:
         path.touch()
         self._file = path.open()
         self._handled: list[tuple[str, int, int]] = []
-        command = [sys.executable, "-W", "error", "-m", "tests.bus.nursery", *arguments, str(path)]
-        self._nursery = subprocess.Popen(
+        command = [sys.executable, "-W", "error", "-m", "tests.bus.receiver_processes", *arguments, str(path)]
+        self._children = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
 
@@ -70,14 +70,14 @@ class Receivers:
         return len(self.handled()) >= count
 
     def end(self) -> None:
-        self._nursery.communicate()
+        self._children.communicate()
         self._file.close()
 
     def _ask(self, line: str) -> int:
-        assert self._nursery.stdin is not None
-        assert self._nursery.stdout is not None
-        self._nursery.stdin.write(f"{line}\n")
-        return int(self._nursery.stdout.readline())
+        assert self._children.stdin is not None
+        assert self._children.stdout is not None
+        self._children.stdin.write(f"{line}\n")
+        return int(self._children.stdout.readline())
 
 
 @pytest.fixture

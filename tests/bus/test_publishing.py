@@ -18,7 +18,7 @@ from tests.bus.vocabulary import QUICK, Asked, Identified, Placed, Shipped, Step
 import postroad
 from postroad import OutgoingMessage, Queue, SendResult, codec
 from postroad.bus import BusConfig, PublishFailed, RemoteEventBus, current_context
-from postroad.bus.transport import GivenQueue, Outlet
+from postroad.bus.endpoints import GivenQueue, Outlet
 from postroad.errors import InvalidMessage, MessageTooLarge, NotPermitted, OutcomeUnknown, Unavailable
 from postroad.testing import FakeClock
 
@@ -437,7 +437,7 @@ def test_an_unregistered_dataclass_travels_by_being_published(make_bus: MakeBus,
     assert codec.unwrap(codec.decode(queue.peek()[0].body)) == Fresh(timedelta(seconds=1))
 
 
-def on_lane(queue: Queue, send: Any, longest: float | None) -> RemoteEventBus:
+def bus_with_limit(queue: Queue, send: Any, longest: float | None) -> RemoteEventBus:
     return RemoteEventBus(outlet=Outlet(name="work", send=send, longest=longest), inlet=GivenQueue(queue), config=QUICK)
 
 
@@ -449,7 +449,7 @@ def test_a_lone_publish_is_sent_on_its_own_thread_where_the_transport_answers_in
         return queue.send(messages)
 
     for longest in (0.1, 10.0, None):
-        with on_lane(queue, send, longest) as bus:
+        with bus_with_limit(queue, send, longest) as bus:
             bus.publish(Placed())
 
     assert [thread == threading.get_ident() for thread in threads] == [True, False, False]
@@ -463,7 +463,7 @@ def test_what_arrives_while_one_sends_for_itself_goes_out_together(queue: Queue)
         requests.append(len(messages))
         return queue.send(messages)
 
-    with on_lane(queue, send, 0.1) as bus:
+    with bus_with_limit(queue, send, 0.1) as bus:
         threads = [
             threading.Thread(target=lambda: [bus.publish(Placed()) for _ in range(10)], daemon=True) for _ in range(8)
         ]

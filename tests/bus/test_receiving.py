@@ -13,7 +13,7 @@ from tests.waiting import eventually
 
 from postroad import EventRegistry, OutgoingMessage, Queue, codec
 from postroad.bus import HandlingContext, PublishResult, RemoteEventBus, current_context
-from postroad.bus.transport import GivenQueue, Outlet
+from postroad.bus.endpoints import GivenQueue, Outlet
 from postroad.errors import TransportError
 from postroad.queues.markers import read_dead
 from postroad.queues.sqlite import SQLiteQueues

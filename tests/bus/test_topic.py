@@ -12,8 +12,8 @@ from tests.waiting import eventually
 
 from postroad import Backend, Blobs, OutgoingMessage, Queue, QueueSpec, codec
 from postroad.bus import RemoteEventBus, TopicEventBus, current_context
-from postroad.bus.groups import OwnQueue
-from postroad.bus.naming import names_of
+from postroad.bus.endpoints import OwnQueue
+from postroad.bus.groups import names_of
 from postroad.errors import ConfigurationError, InvalidInput, InvalidName, QueueNotFound, Unavailable
 from postroad.queues.markers import read_dead
 from postroad.queues.overflow import read_reference

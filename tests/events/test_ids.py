@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from postroad.events import UUID7Source, uuid7
-from postroad.events.ids import uuid7_of
+from postroad.events.envelope import uuid7_of
 
 
 def test_the_bits_stand_where_rfc_9562_puts_them() -> None:

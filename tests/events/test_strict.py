@@ -12,7 +12,7 @@ import pytest
 
 from postroad.errors import InvalidMessage
 from postroad.events import codec, event
-from postroad.events.strict import MAX_DEPTH, is_too_deep
+from postroad.events.envelope import MAX_DEPTH, is_too_deep
 
 
 @event

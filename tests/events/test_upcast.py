@@ -9,7 +9,7 @@ import pytest
 
 from postroad.errors import InvalidInput, InvalidMessage
 from postroad.events import Envelope, codec, event, upcast
-from postroad.events.ids import Upcaster
+from postroad.events.shapes import Upcaster
 
 
 def same(payload: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from postroad.bus import (
     SQSEventBus,
     SQSEventBusWithCircuitBreaker,
 )
-from postroad.bus.transport import Outlet
+from postroad.bus.endpoints import Outlet
 
 _COUNTS = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
 

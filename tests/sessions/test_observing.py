@@ -22,25 +22,25 @@ def in_another_thread(work: Callable[[], object]) -> None:
 
 
 def test_an_observer_is_told_the_old_and_the_new_values_after_the_change(session: Session) -> None:
-    told: list[tuple[object, object, object]] = []
+    calls: list[tuple[object, object, object]] = []
     session.install(Plan, initial=Plan)
-    session.observe(Plan, lambda old, new: told.append((old, new, session[Plan].all())))
+    session.observe(Plan, lambda old, new: calls.append((old, new, session[Plan].all())))
 
     session.broadcast(AddStep("one"))
     session[Plan].clear()
 
-    assert told == [((), (Plan(("one",)),), (Plan(("one",)),)), ((Plan(("one",)),), (), ())]
+    assert calls == [((), (Plan(("one",)),), (Plan(("one",)),)), ((Plan(("one",)),), (), ())]
 
 
 def test_it_hears_of_its_own_slice_only_and_only_of_changes(session: Session) -> None:
-    told: list[object] = []
+    calls: list[object] = []
     session.install(Plan)
-    session.observe(Plan, lambda old, new: told.append(new))
+    session.observe(Plan, lambda old, new: calls.append(new))
 
     session.broadcast(AddStep("ignored"))
     session.broadcast(Note("another slice"))
 
-    assert told == []
+    assert calls == []
 
 
 @pytest.mark.parametrize(("slice_type", "fn", "named"), [(int, print, "slice_type"), (Plan, "print", "fn")])
@@ -50,25 +50,25 @@ def test_what_cannot_be_observed_or_told_is_refused(session: Session, slice_type
 
 
 def test_unsubscribing_ends_it(session: Session) -> None:
-    told: list[object] = []
-    subscription = session.observe(Note, lambda old, new: told.append(new))
+    calls: list[object] = []
+    subscription = session.observe(Note, lambda old, new: calls.append(new))
 
     subscription.unsubscribe()
     subscription.unsubscribe()
     session.broadcast(Note("unheard"))
 
-    assert told == []
+    assert calls == []
 
 
 def test_its_error_is_logged_and_nothing_else(session: Session, caplog: pytest.LogCaptureFixture) -> None:
-    told: list[object] = []
+    calls: list[object] = []
     session.observe(Note, lambda old, new: 1 / 0)
-    session.observe(Note, lambda old, new: told.append(new))
+    session.observe(Note, lambda old, new: calls.append(new))
 
     result = session.broadcast(Note("a"))
 
     assert result.ok
-    assert told == [(Note("a"),)]
+    assert calls == [(Note("a"),)]
     assert names_of(caplog.records) == ["session_observer_failed"]
 
 
@@ -82,14 +82,14 @@ def test_it_runs_outside_the_lock_so_that_it_may_broadcast_and_wait_for_others(s
 
 
 def test_a_change_made_while_an_observer_runs_is_told_after_the_earlier_one(session: Session) -> None:
-    told: list[tuple[Note, ...]] = []
+    calls: list[tuple[Note, ...]] = []
     entered, go_on = threading.Event(), threading.Event()
 
     def slow(old: tuple[Note, ...], new: tuple[Note, ...]) -> None:
         if not entered.is_set():
             entered.set()
             go_on.wait()
-        told.append(new)
+        calls.append(new)
 
     session.observe(Note, slow)
     first = threading.Thread(target=session[Note].append, args=(Note("one"),))
@@ -99,7 +99,7 @@ def test_a_change_made_while_an_observer_runs_is_told_after_the_earlier_one(sess
     go_on.set()
     first.join()
 
-    assert told == [(Note("one"),), (Note("one"), Note("two"))]
+    assert calls == [(Note("one"),), (Note("one"), Note("two"))]
 
 
 def test_threads_that_change_a_slice_at_once_are_told_in_the_order_of_the_changes(session: Session) -> None:
@@ -122,24 +122,24 @@ def test_threads_that_change_a_slice_at_once_are_told_in_the_order_of_the_change
 
 
 def test_an_observer_that_changes_the_session_is_told_of_its_own_change_next(session: Session) -> None:
-    told: list[int] = []
+    calls: list[int] = []
 
     def grow(old: tuple[Note, ...], new: tuple[Note, ...]) -> None:
         if len(new) < 3:
             session[Note].append(Note("more"))
-        told.append(len(new))
+        calls.append(len(new))
 
     session.observe(Note, grow)
     session[Note].append(Note("first"))
 
-    assert told == [1, 2, 3]
+    assert calls == [1, 2, 3]
 
 
 def test_observers_are_told_again_after_one_was_interrupted(session: Session) -> None:
-    told: list[int] = []
+    calls: list[int] = []
 
     def interrupted(old: tuple[Note, ...], new: tuple[Note, ...]) -> None:
-        told.append(len(new))
+        calls.append(len(new))
         if len(new) == 1:
             raise KeyboardInterrupt
 
@@ -148,4 +148,4 @@ def test_observers_are_told_again_after_one_was_interrupted(session: Session) ->
         session[Note].append(Note("one"))
     session[Note].append(Note("two"))
 
-    assert told == [1, 2]
+    assert calls == [1, 2]

@@ -1,10 +1,9 @@
 """The event bus: typed publish and subscribe, in one process and across many."""
 
 from postroad.bus.archive import Archive
-from postroad.bus.archived import ArchivedEvent
+from postroad.bus.aws_topics import EventBridgeEventBus, SNSEventBus
 from postroad.bus.config import BusConfig, SQSEventBusConfig
 from postroad.bus.deduplication import DeduplicatingEventBus, DeduplicationCache
-from postroad.bus.eventbridge import EventBridgeEventBus
 from postroad.bus.groups import Group as Group
 from postroad.bus.kinesis import KinesisEventBus
 from postroad.bus.local import (
@@ -16,10 +15,9 @@ from postroad.bus.local import (
     PublishResult,
     TelemetryBus,
 )
-from postroad.bus.messages import attributes_of as attributes_of
+from postroad.bus.publisher import attributes_of as attributes_of
 from postroad.bus.remote import RemoteEventBus
-from postroad.bus.replay import ReplayReport
-from postroad.bus.sns import SNSEventBus
+from postroad.bus.replay import ArchivedEvent, ReplayReport
 from postroad.bus.sqs import SQSEventBus, SQSEventBusWithCircuitBreaker
 from postroad.bus.telemetry import BusHealth
 from postroad.bus.topic import Bus, TopicEventBus

@@ -1,10 +1,8 @@
-"""How a remote bus publishes and receives, checked when it is written down."""
+"""The settings of a bus, checked when they are made."""
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from string import Template
 from typing import Annotated, Any, Literal, Self
@@ -13,15 +11,13 @@ from msgspec import Meta
 
 from postroad.arguments import FINITE, check, check_settings, refusal
 from postroad.errors import ConfigurationError
-from postroad.events import Envelope
 from postroad.settings import bus_variable
 
 FIELDS = ("session_id", "key", "tenant_id", "event_type", "publisher_id", "request_id")
-_LEGAL = re.compile(r"[!-~]{1,128}")
 
 
 def check_template(text: object) -> None:
-    """Refuse a `message_group_id` that names something no event has."""
+    """Refuse a `message_group_id` that names a field no event has."""
     names = ", ".join(f"${{{name}}}" for name in FIELDS)
     template = Template(text) if isinstance(text, str) and text else None
     if template is None or not template.is_valid() or not set(template.get_identifiers()) <= set(FIELDS):
@@ -30,35 +26,6 @@ def check_template(text: object) -> None:
             field="message_group_id",
             remedy=f"Use some of {names}, or a fixed text.",
         )
-
-
-def group_of(template: str | None, envelope: Envelope, event: object, *, fifo: bool) -> str | None:
-    """The group id to send: from the template, on FIFO else by key; None where a standard queue needs none."""
-    if template is None and not fifo:
-        return None
-    values = _values(envelope, event)
-    instead = values["request_id"] or envelope.publisher_id
-    filled = {name: value or instead for name, value in values.items()}
-    return legal(Template("${key}" if template is None else template).substitute(filled))
-
-
-def _values(envelope: Envelope, event: object) -> Mapping[str, str | None]:
-    request_id = getattr(event, "request_id", None)
-    return {
-        "session_id": envelope.session_id,
-        "key": envelope.key,
-        "tenant_id": envelope.tenant_id,
-        "event_type": envelope.event_type,
-        "publisher_id": envelope.publisher_id,
-        "request_id": None if request_id is None else str(request_id),
-    }
-
-
-def legal(group: str) -> str:
-    """The group id, or its hash where SQS would refuse it."""
-    if _LEGAL.fullmatch(group):
-        return group
-    return hashlib.sha256(group.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 Echo = Literal["settle", "dispatch", "release"]
@@ -75,42 +42,69 @@ Text = Annotated[str, Meta(min_length=1, description="text of one or more printa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SQSEventBusConfig:
-    """The settings of one bus; every default suits a small service."""
+    """The settings of one bus; every default suits a small service.
+
+    Raises:
+        ConfigurationError: A value is out of bounds; `field` names it.
+
+    Example:
+        backend.bus("orders", "billing", config=BusConfig(concurrency=8, max_receives=5))
+    """
 
     max_messages_per_poll: Annotated[int, Meta(ge=1, le=10)] = 10
+    """How many messages one poll asks for."""
     wait_time_seconds: Wait = 20
+    """How long one poll waits for messages."""
     visibility_timeout_seconds: Visibility = 30
+    """How long a received event is hidden from others. It is extended while handlers run, so it limits only the time
+    after a crash until the event is delivered again."""
     poll_interval_seconds: Seconds = 0.1
+    """The pause after a poll that found nothing."""
     publish_timeout_seconds: Seconds = 5.0
+    """The longest time that `publish` spends on sending, retries included."""
     publish_retries: Annotated[int, Meta(ge=0, le=1_000)] = 3
+    """How often a failed send is tried again within that time."""
     publish_retry_delay_seconds: Seconds = 0.5
+    """The pause before the first retry; it doubles each time."""
     message_group_id: str | None = None
+    """What orders events on FIFO: a template such as `${tenant_id}`; by default the key that `publish` is given."""
     event_type_allowlist: frozenset[type[object]] | None = None
+    """The only classes that are sent and received; None means all."""
     event_type_blocklist: frozenset[type[object]] | None = None
+    """Classes that are neither sent nor received, even if the allowlist has them."""
     enable_deduplication: bool = True
+    """Whether events that come twice are handled once, as long as this process remembers them."""
     deduplication_window_seconds: Seconds = 300
+    """How long it remembers them."""
     publisher_id: Text | None = None
-    """None: the environment's, else a random one for each bus."""
+    """The sender that messages name; by default that of the environment, else a random one for each bus."""
     local_dispatch: bool = True
+    """Whether `publish` calls the handlers of this process at once."""
     echo: Echo = "settle"
-    """What to do with an own event that comes back after this bus handled it on publish."""
+    """How to treat an own event that comes back after `publish` handled it: ack it, handle it again, release it."""
     unhandled: Unhandled = "release"
-    """What to do with an event that nobody here handles."""
+    """What to do with an event that no handler takes: release it for other members of the group, ack or reject it."""
     concurrency: Count = 1
+    """How many handlers run at the same time. Raise it if they wait for other services."""
     retry_delays_seconds: Delays = (1, 5, 30, 120)
+    """The pause before each next attempt; the last one repeats."""
     heartbeat_max_seconds: Seconds = 3600
+    """The longest time for which the lease of a running handler is extended; then others may get the event."""
     dead_letter_queue_url: Text | None = None
+    """The SQS queue for dead letters of a bus that was given its queue by URL."""
     max_receives: Count = 3
+    """After how many failed attempts an event becomes a dead letter."""
     max_message_bytes: Annotated[int, Meta(ge=1, le=104_857_600)] | None = None
+    """The size above which an event overflows; by default the limit of the transport."""
     overflow: Literal["blobs", "fail"] = "blobs"
+    """What to do with an event above that size: put it into a blob and send a reference, or refuse it."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         for name in ("event_type_allowlist", "event_type_blocklist"):
             types = getattr(self, name)
-            if types is not None and not (
-                isinstance(types, frozenset | set) and all(isinstance(each, type) for each in types)
-            ):
+            is_set = isinstance(types, frozenset | set)
+            if types is not None and not (is_set and all(isinstance(each, type) for each in types)):
                 raise _refused(name, types, "a frozenset of classes")
         for name in ("publisher_id", "dead_letter_queue_url"):
             if not (getattr(self, name) or "").isprintable():
@@ -120,16 +114,16 @@ class SQSEventBusConfig:
 
     @classmethod
     def from_env(cls, **overrides: Any) -> Self:
-        """The settings that the environment tells; an override wins over it."""
-        told = {
+        """Return the settings of the environment; an override wins over it."""
+        found = {
             "poll_interval_seconds": _number("POLL_INTERVAL", Seconds),
             "visibility_timeout_seconds": _number("VISIBILITY_TIMEOUT", Visibility),
             "publisher_id": (bus_variable("PUBLISHER_ID") or (None, None))[1],
         }
-        return cls(**{**{name: value for name, value in told.items() if value is not None}, **overrides})
+        return cls(**{**{name: value for name, value in found.items() if value is not None}, **overrides})
 
     def allows(self, event_type: type[object] | None) -> bool:
-        """Whether events of exactly this type may be sent and received; the blocklist wins."""
+        """Return whether events of exactly this type may be sent and received; the blocklist wins."""
         if self.event_type_blocklist is not None and event_type in self.event_type_blocklist:
             return False
         return self.event_type_allowlist is None or event_type in self.event_type_allowlist
@@ -140,7 +134,7 @@ BusConfig = SQSEventBusConfig
 
 @dataclass(frozen=True, slots=True)
 class HandlerLimits:
-    """How often one handler is tried, and how long it is spared in between; None leaves it to the config."""
+    """The attempts of one handler and the pauses between them; None means what the config says."""
 
     max_attempts: int | None = None
     retry_delays: Sequence[float] | None = None
@@ -150,7 +144,7 @@ class HandlerLimits:
         check(self.retry_delays, Delays | None, "retry_delays", ConfigurationError)
 
     def most(self, config: SQSEventBusConfig) -> int:
-        """Return after how many failed attempts the handler gives up."""
+        """Return the number of failed attempts after which the handler gives up."""
         return config.max_receives if self.max_attempts is None else self.max_attempts
 
     def delay(self, config: SQSEventBusConfig, attempt: int) -> float:
@@ -160,7 +154,7 @@ class HandlerLimits:
 
 
 def checked_config(config: SQSEventBusConfig | None) -> SQSEventBusConfig:
-    """The config that was passed, as it is; without one, what the environment tells."""
+    """Return the config that was passed; without one, that of the environment."""
     if config is None:
         return SQSEventBusConfig.from_env()
     if not isinstance(config, SQSEventBusConfig):

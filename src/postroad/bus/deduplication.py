@@ -1,4 +1,4 @@
-"""What a bus remembers of events that passed through it, within bounds, so that none is handled twice."""
+"""What a bus remembers of events, within limits, so that none is handled twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from postroad.arguments import check
 from postroad.bus.config import SQSEventBusConfig
-from postroad.bus.local import EventBus, EventHandler, PublishResult, check_handler, local_part
+from postroad.bus.local import EventBus, EventHandler, PublishResult, check_subscription, local_part
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, DuplicateInProgress
 from postroad.events import EventRegistry
@@ -24,9 +24,9 @@ _Entries = Annotated[int, Meta(ge=1, description="a whole number of 1 or more")]
 
 
 class RecentKeys:
-    """At most so many keys, each until its time; the oldest go first.
+    """A limited number of keys, each until its time; the oldest are forgotten first.
 
-    A set and a line of marks instead of an ordered dict: a dict keeps the places of what it lost and grows by them.
+    This is a set and a queue of marks instead of an ordered dict, because a dict grows by the keys that it lost.
     """
 
     def __init__(self, most: int) -> None:
@@ -35,7 +35,7 @@ class RecentKeys:
         self._line: deque[Hashable] = deque()
         self._times: deque[float] = deque()
         self._void: Counter[Hashable] = Counter()
-        """How many marks of a key, its oldest ones, count no more: it was forgotten or marked again."""
+        """How many marks of a key, its oldest ones, are void because it was forgotten or marked again."""
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._keys
@@ -52,7 +52,9 @@ class RecentKeys:
         while len(self._keys) > self._most:
             self._drop_first()
         if len(self._line) > 2 * self._most:
-            self._tidy()
+            alive = [(each, at) for each, at in zip(self._line, self._times, strict=True) if not self._is_void(each)]
+            self._line = deque(each for each, _ in alive)
+            self._times = deque(at for _, at in alive)
 
     def discard(self, key: Hashable) -> None:
         """Forget the key if it is there."""
@@ -72,7 +74,7 @@ class RecentKeys:
             self._keys.remove(key)
 
     def _is_void(self, key: Hashable) -> bool:
-        """Whether this next mark of the key counts no more."""
+        """Return whether the oldest mark of the key is void, and forget that mark."""
         left = self._void.get(key)
         if left is None:
             return False
@@ -82,15 +84,18 @@ class RecentKeys:
             self._void[key] = left - 1
         return True
 
-    def _tidy(self) -> None:
-        """Drop the marks that count no more."""
-        alive = [(key, until) for key, until in zip(self._line, self._times, strict=True) if not self._is_void(key)]
-        self._line = deque(key for key, _ in alive)
-        self._times = deque(until for _, until in alive)
-
 
 class DeduplicationCache:
-    """Remembers keys for a while, the oldest forgotten first. Threads may share it."""
+    """Remembers keys for a while; the oldest are forgotten first. Threads may share it.
+
+    Args:
+        window_seconds: How long a key is remembered. Make it longer than an event may be delivered again.
+        max_entries: How many keys are remembered at most. Raise it for a bus with more events than that in the window.
+        clock: Another clock, for tests.
+
+    Raises:
+        ConfigurationError: An argument is out of bounds.
+    """
 
     def __init__(self, window_seconds: float = 300.0, max_entries: int = 100_000, clock: Clock | None = None) -> None:
         check(window_seconds, _Window, "window_seconds", ConfigurationError)
@@ -105,7 +110,7 @@ class DeduplicationCache:
         return len(self._seen)
 
     def seen(self, key: Hashable) -> bool:
-        """Whether the key was marked within the window."""
+        """Return whether the key was marked within the window."""
         with self._lock:
             return self._is_seen(key)
 
@@ -118,7 +123,7 @@ class DeduplicationCache:
             self._seen.add(key, now + self._window)
 
     def begin(self, key: Hashable) -> bool:
-        """Claim the key; False when it is seen or somebody else has claimed it."""
+        """Claim the key; return False if it was seen or is claimed already."""
         with self._lock:
             if key in self._running or self._is_seen(key):
                 return False
@@ -137,7 +142,16 @@ class DeduplicationCache:
 
 
 class DeduplicatingEventBus:
-    """A bus around a bus: each handler sees an event id once, until it fails."""
+    """Wraps a bus so that each handler gets an event id once; after a failure it gets it again.
+
+    Args:
+        inner: The bus that publishes and receives.
+        cache: What the handlers have seen; buses may share one.
+
+    Example:
+        bus = DeduplicatingEventBus(inner=backend.bus("orders", "billing"), cache=DeduplicationCache())
+        bus.subscribe(OrderPlaced, charge)
+    """
 
     def __init__(self, *, inner: EventBus, cache: DeduplicationCache) -> None:
         self._inner = inner
@@ -162,14 +176,14 @@ class DeduplicatingEventBus:
 
     def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
         """Call the handler once for each event id of this type."""
-        check_handler(handler)
+        check_subscription(event_type, handler)
         wrapper = _Once(handler, self._cache)
         self._inner.subscribe(event_type, wrapper)
         with self._lock:
             self._wrapped.append((event_type, handler, wrapper))
 
     def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
-        """Remove one subscription of the handler, given as it was subscribed."""
+        """Remove one subscription of the handler; return whether there was one."""
         with self._lock:
             found = next((each for each in self._wrapped if each[0] is event_type and each[1] == handler), None)
             if found is None:
@@ -188,7 +202,11 @@ class _Once:
     def __init__(self, handler: EventHandler, cache: DeduplicationCache) -> None:
         self._handler = handler
         self._cache = cache
-        self._name: Hashable = handler if _is_hashable(handler) else id(handler)
+        self._name: Hashable = handler
+        try:
+            hash(handler)
+        except TypeError:
+            self._name = id(handler)
 
     def __repr__(self) -> str:
         return repr(self._handler)
@@ -199,7 +217,9 @@ class _Once:
             return self._handler(event)
         key = (self._name, event_id)
         if not self._cache.begin(key):
-            return self._again(key)
+            if self._cache.seen(key):
+                return None
+            raise DuplicateInProgress(f"event {event_id} is being handled by {self._handler!r}")
         try:
             found = self._handler(event)
         except BaseException:
@@ -219,40 +239,29 @@ class _Once:
         self._cache.mark_seen(key)
         return result
 
-    def _again(self, key: tuple[Hashable, UUID | str]) -> None:
-        if not self._cache.seen(key):
-            raise DuplicateInProgress(f"event {key[1]} is being handled by {self._handler!r}")
-
-
-def _is_hashable(value: object) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
 
 def _id_of(event: object) -> UUID | str | None:
     context = context_of(event)
     if context is not None:
-        # Whoever replays an archive wants its events handled again.
+        # A replay of an archive is meant to handle its events again.
         return None if context.replayed else context.envelope.event_id
     own = getattr(event, "event_id", None)
     return own if isinstance(own, UUID | str) else None
 
 
-# An own event may come back as late as the longest retention of a queue.
+# An own event may come back after the longest retention of a queue.
 _ECHO_SECONDS = 1_209_600.0
 _MOST = 10_000
 
 
 Failure = tuple[EventHandler, str]
 """A handler, and the error with which it failed."""
-_Done = tuple[EventHandler, str | None]
+Done = tuple[EventHandler, str | None]
+"""A handler that need not run again: without an error it succeeded, else it has used up its attempts."""
 
 
 class Memory:
-    """Event ids that are done, and for those that come again the handlers that need not run any more."""
+    """The ids of events that are done, and for those that come again the handlers that need not run again."""
 
     def __init__(self, config: SQSEventBusConfig, clock: Clock) -> None:
         self.published = DeduplicationCache(_ECHO_SECONDS, clock=clock)
@@ -260,30 +269,30 @@ class Memory:
         self._window = config.deduplication_window_seconds
         self._monotonic = clock.monotonic
         self._lock = threading.Lock()
-        self._done: dict[UUID, tuple[float, tuple[_Done, ...]]] = {}
+        self._done: dict[UUID, tuple[float, tuple[Done, ...]]] = {}
 
-    def note_succeeded(self, event_id: UUID, handlers: Sequence[EventHandler]) -> None:
+    def note_done(self, event_id: UUID, done: Sequence[Done]) -> None:
         """Remember which handlers need not run again when the event comes back."""
-        self._note(event_id, [(handler, None) for handler in handlers])
-
-    def note_given_up(self, event_id: UUID, failures: Sequence[Failure]) -> None:
-        """Remember which handlers have used up their attempts while others still need the event."""
-        self._note(event_id, failures)
+        with self._lock:
+            _, before = self._done.pop(event_id, (0.0, ()))
+            self._done[event_id] = (self._monotonic() + self._window, (*before, *done))
+            while len(self._done) > _MOST:
+                del self._done[next(iter(self._done))]
 
     def forget(self, event_id: UUID) -> None:
-        """The event is done as a whole."""
+        """Forget the handlers of an event that is done as a whole."""
         with self._lock:
             self._done.pop(event_id, None)
 
     def forget_given_up(self, event_id: UUID) -> None:
-        """The event becomes a dead letter: if it is redriven, those who gave up on it have new attempts."""
+        """Give new attempts to the handlers that gave up on the event: it is a dead letter and may be redriven."""
         with self._lock:
             if event_id in self._done:
                 until, done = self._done[event_id]
                 self._done[event_id] = until, tuple(each for each in done if each[1] is None)
 
     def remaining(self, event_id: UUID, handlers: Sequence[EventHandler]) -> tuple[list[EventHandler], list[Failure]]:
-        """Return the handlers that still have to run, and those that gave up; one subscribed twice counts twice."""
+        """Return the handlers that still have to run, and the failures of those that gave up."""
         left, failures = list(handlers), []
         with self._lock:
             until, done = self._done.get(event_id, (0.0, ()))
@@ -293,10 +302,3 @@ class Memory:
                 if error is not None:
                     failures.append((handler, error))
         return left, failures
-
-    def _note(self, event_id: UUID, done: Sequence[_Done]) -> None:
-        with self._lock:
-            _, before = self._done.pop(event_id, (0.0, ()))
-            self._done[event_id] = (self._monotonic() + self._window, (*before, *done))
-            while len(self._done) > _MOST:
-                del self._done[next(iter(self._done))]

@@ -1,19 +1,29 @@
-"""What a bus decides about a delivery: read it, recognise it, and give it to its handlers."""
+"""What a bus does with a delivery: read it, recognise repeats, and call its handlers, each in its own inbox if any."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, cast
 
 from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled
-from postroad.bus.deduplication import Failure, Memory
-from postroad.bus.inbox import DatabaseFailed, InboxHandlers
+from postroad.bus.deduplication import Done, Failure, Memory
 from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult
 from postroad.bus.telemetry import BusTelemetry
-from postroad.errors import InvalidMessage, describe
-from postroad.events import Codec, Envelope
+from postroad.errors import ConfigurationError, InvalidMessage, PostroadError, describe
+from postroad.events import Codec, DomainEvent, Envelope
+from postroad.inbox import (
+    Inbox,
+    InDatabase,
+    Transaction,
+    Windows,
+    check_connections,
+    check_windows,
+    fingerprint_of,
+    in_database,
+)
 from postroad.queues import Delivery
 from postroad.receiving import (
     HANDLER_FAILED,
@@ -22,6 +32,7 @@ from postroad.receiving import (
     Outcome,
     Reject,
     Retry,
+    completed,
     current_work,
     handling,
     in_thread,
@@ -31,6 +42,74 @@ from postroad.receiving import (
 )
 from postroad.telemetry import tracing
 
+
+class DatabaseFailed(Exception):
+    """The database failed before a handler began; its cause says how."""
+
+
+class InboxHandlers:
+    """The handlers of one bus, each with the name under which the inbox records what it has done."""
+
+    def __init__(self, inbox: Inbox, prefix: str, *, transaction: Transaction | None, windows: Windows) -> None:
+        check_windows(inbox.retention, windows)
+        check_connections(inbox, transaction)
+        self._inbox, self._prefix, self._transaction = inbox, prefix, transaction
+        self._lock = threading.Lock()
+        self._applications: dict[tuple[type, int], InDatabase] = {}
+        self._failed: InDatabase | None = None
+        """The handler before which the database failed."""
+
+    def add(self, event_type: type, handler: EventHandler, name: str | None) -> None:
+        """Add a handler.
+
+        Raises:
+            ConfigurationError: It is async and there is no `transaction`, or another handler of this type has its name.
+        """
+        full_name, own = f"{self._prefix}/{name or name_of(handler)}", (event_type, id(handler))
+        with self._lock:
+            for key, other in self._applications.items():
+                if key[0] is event_type and key != own and other.name == full_name:
+                    raise ConfigurationError(
+                        f"name: {full_name!r} is another handler of {event_type.__qualname__}",
+                        field="name",
+                        remedy="Give each handler its own name, as in @bus.on(OrderPlaced, name='ledger').",
+                    )
+            self._applications[own] = in_database(full_name, self._inbox, handler, self._transaction)
+
+    async def acall(self, handler: EventHandler, event: object, envelope: Envelope) -> None:
+        """Run the handler with a connection in its transaction, unless it has handled this event before.
+
+        Raises:
+            DatabaseFailed: The database failed before the handler began.
+            Exception: The error of the handler, or of the end of its transaction.
+        """
+        application = self._applications[type(event), id(handler)]
+        domain = DomainEvent.from_envelope(envelope)
+        began = False
+
+        def run(passed: object, connection: Any) -> Any:
+            nonlocal began
+            began = True
+            return handler(passed, connection)
+
+        try:
+            await application.apply(domain, event, fingerprint_of(domain), handler=run)
+        except Exception as error:
+            if began or not isinstance(error, PostroadError):
+                raise
+            self._failed = application
+            raise DatabaseFailed(str(error)) from error
+
+    def check(self, on_loop: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        """Raise while the database cannot be used, if it failed since the last check.
+
+        `on_loop` runs a coroutine on the loop of the async handlers.
+        """
+        if self._failed is not None:
+            (on_loop if self._failed.is_async else completed)(self._failed.check())
+            self._failed = None
+
+
 Wanted = Callable[[Delivery, Envelope], bool]
 Limits = Mapping[tuple[type, int], HandlerLimits]
 """The limits of handlers that have their own, by the type of the event and the id of the handler."""
@@ -39,7 +118,7 @@ _NO_LIMITS = HandlerLimits()
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """What observers of the receiver learn about an outcome."""
+    """What an outcome is about, for the log and the counters."""
 
     envelope: Envelope
     event: Any = None
@@ -55,14 +134,9 @@ class _Ready:
     delivery: Delivery
     envelope: Envelope
     event: Any
+    context: HandlingContext
     result: PublishResult | None = None
-    """What a bus of another kind made of it."""
-
-    @property
-    def context(self) -> HandlingContext:
-        """What handlers can ask about it."""
-        receive_count = self.delivery.receive_count
-        return HandlingContext(envelope=self.envelope, receive_count=receive_count, remote=True, event=self.event)
+    """The result of a bus of another kind."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,18 +147,21 @@ class Dispatch:
     config: SQSEventBusConfig
     local: EventBus
     memory: Memory
-    wanted: Wanted
+    wanted: Wanted | None
+    """Returns whether the bus asked for an event; None if it asked for all."""
+    allows: Callable[[type], bool] | None
+    """Returns whether events of a type may be received; None if all may."""
     unhandled: Unhandled
     max_receives: int | None
-    """After how many attempts an event that nobody handles is rejected; None where there are no dead letters."""
+    """After how many attempts an event without a handler is rejected; None if there are no dead letters."""
     attempt: Callable[[Delivery], int]
-    teller: BusTelemetry
+    telemetry: BusTelemetry
     limits: Limits
     inbox: InboxHandlers | None = None
-    """Runs handlers whose effects happen once; None where they are called as they are."""
+    """Runs handlers whose effects happen once; None if they are called directly."""
 
     def decide(self, delivery: Delivery) -> Outcome:
-        """Run the handlers that have to run, and say what follows."""
+        """Run the handlers that have to run, and return the outcome for the message."""
         ready = self._read(delivery)
         if not isinstance(ready, _Ready):
             return ready
@@ -116,49 +193,46 @@ class Dispatch:
                 calls.close()
 
     def _read(self, delivery: Delivery) -> Outcome | _Ready:
-        """Read the event, and recognise what needs no handler."""
+        """Read the event, or return the outcome if it needs no handler."""
         try:
             envelope = read_envelope(self.codec, delivery)
-            self.teller.tell("bus_received", envelope, receive_count=delivery.receive_count)
+            self.telemetry.log("bus_received", envelope, receive_count=delivery.receive_count)
         except InvalidMessage as error:
-            self.teller.tell("bus_received", message_id=delivery.message_id, receive_count=delivery.receive_count)
-            # An error that names no field is about bytes that are no message at all.
+            self.telemetry.log("bus_received", message_id=delivery.message_id, receive_count=delivery.receive_count)
+            # An error without a field means that the bytes are not a message at all.
             return Reject("undecodable" if error.field is None else "invalid", describe(error), label="invalid")
         event_type = self.codec.registry.find(envelope.event_type)
         if event_type is None:
             why = f"UnknownEventType: {envelope.event_type[:200]!r} is not registered"
             return Reject("unknown_type", why, label="invalid", about=Handled(envelope))
-        if not self.config.allows(event_type) or not self.wanted(delivery, envelope):
+        refused = self.allows is not None and not self.allows(event_type)
+        if refused or (self.wanted is not None and not self.wanted(delivery, envelope)):
             return self._unhandled(delivery, envelope)
-        if (known := self._known(envelope)) is not None:
-            return known
+        if self.config.echo != "dispatch" and self.memory.published.seen(envelope.event_id):
+            outcome = Ack if self.config.echo == "settle" else Retry
+            return outcome(label="echo", about=Handled(envelope))
+        if self.config.enable_deduplication and self.memory.handled.seen(envelope.event_id):
+            return Ack(label="duplicate", about=Handled(envelope))
         try:
             event = self.codec.unwrap(envelope)
         except Exception as error:
             return Reject("invalid", describe(error), label="invalid", about=Handled(envelope))
         if isinstance(self.local, InProcessEventBus) and not self.local.handlers(type(event)):
             return self._unhandled(delivery, envelope)
-        return _Ready(delivery, envelope, event)
-
-    def _known(self, envelope: Envelope) -> Outcome | None:
-        """Return the outcome for an event that this bus has handled before, on publish or on receipt."""
-        about = Handled(envelope)
-        if self.config.echo != "dispatch" and self.memory.published.seen(envelope.event_id):
-            return Ack(label="echo", about=about) if self.config.echo == "settle" else Retry(label="echo", about=about)
-        if self.config.enable_deduplication and self.memory.handled.seen(envelope.event_id):
-            return Ack(label="duplicate", about=about)
-        return None
+        receives = delivery.receive_count
+        context = HandlingContext(envelope=envelope, receive_count=receives, remote=True, event=event)
+        return _Ready(delivery, envelope, event, context)
 
     def _calls(self, ready: _Ready) -> Generator[EventHandler | None, Exception | None, Outcome]:
-        """Yield each handler that has to run, be sent its error or None, and return what follows for the message.
+        """Yield each handler that has to run, be sent its error or None, and return the outcome for the message.
 
-        For handlers of another kind of bus, which calls them itself, it yields None once.
+        For another kind of bus, which calls its handlers itself, it yields None once.
         """
         event_id, about = ready.envelope.event_id, Handled(ready.envelope)
         if self.config.enable_deduplication and not self.memory.handled.begin(event_id):
             if self.memory.handled.seen(event_id):
                 return Ack(label="duplicate", about=about)
-            # Acking this copy could lose the event if the other one fails.
+            # If this copy were acked and the other one failed, the event would be lost.
             return Retry(error="another copy is being handled", label="duplicate", about=about)
         done = False
         try:
@@ -180,28 +254,29 @@ class Dispatch:
             assert result is not None
             if not result.handlers_invoked and result.ok:
                 return self._unhandled(ready.delivery, envelope)
-            failures = [(failure.handler, describe(failure.error)) for failure in result.errors]
-            return _failed(ready, failures[0]) if failures else _succeeded(ready)
-        succeeded: list[EventHandler] = []
+            if not result.errors:
+                return Ack(about=Handled(envelope, ready.event))
+            return _failed(ready, (result.errors[0].handler, describe(result.errors[0].error)))
+        succeeded: list[Done] = []
         failed: list[Failure] = []
         handlers, given_up = self._remaining(ready)
         for handler in handlers:
             if (work := current_work()) is not None and work.is_over:
-                self.memory.note_succeeded(envelope.event_id, succeeded)
+                self.memory.note_done(envelope.event_id, succeeded)
                 return Retry(0.0, label="interrupted", about=Handled(envelope))
             error = yield handler
             if isinstance(error, DatabaseFailed):
-                # Nothing began, so nothing failed; the receiver waits until the database is back.
-                self.memory.note_succeeded(envelope.event_id, succeeded)
+                # The handler did not begin, so it did not fail; the receiver waits until the database is back.
+                self.memory.note_done(envelope.event_id, succeeded)
                 return Retry(error=describe(error.__cause__ or error), label="database", about=Handled(envelope))
             if error is None:
-                succeeded.append(handler)
+                succeeded.append((handler, None))
             else:
-                self.teller.traceback(error)
+                self.telemetry.traceback(error)
                 failed.append((handler, describe(error)))
         if not failed and not given_up:
-            return _succeeded(ready)
-        self.memory.note_succeeded(envelope.event_id, succeeded)
+            return Ack(about=Handled(envelope, ready.event))
+        self.memory.note_done(envelope.event_id, succeeded)
         return self._retry(ready, failed, given_up)
 
     def _remaining(self, ready: _Ready) -> tuple[list[EventHandler], list[Failure]]:
@@ -216,17 +291,17 @@ class Dispatch:
         return left, given_up
 
     def _retry(self, ready: _Ready, failed: Sequence[Failure], given_up: Sequence[Failure]) -> Outcome:
-        """Let the event come again while a handler that failed has attempts left; after those it is a dead letter."""
+        """Retry the event while a handler that failed has attempts left; then it becomes a dead letter."""
         attempt, event_id = self.attempt(ready.delivery), ready.envelope.event_id
         limits = [self.limits.get((type(ready.event), id(handler)), _NO_LIMITS) for handler, _ in failed]
-        # Without dead letters there is no other end than success.
+        # Without dead letters an event is retried until its handlers succeed.
         needs = [self.max_receives is None or attempt < each.most(self.config) for each in limits]
         needing = list(compress(failed, needs))
         if not needing:
             self.memory.forget_given_up(event_id)
             handler, error = (*given_up, *failed)[0]
             return Reject(HANDLER_FAILED, error, about=Handled(ready.envelope, handler=name_of(handler)))
-        self.memory.note_given_up(event_id, [each for each, needed in zip(failed, needs, strict=True) if not needed])
+        self.memory.note_done(event_id, [each for each, needed in zip(failed, needs, strict=True) if not needed])
         return replace(
             _failed(ready, needing[0]),
             after=max(each.delay(self.config, attempt) for each in compress(limits, needs)),
@@ -240,7 +315,7 @@ class Dispatch:
         try:
             with tracing.handling_by(handler, ready.envelope.traceparent):
                 if self.inbox is not None:
-                    self.inbox.call(handler, ready.event, ready.envelope)
+                    completed(self.inbox.acall(handler, ready.event, ready.envelope))
                 elif (found := handler(ready.event)) is not None and isinstance(self.local, InProcessEventBus):
                     self.local.finish(found)
         except Exception as error:
@@ -269,10 +344,6 @@ class Dispatch:
         if tried or self.unhandled == "dead_letter":
             return Reject("unhandled", why, label="unhandled", about=about)
         return Retry(error=why, label="unhandled", about=about)
-
-
-def _succeeded(ready: _Ready) -> Outcome:
-    return Ack(about=Handled(ready.envelope, ready.event))
 
 
 def _failed(ready: _Ready, failure: Failure) -> Retry:

@@ -1,46 +1,119 @@
-"""The queues of a topic: one of each group with the types that it receives, or one of this process alone."""
+"""The groups of a topic: the names of their queues, the types that each receives, and queues without an owner."""
 
 from __future__ import annotations
 
-import threading
-import uuid
+import re
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
-from typing import Literal
+from contextlib import suppress
+from dataclasses import dataclass
 
-from postroad.bus.config import SQSEventBusConfig
-from postroad.bus.naming import Names, is_group
-from postroad.bus.transport import refuse_more_attempts
-from postroad.errors import ConfigurationError, NotPermitted, NotSupported, PostroadError, QueueExists, QueueNotFound
-from postroad.ports import QueueTags, Store
-from postroad.queues import Queue, QueueSpec
+from postroad.errors import InvalidName, PostroadError, QueueExists, QueueNotFound
+from postroad.ports import Store
+from postroad.queues import Queue, QueueSpec, check_name
 from postroad.topics import EVERYTHING, Filter, Topic
+
+_WORD = re.compile(r"[A-Za-z0-9_-]+")
+_RESERVED = ("archive", "dead")
+_OWN = "p-"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of a topic and its queues."""
+
+    base: str
+    fifo: bool
+
+    @property
+    def topic(self) -> str:
+        """The name of the topic itself."""
+        return self.base + self._suffix
+
+    def dead(self, group: str | None) -> str:
+        """Return the name of the dead letters of a group, or of all own queues."""
+        middle, field = ("", "topic") if group is None else (f"--{group}", "group")
+        return check_name(f"{self.base}{middle}--dead{self._suffix}", field=field)
+
+    def group(self, group: str) -> str:
+        """Return the name of the queue of a group."""
+        return check_name(f"{self.base}--{group}{self._suffix}", field="group")
+
+    def own(self, number: str) -> str:
+        """Return the name of the queue of one process."""
+        return check_name(f"{self.own_prefix}{number}{self._suffix}", field="topic")
+
+    def check(self, group: str | None) -> None:
+        """Refuse a topic or group whose queues would have names that are not valid."""
+        self.dead(group)
+        if group is None:
+            self.own("0" * 12)
+
+    @property
+    def own_prefix(self) -> str:
+        """The prefix of all own queues of the topic."""
+        return f"{self.base}--{_OWN}"
+
+    @property
+    def _suffix(self) -> str:
+        return ".fifo" if self.fifo else ""
+
+
+def is_group(group: object) -> bool:
+    """Return whether the text can be the name of a group."""
+    if not isinstance(group, str) or _WORD.fullmatch(group) is None:
+        return False
+    return group not in _RESERVED and not group.startswith(_OWN) and "--" not in group
+
+
+def check_group(group: object) -> None:
+    """Raise InvalidName for what cannot be the name of a group."""
+    if not is_group(group):
+        raise InvalidName(
+            f"group: {group!r} cannot name a group",
+            field="group",
+            remedy="Use letters, digits, '_' and single '-'; 'archive', 'dead' and 'p-…' are taken.",
+        )
+
+
+def names_of(topic: object, *, fifo: bool = False) -> Names:
+    """Return the names of a topic that is given by its name or its ARN; a name that ends in `.fifo` is FIFO."""
+    last = re.split("[:/]", topic)[-1] if isinstance(topic, str) and topic.startswith("arn:") else topic
+    base = last.removesuffix(".fifo") if isinstance(last, str) else ""
+    if not isinstance(last, str) or _WORD.fullmatch(base) is None:
+        raise InvalidName(
+            f"topic: {topic!r} is not a topic name",
+            field="topic",
+            remedy="Use letters, digits, '_' and '-', or the ARN of a topic; a name of a FIFO topic ends in '.fifo'.",
+        )
+    return Names(base, fifo or last.endswith(".fifo"))
+
+
+def open_topic(store: Store, topic: str, names: Names) -> Topic:
+    """Return the topic, by its ARN if that was given, else by its name."""
+    return store.topic(topic if topic.startswith("arn:") else names.topic, fifo=names.fifo)
+
 
 EVENT_TYPE = "EventType"
 
 
 def ensure(store: Store, spec: QueueSpec) -> Queue:
-    """The queue of this name as it is, made only when it is missing."""
-    try:
+    """Return the queue of this name as it is; create it if it is missing."""
+    with suppress(QueueNotFound):
         return store.queue(spec.name)
-    except QueueNotFound:
-        pass
-    try:
+    with suppress(QueueExists):
         return store.create_queue(spec)
-    except QueueExists:
-        return store.queue(spec.name)
+    return store.queue(spec.name)
 
 
 def filter_of(topic: Topic, queue: str) -> Mapping[str, tuple[str, ...]] | None:
-    """Return the filter of the queue's subscription; None when it has none, `{}` when everything was decided on."""
+    """Return the filter of the queue's subscription; None if it has none, `{}` if it was set to everything."""
     return next((each.filter for each in topic.subscriptions() if each.queue == queue), None)
 
 
 def add_types(store: Store, topic: Topic, queue: Queue, types: Collection[str] | None) -> None:
-    """Let the group's queue receive these types too, beside those that its other members handle; None means all.
+    """Let the group's queue receive these types, besides those that its other members handle; None means all.
 
-    The filter grows in one transaction, so that members that start at the same time take nothing from each other.
+    The filter grows in one transaction, so that members that start at the same time do not undo each other's change.
     """
     if _widened(filter_of(topic, queue.name), types) is None:
         return
@@ -51,7 +124,7 @@ def add_types(store: Store, topic: Topic, queue: Queue, types: Collection[str] |
 
 
 def _widened(current: Mapping[str, tuple[str, ...]] | None, types: Collection[str] | None) -> Filter | None:
-    """Return the filter that also lets these types through; None when the current one does already."""
+    """Return the filter that also lets these types through; None if the current one does already."""
     if types is None:
         return None if current == {} else EVERYTHING
     if current is None:
@@ -88,197 +161,18 @@ def set_types(topic: Topic, queue: Queue, types: Collection[str] | None) -> None
     topic.subscribe(queue, filter=EVERYTHING if types is None else {EVENT_TYPE: sorted(types)})
 
 
-QueueFilter = Mapping[str, tuple[str, ...]] | None
-
-_DEAD_RETENTION = 1_209_600.0
-# In a FIFO queue the messages behind a failing one are received along with it: their counts say little about them.
-_FIFO_LENIENCE = 5
-
-
-class GroupQueue:
-    """The lasting queue of a group, made with the bus."""
-
-    def __init__(
-        self, store: Store, topic: Topic, names: Names, config: SQSEventBusConfig, filter: QueueFilter, group: str
-    ) -> None:
-        name, dead = names.group(group), names.dead(group)
-        ensure(store, _dead_spec(dead, names, name))
-        self.source = ensure(store, _spec(name, dead, names, config))
-        self._store, self._topic, self._names = store, topic, names
-        # Where a changed filter takes minutes to hold, what arrives meanwhile would be lost: there nobody changes it.
-        self._grows = filter is None and topic.traits.filters_at_once
-        # Whoever may not subscribe has had it subscribed by those who may.
-        with suppress(NotPermitted):
-            topic.subscribe(self.source, filter=filter, keep_filter=filter is None)
-
-    def open(self) -> None:
-        """It is live since the bus was made."""
-
-    def admit(self, types: Collection[str] | None) -> None:
-        """Let the group receive these types, beside those of its other members."""
-        if self._grows:
-            with suppress(NotPermitted):
-                add_types(self._store, self._topic, self.source, types)
-
-    def allow(self, attempts: int) -> None:
-        """Raise the limit of the group's queue, which no member ever lowers."""
-        self.source = _allowing(self._store, self.source, self._names, attempts)
-
-    def reopen(self, lost: Queue) -> bool:
-        return False
-
-    def close(self) -> None:
-        """The group keeps its queue."""
-
-
-class OwnQueue:
-    """A queue of this process, renewed while it lives and removed when it closes or is gone."""
-
-    def __init__(
-        self,
-        store: Store,
-        topic: Topic,
-        names: Names,
-        config: SQSEventBusConfig,
-        filter: QueueFilter,
-        orphan_after: float,
-        tags: QueueTags | None,
-    ) -> None:
-        self._store = store
-        self._topic = topic
-        self._names = names
-        self._config = config
-        self._filter = filter
-        self._orphan_after = orphan_after
-        self._tags = tags
-        self._lock = threading.Lock()
-        self._queue: Queue | None = None
-        self._spec: QueueSpec | None = None
-        self._renewed_at = 0.0
-
-    @property
-    def source(self) -> Queue:
-        if self._queue is None:
-            raise ConfigurationError("the bus has no queue yet", remedy="Start the receiver first.")
-        return self._queue
-
-    def open(self) -> None:
-        with self._lock:
-            if self._queue is None:
-                self._make()
-
-    def admit(self, types: Collection[str] | None) -> None:
-        """A queue of this process alone has the filter that it was made with."""
-
-    def allow(self, attempts: int) -> None:
-        with self._lock:
-            if self._queue is not None and self._spec is not None:
-                self._queue = _allowing(self._store, self._queue, self._names, attempts)
-                self._spec = replace(self._spec, max_receives=self._store.queue_spec(self._spec.name).max_receives)
-
-    def reopen(self, lost: Queue) -> bool:
-        with self._lock:
-            # Closed meanwhile, or another receiver of this bus was quicker.
-            if self._queue is not lost:
-                return False
-            # Under a new name: SQS refuses the old one for a minute.
-            self._make()
-        return True
-
-    def close(self) -> None:
-        with self._lock:
-            queue, self._queue, self._spec = self._queue, None, None
-        if queue is not None:
-            self._remove(queue)
-
-    def due(self) -> float | None:
-        """When the next sign of life is due."""
-        return None if self._queue is None else self._renewed_at + self._orphan_after / 2
-
-    def run(self) -> None:
-        """Renew the queue. One that is gone already is noticed by the next receive."""
-        with self._lock:
-            spec = self._spec
-            self._renewed_at = self._store.clock.monotonic()
-        if spec is None:
-            return
+def sweep(store: Store, topic: str, *, orphan_after: float = 60.0) -> list[str]:
+    """Remove the own queues of this topic whose owners are gone, and return their names."""
+    names = names_of(topic)
+    port, tags = open_topic(store, topic, names), store.queue_tags()
+    if tags is None:
+        owned = {each.queue for each in port.subscriptions() if each.queue.startswith(names.own_prefix)}
+        # The store removes abandoned queues before it lists the others.
+        return sorted(owned - set(store.queues()))
+    gone = tags.abandoned(names.own_prefix, seconds=orphan_after)
+    for name in gone:
+        queue = store.queue(name)
         with suppress(PostroadError):
-            if spec.auto_delete_after is not None:
-                self._store.update_queue(spec)
-            elif self._tags is not None:
-                self._tags.renew(spec.name, seconds=self._orphan_after)
-                self._sweep(self._tags)
-
-    def _make(self) -> None:
-        name, dead = self._names.own(uuid.uuid4().hex[:12]), self._names.dead(None)
-        ensure(self._store, _dead_spec(dead, self._names))
-        spec, queue = self._created(_spec(name, dead, self._names, self._config))
-        try:
-            if spec.auto_delete_after is None and self._tags is not None:
-                self._tags.renew(name, seconds=self._orphan_after)
-                self._sweep(self._tags)
-            self._topic.subscribe(queue, filter=self._filter)
-            self._queue, self._spec = queue, spec
-        except BaseException:
-            # Refused or interrupted, it would stay behind: nobody knows of it yet.
-            self._remove(queue)
-            raise
-        self._renewed_at = self._store.clock.monotonic()
-
-    def _created(self, spec: QueueSpec) -> tuple[QueueSpec, Queue]:
-        """The queue, which the store removes by itself where it can when its owner is gone."""
-        owned = replace(spec, auto_delete_after=self._orphan_after)
-        try:
-            return owned, self._store.create_queue(owned)
-        except NotSupported:
-            return spec, self._store.create_queue(spec)
-
-    def _sweep(self, tags: QueueTags) -> None:
-        """Remove the queues of this topic whose owners are gone."""
-        with suppress(PostroadError):
-            for name in tags.abandoned(self._names.own_prefix, seconds=self._orphan_after):
-                self._remove(self._store.queue(name))
-
-    def _remove(self, queue: Queue) -> None:
-        with suppress(PostroadError):
-            self._topic.unsubscribe(queue)
-        with suppress(PostroadError):
-            self._store.delete_queue(queue.name)
-
-
-def _spec(name: str, dead: str, names: Names, config: SQSEventBusConfig) -> QueueSpec:
-    receives = _receives(names, config.max_receives)
-    visibility = config.visibility_timeout_seconds
-    return QueueSpec(name, fifo=names.fifo, visibility=visibility, dead_letter=dead, max_receives=receives)
-
-
-def _receives(names: Names, attempts: int) -> int:
-    return min(1_000, attempts * (_FIFO_LENIENCE if names.fifo else 1))
-
-
-def _allowing(store: Store, queue: Queue, names: Names, attempts: int) -> Queue:
-    """Return the queue, which from now on allows so many attempts at a message."""
-    receives = _receives(names, attempts)
-    if (queue.traits.max_receives or receives) >= receives:
-        return queue
-    try:
-        _raise_limit(store, queue.name, receives)
-    except NotPermitted:
-        refuse_more_attempts(store.queue(queue.name), attempts)
-    return store.queue(queue.name)
-
-
-def _raise_limit(store: Store, name: str, receives: int) -> None:
-    """Read and write in one transaction, where there are any, so that members who start together lower nothing."""
-    with ExitStack() as stack:
-        with suppress(NotSupported):
-            stack.enter_context(store.transaction())
-        spec = store.queue_spec(name)
-        if spec.max_receives < receives:
-            store.update_queue(replace(spec, max_receives=receives))
-
-
-def _dead_spec(name: str, names: Names, source: str | None = None) -> QueueSpec:
-    """The dead letters of one queue, or of all own queues, whose names nobody knows before."""
-    allowed: Literal["all"] | tuple[str, ...] = "all" if source is None else (source,)
-    return QueueSpec(name, fifo=names.fifo, retention=_DEAD_RETENTION, redrive_allow=allowed)
+            port.unsubscribe(queue)
+        store.delete_queue(name)
+    return sorted(gone)

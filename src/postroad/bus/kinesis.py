@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from uuid import UUID
 
-import msgspec
+from msgspec.structs import replace as replaced
 
 from postroad.arguments import check
 from postroad.blobs import Blobs
-from postroad.bus.archived import Reader, selection
 from postroad.bus.config import SQSEventBusConfig, checked_config
+from postroad.bus.endpoints import Outlet
 from postroad.bus.local import EventBus
-from postroad.bus.messages import attributes_of
+from postroad.bus.publisher import attributes_of
 from postroad.bus.remote import RemoteEventBus
-from postroad.bus.replay import ReplayReport, deliverer, replay
+from postroad.bus.replay import Reader, ReplayReport, deliverer, replay, selection
+from postroad.bus.sender import Send
 from postroad.bus.stream_queue import StreamQueue
 from postroad.bus.telemetry import BusHealth
-from postroad.bus.transport import Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidMessage, InvalidName, PostroadError, TransportError
 from postroad.events import Codec, EventRegistry, default_registry
-from postroad.queues import PREFIX, Delivery, OutgoingMessage, Queue, References, SendResult, new_hex, read_reference
+from postroad.queues import PREFIX, Delivery, Queue, References, new_hex, read_reference
 from postroad.receiving import CircuitBreakerConfig, GivenDeadLetters
 from postroad.streams import Name, Stream
 
@@ -34,7 +35,23 @@ _LONGEST_LEASE = 3_600.0
 
 
 class KinesisEventBus(RemoteEventBus):
-    """Without a consumer every process gets what comes from its start on; workers of one consumer share the shards."""
+    """The bus on a stream: `backend.stream(name)`, which is Kinesis on AWS.
+
+    Without a consumer every process gets the events from its start on; the processes of one consumer share the shards.
+
+    Args:
+        stream: The stream.
+        consumer: The name under which positions are stored; processes with the same one share the work.
+        dead_letter: A queue for events that cannot be handled. Without one such an event blocks its shard.
+        config, local_bus, blobs, registry, clock, breaker: As for `SQSEventBus`.
+
+    Raises:
+        ConfigurationError: `stream` is not a stream, or `dead_letter` is not a queue.
+        InvalidName: The consumer has a name that is not valid.
+
+    Example:
+        bus = KinesisEventBus(stream=backend.stream("orders"), consumer="billing", dead_letter=backend.queue("dead"))
+    """
 
     def __init__(
         self,
@@ -49,7 +66,17 @@ class KinesisEventBus(RemoteEventBus):
         clock: Clock | None = None,
         breaker: CircuitBreakerConfig | None = None,
     ) -> None:
-        _check(stream, consumer, dead_letter)
+        if not _has_methods_of(Stream, stream):
+            raise ConfigurationError(
+                f"stream: {type(stream).__name__} is not a stream", field="stream", remedy="Pass backend.stream(name)."
+            )
+        check(consumer, Name | None, "consumer", InvalidName)
+        if dead_letter is not None and not _has_methods_of(Queue, dead_letter):
+            raise ConfigurationError(
+                f"dead_letter: {type(dead_letter).__name__} is not a queue",
+                field="dead_letter",
+                remedy="Pass backend.queue(name).",
+            )
         config = checked_config(config)
         clock = SYSTEM_CLOCK if clock is None else clock
         codec = Codec(default_registry if registry is None else registry, clock=clock)
@@ -63,10 +90,12 @@ class KinesisEventBus(RemoteEventBus):
             unpack=partial(_whole, blobs),
             clock=clock,
         )
-        send = self._queue.send if large is None else _Overflowing(self._queue, large, clock, limit).send
+        send: Send = self._queue.send
+        if large is not None:
+            send = partial(References(large, clock, new_hex).send, send=self._queue.send, limit=limit)
         super().__init__(
             outlet=Outlet(name=stream.name, send=send, fifo=True, limit=limit if large is None else None),
-            inlet=_StreamInlet(self._queue),
+            inlet=self._queue,
             dead_letters=None
             if dead_letter is None
             else _StreamDeadLetters(GivenDeadLetters(dead_letter, clock), codec),
@@ -81,7 +110,7 @@ class KinesisEventBus(RemoteEventBus):
         self._clock = clock
 
     def health(self) -> BusHealth:
-        """How the bus is doing; a record that blocks its shard is the last error until it is handled."""
+        """Return the state of the bus; a record that blocks its shard is the last error until it is handled."""
         health = super().health()
         blocked = self._queue.blocked()
         return health if blocked is None else replace(health, last_error=blocked)
@@ -96,46 +125,14 @@ class KinesisEventBus(RemoteEventBus):
         rate: float | None = None,
         dry_run: bool = False,
     ) -> ReplayReport:
-        """Read the stream again and give each event once to the handlers here; positions stay where they are."""
+        """Read the stream again and deliver each event once to the handlers here; positions do not change.
+
+        The arguments are those of `Archive.replay`.
+        """
         codec = self._reader.codec
         wanted = selection(codec.registry, since=since, until=until, types=types, session_id=session_id)
         found = self._reader.read(wanted)
         return replay(found, deliverer(self, codec), clock=self._clock, rate=rate, dry_run=dry_run)
-
-
-@dataclass(frozen=True, slots=True)
-class _StreamInlet:
-    """The stream as the receiver takes it."""
-
-    source: StreamQueue
-
-    def open(self) -> None:
-        self.source.open()
-
-    def admit(self, types: Collection[str] | None) -> None:
-        """A stream has no filter: every consumer reads everything."""
-
-    def allow(self, attempts: int) -> None:
-        """A stream delivers a record until it is settled."""
-
-    def reopen(self, lost: Queue) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.source.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Overflowing:
-    """Puts what is too large for a record into blobs, and the reference into the stream."""
-
-    queue: StreamQueue
-    blobs: Blobs
-    clock: Clock
-    limit: int
-
-    def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-        return References(self.blobs, self.clock, new_hex).send(messages, self.queue.send, limit=self.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,25 +142,19 @@ class _StreamDeadLetters:
     letters: GivenDeadLetters
     codec: Codec
 
-    def bury(self, queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
-        told = msgspec.structs.replace(delivery, attributes=self._attributes(delivery.body))
+    def __call__(self, queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
+        attributes: dict[str, str] = {}
+        with suppress(PostroadError):
+            attributes = attributes_of(self.codec.decode(delivery.body))
         try:
-            return self.letters.bury(queue, told, reason=reason, error=error)
+            return self.letters(queue, replaced(delivery, attributes=attributes), reason=reason, error=error)
         except InvalidMessage:
-            encoded = msgspec.structs.replace(
-                told, body=base64.b64encode(delivery.body), attributes={"ContentEncoding": "base64"}
-            )
-            return self.letters.bury(queue, encoded, reason=reason, error=error)
-
-    def _attributes(self, body: bytes) -> dict[str, str]:
-        try:
-            return attributes_of(self.codec.decode(body))
-        except PostroadError:
-            return {}
+            attributes, body = {"ContentEncoding": "base64"}, base64.b64encode(delivery.body)
+            return self.letters(queue, replaced(delivery, attributes=attributes, body=body), reason=reason, error=error)
 
 
 def _whole(blobs: Blobs | None, data: bytes) -> bytes:
-    """The event behind a reference; one whose blob is gone stays as it is, and is buried as what it is."""
+    """Return the event behind a reference; a reference whose blob is gone stays one and becomes a dead letter."""
     if blobs is None or not data.startswith(b'{"postroad_blob"'):
         return data
     try:
@@ -174,20 +165,6 @@ def _whole(blobs: Blobs | None, data: bytes) -> bytes:
         return data
 
 
-def _has_verbs_of(port: type, thing: object) -> bool:
-    """Whether it can stand for the port; isinstance refuses what delegates by `__getattr__` from Python 3.12 on."""
+def _has_methods_of(port: type, thing: object) -> bool:
+    """Return whether it has the methods of the port; isinstance misses those of `__getattr__` from Python 3.12 on."""
     return all(hasattr(thing, name) for name in vars(port) if not name.startswith("_"))
-
-
-def _check(stream: object, consumer: str | None, dead_letter: object) -> None:
-    if not _has_verbs_of(Stream, stream):
-        raise ConfigurationError(
-            f"stream: {type(stream).__name__} is not a stream", field="stream", remedy="Pass backend.stream(name)."
-        )
-    check(consumer, Name | None, "consumer", InvalidName)
-    if dead_letter is not None and not _has_verbs_of(Queue, dead_letter):
-        raise ConfigurationError(
-            f"dead_letter: {type(dead_letter).__name__} is not a queue",
-            field="dead_letter",
-            remedy="Pass backend.queue(name).",
-        )

@@ -13,18 +13,18 @@ import msgspec
 from postroad.errors import describe
 from postroad.events import EventRegistry, can_travel
 from postroad.queues import legible
-from postroad.receiving import asynchrony
+from postroad.receiving import LoopThread, in_thread, is_async, name_of
 from postroad.telemetry import get_logger
 
 EventHandler = Callable[..., Any]
 """A plain function or an async one; it takes the event, and on a bus with an inbox the connection too."""
 
 Remote = Literal["none", "sent", "filtered", "failed", "unknown"]
-"""What became of the copy for other processes; `unknown`: it may have been sent."""
+"""The outcome of sending the event to other processes; `unknown`: it may have been sent."""
 
 
 class HandlerFailure(msgspec.Struct, frozen=True):
-    """A handler that raised, and what it raised."""
+    """A handler that failed, and its error."""
 
     handler: EventHandler
     error: Exception
@@ -40,21 +40,21 @@ class _Local(msgspec.Struct, frozen=True):
 
 
 class PublishResult(_Local, frozen=True, kw_only=True):
-    """Which handlers ran, which of them failed, and whether the event left the process."""
+    """Which handlers ran, which of them failed, and whether the event was sent to other processes."""
 
     event_id: UUID | None = None
     remote: Remote = "none"
     receivers: int | None = None
-    """How many queues of other processes and groups got the event; None where the transport cannot tell."""
+    """How many queues of other processes and groups got the event; None if the transport does not report it."""
 
     @property
     def ok(self) -> bool:
-        """Whether no handler failed and nothing went wrong on the way out."""
+        """Whether no handler failed and sending did not fail."""
         return not self.errors
 
     @property
     def handled_count(self) -> int:
-        """How many handlers ran, the failing ones included."""
+        """How many handlers ran, including those that failed."""
         return len(self.handlers_invoked)
 
     def raise_if_errors(self) -> None:
@@ -65,62 +65,43 @@ class PublishResult(_Local, frozen=True, kw_only=True):
             raise ExceptionGroup(f"publishing {name} failed: {'; '.join(map(str, self.errors))}", errors)
 
 
-def check_type(event_type: object) -> None:
-    """Refuse what is not a class."""
+def check_subscription(event_type: object, handler: object) -> None:
+    """Refuse a type that is not a class, and a handler that cannot be called."""
     if not isinstance(event_type, type):
         raise TypeError(f"event_type: {event_type!r} is not a class; subscribe to the class of the event itself")
-
-
-def check_handler(handler: object) -> None:
-    """Refuse what cannot be called."""
     if not callable(handler):
         raise TypeError(f"handler: {handler!r} cannot be called; pass a function that takes the event")
 
 
 def register(registry: EventRegistry, event_type: type[object]) -> None:
-    """Let events of this type be read from messages; what is no event stays known to this process only."""
-    if can_travel(event_type) and registry.known_name(event_type) is None:
+    """Register the type, so that its events can be read from messages, unless its instances cannot be events."""
+    if registry.known_name(event_type) is None and can_travel(event_type):
         registry.register(event_type)
 
 
 @runtime_checkable
 class EventBus(Protocol):
-    """What publishes events to handlers, wherever these are."""
+    """Publishes events to handlers, in this process and others."""
 
     def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
         """Call the handler for every event of exactly this type, from the next publish on."""
-        ...
 
     def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
-        """Remove one subscription of the handler; says whether there was one."""
-        ...
+        """Remove one subscription of the handler; return whether there was one."""
 
     def publish(self, event: object) -> PublishResult:
-        """Give the event to everybody who subscribed to its type, and say what became of it."""
-        ...
-
-
-@runtime_checkable
-class HasLocalPart(Protocol):
-    """A bus that reaches further than this process."""
-
-    @property
-    def local_bus(self) -> EventBus:
-        """The bus that calls its handlers in this process."""
-        ...
+        """Give the event to every handler of its type, and return which of them ran and failed."""
 
 
 def local_part(bus: EventBus) -> EventBus:
-    """The bus that calls the handlers here and sends nothing."""
-    return bus.local_bus if isinstance(bus, HasLocalPart) else bus
+    """Return the bus that calls the handlers of this process and sends nothing."""
+    local: EventBus = getattr(bus, "local_bus", bus)
+    return local
 
 
-def log_failure(event: object, handler: EventHandler, error: Exception) -> None:
-    """Write down that a handler failed during `publish`."""
+def _log_failure(event: object, handler: EventHandler, error: Exception) -> None:
     text = legible(describe(error))
-    get_logger("bus").warning(
-        "bus_handler_failed", type=type(event).__qualname__, handler=asynchrony.name_of(handler), error=text
-    )
+    get_logger("bus").warning("bus_handler_failed", type=type(event).__qualname__, handler=name_of(handler), error=text)
 
 
 ControlBus = EventBus
@@ -128,35 +109,43 @@ TelemetryBus = EventBus
 
 
 class InProcessEventBus:
-    """Calls handlers by exact type, in the order of subscription, on the calling thread."""
+    """Calls handlers by exact type, in the order of subscription, on the calling thread.
+
+    Args:
+        registry: Where `subscribe` registers types; by default nowhere, because nothing leaves the process.
+
+    Example:
+        bus = InProcessEventBus()
+        bus.subscribe(OrderPlaced, charge)
+        bus.publish(OrderPlaced("A-1")).raise_if_errors()
+    """
 
     def __init__(self, *, registry: EventRegistry | None = None) -> None:
         self._registry = registry
-        # Tuples that are replaced and never changed: whoever runs over one needs neither a lock nor a copy.
+        # These tuples are replaced and never changed, so a loop over one needs neither a lock nor a copy.
         self._handlers: dict[type, tuple[EventHandler, ...]] = {}
         self._any: tuple[EventHandler, ...] = ()
         self.has_async_handlers = False
         """Whether an async handler was ever subscribed."""
         self._changing = threading.Lock()
-        self.loop_thread = asynchrony.LoopThread()
+        self.loop_thread = LoopThread()
 
     @property
     def registry(self) -> EventRegistry | None:
-        """Where subscribing registers types; None when nothing leaves the process."""
+        """Where `subscribe` registers types; None if nothing leaves the process."""
         return self._registry
 
     def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
         """Call the handler for every event of exactly this type, from the next publish on."""
-        check_type(event_type)
-        check_handler(handler)
+        check_subscription(event_type, handler)
         if self._registry is not None:
             register(self._registry, event_type)
-        self.has_async_handlers |= asynchrony.is_async(handler)
+        self.has_async_handlers |= is_async(handler)
         with self._changing:
             self._handlers[event_type] = (*self._handlers.get(event_type, ()), handler)
 
     def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
-        """Remove one subscription of the handler; says whether there was one."""
+        """Remove one subscription of the handler; return whether there was one."""
         with self._changing:
             left = list(self._handlers.get(event_type, ()))
             if handler not in left:
@@ -170,19 +159,19 @@ class InProcessEventBus:
 
     def on_any(self, handler: EventHandler) -> EventHandler:
         """Call the handler for every event, after those of its type, from the next publish on."""
-        check_handler(handler)
-        self.has_async_handlers |= asynchrony.is_async(handler)
+        check_subscription(object, handler)
+        self.has_async_handlers |= is_async(handler)
         with self._changing:
             self._any = (*self._any, handler)
         return handler
 
     @property
     def types(self) -> list[type] | None:
-        """The types that somebody handles; None when somebody handles every event."""
+        """The types that have handlers; None if a handler takes every event."""
         return None if self._any else list(self._handlers)
 
     def handlers(self, event_type: type[object]) -> tuple[EventHandler, ...]:
-        """Who is called for events of this type, in order."""
+        """Return the handlers of events of this type, in order."""
         return self._handlers.get(event_type, ()) + self._any
 
     def publish(self, event: object) -> PublishResult:
@@ -195,7 +184,7 @@ class InProcessEventBus:
                 if found is not None:
                     self.finish(found)
             except Exception as error:
-                log_failure(event, handler, error)
+                _log_failure(event, handler, error)
                 errors = (*errors, HandlerFailure(handler, error))
         return PublishResult(event, handlers, errors)
 
@@ -206,13 +195,37 @@ class InProcessEventBus:
     async def apublish(self, event: object) -> PublishResult:
         """Publish without blocking the loop: async handlers are awaited on it, others run in threads."""
         handlers = self.handlers(type(event))
-        outcomes = [(handler, await asynchrony.call(handler, event)) for handler in handlers]
+        outcomes = [(handler, await _acall(handler, event)) for handler in handlers]
         errors = tuple(HandlerFailure(handler, error) for handler, error in outcomes if error is not None)
         for failure in errors:
-            log_failure(event, failure.handler, failure.error)
+            _log_failure(event, failure.handler, failure.error)
         return PublishResult(event, handlers, errors)
 
     def finish(self, found: Any) -> None:
-        """Run to its end what an async handler returned; anything else a handler returns is ignored."""
+        """Await what an async handler returned; any other return value is ignored."""
         if inspect.isawaitable(found):
             self.loop_thread.run(found)
+
+
+async def _acall(handler: EventHandler, event: object) -> Exception | None:
+    """Await the handler on this loop, or call it in a thread, and return its error."""
+    try:
+        if is_async(handler):
+            await handler(event)
+        else:
+            # The error comes back as a value, because a future cannot carry StopIteration.
+            found, error = await in_thread(_call, handler, event)
+            if error is not None:
+                return error
+            if inspect.isawaitable(found):
+                await found
+    except Exception as error:
+        return error
+    return None
+
+
+def _call(handler: EventHandler, event: object) -> tuple[Any, Exception | None]:
+    try:
+        return handler(event), None
+    except Exception as error:
+        return None, error

@@ -16,22 +16,12 @@ from msgspec import Meta
 from postroad.arguments import check
 from postroad.bus.config import HandlerLimits, SQSEventBusConfig, Unhandled, checked_config
 from postroad.bus.deduplication import Memory
-from postroad.bus.dispatch import Dispatch, Handled, Wanted
-from postroad.bus.inbox import InboxHandlers
-from postroad.bus.local import (
-    EventBus,
-    EventHandler,
-    InProcessEventBus,
-    PublishResult,
-    check_handler,
-    check_type,
-    register,
-)
-from postroad.bus.messages import Packer
+from postroad.bus.dispatch import Dispatch, Handled, InboxHandlers, Wanted
+from postroad.bus.endpoints import Inlet, Outlet
+from postroad.bus.local import EventBus, EventHandler, InProcessEventBus, PublishResult, check_subscription, register
 from postroad.bus.publisher import Publisher
-from postroad.bus.sending import GroupCommit, Sender
-from postroad.bus.telemetry import BusHealth, BusTelemetry, HealthCounts
-from postroad.bus.transport import Inlet, Outlet
+from postroad.bus.sender import Sender
+from postroad.bus.telemetry import BusHealth, BusTelemetry
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, PostroadError, TransportError
 from postroad.events import Codec, EventRegistry, default_registry
@@ -52,13 +42,32 @@ _LONGEST_NAME = 100
 Handler = TypeVar("Handler", bound=EventHandler)
 _handled: ContextVar[list[Any] | None] = ContextVar("postroad_receive_once", default=None)
 """Where `receive_once` collects the events that were handled."""
-
-
 _Timeout = Annotated[float, Meta(ge=0, description="a number of seconds of 0 or more")]
 
 
 class RemoteEventBus:
-    """Calls local handlers on the publisher's thread and carries the event to other processes."""
+    """Calls the handlers of this process during `publish` and sends the event to other processes.
+
+    Use one of the buses that are built on it: `backend.bus(…)`, `SQSEventBus`, `SNSEventBus`, `EventBridgeEventBus` or
+    `KinesisEventBus`.
+
+    Args:
+        outlet: Where it sends.
+        inlet: The queue that it receives from; None for a bus that only publishes.
+        dead_letters: Where rejected events go; None if there are no dead letters.
+        config: All settings; by default those of the environment.
+        local_bus: The bus that calls the handlers of this process; by default one of its own.
+        registry: The classes of events; by default those of `@event`.
+        clock: Another clock, for tests.
+        breaker: When to stop sending and receiving for a while because they fail; by default never.
+        unhandled: Overrides `unhandled` of the config.
+        wanted: Returns whether the bus asked for an event; by default it asked for all.
+        chores: Done by the receiver's housekeeping thread.
+        inbox: Runs handlers whose effects happen once.
+    """
+
+    _inlet: Inlet | None
+    _receiver: Receiver | None
 
     def __init__(
         self,
@@ -72,81 +81,40 @@ class RemoteEventBus:
         clock: Clock | None = None,
         breaker: CircuitBreakerConfig | None = None,
         unhandled: Unhandled | None = None,
-        wanted: Wanted = lambda _, __: True,
+        wanted: Wanted | None = None,
         chores: Sequence[Chore] = (),
         inbox: InboxHandlers | None = None,
     ) -> None:
-        self._declare(inbox, local_bus)
-        self._connect(
-            outlet=outlet,
-            inlet=inlet,
-            dead_letters=dead_letters,
-            config=config,
-            registry=registry,
-            clock=clock,
-            breaker=breaker,
-            unhandled=unhandled,
-            wanted=wanted,
-            chores=chores,
-        )
-
-    def _declare(self, inbox: InboxHandlers | None, local_bus: EventBus | None = None) -> None:
-        """Take handlers from now on; nothing can be published or received yet."""
-        self._local: EventBus = InProcessEventBus() if local_bus is None else local_bus
-        self._registry = default_registry
-        self._inbox = inbox
-        self._limits: dict[tuple[type, int], HandlerLimits] = {}
-        self._inlet: Inlet | None = None
-        self._receiver: Receiver | None = None
-        self._admitted: frozenset[str] | None = frozenset()
-        self._lifecycle = threading.Lock()
-        self._closed = False
-        self._pid = os.getpid()
-
-    def _connect(
-        self,
-        *,
-        outlet: Outlet,
-        inlet: Inlet | None,
-        dead_letters: DeadLetters | None = None,
-        config: SQSEventBusConfig | None = None,
-        registry: EventRegistry | None = None,
-        clock: Clock | None = None,
-        breaker: CircuitBreakerConfig | None = None,
-        unhandled: Unhandled | None = None,
-        wanted: Wanted = lambda _, __: True,
-        chores: Sequence[Chore] = (),
-    ) -> None:
-        """Have a transport from now on."""
+        # A bus that was declared before it had a transport keeps its handlers.
+        if "_local" not in vars(self):
+            self._declare(inbox, local_bus)
         self.name, self.config = outlet.name, checked_config(config)
-        clock = SYSTEM_CLOCK if clock is None else clock
+        self._clock = SYSTEM_CLOCK if clock is None else clock
         self._registry = default_registry if registry is None else registry
         for event_type in (self._local.types or ()) if isinstance(self._local, InProcessEventBus) else ():
             register(self._registry, event_type)
-        told = bus_variable("PUBLISHER_ID")
-        self.publisher_id = self.config.publisher_id or (told[1] if told else str(uuid.uuid4()))
+        variable = bus_variable("PUBLISHER_ID")
+        self.publisher_id = self.config.publisher_id or (variable[1] if variable else str(uuid.uuid4()))
         self._outlet, self._inlet = outlet, inlet
-        self._teller, self._tally = BusTelemetry(outlet.name), HealthCounts()
-        self._memory = Memory(self.config, clock)
-        self._publish_breaker = CircuitBreaker(breaker, clock.monotonic)
-        self._breaker_config, self._clock = breaker, clock
-        codec = Codec(self._registry, clock=clock)
-        self._lane = GroupCommit(outlet.send, longest=outlet.longest)
+        self._telemetry = BusTelemetry(outlet.name)
+        self._memory = Memory(self.config, self._clock)
+        self._publish_breaker = None if breaker is None else CircuitBreaker(breaker, self._clock.monotonic)
+        codec = Codec(self._registry, clock=self._clock)
+        self._sender = Sender(
+            outlet.send, self.config, self._publish_breaker, name=outlet.name, fifo=outlet.fifo, longest=outlet.longest
+        )
+        lists = (self.config.event_type_allowlist, self.config.event_type_blocklist)
+        allows = None if lists == (None, None) else self.config.allows
         self._publisher = Publisher(
-            name=outlet.name,
+            outlet=outlet,
+            codec=codec,
+            publisher_id=self.publisher_id,
             config=self.config,
             local=self._local,
             memory=self._memory,
-            teller=self._teller,
-            packer=Packer(
-                codec=codec,
-                config=self.config,
-                publisher_id=self.publisher_id,
-                fifo=outlet.fifo,
-                needs_dedup_id=outlet.needs_dedup_id,
-                limit=outlet.limit,
-            ),
-            sender=Sender(self._lane, self.config, self._publish_breaker, name=outlet.name, fifo=outlet.fifo),
+            telemetry=self._telemetry,
+            sender=self._sender,
+            allows=allows,
         )
         self._sqs_publish = self._publisher.send_alone
         dispatch = Dispatch(
@@ -155,14 +123,28 @@ class RemoteEventBus:
             local=self._local,
             memory=self._memory,
             wanted=wanted,
+            allows=allows,
             unhandled=self.config.unhandled if unhandled is None else unhandled,
             max_receives=None if dead_letters is None else self.config.max_receives,
             attempt=lambda delivery: self._receiving().attempt(delivery),
-            teller=self._teller,
+            telemetry=self._telemetry,
             limits=self._limits,
             inbox=self._inbox,
         )
-        self._receiver = None if inlet is None else self._receiver_for(inlet, dispatch, dead_letters, chores)
+        if inlet is not None:
+            self._receiver = self._receiver_for(inlet, dispatch, dead_letters, chores, breaker)
+
+    def _declare(self, inbox: InboxHandlers | None, local_bus: EventBus | None = None) -> None:
+        """Take handlers from now on; nothing can be published or received yet."""
+        self._local: EventBus = InProcessEventBus() if local_bus is None else local_bus
+        self._registry = default_registry
+        self._inbox = inbox
+        self._limits: dict[tuple[type, int], HandlerLimits] = {}
+        self._inlet = self._receiver = None
+        self._admitted: frozenset[str] | None = frozenset()
+        self._lifecycle = threading.Lock()
+        self._opened = self._closed = False
+        self._pid = os.getpid()
 
     @property
     def registry(self) -> EventRegistry:
@@ -176,7 +158,7 @@ class RemoteEventBus:
 
     @property
     def is_receiving_here(self) -> bool:
-        """Whether the caller is a handler that this bus's receiver waits for: nothing is received until it returns."""
+        """Whether the caller is a handler of this bus's receiver: nothing is received until it returns."""
         return self._receiver is not None and self._receiver.is_here
 
     def subscribe(self, event_type: type[object], handler: EventHandler) -> None:
@@ -193,20 +175,20 @@ class RemoteEventBus:
     ) -> Callable[[Handler], Handler]:
         """Return a decorator that subscribes a handler.
 
-        An event with several handlers is one message: it comes again for as long as one of its failed handlers has
+        An event with several handlers is one message: it is delivered again while one of its failed handlers has
         attempts left, after the longest of their delays. Handlers that succeeded or gave up are not called again. When
-        none needs it any more and one gave up, it becomes a dead letter.
+        no handler needs it any more and one gave up, it becomes a dead letter.
 
         Args:
             event_type: The class of the events that it handles.
             name: Its name in the inbox of the bus; by default `module.qualname`. It must stay the same for as long as
                 an event may be delivered again.
-            max_attempts: After how many failed attempts it gives up; by default `max_receives` of the config.
+            max_attempts: The failed attempts after which it gives up; by default `max_receives` of the config.
             retry_delays: Seconds before each next attempt, of which the last one repeats; by default
                 `retry_delays_seconds` of the config.
 
         Raises:
-            ConfigurationError: An argument is out of its bounds, or the bus receives already from a queue that moves
+            ConfigurationError: An argument is out of bounds, or the bus already receives from a queue that moves
                 messages to the dead letters after fewer than `max_attempts` receives.
 
         Example:
@@ -231,8 +213,7 @@ class RemoteEventBus:
         self, event_type: type[object], handler: EventHandler, name: str | None, limits: HandlerLimits
     ) -> None:
         self._check_process()
-        check_type(event_type)
-        check_handler(handler)
+        check_subscription(event_type, handler)
         running = self._receiver is not None and self._receiver.is_running
         if running:
             self._allow(limits)
@@ -245,7 +226,7 @@ class RemoteEventBus:
             self._admit()
 
     def _allow(self, limits: HandlerLimits) -> None:
-        """Let the queue deliver an event as often as the handler may try it."""
+        """Let the queue deliver an event as often as the handler has attempts."""
         most = limits.max_attempts
         if self._inlet is not None and most is not None and most > self.config.max_receives:
             self._inlet.allow(most)
@@ -269,7 +250,7 @@ class RemoteEventBus:
         return handler
 
     def _admit(self) -> None:
-        """Let the group receive what is handled here."""
+        """Let the group receive the types that have handlers here."""
         if self._inlet is None:
             return
         types = self._local.types if isinstance(self._local, InProcessEventBus) else None
@@ -279,12 +260,17 @@ class RemoteEventBus:
             self._admitted = names
 
     def unsubscribe(self, event_type: type[object], handler: EventHandler) -> bool:
-        """Remove one subscription of the handler; says whether there was one."""
+        """Remove one subscription of the handler; return whether there was one."""
         self._check_process()
         return self._local.unsubscribe(event_type, handler)
 
     def publish(self, event: object, *, key: str | None = None) -> PublishResult:
-        """Run the local handlers, then send; both outcomes are in the result."""
+        """Run the handlers of this process, then send the event; both outcomes are in the result.
+
+        Args:
+            event: An instance of a class with `@event`, or of a dataclass.
+            key: What orders it on FIFO: events of one key stay in order.
+        """
         self._check_process()
         return self._publisher.publish(event, key)
 
@@ -312,7 +298,7 @@ class RemoteEventBus:
             await asyncio.shield(in_thread(self.stop_receiver))
 
     def start_receiver(self) -> None:
-        """Receive on a thread of its own; what is published after this returns is received."""
+        """Receive on another thread; everything that is published after this returns is received."""
         self._check_process()
         receiver = self._receiving()
         with self._lifecycle:
@@ -320,7 +306,7 @@ class RemoteEventBus:
             if receiver.is_running:
                 raise RuntimeError("the receiver is already started; stop it first")
             self._open(receiver)
-            # What its handlers handle is not part of a `receive_once` that started it.
+            # If a handler of `receive_once` starts the receiver, its events do not belong to that `receive_once`.
             token = _handled.set(None)
             try:
                 receiver.start()
@@ -328,9 +314,12 @@ class RemoteEventBus:
                 _handled.reset(token)
 
     def stop_receiver(self, *, timeout: float = 5.0) -> None:
-        """Start no further handler, give back what none began on, and return within `timeout`. Stopping twice is ok."""
+        """Start no further handler, give back all other messages, and return within `timeout` seconds.
+
+        Stopping twice changes nothing.
+        """
         self._check_process()
-        # Refuse what is no time before anything is stopped.
+        # A bad timeout is refused before anything is stopped.
         check(timeout, _Timeout, "timeout", remedy="Give the seconds that stopping may take.")
         if self._receiver is not None:
             self._receiver.stop(timeout)
@@ -353,19 +342,18 @@ class RemoteEventBus:
         return handled
 
     def health(self) -> BusHealth:
-        """How the bus is doing."""
+        """Return the state of the bus and its counters."""
         receiver = self._receiver
         return BusHealth(
             running=receiver is not None and receiver.is_running,
             in_flight=0 if receiver is None else receiver.in_flight,
-            publish_breaker=self._publish_breaker.state,
-            receive_breaker="closed" if receiver is None else receiver.breaker.state,
-            last_error=self._tally.last_error,
-            **self._tally.counts(),
+            publish_breaker="closed" if self._publish_breaker is None else self._publish_breaker.state,
+            receive_breaker="closed" if receiver is None or receiver.breaker is None else receiver.breaker.state,
+            **self._telemetry.health(),
         )
 
     def close(self) -> None:
-        """Stop, give back what is held, and remove what belongs to this process alone. Closing twice is ok."""
+        """Stop, give back held messages, and remove this process's own queue. Closing twice changes nothing."""
         if os.getpid() != self._pid:
             return
         with self._lifecycle:
@@ -375,15 +363,15 @@ class RemoteEventBus:
         self.stop_receiver()
         if self._inlet is not None:
             self._inlet.close()
-        self._lane.close()
-        # A poll in progress gives back what it brings, and a running handler settles, before the connection closes.
+        self._sender.close()
+        # The connection closes after a poll in progress has given back its messages and running handlers have ended.
         if self._receiver is None:
             self._outlet.close()
         else:
             self._receiver.when_idle(self._disconnect)
 
     async def aclose(self) -> None:
-        """Close without blocking the loop: handlers that run on it may end meanwhile."""
+        """Close without blocking the loop, so that handlers on it can end meanwhile."""
         await in_thread(self.close)
 
     async def __aenter__(self) -> Self:
@@ -401,9 +389,14 @@ class RemoteEventBus:
         self.close()
 
     def _receiver_for(
-        self, inlet: Inlet, dispatch: Dispatch, dead_letters: DeadLetters | None, chores: Sequence[Chore]
+        self,
+        inlet: Inlet,
+        dispatch: Dispatch,
+        dead_letters: DeadLetters | None,
+        chores: Sequence[Chore],
+        breaker: CircuitBreakerConfig | None,
     ) -> Receiver:
-        config = self.config
+        config, local = self.config, self._local if isinstance(self._local, InProcessEventBus) else None
         return Receiver(
             lambda: inlet.source,
             dispatch.decide,
@@ -414,15 +407,15 @@ class RemoteEventBus:
             retry_delays=config.retry_delays_seconds,
             max_receives=dispatch.max_receives,
             dead_letters=NO_DEAD_LETTERS if dead_letters is None else dead_letters,
-            breaker=self._breaker_config,
+            breaker=breaker,
             name=self.name,
             clock=self._clock,
             hooks=Hooks(
                 observe=self._observe,
                 ready=self._check_inbox,
                 adecide=dispatch.adecide,
-                on_loop=self._has_async_handlers,
-                loop_thread=self._local.loop_thread if isinstance(self._local, InProcessEventBus) else None,
+                on_loop=(lambda: local.has_async_handlers) if local is not None else (lambda: False),
+                loop_thread=None if local is None else local.loop_thread,
                 reopen=self._reopen,
                 chores=chores,
                 longest=config.heartbeat_max_seconds,
@@ -431,16 +424,13 @@ class RemoteEventBus:
             ),
         )
 
-    def _has_async_handlers(self) -> bool:
-        return isinstance(self._local, InProcessEventBus) and self._local.has_async_handlers
-
     def _check_inbox(self) -> None:
-        """Raise while the database of the inbox cannot be used: receiving would only wear out the messages."""
+        """Raise while the database of the inbox cannot be used: receiving would only use up attempts."""
         if self._inbox is not None:
             self._inbox.check(self._receiving().complete)
 
     def _reopen(self, lost: Queue) -> bool:
-        """Make an own queue again that somebody removed; a gap is never silent."""
+        """Make an own queue again that was removed, and report the gap."""
         if self._inlet is None:
             return False
         try:
@@ -448,20 +438,20 @@ class RemoteEventBus:
         except PostroadError:
             return False
         if reopened:
-            self._tally.add("gaps")
-            self._teller.tell("bus_gap", queue=self._inlet.source.name)
+            self._telemetry.count("gaps")
+            self._telemetry.log("bus_gap", queue=self._inlet.source.name)
         return reopened
 
     def _observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:
-        """Count what the receiver did with a message, and write its line."""
+        """Count and log what the receiver did with a message."""
         about = fields.get("about")
+        if not isinstance(about, Handled):
+            self._telemetry.observe(what, delivery, None, **fields)
+            return
         collected = _handled.get() if what == "acked" and fields["label"] is None else None
-        if collected is not None and isinstance(about, Handled):
+        if collected is not None:
             collected.append(about.event)
-        self._tally.observe(what, **fields)
-        known = about if isinstance(about, Handled) else None
-        envelope, handler = (None, None) if known is None else (known.envelope, known.handler)
-        self._teller.observe(what, delivery, envelope, handler, **fields)
+        self._telemetry.observe(what, delivery, about.envelope, about.handler, **fields)
 
     def _receiving(self) -> Receiver:
         if self._receiver is None:
@@ -473,8 +463,9 @@ class RemoteEventBus:
         return self._receiver
 
     def _open(self, receiver: Receiver) -> None:
-        if self._inlet is not None:
+        if self._inlet is not None and not self._opened:
             self._inlet.open()
+            self._opened = True
         for limits in tuple(self._limits.values()):
             self._allow(limits)
         self._admit()

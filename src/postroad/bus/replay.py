@@ -1,48 +1,197 @@
-"""Giving archived events to something again: to a function, to a bus's handlers here, or to a session."""
+"""What an archive holds: read in the order of each key, replayed to handlers or a session, or exported."""
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from uuid import UUID
 
 import msgspec
 
 from postroad.blobs import BlobRef, Blobs
-from postroad.bus.archived import ArchivedEvent, Unreadable
 from postroad.bus.local import EventBus, local_part
 from postroad.clock import Clock
-from postroad.errors import InvalidInput
-from postroad.events import Codec, uuid7
+from postroad.errors import BlobNotFound, InvalidInput, PostroadError
+from postroad.events import Codec, Envelope, EventRegistry, uuid7
 from postroad.queues import Pace
 from postroad.receiving import HandlingContext, handling
+from postroad.streams import TRIM_HORIZON, Stream, StreamRecord
+
+PREFIX = "archive/"
+_PAGE = 100
+# The clocks of stores and processes differ by up to this; events that arrive later are not part of this reading.
+_CLOCKS_DIFFER = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedEvent:
+    """An event in an archive. `sequence` grows within its shard."""
+
+    envelope: Envelope
+    sequence: str
+    body: bytes = b""
+    """The event as it was published, in the JSON form that its publisher wrote."""
+
+
+class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A record whose envelope is too large for the stream."""
+
+    postroad_blob: BlobRef
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A record whose envelope cannot be read, and why."""
+
+    sequence: str
+    error: PostroadError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The events that are wanted: published from `since` on and before `until`, of these types and this session."""
+
+    since: datetime | None
+    until: datetime | None
+    is_type: Callable[[str], bool]
+    session_id: str | None
+
+    def takes(self, envelope: Envelope) -> bool:
+        """Return whether the event is wanted."""
+        return (
+            (self.since is None or envelope.created_at >= self.since)
+            and (self.until is None or envelope.created_at < self.until)
+            and self.is_type(envelope.event_type)
+            and (self.session_id is None or envelope.session_id == self.session_id)
+        )
+
+
+def selection(
+    registry: EventRegistry,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    types: Collection[type[object] | str] | None = None,
+    session_id: str | UUID | None = None,
+) -> Selection:
+    """Return the selection, or raise InvalidInput with the name of the argument at fault."""
+    return Selection(
+        since=_moment("since", since),
+        until=_moment("until", until),
+        is_type=_type_test(registry, types),
+        session_id=None if session_id is None else str(session_id),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads one archive's stream."""
+
+    stream: Stream
+    codec: Codec
+    blobs: Blobs | None
+    now: Callable[[], datetime]
+    prefix: str = PREFIX
+    """The prefix of the blobs that records may refer to."""
+
+    def read(self, wanted: Selection) -> Iterator[ArchivedEvent | Unreadable]:
+        """Yield what is there now: each key in its order, different keys by the time of publishing."""
+        latest = self.now() + _CLOCKS_DIFFER
+        shards = [self._shard(shard, wanted, latest) for shard in self.stream.shards()]
+        for _, found in heapq.merge(*shards, key=lambda each: each[0]):
+            yield found
+
+    def _shard(
+        self, shard: str, wanted: Selection, latest: datetime
+    ) -> Iterator[tuple[datetime, ArchivedEvent | Unreadable]]:
+        for record in self._records(shard, latest):
+            try:
+                body = self._whole(record.data)
+                envelope = self.codec.decode(body)
+            except PostroadError as error:
+                yield record.arrived_at, Unreadable(record.sequence, error)
+                continue
+            if wanted.takes(envelope):
+                yield envelope.created_at, ArchivedEvent(envelope, record.sequence, body)
+
+    def _records(self, shard: str, latest: datetime) -> Iterator[StreamRecord]:
+        after = TRIM_HORIZON
+        while page := self.stream.read(shard, after=after, limit=_PAGE):
+            for record in page:
+                if record.arrived_at > latest:
+                    return
+                yield record
+            after = page[-1].sequence
+
+    def _whole(self, data: bytes) -> bytes:
+        """Return the envelope, or fetch it if the record is a reference, whose one key no envelope has."""
+        if not data.startswith(b'{"postroad_blob"'):
+            return data
+        try:
+            ref = msgspec.json.decode(data, type=Reference).postroad_blob
+        except msgspec.DecodeError:
+            return data
+        if self.blobs is None or not ref.key.startswith(self.prefix):
+            raise BlobNotFound(f"the record refers to the blob {ref.key!r}, which is not here")
+        return self.blobs.get(ref)
+
+
+def _moment(field: str, moment: object) -> datetime | None:
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise InvalidInput(
+            f"{field}: {moment!r} is not a datetime with a time zone", field=field, remedy="Use datetime.now(UTC)."
+        )
+    return moment.astimezone(UTC)
+
+
+def _type_test(registry: EventRegistry, types: object) -> Callable[[str], bool]:
+    """Return a test whether a name in an envelope means one of the wanted types; a class may have several names."""
+    if types is None:
+        return lambda name: True
+    if isinstance(types, str) or not isinstance(types, Collection):
+        raise InvalidInput(f"types: {types!r} is not a collection of classes or names", field="types")
+    for each in types:
+        if not isinstance(each, str):
+            registry.name_of(each)
+    wanted = frozenset(types)
+    return lambda name: name in wanted or registry.find(name) in wanted
+
 
 Deliver = Callable[[ArchivedEvent], None]
-"""Gives one event on; what it raises counts as that event's failure."""
-
-
-@runtime_checkable
-class Reducing(Protocol):
-    """What follows events one by one, such as a session."""
-
-    def reduce(self, event: object) -> object: ...
+"""Delivers one event; if it raises, that counts as a failure of the event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
-    """What a replay did with the events it was asked for."""
+    """How many events a replay read, delivered, skipped as copies, and failed to deliver."""
 
     read: int
     replayed: int
     duplicates: int
-    """Further copies of an event id, passed over."""
     failed: int
 
 
 def deliverer(to: object, codec: Codec) -> Deliver:
-    """How an envelope is given to `to`."""
-    act = _action(to)
+    """Return the function that delivers an event to a function, the handlers of a bus here, or a session."""
+    act: Callable[[object], object]
+    if callable(reduce := getattr(to, "reduce", None)):
+        act = reduce
+    elif isinstance(to, EventBus):
+        act = partial(_publish_here, local_part(to))
+    elif callable(to):
+        act = to
+    else:
+        raise InvalidInput(
+            f"to: {type(to).__name__} is neither a function nor a bus nor something with reduce(event)",
+            field="to",
+            remedy="Pass a function, a bus or a session.",
+        )
 
     def deliver(archived: ArchivedEvent) -> None:
         envelope = archived.envelope
@@ -61,7 +210,7 @@ def replay(
     rate: float | None = None,
     dry_run: bool = False,
 ) -> ReplayReport:
-    """Give each event on once. A failing one is counted and stops nothing."""
+    """Deliver each event once. A failure is counted and stops nothing."""
     pace = Pace(rate, monotonic=clock.monotonic, sleep=time.sleep)
     seen: set[bytes] = set()
     read = replayed = duplicates = failed = 0
@@ -70,7 +219,7 @@ def replay(
         if isinstance(each, Unreadable):
             failed += 1
             continue
-        # Sixteen bytes an event: all ids of an archive are in hand, because a copy may stand anywhere behind.
+        # All ids of an archive are kept, sixteen bytes each, because a copy may come anywhere later.
         event_id = each.envelope.event_id.bytes
         if event_id in seen:
             duplicates += 1
@@ -88,38 +237,18 @@ def replay(
     return ReplayReport(read=read, replayed=replayed, duplicates=duplicates, failed=failed)
 
 
-def _action(to: object) -> Callable[[object], object]:
-    if isinstance(to, Reducing):
-        return to.reduce
-    if isinstance(to, EventBus):
-        return _locally(to)
-    if callable(to):
-        return to
-    raise InvalidInput(
-        f"to: {type(to).__name__} is neither a function nor a bus nor something with reduce(event)",
-        field="to",
-        remedy="Pass a function, a bus or a session.",
-    )
-
-
-def _locally(bus: EventBus) -> Callable[[object], object]:
-    local = local_part(bus)
-
-    def act(event: object) -> None:
-        if errors := local.publish(event).errors:
-            raise errors[0].error
-
-    return act
+def _publish_here(local: EventBus, event: object) -> None:
+    if errors := local.publish(event).errors:
+        raise errors[0].error
 
 
 _MOST_BYTES = 8_388_608
 
 
 def export(events: Iterable[ArchivedEvent], blobs: Blobs, *, topic: str) -> list[BlobRef]:
-    """Write each event once; the blobs of one export have names of their own and hold up to 8 MiB or one event."""
+    """Write each event once; each export has a folder of its own, whose blobs hold up to 8 MiB or one event."""
     folder = f"export/topic={topic.removesuffix('.fifo')}/{uuid7().hex}"
-    files = enumerate(_files(_lines(events)))
-    return [blobs.put(f"{folder}/{number:06d}.jsonl", data) for number, data in files]
+    return [blobs.put(f"{folder}/{number:06d}.jsonl", data) for number, data in enumerate(_files(_lines(events)))]
 
 
 def _lines(events: Iterable[ArchivedEvent]) -> Iterator[bytes]:

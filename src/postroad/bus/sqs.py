@@ -1,22 +1,97 @@
-"""The bus on one SQS queue: whoever receives from it shares the work."""
+"""The bus on one SQS queue, whose receivers share the work; and the AWS clients of this and the other AWS buses."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from types import SimpleNamespace
+from typing import Any, Literal, cast
+from urllib.parse import urlsplit
 
 from postroad.arguments import check, text
 from postroad.blobs import Blobs
-from postroad.bus.clients import Clients, checked_url, queues_of
 from postroad.bus.config import SQSEventBusConfig, checked_config
+from postroad.bus.endpoints import GivenQueue, Outlet
 from postroad.bus.local import EventBus
 from postroad.bus.remote import RemoteEventBus
-from postroad.bus.transport import GivenQueue, Outlet
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.connections import CONSUME, FIND, OBSERVE, SEND, allowed, document
-from postroad.errors import InvalidInput
+from postroad.connections import CONSUME, FIND, OBSERVE, SEND, AwsConnection, allowed, document
+from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import EventRegistry
-from postroad.queues import MAX_MESSAGE_BYTES, OverflowingQueue, Queue
+from postroad.queues import MAX_MESSAGE_BYTES, OverflowingQueue, Queue, SQSQueues
 from postroad.receiving import CircuitBreakerConfig, DeadLetters, GivenDeadLetters
+from postroad.settings import bus_variable
+
+_HOST = re.compile(r"(?:sqs\.(?P<a>[a-z0-9-]+)|(?P<b>[a-z0-9-]+)\.queue)\.amazonaws\.com(\.cn)?")
+
+
+class Clients:
+    """The AWS clients of a bus: those it was given, or its own, made when first used.
+
+    One of its own gives up within the publisher's time limit; the other one waits for long polls.
+    """
+
+    def __init__(self, *, place: str | None, timeout: float, given: dict[str, Any]) -> None:
+        self._region, self._endpoint = _where(place)
+        self._timeout = max(0.1, timeout)
+        self._given = {name: client for name, client in given.items() if client is not None}
+        self._made: list[AwsConnection] = []
+
+    def publishing(self, service: str) -> Any:
+        """Return the client or connection that sends through this service."""
+        return self._given.get(service) or self._connect(
+            connect_timeout=self._timeout / 4, read_timeout=self._timeout / 2, attempts=1
+        )
+
+    def longest(self, service: str) -> float | None:
+        """Return the longest time of a send through this service; None if that depends on a given client."""
+        return None if service in self._given else self._timeout * 0.75
+
+    def receiving(self) -> Any:
+        """Return the client or connection that receives from SQS."""
+        return self._given.get("sqs") or self._connect()
+
+    def close(self) -> None:
+        """Close the bus's own clients."""
+        for connection in self._made:
+            connection.close()
+
+    def _connect(self, **options: Any) -> AwsConnection:
+        connection = AwsConnection(self._region, self._endpoint, **options)
+        self._made.append(connection)
+        return connection
+
+
+def as_connection(source: Any, service: str) -> AwsConnection:
+    """Return a connection with the client of this service, given either of them."""
+    if isinstance(source, AwsConnection):
+        return source
+    return cast(AwsConnection, SimpleNamespace(**{service: source, "once": lambda _: source}))
+
+
+def checked_url(queue_url: str | None) -> str:
+    """Return the queue's URL, from the argument or the environment."""
+    found = bus_variable("QUEUE_URL") if queue_url is None else ("queue_url", queue_url)
+    url = str(found[1]) if found else ""
+    if not url.startswith(("http://", "https://")) or not urlsplit(url).netloc:
+        if found is None:
+            what = "queue_url: no queue URL is given, neither as argument nor in WINK_SQS_QUEUE_URL"
+        else:
+            what = f"queue_url: {url!r} is not the URL of a queue (argument queue_url or variable WINK_SQS_QUEUE_URL)"
+        raise ConfigurationError(what, field="queue_url", remedy="Give queue_url=..., or set WINK_SQS_QUEUE_URL.")
+    return url
+
+
+def _where(place: str | None) -> tuple[str | None, str | None]:
+    """Return region and endpoint as far as the URL or ARN has them; the rest is AWS's own configuration."""
+    if place is None:
+        return None, None
+    if place.startswith("arn:"):
+        return place.split(":")[3] or None, None
+    parts = urlsplit(place)
+    if (found := _HOST.fullmatch(parts.hostname or "")) is not None:
+        return found["a"] or found["b"], None
+    return None, f"{parts.scheme}://{parts.netloc}"
+
 
 _Arn = text(
     r"arn:[A-Za-z0-9_-]+:sqs:[A-Za-z0-9_-]+:[0-9]+:[A-Za-z0-9_-]+(\.fifo)?",
@@ -28,7 +103,24 @@ _RECEIVE = (*CONSUME, *FIND)
 
 
 class SQSEventBus(RemoteEventBus):
-    """Publishes to a queue and receives from the same one."""
+    """Publishes to a queue and receives from the same one.
+
+    Args:
+        queue_url: The URL of the queue; by default that of the environment (`WINK_SQS_QUEUE_URL`).
+        client: A boto3 client for SQS; by default the bus makes its own.
+        config: All settings; by default those of the environment.
+        local_bus: The bus that calls the handlers of this process; by default one of its own.
+        blobs: Where events go that are too large for a message; by default they are refused.
+        registry: The classes of events; by default those of `@event`.
+        clock: Another clock, for tests.
+        breaker: When to stop sending and receiving for a while because they fail; by default never.
+
+    Raises:
+        ConfigurationError: There is no valid URL.
+
+    Example:
+        bus = SQSEventBus(queue_url="https://sqs.eu-central-1.amazonaws.com/123456789012/orders")
+    """
 
     def __init__(
         self,
@@ -46,7 +138,7 @@ class SQSEventBus(RemoteEventBus):
         config = checked_config(config)
         clock = SYSTEM_CLOCK if clock is None else clock
         clients = Clients(place=url, timeout=config.publish_timeout_seconds, given={"sqs": client})
-        outgoing = queues_of(clients.publishing("sqs"), clock).queue(url, attempts=1)
+        outgoing = SQSQueues(clients.publishing("sqs"), clock).queue(url, attempts=1)
         receiving = clients.receiving()
         super().__init__(
             outlet=Outlet(
@@ -57,7 +149,7 @@ class SQSEventBus(RemoteEventBus):
                 longest=clients.longest("sqs"),
                 close=clients.close,
             ),
-            inlet=GivenQueue(overflowing(queues_of(receiving, clock).queue(url), blobs, config, clock)),
+            inlet=GivenQueue(overflowing(SQSQueues(receiving, clock).queue(url), blobs, config, clock)),
             dead_letters=dead_letters_of(receiving, blobs, config, clock),
             config=config,
             local_bus=local_bus,
@@ -71,7 +163,7 @@ class SQSEventBus(RemoteEventBus):
     def iam_policy(
         queue_arn: str, *, role: Literal["publish", "receive", "both"] = "both", dead_letter_arn: str | None = None
     ) -> dict[str, Any]:
-        """The least rights that publishers or receivers of the queue need, on exactly these ARNs."""
+        """Return the IAM policy with the rights that publishers or receivers of the queue need, on these ARNs only."""
         if role not in ("publish", "receive", "both"):
             raise InvalidInput(f"role: {role!r} is none of publish, receive, both", field="role")
         check(queue_arn, _Arn, "queue_arn")
@@ -85,29 +177,27 @@ class SQSEventBus(RemoteEventBus):
 
 
 class SQSEventBusWithCircuitBreaker(SQSEventBus):
-    """The same with breakers, which are on unless they are turned off."""
+    """An `SQSEventBus` with a circuit breaker, unless `breaker` is None."""
 
     def __init__(self, *, breaker: CircuitBreakerConfig | None = CircuitBreakerConfig(), **options: Any) -> None:  # noqa: B008 - a frozen value
         super().__init__(breaker=breaker, **options)
 
 
 def overflowing(queue: Queue, blobs: Blobs | None, config: SQSEventBusConfig, clock: Clock) -> Queue:
-    """The queue, with large bodies travelling as blobs where there are any."""
-    if blobs is None:
-        return queue
-    return OverflowingQueue(queue, blobs, clock=clock, limit=config.max_message_bytes)
+    """Return the queue; with blobs it sends large bodies by reference."""
+    return queue if blobs is None else OverflowingQueue(queue, blobs, clock=clock, limit=config.max_message_bytes)
 
 
 def limit_of(config: SQSEventBusConfig, blobs: Blobs | None, transport: int) -> int | None:
-    """The size above which a message is refused at once; None where it travels by reference instead."""
+    """Return the size above which a message is refused at once; None if it is sent by reference instead."""
     if blobs is not None and config.overflow == "blobs":
         return None
     return min(config.max_message_bytes or transport, transport)
 
 
 def dead_letters_of(receiving: Any, blobs: Blobs | None, config: SQSEventBusConfig, clock: Clock) -> DeadLetters | None:
-    """Where the bus itself puts poison, when it was told."""
+    """Return the dead letters of the config, if it has any."""
     if config.dead_letter_queue_url is None:
         return None
-    letters = queues_of(receiving, clock).queue(config.dead_letter_queue_url)
+    letters = SQSQueues(receiving, clock).queue(config.dead_letter_queue_url)
     return GivenDeadLetters(overflowing(letters, blobs, config, clock), clock)

@@ -1,4 +1,4 @@
-"""A stream as a queue of one consumer, so that one receiver serves both: each shard is a group, its order kept."""
+"""A stream as the queue of one consumer, so that one receiver serves both: each shard is a group in order."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from postroad.queues import (
     Note,
     OutgoingMessage,
     PeekedMessage,
+    Queue,
     QueueStats,
     QueueTraits,
     SendResult,
@@ -28,7 +29,7 @@ from postroad.streams import TRIM_HORIZON, Record, ShardLease, Stream, StreamRec
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One record in hand."""
+    """A record that was read and is not settled."""
 
     record: StreamRecord
     receives: int = 0
@@ -48,17 +49,17 @@ class Window:
     entries: deque[Entry] = field(default_factory=deque)
 
     def wants(self, limit: int, now: float) -> int:
-        """How many records to read so that `limit` could be given out; none while the shard has to wait."""
+        """Return how many records to read to give out `limit`; none while the shard has to wait."""
         return 0 if self._waits(now) else max(0, limit - len(self.entries))
 
     def add(self, records: Sequence[StreamRecord]) -> None:
-        """Hold what was read."""
+        """Add records that were read."""
         self.entries.extend(map(Entry, records))
         if records:
             self.after = records[-1].sequence
 
     def give(self, limit: int, now: float) -> list[Entry]:
-        """The next entries in order; none while earlier ones are out or have to wait."""
+        """Return the next entries in order; none while earlier ones are given out or have to wait."""
         given: list[Entry] = []
         if self._waits(now):
             return given
@@ -71,11 +72,11 @@ class Window:
         return given
 
     def settle(self, entry: Entry) -> None:
-        """The entry is handled."""
+        """Mark the entry as handled."""
         entry.done, entry.given = True, False
 
     def give_back(self, entries: Collection[Entry], ready_at: float, error: str | None) -> None:
-        """The entries come again, and nothing behind them before; the error is that of the first of them."""
+        """Give these entries out again later, before those behind them; the error is that of the first of them."""
         for entry in entries:
             entry.given, entry.ready_at = False, ready_at
         for entry in self.entries:
@@ -84,7 +85,7 @@ class Window:
                 return
 
     def advance(self) -> str | None:
-        """Let go of the handled records at the front; the last one's sequence, None when the front is not handled."""
+        """Drop handled records at the front; return the sequence of the last one, or None if there was none."""
         position = None
         while self.entries and self.entries[0].done:
             position = self.entries.popleft().record.sequence
@@ -106,14 +107,7 @@ class StreamQueue:
     """Without a consumer: all shards, from the moment of `open`. With one: this worker's share, from its position."""
 
     def __init__(
-        self,
-        stream: Stream,
-        *,
-        consumer: str | None,
-        worker: str,
-        lease_seconds: float,
-        unpack: Unpack,
-        clock: Clock,
+        self, stream: Stream, *, consumer: str | None, worker: str, lease_seconds: float, unpack: Unpack, clock: Clock
     ) -> None:
         self.name = stream.name
         self._stream = stream
@@ -123,7 +117,7 @@ class StreamQueue:
         self._unpack = unpack
         self._clock = clock
         self._lock = threading.RLock()
-        # Held by whoever reads on, so that no record is read twice; others can settle meanwhile.
+        # Held while a thread reads, so that no record is read twice; others can settle meanwhile.
         self._reading = threading.Lock()
         self._windows: dict[str, Window] = {}
         self._given: dict[str, tuple[Window, Entry]] = {}
@@ -148,9 +142,9 @@ class StreamQueue:
         )
 
     def open(self) -> None:
-        """Begin to follow the stream: without a consumer, what is put after this returns is received.
+        """Follow the stream from now on: without a consumer, records that are put after this returns are received.
 
-        With a consumer this takes the first leases, so that a store that cannot keep them is noticed here.
+        With a consumer this takes the first leases, so that a store that cannot keep them fails here.
         """
         with self._lock:
             if not self._opened and self._consumer is None:
@@ -168,8 +162,23 @@ class StreamQueue:
         if held and self._consumer is not None:
             self._stream.lease(self._consumer, self._worker, seconds=0.001)
 
+    @property
+    def source(self) -> StreamQueue:
+        """The queue that a bus receives from."""
+        return self
+
+    def admit(self, types: Collection[str] | None) -> None:
+        """A stream has no filter: every consumer reads everything."""
+
+    def allow(self, attempts: int) -> None:
+        """A stream delivers a record until it is settled."""
+
+    def reopen(self, lost: Queue) -> bool:
+        """A stream that was removed stays so."""
+        return False
+
     def blocked(self) -> str | None:
-        """What keeps a shard from going on, if anything does: a record that failed and comes again."""
+        """Return why a shard is blocked, if one is: by a record that failed and is retried."""
         with self._lock:
             for window in self._windows.values():
                 entry = window.entries[0] if window.entries else None
@@ -179,17 +188,17 @@ class StreamQueue:
         return None
 
     def send(self, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-        """Put the messages into the stream, their group being the key."""
-        records = [
-            Record(key=message.group or message.dedup_id or "-", data=_as_bytes(message.body)) for message in messages
-        ]
+        """Put the messages into the stream, with their group as the key."""
+        bodies = [each.body.encode() if isinstance(each.body, str) else bytes(each.body) for each in messages]
+        keys = [message.group or message.dedup_id or "-" for message in messages]
+        records = [Record(key=key, data=body) for key, body in zip(keys, bodies, strict=True)]
         return [
             SendResult(ok=result.ok, message_id=result.sequence, error=result.error)
             for result in self._stream.put(records)
         ]
 
     def receive(self, *, max_messages: int = 10, wait: float = 0.0, visibility: float | None = None) -> list[Delivery]:
-        """Up to `max_messages` records, several of a shard only in order; they stay given until settled."""
+        """Return up to `max_messages` records, those of a shard in order; they stay leased until settled."""
         self.open()
         deadline = time.monotonic() + wait
         while True:
@@ -201,7 +210,7 @@ class StreamQueue:
             time.sleep(min(left, self._stream.traits.poll_seconds))
 
     def ack(self, deliveries: Sequence[Delivery]) -> list[AckResult]:
-        """The records are handled. The position moves to the last one before the first that is not."""
+        """Mark the records as handled. The position moves to the last one before the first that is not."""
         check_deliveries(deliveries)
         with self._lock:
             taken = [self._given.pop(delivery.receipt, None) for delivery in deliveries]
@@ -213,7 +222,7 @@ class StreamQueue:
         return [_stale() if each is None or id(each[0]) in lost else _OK for each in taken]
 
     def extend(self, deliveries: Sequence[Delivery], *, seconds: float) -> list[AckResult]:
-        """Keep this worker's shards for another while."""
+        """Renew the leases of this worker's shards."""
         check(seconds, seconds_between(0, MAX_VISIBILITY), "seconds")
         check_deliveries(deliveries)
         if self._consumer is not None:
@@ -225,7 +234,7 @@ class StreamQueue:
     def release(
         self, deliveries: Sequence[Delivery], *, after: float = 0.0, error: str | None = None
     ) -> list[AckResult]:
-        """Let the records come again after a while; their shards wait for them."""
+        """Give the records out again after so many seconds; their shards wait for them."""
         check(after, seconds_between(0, MAX_VISIBILITY), "after")
         check_deliveries(deliveries)
         check(error, Note | None, "error")
@@ -244,21 +253,21 @@ class StreamQueue:
         raise NotSupported("a stream is read, not peeked into")
 
     def stats(self) -> QueueStats:
-        """What is in hand here; how much the stream holds is unknown."""
+        """Return how many records this worker has read; how many the stream holds is unknown."""
         with self._lock:
             entries = [entry for window in self._windows.values() for entry in window.entries]
             given = sum(entry.given for entry in entries)
         return QueueStats(visible=len(entries) - given, in_flight=given, delayed=0, oldest_age_seconds=None)
 
     def _follow(self) -> None:
-        """Renew this worker's leases and notice shards that came or went. After a failure the next call tries again."""
+        """Renew this worker's leases and notice new and closed shards. After a failure the next call tries again."""
         now = self._clock.monotonic()
         with self._lock:
             if now < self._look_at:
                 return
             if self._consumer is None:
                 for shard in self._stream.shards():
-                    # A shard that was not there before holds only what came since.
+                    # A shard that is new holds only records that were put since.
                     self._windows.setdefault(shard, Window(shard, TRIM_HORIZON))
                 self._look_at = now + _LOOK_FOR_SHARDS_SECONDS
                 return
@@ -276,12 +285,12 @@ class StreamQueue:
                 self._windows[shard] = Window(shard, after, lease)
 
     def _drop(self, window: Window) -> None:
-        """Forget a shard that another worker reads now; what is out of it can no longer be settled here."""
+        """Forget a shard that another worker reads now; its records can no longer be settled here."""
         self._windows.pop(window.shard, None)
         self._given = {receipt: each for receipt, each in self._given.items() if each[0] is not window}
 
     def _moved(self, window: Window) -> bool:
-        """Store the position behind the handled records; False when the shard is no longer ours."""
+        """Store the position after the handled records; return False if another worker has the shard."""
         position = window.advance()
         if position is None or self._consumer is None:
             return True
@@ -296,7 +305,7 @@ class StreamQueue:
         self._turn += 1
         found: list[Delivery] = []
         for place in range(len(windows)):
-            # Another shard comes first each time, so that a busy one does not starve the others.
+            # A different shard is first each time, so that a busy one does not starve the others.
             window = windows[(place + self._turn) % len(windows)]
             if len(found) < limit:
                 found += self._next(window, limit - len(found))
@@ -324,29 +333,23 @@ class StreamQueue:
                 # The store of large bodies does not answer: the shard waits for it.
                 window.give_back(given[index:], now + _RETRY_SECONDS, str(error))
                 break
-            found.append(self._delivery(window, entry, body))
+            record = entry.record
+            message_id = f"{record.shard}-{record.sequence}"
+            receipt = f"{message_id}-{entry.receives}-{0 if window.lease is None else window.lease.token}"
+            self._given[receipt] = (window, entry)
+            delivery = Delivery(
+                message_id=message_id,
+                body=body,
+                attributes={},
+                group=record.shard,
+                receipt=receipt,
+                receive_count=entry.receives,
+                sent_at=record.arrived_at,
+                first_received_at=self._clock.now(),
+                sequence=int(record.sequence),
+            )
+            found.append(delivery)
         return found
-
-    def _delivery(self, window: Window, entry: Entry, body: bytes) -> Delivery:
-        record = entry.record
-        message_id = f"{record.shard}-{record.sequence}"
-        receipt = f"{message_id}-{entry.receives}-{0 if window.lease is None else window.lease.token}"
-        self._given[receipt] = (window, entry)
-        return Delivery(
-            message_id=message_id,
-            body=body,
-            attributes={},
-            group=record.shard,
-            receipt=receipt,
-            receive_count=entry.receives,
-            sent_at=record.arrived_at,
-            first_received_at=self._clock.now(),
-            sequence=int(record.sequence),
-        )
-
-
-def _as_bytes(body: bytes | str) -> bytes:
-    return body.encode() if isinstance(body, str) else bytes(body)
 
 
 def _stale() -> AckResult:

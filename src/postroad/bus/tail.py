@@ -1,4 +1,4 @@
-"""Watching a topic: its events as they come, without their classes."""
+"""The events of a topic as they come, without their classes; and events that are published without one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from postroad.bus.config import SQSEventBusConfig, group_of
-from postroad.bus.groups import GroupQueue, OwnQueue
-from postroad.bus.messages import attributes_of
-from postroad.bus.naming import Names, check_group, names_of
-from postroad.bus.transport import Inlet
+from postroad.bus.config import SQSEventBusConfig
+from postroad.bus.endpoints import GroupQueue, Inlet, OwnQueue
+from postroad.bus.groups import Names, check_group, names_of, open_topic
+from postroad.bus.publisher import attributes_of, group_of
 from postroad.errors import InvalidInput, InvalidMessage, NotSupported, PostroadError, QueueNotFound
 from postroad.events import Codec, Envelope, checked_name, uuid7
 from postroad.ports import Store
@@ -36,14 +35,14 @@ def tail(
     limit: int | None = None,
     timeout: float | None = None,
 ) -> Generator[Envelope | None, None, None]:
-    """The events of a topic from now on; None stands for a message that is no event.
+    """Yield the events of a topic from now on, and None for a message that is not an event.
 
-    Without a group they come from a queue that is removed at the end. With one each event is taken from the group; a
-    group that was not there before is removed at the end.
+    Without a group they come from a queue that is removed at the end. With one, each event is taken from the group; a
+    group that did not exist before is removed at the end.
     """
     names = names_of(topic)
     names.check(group)
-    port = store.topic(topic if topic.startswith("arn:") else names.topic, fifo=names.fifo)
+    port = open_topic(store, topic, names)
     filter = {"EventType": tuple(types)} if types else None
     deadline = None if timeout is None else time.monotonic() + timeout
     with _inlet(store, port, names, group, filter) as inlet:
@@ -72,7 +71,9 @@ def _inlet(
             own.close()
         return
     check_group(group)
-    existed = _exists(store, names.group(group))
+    existed = False
+    with suppress(QueueNotFound):
+        existed = store.queue(names.group(group)) is not None
     if existed and filter is not None:
         raise InvalidInput(
             f"type: the group {group!r} exists; taking some of its events would change what its members get",
@@ -84,7 +85,11 @@ def _inlet(
         yield shared
     finally:
         if not existed:
-            _remove(store, port, shared.source, names.dead(group))
+            with suppress(PostroadError):
+                port.unsubscribe(shared.source)
+            for name in (shared.source.name, names.dead(group)):
+                with suppress(PostroadError):
+                    store.delete_queue(name)
 
 
 def _next(inlet: Inlet, now: float, left: int | None, deadline: float | None) -> list[Delivery]:
@@ -98,7 +103,7 @@ def _next(inlet: Inlet, now: float, left: int | None, deadline: float | None) ->
 
 
 def _taken(queue: Queue, deliveries: list[Delivery], codec: Codec) -> Generator[Envelope | None, None, None]:
-    """Each event, acked once it was shown; what was not shown goes back."""
+    """Yield each event and ack it afterwards; release the others if the caller stops before."""
     waiting = list(deliveries)
     try:
         while waiting:
@@ -107,7 +112,10 @@ def _taken(queue: Queue, deliveries: list[Delivery], codec: Codec) -> Generator[
                 envelope = codec.decode(delivery.body)
             except PostroadError as error:
                 yield None
-                _pass_over(queue, delivery, str(error))
+                try:
+                    queue.reject([delivery], reason="undecodable", error=str(error))
+                except NotSupported:
+                    queue.release([delivery], after=_ORPHAN_AFTER, error=str(error))
             else:
                 yield envelope
                 queue.ack([delivery])
@@ -118,32 +126,9 @@ def _taken(queue: Queue, deliveries: list[Delivery], codec: Codec) -> Generator[
                 queue.release(list(reversed(waiting)))
 
 
-def _pass_over(queue: Queue, delivery: Delivery, error: str) -> None:
-    try:
-        queue.reject([delivery], reason="undecodable", error=error)
-    except NotSupported:
-        queue.release([delivery], after=_ORPHAN_AFTER, error=error)
-
-
-def _exists(store: Store, name: str) -> bool:
-    try:
-        store.queue(name)
-    except QueueNotFound:
-        return False
-    return True
-
-
-def _remove(store: Store, port: Topic, queue: Queue, dead: str) -> None:
-    with suppress(PostroadError):
-        port.unsubscribe(queue)
-    for name in (queue.name, dead):
-        with suppress(PostroadError):
-            store.delete_queue(name)
-
-
 @dataclass(frozen=True, slots=True)
 class _Requested:
-    """The one field of an event, besides those of its envelope, that its order may depend on."""
+    """The one field that the order of an event may depend on and that its envelope does not have."""
 
     request_id: object
 
@@ -157,23 +142,23 @@ def envelope_for(
     key: str | None = None,
     new_id: Callable[[], UUID] = uuid7,
 ) -> Envelope:
-    """The envelope that the event's own class would have been wrapped in, as far as its name and payload tell."""
+    """Return the envelope of an event without its class, as far as its name and payload allow."""
     if not isinstance(payload, dict):
         raise InvalidMessage(f"payload: {type(payload).__name__} is not an object", field="payload")
+    texts: dict[str, Any] = {n: value for n in ("session_id", "tenant_id") if isinstance(value := payload.get(n), str)}
     return Envelope(
         event_type=checked_name(event_type),
         event_id=new_id(),
         created_at=now,
         publisher_id=publisher_id,
         payload=payload,
-        session_id=_text(payload, "session_id"),
-        tenant_id=_text(payload, "tenant_id"),
         key=key,
+        **texts,
     )
 
 
 def message_for(envelope: Envelope, body: bytes, *, fifo: bool) -> OutgoingMessage:
-    """Return the event as a bus would publish it to a topic; the body keeps its JSON form."""
+    """Return the message that a bus would publish to a topic; the body keeps its JSON form."""
     return OutgoingMessage(
         body,
         attributes_of(envelope),
@@ -183,11 +168,6 @@ def message_for(envelope: Envelope, body: bytes, *, fifo: bool) -> OutgoingMessa
 
 
 def order_key(envelope: Envelope) -> str:
-    """What is kept in order with this event: its key, else its request, else its publisher."""
+    """Return what orders this event: its key, else its request, else its publisher."""
     event = _Requested(envelope.payload.get("request_id"))
     return group_of(None, envelope, event, fifo=True) or envelope.publisher_id
-
-
-def _text(payload: dict[str, Any], name: str) -> str | None:
-    value = payload.get(name)
-    return value if isinstance(value, str) else None

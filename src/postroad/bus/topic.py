@@ -1,20 +1,21 @@
-"""The bus on a topic of a backend: every process hears it, or one of each group."""
+"""The bus on a topic of a backend: every process gets each event, or one process of each group."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, Self
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
+from msgspec import Meta
+
+from postroad.arguments import FINITE, check
 from postroad.bus.config import SQSEventBusConfig, checked_config
-from postroad.bus.dispatch import Wanted
-from postroad.bus.groups import GroupQueue, OwnQueue
-from postroad.bus.inbox import InboxHandlers
-from postroad.bus.messages import attributes_of
-from postroad.bus.naming import Names, check_group, names_of
+from postroad.bus.dispatch import InboxHandlers
+from postroad.bus.endpoints import GroupQueue, Outlet, OwnQueue
+from postroad.bus.groups import Names, check_group, names_of
+from postroad.bus.publisher import attributes_of
 from postroad.bus.remote import RemoteEventBus
-from postroad.bus.transport import Outlet
 from postroad.errors import ConfigurationError, InvalidInput
 from postroad.events import Envelope, EventRegistry
 from postroad.inbox import Inbox, Transaction, Windows
@@ -23,35 +24,32 @@ from postroad.queues import Delivery
 from postroad.receiving import OwnDeadLetters
 from postroad.topics import OverflowingTopic, Topic, check_filter, lets_through
 
-
-class OpenTopic(Protocol):
-    """Opens a topic by name or ARN."""
-
-    def __call__(self, name: str, *, fifo: bool) -> Topic: ...
+_OrphanAfter = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds")]
 
 
 class Bus(RemoteEventBus):
     """The bus of a topic: without a group every process gets every event, with one a member of the group does.
 
-    `backend.bus(…)` makes one that is ready. One that is made by itself takes handlers at once, and is bound to a
-    backend later: by `bind(backend)`, or by `postroad.run(bus)`, which connects, binds and receives.
+    `backend.bus(…)` returns one that is ready to use. A bus that you make yourself takes handlers at once and is bound
+    to a backend later: by `bind(backend)`, or by `postroad.run(bus)`, which connects, binds and receives.
 
     Args:
         topic: Its name, or its ARN on AWS.
         group: The group that shares the events; without one every process gets every event.
         fifo: Whether events of one key stay in order.
-        event_types: The classes that the group receives; by default those that its members handle.
-        attributes: Values of message attributes that the group receives.
+        event_types: The classes that the group receives; by default those that its members handle. On AWS name them.
+        attributes: For each message attribute the values that the group receives; by default all.
         local: Whether handlers of this process run during `publish`; by default only without a group.
         orphan_after: Seconds after which the queue of a process that died is removed; for buses without a group.
-        config: Everything else.
+        config: All other settings; by default those of the environment.
         inbox: Makes effects happen once: each handler is called as `handler(event, connection)` inside the
-            transaction that writes its row in the inbox. Needs a group.
+            transaction that writes its row in the inbox. This needs a group.
         transaction: Opens the application's own transactions, for an inbox without connections of its own.
-        windows: How long an event may come again, which the inbox must outlast.
+        windows: How long an event may be delivered again; the inbox must remember it for longer.
 
     Raises:
-        ConfigurationError: Arguments that do not go together.
+        ConfigurationError: An argument is out of bounds, or the arguments do not fit together.
+        InvalidName: The topic or the group has a name that their queues could not have.
 
     Example:
         orders = postroad.Bus("orders", group="billing")
@@ -77,15 +75,20 @@ class Bus(RemoteEventBus):
         transaction: Transaction | None = None,
         windows: Windows = Windows(),  # noqa: B008  # frozen
     ) -> None:
-        _check(group, orphan_after)
+        if group is not None:
+            check_group(group)
+        check(orphan_after, _OrphanAfter, "orphan_after", ConfigurationError)
         names_of(topic, fifo=fifo).check(group)
+        config = checked_config(config)
+        # Only the member of the group that receives the event handles it, so that the group handles it once.
+        dispatch = (config.local_dispatch and group is None) if local is None else local
         self._declared = _Declared(
             topic=topic,
             group=group,
             fifo=fifo,
             event_types=event_types,
             attributes=attributes,
-            config=_dispatching(checked_config(config), group, local),
+            config=replace(config, local_dispatch=dispatch),
             orphan_after=orphan_after,
         )
         handlers = None if inbox is None else _inbox_handlers(inbox, topic, group, local, transaction, windows)
@@ -99,7 +102,7 @@ class Bus(RemoteEventBus):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            # Only asked for what is not there: everything else is, once the bus is bound.
+            # Python calls this only for attributes that are missing; a bound bus has them all.
             if name.startswith("__") or self.is_bound:
                 raise AttributeError(name)
             raise ConfigurationError(
@@ -108,10 +111,10 @@ class Bus(RemoteEventBus):
             )
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Run so many handlers at the same time, instead of what the config says.
+        """Set how many handlers run at the same time, instead of the number in the config.
 
         Raises:
-            ConfigurationError: The bus is bound already, or the number is out of its bounds.
+            ConfigurationError: The bus is bound already, or the number is out of bounds.
         """
         if self.is_bound:
             raise ConfigurationError(
@@ -121,8 +124,11 @@ class Bus(RemoteEventBus):
             )
         self._declared = replace(self._declared, config=replace(self._declared.config, concurrency=concurrency))
 
-    def bind(self, backend: Bindable) -> Self:
-        """Give the bus its store, with the handlers that it has by now, and return it.
+    def bind(self, backend: Any) -> Self:
+        """Give the bus its store and return the bus, with the handlers that it has by now.
+
+        Args:
+            backend: What `postroad.connect` returns; the bus is closed together with it.
 
         Raises:
             ConfigurationError: It is bound already.
@@ -134,24 +140,22 @@ class Bus(RemoteEventBus):
         backend.bind(self)
         return self
 
-    def connect(self, store: Store, *, tags: QueueTags | None = None, open_topic: OpenTopic | None = None) -> None:
-        """Make topic and queue in the store. `open_topic` opens the topic with a publish that makes each call once."""
+    def connect(
+        self, store: Store, *, tags: QueueTags | None = None, open_topic: Callable[..., Topic] | None = None
+    ) -> None:
+        """Make topic and queue in the store. `open_topic(name, fifo=…)` opens a topic that sends each call once."""
         declared = self._declared
         names, config = names_of(declared.topic, fifo=declared.fifo), declared.config
         filter = _filter(store.registry, declared.event_types, declared.attributes)
         address = declared.topic if declared.topic.startswith("arn:") else names.topic
-        bare = (
-            store.topic(address, fifo=names.fifo, overflow="fail")
-            if open_topic is None
-            else open_topic(address, fifo=names.fifo)
-        )
+        bare = (open_topic or partial(store.topic, overflow="fail"))(address, fifo=names.fifo)
         inlet = (
             OwnQueue(store, bare, names, config, filter, declared.orphan_after, tags)
             if declared.group is None
             else GroupQueue(store, bare, names, config, filter, declared.group)
         )
         own = isinstance(inlet, OwnQueue)
-        self._connect(
+        super().__init__(
             outlet=_outlet(store, bare, names, config),
             inlet=inlet,
             dead_letters=OwnDeadLetters(),
@@ -159,11 +163,11 @@ class Bus(RemoteEventBus):
             registry=store.registry,
             clock=store.clock,
             unhandled="ack" if own and config.unhandled == "release" else config.unhandled,
-            wanted=_wanted(filter),
+            wanted=None if filter is None else partial(_wanted, filter),
             chores=[inlet] if isinstance(inlet, OwnQueue) else [],
         )
         if declared.group is not None and filter is None and not bare.traits.filters_at_once:
-            self._teller.unhandled_remedy = (
+            self._telemetry.unhandled_remedy = (
                 f"Name the types that the group handles: `postroad bus group set {declared.topic} {declared.group} "
                 "--types A,B`, or event_types= of the bus."
             )
@@ -174,7 +178,7 @@ TopicEventBus = Bus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Declared:
-    """What is known about a bus before it has a store."""
+    """The arguments of a bus, kept until it has a store."""
 
     topic: str
     group: str | None
@@ -185,21 +189,8 @@ class _Declared:
     orphan_after: float
 
 
-class Bindable(Protocol):
-    """A backend, as far as a bus needs one to be bound."""
-
-    def bind(self, bus: Bus) -> None:
-        """Connect the bus to the store, and close it together with the backend."""
-        ...
-
-
 def _inbox_handlers(
-    inbox: Inbox,
-    topic: str,
-    group: str | None,
-    local: bool | None,
-    transaction: Transaction | None,
-    windows: Windows,
+    inbox: Inbox, topic: str, group: str | None, local: bool | None, transaction: Transaction | None, windows: Windows
 ) -> InboxHandlers:
     if group is None:
         raise ConfigurationError(
@@ -216,52 +207,26 @@ def _inbox_handlers(
     return InboxHandlers(inbox, f"{topic}/{group}", transaction=transaction, windows=windows)
 
 
-def _check(group: object, orphan_after: object) -> None:
-    if group is not None:
-        check_group(group)
-    if isinstance(orphan_after, bool) or not isinstance(orphan_after, int | float) or not 0 < orphan_after < math.inf:
-        raise ConfigurationError(f"orphan_after: {orphan_after!r} is not a number of seconds", field="orphan_after")
-
-
-def _dispatching(config: SQSEventBusConfig, group: str | None, local: bool | None) -> SQSEventBusConfig:
-    """In a group a publisher does not handle its own event aside, so that the group handles it once."""
-    dispatch = (config.local_dispatch and group is None) if local is None else local
-    return replace(config, local_dispatch=dispatch)
-
-
 def _filter(
-    registry: EventRegistry,
-    event_types: Collection[type] | None,
-    attributes: Mapping[str, Collection[str]] | None,
+    registry: EventRegistry, event_types: Collection[type] | None, attributes: Mapping[str, Collection[str]] | None
 ) -> Mapping[str, tuple[str, ...]] | None:
     wanted: dict[str, Collection[str]] = dict(attributes or {})
     if event_types is not None:
-        wanted["EventType"] = [registry.register(each) for each in _checked_types(event_types)]
+        given: object = event_types
+        is_collection = isinstance(given, Collection) and not isinstance(given, type | str)
+        if not is_collection or not all(isinstance(each, type) for each in event_types):
+            raise InvalidInput(
+                f"event_types: {event_types!r} is not a collection of classes",
+                field="event_types",
+                remedy="Give the classes of the events in a list.",
+            )
+        wanted["EventType"] = [registry.register(each) for each in event_types]
     return check_filter(wanted if wanted or attributes is not None else None)
 
 
-def _checked_types(event_types: object) -> Collection[type]:
-    if isinstance(event_types, type | str) or not isinstance(event_types, Collection):
-        raise _no_types(event_types)
-    if not all(isinstance(each, type) for each in event_types):
-        raise _no_types(event_types)
-    return event_types
-
-
-def _no_types(event_types: object) -> InvalidInput:
-    return InvalidInput(
-        f"event_types: {event_types!r} is not a collection of classes",
-        field="event_types",
-        remedy="Give the classes of the events in a list.",
-    )
-
-
-def _wanted(filter: Mapping[str, tuple[str, ...]] | None) -> Wanted:
-    def wanted(delivery: Delivery, envelope: Envelope) -> bool:
-        # Where the attributes disagree with the body, the body decides.
-        return filter is None or lets_through(filter, {**delivery.attributes, **attributes_of(envelope)})
-
-    return wanted
+def _wanted(filter: Mapping[str, tuple[str, ...]], delivery: Delivery, envelope: Envelope) -> bool:
+    # If the attributes disagree with the body, the body decides.
+    return lets_through(filter, {**delivery.attributes, **attributes_of(envelope)})
 
 
 def _outlet(store: Store, bare: Topic, names: Names, config: SQSEventBusConfig) -> Outlet:
@@ -274,6 +239,6 @@ def _outlet(store: Store, bare: Topic, names: Names, config: SQSEventBusConfig) 
         fifo=names.fifo,
         limit=limit if blobs is None else None,
         needs_dedup_id=True,
-        # A store that publishes a batch whole shares commits among threads and joins the caller's transaction.
+        # A store with atomic batches shares commits among threads and joins the caller's transaction.
         longest=0 if bare.traits.atomic_batch else None,
     )

@@ -43,7 +43,7 @@ def publish(
     fifo: Annotated[bool, typer.Option("--fifo", help="The topic keeps the order of each key.")] = False,
 ) -> None:
     """Publish one event and print its id; no class is needed."""
-    from postroad.bus.naming import names_of
+    from postroad.bus.groups import names_of
     from postroad.bus.tail import envelope_for, message_for
     from postroad.events import Codec
 
@@ -121,7 +121,7 @@ def replay(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, publish nothing.")] = False,
 ) -> None:
     """Publish the archived events of a topic to another one, under the ids they have."""
-    from postroad.bus.naming import names_of
+    from postroad.bus.groups import names_of
     from postroad.bus.tail import message_for
 
     with call.backend() as backend:
@@ -150,7 +150,7 @@ def replay(
 
 def sweep(call: Call, topic: TopicName) -> None:
     """Remove the queues of processes that are gone."""
-    from postroad.bus.sweeping import sweep as remove
+    from postroad.bus.groups import sweep as remove
 
     with call.backend() as backend:
         swept = remove(backend, existing_topic(backend, topic))
@@ -174,7 +174,7 @@ def _no_object(why: str) -> InvalidInput:
 
 
 def _port(backend: Backend, topic: str, *, fifo: bool) -> Topic:
-    from postroad.bus.naming import names_of
+    from postroad.bus.groups import names_of
 
     return backend.topic(topic if topic.startswith("arn:") else names_of(topic, fifo=fifo).topic, fifo=fifo)
 

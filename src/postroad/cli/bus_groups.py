@@ -93,15 +93,14 @@ def _set(backend: Backend, port: Topic, group: Group, types: str) -> None:
 
 
 def _port(backend: Backend, topic: str, *, fifo: bool = False) -> Topic:
-    from postroad.bus.naming import names_of
+    from postroad.bus.groups import names_of
 
     names = names_of(topic, fifo=fifo)
     return backend.topic(topic if topic.startswith("arn:") else names.topic, fifo=names.fifo)
 
 
 def _groups(backend: Backend, topic: str) -> list[Group]:
-    from postroad.bus.groups import groups_of
-    from postroad.bus.naming import names_of
+    from postroad.bus.groups import groups_of, names_of
 
     name = existing_topic(backend, topic)
     return groups_of(_port(backend, name), names_of(name))

@@ -1,6 +1,8 @@
 """Typed events: their names, their envelope and the one codec."""
 
 from postroad.errors import RemoteError
+from postroad.events.codec import Codec, codec
+from postroad.events.decorators import event, upcast
 from postroad.events.domain import (
     OUTBOX as OUTBOX,
     DomainEvent,
@@ -8,22 +10,24 @@ from postroad.events.domain import (
     domain_json as domain_json,
     ordering_key as ordering_key,
 )
-from postroad.events.encoding import Codec, codec
-from postroad.events.envelope import Envelope, as_uuid as as_uuid, envelope_of as envelope_of
-from postroad.events.event import event
-from postroad.events.ids import UUID7Source, checked_name as checked_name, uuid7, uuid7_of as uuid7_of
-from postroad.events.registry import EventRegistry, can_travel as can_travel, default_registry
-from postroad.events.strict import (
+from postroad.events.envelope import (
     MAX_BYTES as MAX_BYTES,
+    Envelope,
+    UUID7Source,
+    as_uuid as as_uuid,
     checked_bytes as checked_bytes,
+    envelope_of as envelope_of,
     explained as explained,
     is_strict as is_strict,
     refusal as refusal,
     refuse_what_json_cannot_hold as refuse_what_json_cannot_hold,
     sendable as sendable,
     unsendable as unsendable,
+    uuid7,
+    uuid7_of as uuid7_of,
 )
-from postroad.events.upcast import upcast
+from postroad.events.registry import EventRegistry, can_travel as can_travel, default_registry
+from postroad.events.shapes import checked_name as checked_name
 
 __all__ = [
     "Codec",

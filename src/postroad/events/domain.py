@@ -1,4 +1,4 @@
-"""The event of the outbox: what happened, to which key, in the JSON that travels and that is stored."""
+"""The event of the outbox: what happened, to which key, as JSON that is stored and sent."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import msgspec
 
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import InvalidMessage
-from postroad.events.envelope import Envelope, envelope_of
-from postroad.events.ids import uuid7
-from postroad.events.strict import MAX_DEPTH, is_strict, refusal, sendable, unsendable
+from postroad.events.envelope import MAX_DEPTH, Envelope, envelope_of, is_strict, refusal, sendable, unsendable, uuid7
 
 OUTBOX = "outbox"
 """The publisher of an event whose message does not name one."""
@@ -44,7 +42,21 @@ _decode = msgspec.json.Decoder(_Wire).decode
 
 @dataclass(frozen=True)
 class DomainEvent:
-    """Something that happened in a service, for others to act on. `Outbox.add` checks it; making one does not."""
+    """Something that happened in a service, for others to act on. `Outbox.add` checks it; making one does not.
+
+    Attributes:
+        type: The name of the event, such as `orders.placed`.
+        key: What it happened to, by name. Events of one key stay in order; `transferId` alone decides if it is there.
+        payload: The facts, as JSON values.
+        tenant_id: The tenant that it belongs to.
+        traceparent: The W3C trace that it is part of.
+        event_id: A new UUIDv7; a consumer's inbox recognises a repeat by it.
+        occurred_at: Now, in UTC.
+        v: The version of the payload.
+
+    Example:
+        outbox.add(connection, DomainEvent("orders.placed", key={"orderId": "A-1"}, payload={"amount": 25}))
+    """
 
     type: str
     key: Mapping[str, str]
@@ -56,12 +68,12 @@ class DomainEvent:
     v: int = 1
 
     def to_json(self) -> bytes:
-        """The event as compact JSON of three keys: envelope, key, payload; what is absent is left out."""
+        """Return the event as compact JSON of three keys: envelope, key, payload; absent fields are left out."""
         return domain_json(self, self.payload)
 
     @classmethod
     def from_json(cls, body: bytes | str) -> DomainEvent:
-        """The event that the JSON holds; InvalidMessage names what is missing or cannot be read."""
+        """Return the event that the JSON holds; InvalidMessage names the field that is missing or cannot be read."""
         if not isinstance(body, bytes | str):
             raise InvalidMessage(f"the body is {type(body).__name__}, not bytes or text")
         try:
@@ -109,10 +121,7 @@ class DomainEvent:
         if self.v != 1:
             fields["version"] = self.v
         further = {"tenant_id": self.tenant_id, "key": ordering_key(self.key), "traceparent": self.traceparent}
-        fields |= {name: value for name, value in further.items() if value}
-        if self.key:
-            fields["keys"] = self.key
-        return envelope_of(fields)
+        return envelope_of(fields | {name: value for name, value in {**further, "keys": self.key}.items() if value})
 
 
 def ordering_key(key: Mapping[str, str]) -> str:
@@ -128,7 +137,7 @@ def as_key(key: Mapping[str, str] | str) -> Mapping[str, str]:
 
 
 def domain_json(event: DomainEvent, payload: Mapping[str, Any]) -> bytes:
-    """The event's JSON with this payload in the place of its own; InvalidMessage for what strict JSON cannot hold."""
+    """Return the event's JSON with this payload instead of its own; InvalidMessage if strict JSON cannot hold it."""
     held = payload if type(payload) is dict else dict(payload)
     key = event.key if type(event.key) is dict else dict(event.key)
     moment = event.occurred_at
@@ -144,18 +153,15 @@ def domain_json(event: DomainEvent, payload: Mapping[str, Any]) -> bytes:
         body = sendable(_encode({"envelope": heading, "key": key, "payload": held}))
     except Exception as error:
         raise unsendable(held, path="payload", levels=MAX_DEPTH, why=error) from error
-    if not _is_surely_strict(body) and not is_strict(held.values(), MAX_DEPTH - 1):
+    # A quick check that most events pass: NaN would have become null, and few brackets cannot nest deep.
+    surely_strict = b"null" not in body and body.count(b"{") + body.count(b"[") <= MAX_DEPTH
+    if not surely_strict and not is_strict(held.values(), MAX_DEPTH - 1):
         raise unsendable(held, path="payload", levels=MAX_DEPTH)
     return body
 
 
-def _is_surely_strict(body: bytes) -> bool:
-    """A quick look that most events pass: NaN would have become null, and few brackets cannot nest deep."""
-    return b"null" not in body and body.count(b"{") + body.count(b"[") <= MAX_DEPTH
-
-
 def _in_utc(moment: datetime, field: str) -> datetime:
-    """The moment in UTC; at either end of the calendar another zone's time may have none."""
+    """Return the time in UTC; near the ends of the calendar a time of another zone may have none."""
     try:
         return moment.astimezone(UTC)
     except OverflowError as error:

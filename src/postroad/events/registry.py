@@ -1,4 +1,4 @@
-"""Which class a name in a message means. Names are looked up here and never imported."""
+"""The registry of event classes by name. A name in a message is looked up here and never imported."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from typing import Any
 import msgspec
 
 from postroad.errors import InvalidInput, InvalidName, UnknownEventType
-from postroad.events.ids import checked_name, default_name, identity_of
-from postroad.events.shapes import json_schema
+from postroad.events.shapes import checked_name, default_name, identity_of, json_schema
 
 
 class EventRegistry:
     """The event classes that this process reads and writes, by name.
 
-    `find(name)` and `known_name(cls)` answer None for what is not registered; `type_of` and `name_of` raise.
+    `find(name)` and `known_name(cls)` return None for what is not registered; `type_of` and `name_of` raise. `@event`
+    registers classes in `default_registry`; make another registry to keep the classes of one bus apart.
+
+    Example:
+        registry = EventRegistry()
+        registry.register(OrderPlaced, "orders.placed")
     """
 
     def __init__(self) -> None:
@@ -31,11 +35,18 @@ class EventRegistry:
         self.known_name: Callable[[type], str | None] = self._names.get
 
     def register(self, cls: type, name: str | None = None) -> str:
-        """Make the class known and return the name it is written under.
+        """Register the class and return the name under which it is written.
 
-        A class that is already known keeps its name unless another is given; the names it had are still read.
+        Args:
+            cls: A dataclass, a msgspec Struct or an exception.
+            name: The name in messages; by default the one it has, else that of `@event`, else `module:QualName`.
+                The names that a class had before are still read.
+
+        Raises:
+            InvalidName: The name is not valid, or means another class already.
+            InvalidInput: Instances of the class cannot be written as JSON objects.
         """
-        _refuse_what_cannot_travel(cls)
+        _check_class(cls)
         with self._lock:
             chosen = checked_name(name) if name is not None else self._names.get(cls)
             chosen = chosen or identity_of(cls).name or default_name(cls)
@@ -46,7 +57,7 @@ class EventRegistry:
     def register_module(self, module: ModuleType) -> list[str]:
         """Register every dataclass, Struct and exception that the module exports, as `module:QualName`.
 
-        The name by the defining module is read too; a name given with @event stands.
+        A name given with @event wins. The name by the defining module is read too.
         """
         if not isinstance(module, ModuleType):
             raise InvalidInput(f"module: {module!r} is not a module", field="module")
@@ -54,11 +65,11 @@ class EventRegistry:
         found: list[Any] = [getattr(module, name, None) for name in getattr(module, "__all__", public)]
         classes = dict.fromkeys(value for value in found if can_travel(value))
         for cls in classes:
-            _refuse_what_cannot_travel(cls)
+            _check_class(cls)
         return [self._register_exported(cls, module.__name__) for cls in classes]
 
     def name_of(self, cls: object) -> str:
-        """The name under which the class is written."""
+        """Return the name under which the class is written, or raise UnknownEventType."""
         name = self.known_name(cls) if isinstance(cls, type) else None
         if name is None:
             shown = getattr(cls, "__qualname__", repr(cls))
@@ -71,14 +82,14 @@ class EventRegistry:
             return sorted(name for name, known in self._types.items() if known is cls)
 
     def type_of(self, name: object) -> type:
-        """The class that was registered under the name."""
+        """Return the class that was registered under the name, or raise UnknownEventType."""
         cls = self.find(name) if isinstance(name, str) else None
         if cls is None:
             raise UnknownEventType(f"event_type: {str(name)[:200]!r} is not registered", field="event_type")
         return cls
 
     def json_schema(self, cls: type) -> dict[str, Any]:
-        """The JSON Schema of the payload of a registered class."""
+        """Return the JSON Schema of the payload of a registered class."""
         self.name_of(cls)
         return json_schema(cls)
 
@@ -92,7 +103,7 @@ class EventRegistry:
 
     def _claim(self, name: str, cls: type) -> None:
         holder = self._types.get(name, cls)
-        # A reloaded module or a notebook cell run again defines the same class anew: the newer one stands.
+        # A reloaded module or a notebook cell that runs again defines the same class again: the newer one wins.
         if holder is not cls and (holder.__module__, holder.__qualname__) != (cls.__module__, cls.__qualname__):
             raise InvalidName(
                 f"name: {name!r} already means {holder.__module__}.{holder.__qualname__}, "
@@ -104,19 +115,14 @@ class EventRegistry:
 
 
 def can_travel(value: object) -> bool:
-    """Whether it is a class whose instances can be events."""
-    return isinstance(value, type) and (
-        dataclasses.is_dataclass(value) or (issubclass(value, BaseException | msgspec.Struct) and not _is_array(value))
-    )
+    """Return whether it is a class whose instances can be events. A Struct that becomes a JSON array cannot."""
+    if not isinstance(value, type) or dataclasses.is_dataclass(value):
+        return isinstance(value, type)
+    config = getattr(value, "__struct_config__", None)
+    return issubclass(value, BaseException | msgspec.Struct) and not (config is not None and config.array_like)
 
 
-def _is_array(cls: type) -> bool:
-    """Whether it is a Struct that is written as a JSON array, which no payload can be."""
-    config = getattr(cls, "__struct_config__", None)
-    return config is not None and config.array_like
-
-
-def _refuse_what_cannot_travel(cls: object) -> None:
+def _check_class(cls: object) -> None:
     if not isinstance(cls, type):
         raise InvalidInput(f"cls: {cls!r} is not a class", field="cls", remedy="Pass the class itself.")
     refuse_models_with_validators(cls)
@@ -126,7 +132,10 @@ def _refuse_what_cannot_travel(cls: object) -> None:
             field="cls",
             remedy="Decorate it with @event or @dataclass, or derive it from msgspec.Struct without array_like.",
         )
-    if init_only := _init_only(cls):
+    params = getattr(cls, "__dataclass_params__", None)
+    names = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+    taken = inspect.signature(cls).parameters if params is not None and params.init else {}
+    if init_only := [name for name in taken if name not in names]:
         raise InvalidInput(
             f"cls: {cls.__qualname__} has InitVar fields, which cannot travel: {', '.join(init_only)}",
             field=init_only[0],
@@ -137,7 +146,7 @@ def _refuse_what_cannot_travel(cls: object) -> None:
 
 
 def refuse_models_with_validators(cls: type) -> None:
-    """Refuse the classes of pydantic and attrs: as an event such a class would lose its validation silently."""
+    """Refuse classes of pydantic and attrs, which would silently lose their validation as events."""
     for library, mark in (("pydantic", "__pydantic_fields__"), ("attrs", "__attrs_attrs__")):
         if hasattr(cls, mark):
             raise InvalidInput(
@@ -145,14 +154,6 @@ def refuse_models_with_validators(cls: type) -> None:
                 field="cls",
                 remedy="Write @event above a plain class with the same fields, and validate before you publish.",
             )
-
-
-def _init_only(cls: type) -> list[str]:
-    params = getattr(cls, "__dataclass_params__", None)
-    if params is None or not params.init:
-        return []
-    names = {field.name for field in dataclasses.fields(cls)}
-    return [name for name in inspect.signature(cls).parameters if name not in names]
 
 
 default_registry = EventRegistry()

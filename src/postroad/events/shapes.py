@@ -1,21 +1,133 @@
-"""How msgspec is to read and write a class: what it knows by itself, and where any value may stand."""
+"""The class of an event: the name and version it was declared with, and how msgspec reads and writes it."""
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
+import sys
 from collections import abc
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import inspect
 
-from postroad.errors import InvalidMessage
-from postroad.events.annotations import field_types
-from postroad.events.ids import identity_of
+from postroad.errors import InvalidInput, InvalidMessage, InvalidName
 
-_ITEMS_STAND_OPEN = {list: list[object], set: set[object], frozenset: frozenset[object], tuple: tuple[object, ...]}
+Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
+
+MAX_NAME_LENGTH = 256
+_ATTRIBUTE = "__postroad_event__"
+_MAIN_MODULES = ("__main__", "__mp_main__")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The name and version that an event class was declared with, and the functions that lift older payloads to it."""
+
+    name: str | None = None
+    version: int = 1
+    upcasters: dict[int, Upcaster] = field(default_factory=dict)
+
+
+_UNDECLARED = Identity()
+
+
+def declare(cls: type, *, name: str | None, version: int) -> None:
+    """Store name and version on the class, where every registry finds them."""
+    setattr(cls, _ATTRIBUTE, Identity(checked_name(name) if name is not None else None, checked_version(version)))
+
+
+def identity_of(cls: type) -> Identity:
+    """Return what the class itself was declared with; a parent's name is not inherited."""
+    found = vars(cls).get(_ATTRIBUTE, _UNDECLARED)
+    return found if isinstance(found, Identity) else _UNDECLARED
+
+
+def default_name(cls: type) -> str:
+    """Return `module:QualName`; for a class of `__main__` with the name by which other processes import the script."""
+    module = cls.__module__
+    if module in _MAIN_MODULES:
+        main = sys.modules.get(module)
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = str(spec.name) if spec is not None else Path(file).stem if file else "__main__"
+    return f"{module}:{cls.__qualname__}"
+
+
+def checked_name(name: object) -> str:
+    """Return the name if a message and its attributes can carry it, else raise InvalidName."""
+    if isinstance(name, str) and 0 < len(name) <= MAX_NAME_LENGTH and name.isprintable() and " " not in name:
+        return name
+    raise InvalidName(
+        f"name: {str(name)[:80]!r} cannot name an event",
+        field="name",
+        remedy=f"Use 1 to {MAX_NAME_LENGTH} printable characters without spaces, such as 'orders.placed'.",
+    )
+
+
+def checked_version(version: object) -> int:
+    """Return the version if it is a whole number of 1 or more, else raise InvalidInput."""
+    if isinstance(version, int) and not isinstance(version, bool) and version >= 1:
+        return version
+    raise InvalidInput(f"version: {version!r} is not a whole number from 1 on", field="version")
+
+
+def field_types(annotation: Any) -> list[tuple[Field[Any], Any]]:
+    """Return each field of a dataclass with its type, where the arguments of a generic one are filled in."""
+    cls = get_origin(annotation) or annotation
+    arguments = _type_arguments(annotation)
+    return [(field, _filled(_resolved(field.type, _Names(_owner(cls, field))), arguments)) for field in fields(cls)]
+
+
+class _Names(dict[str, Any]):
+    """The names that the annotations of a class can see, with Any for those that only type checkers know."""
+
+    def __init__(self, owner: type) -> None:
+        super().__init__(vars(builtins))
+        self.update(vars(sys.modules[owner.__module__]) if owner.__module__ in sys.modules else {})
+        self.update({parameter.__name__: parameter for parameter in getattr(owner, "__type_params__", ())})
+        self[owner.__name__] = owner
+
+    def __missing__(self, name: str) -> Any:
+        return Any
+
+
+def _owner(cls: type, field: Field[Any]) -> type:
+    """Return the class whose body declares the field: subclasses inherit the same Field object."""
+    return [base for base in cls.__mro__ if vars(base).get("__dataclass_fields__", {}).get(field.name) is field][-1]
+
+
+def _resolved(hint: Any, names: _Names) -> Any:
+    holder = type("Holder", (), {"__annotations__": {"hint": hint}})
+    try:
+        return get_type_hints(holder, globalns={}, localns=names, include_extras=True)["hint"]
+    except Exception:
+        return Any
+
+
+def _type_arguments(annotation: Any) -> dict[Any, Any]:
+    """Return what the type variables of the class and of its generic bases stand for."""
+    cls = get_origin(annotation) or annotation
+    found = dict(zip(getattr(cls, "__parameters__", ()), get_args(annotation), strict=False))
+    for base in getattr(cls, "__orig_bases__", ()):
+        if hasattr(get_origin(base), "__parameters__"):
+            found |= _type_arguments(_filled(base, found))
+    return found
+
+
+def _filled(hint: Any, arguments: dict[Any, Any]) -> Any:
+    if isinstance(hint, TypeVar):
+        return arguments.get(hint, hint)
+    parameters = getattr(hint, "__parameters__", ())
+    if isinstance(hint, type) or not any(parameter in arguments for parameter in parameters):
+        return hint
+    return hint[tuple(arguments.get(parameter, parameter) for parameter in parameters)]
+
+
+_OF_OBJECTS = {list: list[object], set: set[object], frozenset: frozenset[object], tuple: tuple[object, ...]}
 _SEQUENCES = (list, set, frozenset, tuple, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Set, abc.MutableSet)
 _MAPPINGS = (dict, abc.Mapping, abc.MutableMapping)
 _PLAIN = frozenset(
@@ -27,7 +139,7 @@ _PLAIN = frozenset(
 
 
 class Slot(type):
-    """The type of the places that msgspec leaves to the hook: whatever the hook returns is an instance."""
+    """The type of the values that msgspec leaves to the hook: everything that the hook returns is an instance."""
 
     target: Any
 
@@ -37,7 +149,7 @@ class Slot(type):
 
 @dataclass(frozen=True, slots=True)
 class OpenField:
-    """A field of an open class: what it is read as, and whether it is a dataclass that needs no tag."""
+    """A field of an open class: the type it is read as, and whether it is a dataclass that needs no tag."""
 
     name: str
     reads: Any
@@ -50,8 +162,8 @@ class OpenField:
 class Shape:
     """A class as msgspec reads it.
 
-    `plain`: neither floats nor recursion nor keys other than text, so what msgspec writes needs no second look.
-    `fields`: None when msgspec knows the whole class by itself; else the class is open and `reads` mirrors it.
+    `plain`: it has neither floats nor recursion nor keys other than text, so what msgspec writes needs no check.
+    `fields`: None if msgspec knows the whole class; else the class is open, and `reads` is a Struct of the same fields.
     """
 
     cls: type
@@ -64,9 +176,9 @@ class Shape:
 
 
 def shape_of(annotation: Any) -> Shape:
-    """The shape of a dataclass or Struct, or of a generic one with its arguments.
+    """Return the shape of a dataclass or Struct, or of a generic one with its arguments.
 
-    msgspec knows every Struct by itself: where any value may stand in one, there stands plain JSON.
+    msgspec reads every Struct by itself; a field of a Struct that takes any value holds plain JSON.
     """
     cls: Any = get_origin(annotation) or annotation
     is_struct = hasattr(cls, "__struct_fields__")
@@ -88,26 +200,25 @@ def shape_of(annotation: Any) -> Shape:
 
 
 def _mirror(cls: Any, fields: tuple[OpenField, ...]) -> type:
-    """A struct of the same fields, which msgspec reads in the class's place."""
-    optional = {field.name for field in dataclasses.fields(cls) if _has_default(field)}
-    declared = [(f.name, f.reads, msgspec.UNSET) if f.name in optional else (f.name, f.reads) for f in fields]
+    """Return a Struct of the same fields, which msgspec reads in place of the class."""
+    required = {
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    declared = [(f.name, f.reads) if f.name in required else (f.name, f.reads, msgspec.UNSET) for f in fields]
     return msgspec.defstruct(cls.__name__, declared, kw_only=True)
 
 
 def json_schema(cls: type) -> dict[str, Any]:
-    """The JSON Schema of the class; open places take any value."""
-    return msgspec.json.schema(shape_of(cls).reads, schema_hook=_open_schema)
+    """Return the JSON Schema of the class; open fields take any value."""
 
+    def of_open(tp: type) -> dict[str, Any]:
+        if isinstance(tp, Slot):
+            return {"type": "object", "title": tp.__name__}
+        return {"description": "Any JSON value; a registered type carries its name in __type__."}
 
-def _open_schema(tp: type) -> dict[str, Any]:
-    if isinstance(tp, Slot):
-        return {"type": "object", "title": tp.__name__}
-    return {"description": "Any JSON value; a registered type carries its name in __type__."}
-
-
-def _has_default(field: dataclasses.Field[Any]) -> bool:
-    given = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-    return given or not field.init
+    return msgspec.json.schema(shape_of(cls).reads, schema_hook=of_open)
 
 
 def _open_field(field: dataclasses.Field[Any], hint: Any) -> OpenField:
@@ -117,7 +228,7 @@ def _open_field(field: dataclasses.Field[Any], hint: Any) -> OpenField:
 
 
 def _readable(hint: Any) -> Any:
-    """The hint with `object` wherever any value may stand: there msgspec asks the hook."""
+    """Return the hint with `object` wherever it allows any value: there msgspec calls the hook."""
     if not _is_open(_kinds(hint)):
         return hint
     origin, args = get_origin(hint) or hint, get_args(hint)
@@ -128,29 +239,19 @@ def _readable(hint: Any) -> Any:
     if origin in (Annotated, Final):
         return _readable(args[0])
     if _is_union(hint):
-        return _readable_union([arg for arg in args if arg is not NoneType])
+        # msgspec cannot tell a hook's type from others, so the only other member can be None.
+        members = [arg for arg in args if arg is not NoneType]
+        only = _readable(members[0]) if len(members) == 1 else object
+        return object if only is object else only | None
     if origin in _MAPPINGS:
-        return _readable_mapping(origin, args)
-    return _readable_sequence(origin, args) if origin in _SEQUENCES else object
-
-
-def _readable_union(members: list[Any]) -> Any:
-    # msgspec cannot tell apart a hook's type and others, so only None may stand beside one.
-    only = _readable(members[0]) if len(members) == 1 else object
-    return object if only is object else only | None
-
-
-def _readable_mapping(origin: Any, args: tuple[Any, ...]) -> Any:
-    if not args:
-        return dict[str, object]
-    key = str if _is_open(_kinds(args[0])) else args[0]
-    return origin[key, _readable(args[1])]
-
-
-def _readable_sequence(origin: Any, args: tuple[Any, ...]) -> Any:
-    if not args:
-        return _ITEMS_STAND_OPEN.get(origin, list[object])
-    return origin[tuple(arg if arg is ... else _readable(arg) for arg in args)]
+        if not args:
+            return dict[str, object]
+        return origin[str if _is_open(_kinds(args[0])) else args[0], _readable(args[1])]
+    if origin in _SEQUENCES:
+        if not args:
+            return _OF_OBJECTS.get(origin, list[object])
+        return origin[tuple(arg if arg is ... else _readable(arg) for arg in args)]
+    return object
 
 
 def _is_union(hint: Any) -> bool:
@@ -162,7 +263,7 @@ def _is_open(kinds: frozenset[type]) -> bool:
 
 
 def _kinds(annotation: Any) -> frozenset[type]:
-    """Every kind of msgspec type that a value of the annotation may hold; Any where msgspec does not know the type."""
+    """Return every kind of msgspec type that a value of the annotation may hold; Any if msgspec does not know one."""
     try:
         root = inspect.type_info(annotation)
     except Exception:
@@ -183,7 +284,7 @@ def _kinds(annotation: Any) -> frozenset[type]:
 
 
 class _Again:
-    """The kind of a type that is part of itself, or of two parts of it."""
+    """The kind of a type that is part of itself, or occurs twice."""
 
 
 def _parts(node: Any) -> list[Any]:

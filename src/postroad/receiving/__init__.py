@@ -1,24 +1,22 @@
 """Receiving: one receiver polls a queue, keeps leases, and acks, retries, rejects or defers each message."""
 
-from postroad.receiving.asynchrony import (
+from postroad.receiving.breaker import Breaker, BreakerState, CircuitBreaker, CircuitBreakerConfig
+from postroad.receiving.handlers import (
+    HandlingContext,
     LoopThread as LoopThread,
     Result as Result,
     completed as completed,
-    in_thread as in_thread,
-    is_async as is_async,
-    name_of as name_of,
-    settled as settled,
-    to_its_end as to_its_end,
-)
-from postroad.receiving.breaker import Breaker, BreakerState, CircuitBreaker, CircuitBreakerConfig
-from postroad.receiving.context import (
-    HandlingContext,
     context_of,
     current_context,
     handling,
+    in_thread as in_thread,
+    is_async as is_async,
+    name_of as name_of,
     read_envelope as read_envelope,
+    settled as settled,
+    to_its_end as to_its_end,
 )
-from postroad.receiving.housekeeping import Chore
+from postroad.receiving.leases import Chore
 from postroad.receiving.outcomes import (
     NO_DEAD_LETTERS,
     Ack,
@@ -27,15 +25,15 @@ from postroad.receiving.outcomes import (
     DecideTogether,
     Defer,
     GivenDeadLetters,
+    Hooks,
     Outcome,
     OwnDeadLetters,
     Reject,
     Retry,
 )
-from postroad.receiving.polling import Hooks
 from postroad.receiving.receiver import Receiver
 from postroad.receiving.settlement import HANDLER_FAILED as HANDLER_FAILED, Counts
-from postroad.receiving.work import current_work
+from postroad.receiving.workers import current_work
 
 __all__ = [
     "NO_DEAD_LETTERS",

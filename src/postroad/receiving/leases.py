@@ -1,18 +1,97 @@
-"""The messages a receiver holds: leases that are extended, acks in batches, and how often each was tried."""
+"""The messages that a receiver holds: leases that are extended, acks in batches, and the attempts at each.
+
+One thread of the receiver, the housekeeping, extends leases and sends acks while its other threads wait or handle.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from postroad.clock import Clock
+from postroad.clock import Clock, SystemClock
 from postroad.errors import NotSupported, PostroadError, StaleReceipt
 from postroad.queues import AckResult, Delivery, Queue
 
 Failed = Callable[[Delivery, Exception], None]
-# What is due within this part of the visibility is extended together with what is due now.
+_IDLE_SECONDS = 5.0
+_AFTER_FAILURE = 1.0
+# A clock that moves only when a test moves it wakes nobody.
+_LOOK_AGAIN = 0.02
+
+
+class Chore(Protocol):
+    """Something that has to be done from time to time."""
+
+    def due(self) -> float | None:
+        """Return the monotonic time at which to run next; None when there is nothing to do."""
+
+    def run(self) -> None:
+        """Do what is due. It raises nothing."""
+
+
+class Housekeeper:
+    """Runs chores when they are due. Its thread starts when first woken and ends when there is nothing to wait for."""
+
+    def __init__(self, clock: Clock, chores: Sequence[Chore], *, failed: Callable[[Exception], None]) -> None:
+        self._clock = clock
+        self._chores = chores
+        self._failed = failed
+        self.owner: object = None
+        """An object that lives for as long as there are chores to wait for."""
+        self._changed = threading.Condition()
+        self._planned = 0.0
+        self._running = False
+
+    def wake(self) -> None:
+        """Check again what is due; this is cheap if nothing is due earlier than planned."""
+        due = self._next_due()
+        if due is None:
+            return
+        with self._changed:
+            if not self._running:
+                self._running, self._planned = True, due
+                threading.Thread(target=self._run, name="postroad-housekeeping", daemon=True).start()
+            elif due < self._planned:
+                self._changed.notify()
+
+    def _next_due(self) -> float | None:
+        return min([due for chore in self._chores if (due := chore.due()) is not None], default=None)
+
+    def _run(self) -> None:
+        while self._wait():
+            now = self._clock.monotonic()
+            for chore in self._chores:
+                due = chore.due()
+                if due is None or due > now:
+                    continue
+                try:
+                    chore.run()
+                except Exception as error:
+                    # One chore must not end the others, nor keep this thread busy with failing.
+                    self._failed(error)
+                    time.sleep(_AFTER_FAILURE)
+
+    def _wait(self) -> bool:
+        """Wait until something is due; False ends the thread."""
+        with self._changed:
+            while True:
+                due = self._next_due()
+                if due is not None and due <= self._clock.monotonic():
+                    return True
+                self._planned = math.inf if due is None else due
+                left = _IDLE_SECONDS if due is None else due - self._clock.monotonic()
+                if due is not None and not isinstance(self._clock, SystemClock):
+                    left = min(left, _LOOK_AGAIN)
+                if not self._changed.wait(left) and due is None and self._next_due() is None:
+                    self._running = False
+                    return False
+
+
+# Leases that are due within this part of the visibility are extended together with those that are due now.
 _SOON = 0.1
 
 
@@ -21,16 +100,16 @@ class Held:
 
     __slots__ = ("begun_at", "covered_until", "delivery", "lost", "queue")
 
-    def __init__(self, queue: Queue, delivery: Delivery) -> None:
+    def __init__(self, queue: Queue, delivery: Delivery, covered_until: float) -> None:
         self.queue = queue
         self.delivery = delivery
         self.begun_at: float | None = None
-        self.covered_until = 0.0
+        self.covered_until = covered_until
         self.lost = False
 
 
 class Leases:
-    """All that is held. Every message is extended in time, waiting ones included, in batches."""
+    """All messages that are held. Every lease is extended in time, in batches, also those of messages that wait."""
 
     def __init__(
         self,
@@ -47,11 +126,11 @@ class Leases:
         self._longest = longest
         self._ahead = visibility - (visibility / 2 if extend_every is None else extend_every)
         self._monotonic = clock.monotonic
-        self._tell = failed
+        self._failed = failed
         self._on_extended, self._on_lost = on_extended, on_lost
         self._lock = threading.Lock()
         # Held while leases are extended, so that none is extended after it was settled.
-        self._beating = threading.Lock()
+        self._extending = threading.Lock()
         self._held: dict[int, Held] = {}
         self._can_extend = visibility > 0
         self.wake: Callable[[], None] = lambda: None
@@ -60,23 +139,21 @@ class Leases:
         return len(self._held)
 
     def take(self, queue: Queue, deliveries: Iterable[Delivery]) -> list[Held]:
-        """Hold what was just received."""
+        """Hold messages that were just received."""
         until = self._monotonic() + self.visibility
-        taken = [Held(queue, delivery) for delivery in deliveries]
-        for held in taken:
-            held.covered_until = until
+        taken = [Held(queue, delivery, until) for delivery in deliveries]
         with self._lock:
             self._held.update({id(held): held for held in taken})
         self.wake()
         return taken
 
     def begin(self, held: Held) -> None:
-        """A handler starts on it: from now on the longest time counts."""
+        """Note that a handler starts now: from here on the longest time counts."""
         held.begun_at = self._monotonic()
 
     def let_go(self, helds: Iterable[Held]) -> None:
-        """Extend these no more: they are about to be settled."""
-        with self._beating, self._lock:
+        """Stop extending these: they are about to be settled."""
+        with self._extending, self._lock:
             for held in helds:
                 self._held.pop(id(held), None)
 
@@ -89,8 +166,8 @@ class Leases:
         return None if until == math.inf else until - self._ahead
 
     def run(self) -> None:
-        """Extend what is due, and with it what soon will be."""
-        with self._beating:
+        """Extend the leases that are due now or soon."""
+        with self._extending:
             soon = self._monotonic() + self._ahead + self.visibility * _SOON
             with self._lock:
                 due = [held for held in self._held.values() if self._coverable(held) and held.covered_until <= soon]
@@ -109,28 +186,24 @@ class Leases:
         except PostroadError as error:
             failures = [error for _ in helds]
         for held, failure in zip(helds, failures, strict=True):
-            if failure is not None:
-                self._failed(held, failure)
-                continue
-            held.covered_until = until
-            if self._on_extended is not None:
-                self._on_extended(held.delivery)
-
-    def _failed(self, held: Held, error: Exception) -> None:
-        if isinstance(error, NotSupported):
-            self._can_extend = False
-            return
-        held.lost = isinstance(error, StaleReceipt)
-        # Tried again soon, while the lease may still hold.
-        held.covered_until += self.visibility / 8
-        self._tell(held.delivery, error)
-        if held.lost and self._on_lost is not None:
-            self._on_lost(held.delivery)
+            if failure is None:
+                held.covered_until = until
+                if self._on_extended is not None:
+                    self._on_extended(held.delivery)
+            elif isinstance(failure, NotSupported):
+                self._can_extend = False
+            else:
+                held.lost = isinstance(failure, StaleReceipt)
+                # Tried again soon, while the lease may still be valid.
+                held.covered_until += self.visibility / 8
+                self._failed(held.delivery, failure)
+                if held.lost and self._on_lost is not None:
+                    self._on_lost(held.delivery)
 
 
-MOST = 10
-LATEST_SECONDS = 0.05
-_ATTEMPTS = 3
+_MOST_ACKS = 10
+_LATEST_SECONDS = 0.05
+_ACK_ATTEMPTS = 3
 
 
 @dataclass(slots=True)
@@ -141,11 +214,11 @@ class _Waiting:
 
 
 class Acks:
-    """Acks what was handled. What fails is tried again, then reported: deduplication covers the redelivery."""
+    """Acks handled messages in batches. One that fails three times is reported: deduplication covers the redelivery."""
 
     def __init__(self, clock: Clock, failed: Failed) -> None:
         self._monotonic = clock.monotonic
-        self._tell = failed
+        self._failed = failed
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
         self._first_at: float | None = None
@@ -158,39 +231,40 @@ class Acks:
             first = self._first_at is None
             if first:
                 self._first_at = self._monotonic()
-            full = len(self._waiting) >= MOST
+            full = len(self._waiting) >= _MOST_ACKS
         if full:
             self.flush()
         elif first:
             self.wake()
 
     def due(self) -> float | None:
-        """When the first of the waiting has waited long enough."""
+        """Return when the first of those that wait has waited long enough."""
         first_at = self._first_at
-        return None if first_at is None else first_at + LATEST_SECONDS
-
-    def run(self) -> None:
-        """Ack all that waits."""
-        self.flush()
+        return None if first_at is None else first_at + _LATEST_SECONDS
 
     def flush(self) -> None:
-        """Ack all that waits, now."""
+        """Ack all that wait, now."""
         with self._lock:
             batch, self._waiting, self._first_at = self._waiting, [], None
         for queue in {id(each.queue): each.queue for each in batch}.values():
             self._ack(queue, [each for each in batch if each.queue is queue])
 
+    run = flush
+
     def _ack(self, queue: Queue, batch: Sequence[_Waiting]) -> None:
-        results = _results(queue, [each.delivery for each in batch])
+        try:
+            results = queue.ack([each.delivery for each in batch])
+        except PostroadError as error:
+            results = [AckResult(ok=False, error=error) for _ in batch]
         again = []
         for each, result in zip(batch, results, strict=True):
             each.attempts += 1
             if result.ok:
                 continue
-            if each.attempts < _ATTEMPTS and not isinstance(result.error, StaleReceipt):
+            if each.attempts < _ACK_ATTEMPTS and not isinstance(result.error, StaleReceipt):
                 again.append(each)
             else:
-                self._tell(each.delivery, result.error or StaleReceipt("the message was not acked"))
+                self._failed(each.delivery, result.error or StaleReceipt("the message was not acked"))
         if again:
             with self._lock:
                 self._waiting += again
@@ -198,23 +272,16 @@ class Acks:
             self.wake()
 
 
-def _results(queue: Queue, deliveries: Sequence[Delivery]) -> list[AckResult]:
-    try:
-        return queue.ack(deliveries)
-    except PostroadError as error:
-        return [AckResult(ok=False, error=error) for _ in deliveries]
-
-
-_MOST = 10_000
-# Somebody else may have received a message that was expected here.
+_MOST_SPARED = 10_000
+# Another receiver may have received a message that was expected here.
 _GIVE_UP_SECONDS = 30.0
 
 
 class Attempts:
     """Counts the attempts at the messages of one receiver, and knows which failed ones are about to come again.
 
-    A FIFO queue hands out a group's messages together and counts each receive of each of them. One that fails would
-    take those behind it along to the dead letters, though nobody ever handled them; so it is received alone.
+    A FIFO queue hands out the messages of a group together and counts each receive of each of them. One that fails
+    would take those behind it along to the dead letters, although nothing handled them; so it is received alone.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -224,25 +291,25 @@ class Attempts:
         self._expected: dict[str, float] = {}
 
     def spare(self, deliveries: Iterable[Delivery]) -> None:
-        """Nothing began on these receives, so they are not attempts."""
+        """Do not count these receives as attempts: nothing began on them."""
         with self._lock:
             for delivery in deliveries:
                 self._spared[delivery.message_id] = self._spared.pop(delivery.message_id, 0) + 1
-            while len(self._spared) > _MOST:
+            while len(self._spared) > _MOST_SPARED:
                 del self._spared[next(iter(self._spared))]
 
     def number(self, delivery: Delivery) -> int:
-        """Return the number of the attempt that this receive is."""
+        """Return which attempt this receive is, from 1."""
         with self._lock:
             return max(1, delivery.receive_count - self._spared.get(delivery.message_id, 0))
 
     def expect(self, delivery: Delivery, after: float) -> None:
-        """The failed message comes again after so many seconds."""
+        """Note that the failed message comes again after so many seconds."""
         with self._lock:
             self._expected[delivery.message_id] = self._monotonic() + after
 
     def seen(self, deliveries: Sequence[Delivery]) -> None:
-        """These have come."""
+        """Note that these have come."""
         if not self._expected:
             return
         with self._lock:
@@ -250,7 +317,7 @@ class Attempts:
                 self._expected.pop(delivery.message_id, None)
 
     def batch(self, most: int, wait: float) -> int:
-        """Return how many messages to receive: one when an expected message may be among them."""
+        """Return how many messages to receive: one if an expected message may be among them."""
         if not self._expected:
             return most
         now = self._monotonic()

@@ -1,14 +1,17 @@
-"""What becomes of a message: the four outcomes that `decide` returns, and the dead letters."""
+"""What a user of a receiver passes to it: the outcomes that `decide` returns, dead letters, and hooks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
-from typing import Protocol, runtime_checkable
 
 from postroad.clock import Clock
 from postroad.errors import NotSupported
 from postroad.queues import Delivery, OutgoingMessage, Queue, mark_dead
+from postroad.receiving.handlers import LoopThread
+from postroad.receiving.leases import Chore
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +19,8 @@ class Ack:
     """Delete the message: it is done.
 
     Args:
-        label: What counters and log lines call it, such as `duplicate`; without one it was handled.
-        about: Passed on to whoever observes the receiver.
+        label: The name of this case in counters and log lines, such as `duplicate`; without one it was handled.
+        about: Passed on to the receiver's `observe` hook.
     """
 
     _: KW_ONLY
@@ -27,14 +30,15 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Let the message come again. After `max_receives` attempts it is rejected instead.
+    """Deliver the message again later. After `max_receives` attempts it is rejected instead.
 
     Args:
-        after: Seconds until it comes again; by default what `retry_delays` says for this attempt.
+        after: Seconds until it is delivered again; by default the entry of `retry_delays` for this attempt.
         error: Why it failed, for the log and the dead letter.
-        label: What counters and log lines call it. A retry with a label is not a failure, and is never rejected.
-        about: Passed on to whoever observes the receiver.
-        max_attempts: After how many attempts it is rejected; by default the receiver's `max_receives`.
+        label: The name of this case in counters and log lines. A retry with a label is not a failure: it never opens
+            the circuit breaker, and the message is never rejected.
+        about: Passed on to the receiver's `observe` hook.
+        max_attempts: The attempt at which it is rejected; by default the receiver's `max_receives`.
     """
 
     after: float | None = None
@@ -47,14 +51,14 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Move the message to the dead letters now. Where there are none, it comes again like a `Retry`.
+    """Move the message to the dead letters now. If there are none, it is delivered again as after a `Retry`.
 
     Args:
         reason: A short word for the dead letter, such as `invalid`.
         error: What exactly was wrong.
-        after: Seconds until it comes again where there are no dead letters; by default as for a `Retry`.
-        label: What counters and log lines call it; without one the handler failed.
-        about: Passed on to whoever observes the receiver.
+        after: Seconds until it is delivered again if there are no dead letters; by default as for a `Retry`.
+        label: The name of this case in counters and log lines; without one the handler failed.
+        about: Passed on to the receiver's `observe` hook.
     """
 
     reason: str
@@ -67,14 +71,14 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """Let the message come again after so many seconds without counting this receive as an attempt.
+    """Deliver the message again after so many seconds, without counting this receive as an attempt.
 
-    The queue's trait `defers_by` says how. The embedded engine takes the receive back. On a standard SQS queue a
-    delayed copy takes the place of the message, which also forgets its earlier receives; after at most 900 seconds it
-    comes again. An SQS FIFO queue allows neither: there it is a `Retry`.
+    The queue's trait `defers_by` names the way. `undo`: the embedded engine undoes the receive. `copy`: on a standard
+    SQS queue a delayed copy replaces the message, which also resets its receive count; the longest delay is 900
+    seconds. `retry`: an SQS FIFO queue allows neither, so there it is a `Retry`.
 
     Args:
-        after: Seconds until it comes again.
+        after: Seconds until it is delivered again.
     """
 
     after: float
@@ -82,27 +86,22 @@ class Defer:
 
 Outcome = Ack | Retry | Reject | Defer
 Decide = Callable[[Delivery], "Outcome | Awaitable[Outcome]"]
-"""Decides about one delivery."""
+"""Decides about one delivery; it may be `async def`."""
 DecideTogether = Callable[[Sequence[Delivery]], "Sequence[Outcome] | Awaitable[Sequence[Outcome]]"]
 """Decides about several deliveries at once: one outcome for each, in the same order."""
 ADecide = Callable[[Delivery], Awaitable[Outcome]]
 """Decides about one delivery on an event loop."""
 
 
-@runtime_checkable
-class DeadLetters(Protocol):
-    """The dead letters of one queue."""
-
-    def bury(self, queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
-        """Move the message there; False when it stayed, because there are no dead letters or they took nothing."""
-        ...
+DeadLetters = Callable[..., bool]
+"""Called as `dead_letters(queue, delivery, reason=…, error=…)`: moves the message there; returns False if it stayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnDeadLetters:
-    """Those that the queue itself has."""
+    """The dead letters of the queue itself."""
 
-    def bury(self, queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
+    def __call__(self, queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
         try:
             (result,) = queue.reject([delivery], reason=reason, error=error)
         except NotSupported:
@@ -112,12 +111,12 @@ class OwnDeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class GivenDeadLetters:
-    """A queue that the receiver was given: first sent there, then deleted here."""
+    """Another queue for dead letters: a message is first sent there, then deleted here."""
 
     letters: Queue
     clock: Clock
 
-    def bury(self, queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
+    def __call__(self, queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
         attributes = mark_dead(
             delivery.attributes,
             source=queue.name,
@@ -127,7 +126,7 @@ class GivenDeadLetters:
             reason=reason,
         )
         fifo = self.letters.name.endswith(".fifo")
-        # The same burial, repeated after a crash, is recognised by its dedup id.
+        # If it is sent again after a crash, the dedup id shows that it is the same.
         dedup_id = f"{delivery.message_id}-{delivery.receive_count}" if fifo else None
         group = (delivery.group or delivery.message_id) if fifo else None
         (sent,) = self.letters.send([OutgoingMessage(delivery.body, attributes, group=group, dedup_id=dedup_id)])
@@ -137,12 +136,43 @@ class GivenDeadLetters:
         return sent.ok
 
 
-@dataclass(frozen=True, slots=True)
-class NoDeadLetters:
-    """There are none: what is rejected comes again."""
-
-    def bury(self, queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
-        return False
+def _stay(queue: Queue, delivery: Delivery, *, reason: str, error: str | None) -> bool:
+    return False
 
 
-NO_DEAD_LETTERS = NoDeadLetters()
+NO_DEAD_LETTERS: DeadLetters = _stay
+"""For queues without dead letters: a rejected message is delivered again."""
+
+
+Observe = Callable[..., None]
+"""Called as `observe(what, delivery, **fields)` for each thing that happens to a message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What the parts of Postroad that are built on a receiver add to it."""
+
+    observe: Observe | None = None
+    """Called for everything that happens to a message, instead of the receiver's own log."""
+    ready: Callable[[], None] = lambda: None
+    """Called before each receive; while it raises, nothing is received."""
+    reopen: Callable[[Queue], bool] = lambda queue: False
+    """Called when the queue was removed; returns whether there is another one from now on."""
+    chores: Sequence[Chore] = ()
+    """Done by the receiver's housekeeping thread."""
+    adecide: ADecide | None = None
+    """Decides instead of `decide` while `on_loop` returns True."""
+    on_loop: Callable[[], bool] = lambda: False
+    """Returns whether the next messages are decided on an event loop."""
+    loop_thread: LoopThread | None = None
+    """The loop of a receiver that was not started in one; by default its own."""
+    longest: float = math.inf
+    """The longest time, in seconds since its handler began, for which a lease is extended."""
+    idle_pause: float = 0.0
+    """Seconds to pause after a poll that found nothing, varied at random by up to half."""
+    during: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Entered by the receiving thread for as long as it runs."""
+    releases_late: bool = False
+    """Whether messages whose handlers still run when the time of a stop is over are released for others."""
+    joins: bool = True
+    """Whether a stop waits for a long poll to end; if not, the poll ends later and gives back what it received."""

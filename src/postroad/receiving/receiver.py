@@ -3,99 +3,78 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
+from msgspec import Meta
+
+from postroad.arguments import check, seconds_between, whole_number
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.queues import Delivery, Queue
-from postroad.receiving.asynchrony import LoopClosed, LoopThread, Result, in_thread, is_async
 from postroad.receiving.breaker import Breaker, CircuitBreaker, CircuitBreakerConfig
-from postroad.receiving.housekeeping import Housekeeper
-from postroad.receiving.leases import Acks, Attempts, Leases
-from postroad.receiving.outcomes import DeadLetters, Decide, DecideTogether, GivenDeadLetters, Outcome, OwnDeadLetters
-from postroad.receiving.polling import SLICE_SECONDS, YEAR_SECONDS, Hooks, Loop, Poller
-from postroad.receiving.settlement import Counts, Observe, Settlement
-from postroad.receiving.work import Users, Work, current_work
-from postroad.telemetry import get_logger
+from postroad.receiving.handlers import LoopClosed, LoopThread, Result, Users, in_thread, is_async
+from postroad.receiving.leases import Acks, Attempts, Housekeeper, Leases
+from postroad.receiving.outcomes import (
+    DeadLetters,
+    Decide,
+    DecideTogether,
+    GivenDeadLetters,
+    Hooks,
+    Outcome,
+    OwnDeadLetters,
+)
+from postroad.receiving.settlement import Counts, Settlement, log_to
+from postroad.receiving.workers import SLICE_SECONDS, Loop, Poller, Work, current_work
 
-_standard = logging.getLogger("postroad.receiving")
-_LINES = {
-    "received": "receiver_received",
-    "acked": "receiver_acked",
-    "deferred": "receiver_deferred",
-    "released": "receiver_released",
-    "retried": "receiver_retried",
-    "rejected": "receiver_rejected",
-    "lease_lost": "receiver_lease_lost",
-    "ack_failed": "receiver_ack_failed",
-    "heartbeat_failed": "receiver_heartbeat_failed",
-    "settle_failed": "receiver_settle_failed",
-    "receive_failed": "receiver_receive_failed",
-    "chore_failed": "receiver_chore_failed",
-    "stop_timed_out": "receiver_stop_timed_out",
-}
-_QUIET = frozenset({"acked", "deferred", "received", "released"})
-
-
-def log_to(name: str) -> Observe:
-    """Return what writes one line for each thing that happens to a message of this receiver."""
-
-    def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
-        level = logging.INFO if what in _QUIET else logging.WARNING
-        if what not in _LINES or not _standard.isEnabledFor(level):
-            return
-        fields.pop("about", None)
-        deliveries = fields.pop("deliveries", None)
-        if deliveries is not None:
-            fields["messages"] = len(deliveries)
-        if delivery is not None:
-            fields |= {"message_id": delivery.message_id, "receives": delivery.receive_count}
-        told = {key: str(value) if isinstance(value, Exception) else value for key, value in fields.items()}
-        shown = {key: value for key, value in told.items() if value is not None}
-        get_logger("receiving").log(level, _LINES[what], receiver=name, **shown)
-
-    return observe
-
-
-_MOST = 1_000
-_LONGEST_WAIT, _LONGEST_DELAY = 20.0, 43_200.0
+# As good as for ever: locks refuse to wait much longer than this.
+_YEAR_SECONDS = 31_536_000.0
+_Delay = Annotated[float, Meta(ge=0, le=43_200)]
+_Delays = Annotated[list[_Delay], Meta(description="numbers of seconds from 0 to 43200")]
 
 
 class Receiver:
-    """Receives from a queue until it is stopped, and settles each message as `decide` says.
+    """Receives from a queue until it is stopped, and acks, retries, rejects or defers each message as `decide` says.
 
     Messages of one FIFO group are handled one after another and in order; a failed one holds back those behind it.
     Leases are extended while handlers run. A stop lets running handlers end and gives back all other messages, which
-    costs them no attempt. It installs no signal handler: `postroad.run` and the commands do.
+    costs them no attempt. The receiver installs no signal handler: `postroad.run` and the commands do.
 
     Args:
-        queue: The queue to receive from, or a function that returns it where it may be replaced by another one.
-        decide: Called with each `Delivery`; returns `Ack()`, `Retry(…)`, `Reject(…)` or `Defer(…)`. What it raises
-            is a `Retry` with the error. With `together` above 1 it gets a list and returns a list.
-        concurrency: How many messages, or groups, are handled at the same time, each on a thread.
-        batch: How many messages one poll asks for, at the most.
-        prefetch: Whether to fetch a whole batch ahead. False fetches only what can begin at once: for long work.
-        together: How many messages one call of `decide` gets, at the most. For standard queues only.
-        wait: Seconds that one poll waits for messages.
-        visibility: Seconds for which a received message is hidden from others; by default what the queue says.
+        queue: The queue to receive from. Pass a function that returns it if another queue may replace it later.
+        decide: Called with each `Delivery`; returns `Ack()`, `Retry(…)`, `Reject(…)` or `Defer(…)`. If it raises, that
+            is a `Retry` with the error. It may be `async def`. With `together` above 1 it takes and returns lists.
+        concurrency: How many messages, or FIFO groups, are handled at the same time, 1 to 1,000; each has a thread, or
+            with an async `decide` a task. Raise it if `decide` waits for other services.
+        batch: How many messages one poll asks for at most, 1 to 1,000; SQS gives at most 10.
+        prefetch: Whether a poll fetches a whole batch ahead. Pass False if handling takes minutes: then it fetches
+            only messages that can begin at once, and other receivers get the rest.
+        together: How many messages one call of `decide` gets at most, for standard queues. Raise it to write many
+            messages in one transaction.
+        wait: Seconds for which one poll waits for messages, 0 to 20.
+        visibility: Seconds for which a received message is hidden from others; by default the queue's own setting.
+            After a crash the message is delivered again when they are over.
         extend_every: Seconds between two extensions of a lease; by default half of the visibility.
-        on_extended: Called with a delivery whose lease was extended.
-        on_lost: Called with a delivery whose lease was lost: somebody else may handle it now.
-        retry_delays: Seconds before each next attempt; the last one repeats.
-        max_receives: After how many failed attempts a message is rejected; by default the queue alone decides.
+        on_extended: Called with each delivery whose lease was extended.
+        on_lost: Called with a delivery whose lease was lost: another receiver may handle it now, so stop working on it.
+        retry_delays: Seconds before each next attempt, each 0 to 43,200; the last one repeats.
+        max_receives: The number of failed attempts after which a message is rejected; by default the queue's own
+            limit applies.
         dead_letters: The queue that rejected messages are sent to; by default the queue's own dead letters.
         breaker: When to stop receiving for a while because handlers fail; by default never.
-        name: What log lines call it; by default the queue's name.
-        clock: For tests.
+        name: Its name in log lines; by default the queue's name.
+        clock: Another clock, for tests.
+        hooks: Used by the parts of Postroad that are built on a receiver.
 
     Raises:
-        ConfigurationError: An argument is out of its bounds.
+        ConfigurationError: An argument is out of bounds.
 
     Example:
-        receiver = Receiver(backend.queue("jobs"), lambda delivery: Ack() if work(delivery.body) else Retry())
+        def decide(delivery: Delivery) -> Outcome:
+            return Ack() if work(delivery.body) else Retry(after=60)
+
+        receiver = Receiver(backend.queue("jobs"), decide, concurrency=4, max_receives=5)
         receiver.run()
     """
 
@@ -121,7 +100,12 @@ class Receiver:
         clock: Clock | None = None,
         hooks: Hooks = Hooks(),  # noqa: B008  # frozen
     ) -> None:
-        _check(concurrency=concurrency, batch=batch, together=together, wait=wait, retry_delays=retry_delays)
+        for field, value in (("concurrency", concurrency), ("batch", batch), ("together", together)):
+            check(value, whole_number(1, 1_000), field, ConfigurationError)
+        check(wait, seconds_between(0, 20), "wait", ConfigurationError)
+        delays: object = retry_delays
+        listed = list(delays) if isinstance(delays, Sequence) and not isinstance(delays, str) else delays
+        check(listed, _Delays, "retry_delays", ConfigurationError)
         clock = SYSTEM_CLOCK if clock is None else clock
         source: Callable[[], Queue] = queue if callable(queue) else lambda: queue
         self.name = source().name if name is None else name
@@ -130,9 +114,13 @@ class Receiver:
         self._own_loop = hooks.loop_thread or LoopThread()
         self._started_on: asyncio.AbstractEventLoop | None = None
         observe = log_to(self.name) if hooks.observe is None else hooks.observe
-        if breaker is None or isinstance(breaker, CircuitBreakerConfig):
+        if isinstance(breaker, CircuitBreakerConfig):
             breaker = CircuitBreaker(breaker, clock.monotonic)
         self.breaker = breaker
+        if dead_letters is None:
+            dead_letters = OwnDeadLetters()
+        elif not callable(dead_letters):
+            dead_letters = GivenDeadLetters(dead_letters, clock)
         self._counts = Counts()
         acks = Acks(clock, lambda delivery, error: observe("ack_failed", delivery, error=error))
         self._leases = Leases(
@@ -153,18 +141,18 @@ class Receiver:
             acks=acks,
             leases=self._leases,
             attempts=self._attempts,
-            dead_letters=_dead_letters(dead_letters, clock),
+            dead_letters=dead_letters,
             retry_delays=retry_delays,
             max_receives=max_receives,
-            breaker=self.breaker,
+            breaker=breaker,
             counts=self._counts,
             observe=observe,
         )
         self._poller = Poller(
-            source,
+            source=source,
             hooks=hooks,
             attempts=self._attempts,
-            breaker=self.breaker,
+            breaker=breaker,
             batch=batch,
             wait=wait,
             visibility=visibility,
@@ -192,29 +180,29 @@ class Receiver:
 
     @property
     def turned_at(self) -> float | None:
-        """The monotonic time at which it last looked for messages; None before its first start."""
+        """The monotonic time of its last poll; None before its first start."""
         return self._poller.turned_at
 
     def attempt(self, delivery: Delivery) -> int:
-        """Return the number of the attempt that this delivery is: receives on which nothing began do not count."""
+        """Return which attempt this delivery is, from 1; receives on which nothing began do not count."""
         return self._attempts.number(delivery)
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Receive until `stop` is set, or for ever; then finish what runs and give back the rest."""
+        """Receive until `stop` is set, or for ever; then let running handlers end and give back the rest."""
         stopping = threading.Event() if stop is None else stop
         loop = self._begin()
         try:
             while loop.is_alive and not stopping.wait(SLICE_SECONDS):
                 continue
         finally:
-            self.stop(timeout=YEAR_SECONDS)
+            self.stop(timeout=_YEAR_SECONDS)
         if loop.error is not None:
             raise loop.error
 
     def run_once(self, *, wait: float = 0.0) -> dict[str, int]:
-        """Poll once, handle what came, and return what was counted meanwhile."""
+        """Poll once, handle what came, and return how many messages were received, acked, retried and so on."""
         before = self.counts
-        # Whoever blocks a loop until this returns cannot have handlers on it.
+        # Handlers cannot run on the caller's loop, which is blocked until this returns.
         self._started_on = None if self._loop is None else self._started_on
         work = self._work(raises=True)
         with self._users.inside():
@@ -230,7 +218,7 @@ class Receiver:
         return {name: count - before.get(name, 0) for name, count in self.counts.items()}
 
     async def arun(self, stop: asyncio.Event | None = None) -> None:
-        """Receive until `stop` is set or the task is cancelled, with async `decide` on this loop."""
+        """Receive until `stop` is set or the task is cancelled; an async `decide` runs on this loop."""
         stopping = asyncio.Event() if stop is None else stop
         self._begin()
         try:
@@ -239,46 +227,50 @@ class Receiver:
             await asyncio.shield(in_thread(self.stop))
 
     def start(self) -> None:
-        """Receive on a thread of its own; an async `decide` runs on the loop of the caller, if it has one."""
+        """Receive on another thread; an async `decide` runs on the caller's loop, if there is one."""
         self._begin()
 
     def stop(self, timeout: float = 20.0) -> bool:
         """Begin nothing more, let running handlers end, give back the rest; return whether all ended in time.
 
-        Stopping twice is ok. Called by one of its own handlers, it does not wait for that handler. Called on the event
-        loop on which handlers run, it waits for none of them, and those that run may end; `arun` waits.
+        Stopping twice is allowed. If one of its own handlers calls this, it does not wait for that handler. On the
+        event loop on which handlers run it waits for none of them, and those that run may end; `arun` waits.
+
+        Args:
+            timeout: Seconds to wait for running handlers. When they are over, async handlers are cancelled and their
+                messages released; other handlers go on, and their messages are delivered again if nothing acks them.
         """
         with self._lifecycle:
             loop, self._loop = self._loop, None
         if loop is None:
             return True
         waits = self._started_on is None or _running_loop() is not self._started_on
-        return loop.stop(min(timeout, YEAR_SECONDS), waits=waits)
+        return loop.stop(min(timeout, _YEAR_SECONDS), waits=waits)
 
     def when_idle(self, action: Callable[[], None]) -> None:
-        """Run the action when nobody polls or handles any more: now, or on the thread of the last one to end."""
+        """Run the action when no thread polls or handles any more: now, or on the last thread that ends."""
         self._users.afterwards(action)
 
     def flush(self) -> None:
-        """Ack all that waits, now."""
+        """Send the acks that wait, now."""
         self._settlement.acks.flush()
 
     @property
     def is_here(self) -> bool:
         """Whether the caller is one of its handlers."""
         work = current_work()
-        return work is not None and work.belongs_to(self._settlement)
+        return work is not None and work.settlement is self._settlement
 
     def complete(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine to its end on the loop of async handlers, for a thread that waits for it."""
+        """Run a coroutine on the loop of async handlers, wait for its end and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop_of_handlers()).result()
 
     def wake(self) -> None:
-        """Let the housekeeping look at what is due."""
+        """Let the housekeeping thread check what is due."""
         self._housekeeper.wake()
 
     def keep_alive(self, owner: object) -> None:
-        """Keep the owner alive for as long as there is something to do, and look at what is due."""
+        """Keep the owner alive for as long as there is something to do, and check what is due."""
         self._housekeeper.owner = owner
         self._housekeeper.wake()
 
@@ -331,29 +323,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def _dead_letters(given: Queue | DeadLetters | None, clock: Clock) -> DeadLetters:
-    if given is None:
-        return OwnDeadLetters()
-    return given if isinstance(given, DeadLetters) else GivenDeadLetters(given, clock)
-
-
-def _check(*, concurrency: object, batch: object, together: object, wait: object, retry_delays: object) -> None:
-    for name, value in (("concurrency", concurrency), ("batch", batch), ("together", together)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
-            raise _refused(name, value, f"a whole number from 1 to {_MOST}")
-    if not _is_seconds(wait, _LONGEST_WAIT):
-        raise _refused("wait", wait, f"a number of seconds from 0 to {_LONGEST_WAIT:.0f}")
-    if isinstance(retry_delays, str) or not isinstance(retry_delays, Sequence):
-        raise _refused("retry_delays", retry_delays, "numbers of seconds")
-    if not all(_is_seconds(delay, _LONGEST_DELAY) for delay in retry_delays):
-        raise _refused("retry_delays", retry_delays, f"numbers of seconds from 0 to {_LONGEST_DELAY:.0f}")
-
-
-def _is_seconds(value: object, most: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
-
-
-def _refused(field: str, value: object, wanted: str) -> ConfigurationError:
-    return ConfigurationError(f"{field}: {value!r} is not {wanted}", field=field, remedy=f"Give {wanted}.")

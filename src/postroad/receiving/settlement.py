@@ -1,49 +1,83 @@
-"""Carrying out what was decided: ack, retry, reject or defer, and the release of what waits behind."""
+"""How a decision is carried out: ack, retry, reject or defer, and the release of what waits behind the message."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from postroad.errors import PostroadError, StaleReceipt
 from postroad.queues import MAX_DELAY, AckResult, Delivery, OutgoingMessage, Queue, Watchable, legible
 from postroad.receiving.breaker import Breaker
 from postroad.receiving.leases import Acks, Attempts, Held, Leases
-from postroad.receiving.outcomes import Ack, DeadLetters, Defer, Outcome, Reject, Retry
+from postroad.receiving.outcomes import Ack, DeadLetters, Defer, Observe, Outcome, Reject, Retry
+from postroad.telemetry import get_logger
 
 HANDLER_FAILED = "handler_failed"
 Withdraw = Callable[[Sequence[Held]], list[Held]]
 
+_standard = logging.getLogger("postroad.receiving")
+_LINES = {
+    "received": "receiver_received",
+    "acked": "receiver_acked",
+    "deferred": "receiver_deferred",
+    "released": "receiver_released",
+    "retried": "receiver_retried",
+    "rejected": "receiver_rejected",
+    "lease_lost": "receiver_lease_lost",
+    "ack_failed": "receiver_ack_failed",
+    "heartbeat_failed": "receiver_heartbeat_failed",
+    "settle_failed": "receiver_settle_failed",
+    "receive_failed": "receiver_receive_failed",
+    "chore_failed": "receiver_chore_failed",
+    "stop_timed_out": "receiver_stop_timed_out",
+}
+_QUIET = frozenset({"acked", "deferred", "received", "released"})
 
-class Observe(Protocol):
-    """Hears what happens to a message: one call for each log line and count."""
 
-    def __call__(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None: ...
+def log_to(name: str) -> Observe:
+    """Return a function that logs a line for each thing that happens to a message of this receiver."""
+
+    def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
+        level = logging.INFO if what in _QUIET else logging.WARNING
+        if what not in _LINES or not _standard.isEnabledFor(level):
+            return
+        fields.pop("about", None)
+        deliveries = fields.pop("deliveries", None)
+        if deliveries is not None:
+            fields["messages"] = len(deliveries)
+        if delivery is not None:
+            fields |= {"message_id": delivery.message_id, "receives": delivery.receive_count}
+        shown = {key: str(value) if isinstance(value, Exception) else value for key, value in fields.items()}
+        present = {key: value for key, value in shown.items() if value is not None}
+        get_logger("receiving").log(level, _LINES[what], receiver=name, **present)
+
+    return observe
 
 
 class Counts:
-    """Counts by name, from any thread."""
+    """Counters by name, for any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
     def add(self, name: str, count: int = 1) -> None:
-        """Count `count` more."""
+        """Add to a counter."""
         with self._lock:
             self._counts[name] += count
 
     def take(self) -> dict[str, int]:
-        """Return what was counted since the last time it was taken."""
+        """Return the counters and set them to 0."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         return dict(counts)
 
     def read(self) -> dict[str, int]:
-        """Return all counts."""
+        """Return the counters."""
         with self._lock:
             return dict(self._counts)
 
@@ -58,12 +92,12 @@ class Settlement:
     dead_letters: DeadLetters
     retry_delays: Sequence[float]
     max_receives: int | None
-    breaker: Breaker
+    breaker: Breaker | None
     counts: Counts
     observe: Observe
 
     def settle(self, held: Held, outcome: Outcome, behind: Sequence[Held], withdraw: Withdraw) -> bool:
-        """Carry out the outcome and return whether those behind the message in its group may follow now.
+        """Carry out the outcome and return whether the messages behind this one in its group may follow now.
 
         Of those behind it, `withdraw` returns the ones on which nothing began: they are released together with it.
         """
@@ -71,7 +105,12 @@ class Settlement:
             self.lose(held, withdraw(behind), about=getattr(outcome, "about", None))
             return False
         if isinstance(outcome, Ack):
-            self._ack(held, outcome)
+            self.leases.let_go([held])
+            self.acks.add(held.queue, held.delivery)
+            self.counts.add("acked")
+            if outcome.label is None and self.breaker is not None:
+                self.breaker.succeeded()
+            self.observe("acked", held.delivery, label=outcome.label, about=outcome.about)
             return True
         if isinstance(outcome, Defer):
             if _takes_back(held.queue):
@@ -81,7 +120,10 @@ class Settlement:
                 return True
             outcome = Retry(outcome.after, label="deferred")
         if isinstance(outcome, Retry) and not self._is_last(held, outcome):
-            if behind and self._is_last_for_queue(held, outcome) and self._reject_on_queue(held, outcome):
+            # At its next receive the queue would move the message to its dead letters, and with it those behind it,
+            # which were received as often.
+            most = held.queue.traits.max_receives if behind and outcome.label is None else None
+            if most is not None and held.delivery.receive_count >= most and self._reject_on_queue(held, outcome):
                 return True
             self._come_again(held, outcome, withdraw(behind))
             return False
@@ -92,45 +134,32 @@ class Settlement:
         return False
 
     def lose(self, held: Held, behind: Sequence[Held], *, about: object = None) -> None:
-        """Leave a message alone whose lease is lost, and give back what waits behind it in its group."""
+        """Leave a message whose lease is lost, and give back those behind it in its group."""
         self.leases.let_go([held])
         self.counts.add("lost")
         self.observe("lease_lost", held.delivery, about=about)
         self.give_back(behind)
 
     def give_back(self, helds: Sequence[Held], *, begun: bool = False) -> None:
-        """Release messages; where nothing began on them, that receive does not count as an attempt."""
+        """Release messages; if nothing began on them, this receive does not count as an attempt."""
         if helds:
             self._note_released(helds, spared=[each for each in helds if begun or not _takes_back(each.queue)])
             self._release(helds, undo=not begun)
 
-    def _ack(self, held: Held, outcome: Ack) -> None:
-        self.leases.let_go([held])
-        self.acks.add(held.queue, held.delivery)
-        self.counts.add("acked")
-        if outcome.label is None:
-            self.breaker.succeeded()
-        self.observe("acked", held.delivery, label=outcome.label, about=outcome.about)
-
     def _is_last(self, held: Held, outcome: Retry) -> bool:
-        """Whether the message was tried often enough."""
+        """Return whether the message has no attempts left."""
         most = self.max_receives if outcome.max_attempts is None else outcome.max_attempts
         return outcome.label is None and most is not None and self.attempts.number(held.delivery) >= most
 
-    def _is_last_for_queue(self, held: Held, outcome: Retry) -> bool:
-        """Whether the queue would move the message to its dead letters at the next receive.
-
-        It would move those behind it, too, which were received as often.
-        """
-        most = held.queue.traits.max_receives
-        return outcome.label is None and most is not None and held.delivery.receive_count >= most
-
     def _come_again(self, held: Held, outcome: Retry, behind: Sequence[Held]) -> None:
-        """Release the message and those behind it in one call, so that one delay holds for the whole group."""
+        """Release the message and those behind it in one call, so that the whole group waits for the same time."""
         attempt, error = self.attempts.number(held.delivery), _legible(outcome.error)
-        after = self._delay(attempt) if outcome.after is None else outcome.after
+        after = outcome.after
+        if after is None:
+            # The last delay repeats.
+            after = self.retry_delays[min(attempt, len(self.retry_delays)) - 1] if self.retry_delays else 0.0
         self.counts.add("retried")
-        if outcome.label is None:
+        if outcome.label is None and self.breaker is not None:
             self.breaker.failed()
         self.observe(
             "retried",
@@ -147,18 +176,14 @@ class Settlement:
         self._note_released(behind, spared=behind)
         self._release([held, *behind], after=after, error=error)
 
-    def _delay(self, attempt: int) -> float:
-        """Return the pause after this attempt; the last delay repeats."""
-        return self.retry_delays[min(attempt, len(self.retry_delays)) - 1] if self.retry_delays else 0.0
-
     def _take_back(self, held: Held, after: float, behind: Sequence[Held]) -> None:
-        """Have the queue take the receive back, and with it those of the messages behind, so that order holds."""
+        """Have the queue undo the receive, and those of the messages behind it, so that they stay in order."""
         self._deferred(held, after)
         self._note_released(behind, spared=())
         self._release([held, *behind], after=after, undo=True)
 
     def _replace(self, held: Held, after: float) -> bool:
-        """Send a delayed copy in place of the message, whose own receives would count; False when that failed.
+        """Send a delayed copy, because the receives of the message itself count; return False if that failed.
 
         A crash before the message is deleted leaves both.
         """
@@ -179,10 +204,10 @@ class Settlement:
         self.observe("deferred", held.delivery, after=after)
 
     def _reject(self, held: Held, outcome: Reject) -> bool:
-        """Move the message to the dead letters; False when it stayed."""
+        """Move the message to the dead letters; return False if it stayed."""
         self.leases.let_go([held])
         try:
-            moved = self.dead_letters.bury(held.queue, held.delivery, reason=outcome.reason, error=outcome.error)
+            moved = self.dead_letters(held.queue, held.delivery, reason=outcome.reason, error=outcome.error)
         except Exception as error:
             self.observe("settle_failed", held.delivery, error=error)
             return False
@@ -203,7 +228,7 @@ class Settlement:
 
     def _rejected(self, held: Held, outcome: Reject) -> None:
         self.counts.add("rejected")
-        if outcome.label is None:
+        if outcome.label is None and self.breaker is not None:
             self.breaker.failed()
         self.observe(
             "rejected",
@@ -216,7 +241,7 @@ class Settlement:
         )
 
     def _note_released(self, helds: Sequence[Held], *, spared: Sequence[Held]) -> None:
-        """Tell of messages whose release follows; the receives of those that are spared are not attempts."""
+        """Count and log messages that are about to be released; receives of spared ones are not attempts."""
         if helds:
             deliveries = [held.delivery for held in helds]
             self.attempts.spare(held.delivery for held in spared)
@@ -226,9 +251,9 @@ class Settlement:
     def _release(
         self, helds: Sequence[Held], *, after: float = 0.0, error: str | None = None, undo: bool = False
     ) -> None:
-        """Release last to first, so that no later message of a group comes before an earlier one.
+        """Release from last to first, so that no later message of a group comes before an earlier one.
 
-        With `undo` the receive is taken back where the queue can do that.
+        With `undo` the receive is undone if the queue can do that.
         """
         self.leases.let_go(helds)
         for queue in {id(held.queue): held.queue for held in helds}.values():

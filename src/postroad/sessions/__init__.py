@@ -3,15 +3,19 @@
 from postroad.errors import DeadlineExceeded, InvalidSnapshot, RequestFailed, RequestTimeout
 from postroad.sessions.client import MainLoopClient, PendingRequest, SQSMainLoopClient
 from postroad.sessions.loop import Adapter, MainLoop
-from postroad.sessions.requests import Budget, MainLoopCompleted, MainLoopConfig, MainLoopFailed, MainLoopRequest
 from postroad.sessions.session import Session
 from postroad.sessions.slices import SliceAccessor, reducer
 from postroad.sessions.snapshots import Snapshot
-from postroad.sessions.telemetry import (
+from postroad.sessions.state import Subscription
+from postroad.sessions.vocabulary import (
+    Budget,
+    MainLoopCompleted,
+    MainLoopConfig,
+    MainLoopFailed,
+    MainLoopRequest,
     PromptExecuted,
     PromptRendered,
     PromptResponse,
-    Subscription,
     TokenUsage,
     ToolInvoked,
     ToolResult,

@@ -1,4 +1,4 @@
-"""Asks a main loop, wherever it runs, and waits for its answer."""
+"""The client of a main loop: sends requests to it, wherever it runs, and waits for the answers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from datetime import datetime
 from types import TracebackType
@@ -17,14 +18,18 @@ from uuid import UUID, uuid4
 from postroad.bus import EventBus, PublishResult, SQSEventBusConfig
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import RequestFailed, RequestTimeout
-from postroad.sessions.requests import Budget, MainLoopCompleted, MainLoopFailed, MainLoopRequest
-from postroad.sessions.snapshots import BusBackend, ReceivingBus, closed_on_failure
-from postroad.sessions.vocabulary import known, registry_of
+from postroad.sessions.vocabulary import Budget, MainLoopCompleted, MainLoopFailed, MainLoopRequest, known, registry_of
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRequest:
-    """A request that waits for its answer."""
+    """A request that waits for its answer.
+
+    Attributes:
+        request_id: Its id, which the answer names.
+        future: Completed with the answer, failed with `RequestFailed`, or cancelled when the client is closed.
+        submitted_at: When it was sent.
+    """
 
     request_id: UUID
     future: Future[MainLoopCompleted[Any]]
@@ -32,7 +37,17 @@ class PendingRequest:
 
 
 class SQSMainLoopClient:
-    """Submits requests on one bus and hears the answers on another; any two buses will do."""
+    """Sends requests on one bus and receives the answers on another; any two buses will do.
+
+    Args:
+        request_bus: The bus that the main loop receives requests from.
+        response_bus: The bus that it publishes answers to.
+        clock: Another clock, for tests.
+
+    Example:
+        with MainLoopClient.connect(backend, name="review") as client:
+            print(client.submit(Review("text")).response.text)
+    """
 
     def __init__(self, *, request_bus: EventBus, response_bus: EventBus, clock: Clock | None = None) -> None:
         self._request_bus = request_bus
@@ -48,57 +63,89 @@ class SQSMainLoopClient:
         response_bus.subscribe(MainLoopFailed, self._on_failed)
 
     @classmethod
-    def connect(cls, backend: BusBackend, *, name: str = "mainloop") -> Self:
-        """A started client of the main loops of this name; only answers to its own requests reach it."""
-        requests = _request_bus(backend, f"{name}-requests")
+    def connect(cls, backend: Any, *, name: str = "mainloop") -> Self:
+        """Return a started client of the main loops of this name; it receives only answers to its own requests.
+
+        Args:
+            backend: What `postroad.connect` returns.
+            name: The name that `MainLoop.serve` was given.
+        """
+        topic = f"{name}-requests"
+        # While nothing serves the topic yet, the workers' queue is made to keep the requests.
+        group = None if backend.topic(topic).subscriptions() else "workers"
+        # The id is the client's own, whatever the environment says, because answers are addressed to it.
+        requests = backend.bus(topic, group, config=SQSEventBusConfig.from_env(publisher_id=str(uuid4())))
         responses = backend.bus(f"{name}-responses", attributes={"ReplyTo": [requests.publisher_id]})
         client = cls(request_bus=requests, response_bus=responses)
         client._releases += [requests.close, responses.close]
-        with closed_on_failure(client):
+        try:
             responses.start_receiver()
+        except BaseException:
+            client.close()
+            raise
         return client
 
     def submit(
         self, request: Any, *, timeout: float = 300.0, budget: Budget | None = None, deadline: datetime | None = None
     ) -> MainLoopCompleted[Any]:
-        """Wait for the answer: `RequestFailed` when it is an error, `RequestTimeout` when none comes in time."""
-        _refuse_no_time(timeout)
-        self._refuse_to_wait_for_itself()
-        give_up_at = time.monotonic() + timeout
-        event = self._event(request, budget, deadline)
-        pending = self._expect(event)
-        try:
+        """Send a request and wait for the answer.
+
+        Args:
+            request: What `create_prompt` of the main loop takes; a dataclass or a JSON value.
+            timeout: Seconds to wait.
+            budget: The tokens that the request may use; by default those of the main loop's config.
+            deadline: The time after which no work begins; by default that of the main loop's config.
+
+        Raises:
+            RequestFailed: The answer is an error, which is its cause.
+            RequestTimeout: No answer came in time.
+        """
+        with self._request(request, timeout, budget, deadline) as (event, pending):
+            give_up_at = time.monotonic() + timeout
             _check(self._request_bus.publish(event), pending)
             return pending.future.result(max(0.0, give_up_at - time.monotonic()))
-        except TimeoutError as error:
-            raise RequestTimeout(event.request_id, timeout) from error
-        finally:
-            self._forget(event.request_id)
 
     async def asubmit(
         self, request: Any, *, timeout: float = 300.0, budget: Budget | None = None, deadline: datetime | None = None
     ) -> MainLoopCompleted[Any]:
-        """The same without blocking the loop: publishing runs in a thread, the answer is awaited."""
-        _refuse_no_time(timeout)
-        self._refuse_to_wait_for_itself()
-        event = self._event(request, budget, deadline)
-        pending = self._expect(event)
-        try:
+        """Do what `submit` does without blocking the loop: a thread publishes, and the answer is awaited."""
+        with self._request(request, timeout, budget, deadline) as (event, pending):
             async with asyncio.timeout(timeout):
                 _check(await asyncio.to_thread(self._request_bus.publish, event), pending)
                 return await asyncio.wrap_future(pending.future)
+
+    @contextmanager
+    def _request(
+        self, request: Any, timeout: Any, budget: Budget | None, deadline: datetime | None
+    ) -> Iterator[tuple[MainLoopRequest[Any], PendingRequest]]:
+        """Wait for the answer to a request inside the block."""
+        if not isinstance(timeout, int | float) or math.isnan(timeout) or timeout <= 0:
+            raise ValueError(f"timeout: {timeout!r} is not a number of seconds above 0")
+        # Any bus may deliver answers; one that receives knows whether it waits for this very call.
+        if getattr(self._response_bus, "is_receiving_here", False):
+            raise RuntimeError("a handler on the client's own receiver thread would wait for ever; submit elsewhere")
+        if is_dataclass(request) and not isinstance(request, type):
+            known(type(request), self._registry)
+        event = MainLoopRequest(request, budget, deadline)
+        pending = PendingRequest(event.request_id, Future(), self._clock.now())
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the client is closed")
+            self._pending[event.request_id] = pending
+        try:
+            yield event, pending
         except TimeoutError as error:
             raise RequestTimeout(event.request_id, timeout) from error
         finally:
             self._forget(event.request_id)
 
     def pending(self) -> tuple[PendingRequest, ...]:
-        """The requests that wait for an answer, oldest first."""
+        """Return the requests that wait for an answer, oldest first."""
         with self._lock:
             return tuple(self._pending.values())
 
     def close(self) -> None:
-        """Hear no more answers and cancel what waits. Closing twice changes nothing."""
+        """Receive no more answers and cancel the requests that wait. Closing twice changes nothing."""
         with self._lock:
             self._closed = True
             waiting = list(self._pending.values())
@@ -110,24 +157,6 @@ class SQSMainLoopClient:
         releases, self._releases = self._releases, []
         for release in releases:
             release()
-
-    def _refuse_to_wait_for_itself(self) -> None:
-        # Any bus may bring answers; one that receives knows whether it waits for this very call.
-        if getattr(self._response_bus, "is_receiving_here", False):
-            raise RuntimeError("a handler on the client's own receiver thread would wait for ever; submit elsewhere")
-
-    def _event(self, request: Any, budget: Budget | None, deadline: datetime | None) -> MainLoopRequest[Any]:
-        if is_dataclass(request) and not isinstance(request, type):
-            known(type(request), self._registry)
-        return MainLoopRequest(request, budget, deadline)
-
-    def _expect(self, event: MainLoopRequest[Any]) -> PendingRequest:
-        pending = PendingRequest(event.request_id, Future(), self._clock.now())
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the client is closed")
-            self._pending[event.request_id] = pending
-        return pending
 
     def _on_completed(self, event: object) -> None:
         completed = cast(MainLoopCompleted[Any], event)
@@ -157,20 +186,8 @@ class SQSMainLoopClient:
 MainLoopClient = SQSMainLoopClient
 
 
-def _request_bus(backend: BusBackend, topic: str) -> ReceivingBus:
-    """The bus that requests go out on. While nobody serves the topic yet, the workers' queue is made to keep them."""
-    group = None if backend.topic(topic).subscriptions() else "workers"
-    # An id of its own, whatever the environment says: answers find their way by it.
-    return backend.bus(topic, group, config=SQSEventBusConfig.from_env(publisher_id=str(uuid4())))
-
-
-def _refuse_no_time(timeout: Any) -> None:
-    if not isinstance(timeout, int | float) or math.isnan(timeout) or timeout <= 0:
-        raise ValueError(f"timeout: {timeout!r} is not a number of seconds above 0")
-
-
 def _check(result: PublishResult, pending: PendingRequest) -> None:
-    """Raise why the request did not go out. An answer that is there already says more than that."""
+    """Raise the error if the request was not sent, unless there is an answer already."""
     if pending.future.done() or result.ok:
         return
     if len(result.errors) == 1:

@@ -1,4 +1,4 @@
-"""The main loop: takes requests off a bus, lets an adapter work on them and publishes the answers."""
+"""The main loop: receives requests from a bus, has an adapter evaluate them and publishes the answers."""
 
 from __future__ import annotations
 
@@ -12,36 +12,52 @@ from postroad.bus import EventBus, EventHandler, PublishResult, SQSEventBusConfi
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import DeadlineExceeded, InvalidMessage
 from postroad.receiving import LoopThread, Result, completed, context_of, is_async, to_its_end
-from postroad.sessions.requests import (
+from postroad.sessions.session import Session
+from postroad.sessions.vocabulary import (
     Budget,
     MainLoopCompleted,
     MainLoopConfig,
     MainLoopFailed,
     MainLoopRequest,
+    PromptResponse,
     checked_deadline,
+    registry_of,
 )
-from postroad.sessions.session import Session
-from postroad.sessions.snapshots import BusBackend, closed_on_failure
-from postroad.sessions.telemetry import PromptResponse
-from postroad.sessions.vocabulary import registry_of
 
 RequestT = TypeVar("RequestT")
 OutputT = TypeVar("OutputT")
 
 
 class Adapter(Protocol):
-    """What evaluates prompts. `deadline=` and `budget=` are passed when there are such limits."""
+    """Evaluates prompts. `deadline=` and `budget=` are passed if there are such limits."""
 
     def evaluate(self, prompt: Any, *, session: Any, **limits: Any) -> Any:
         """Return the response to the prompt; it may be `async def`."""
-        ...
 
 
 class MainLoop(ABC, Generic[RequestT, OutputT]):
     """Answers each `MainLoopRequest` on its bus with `MainLoopCompleted` or `MainLoopFailed`.
 
-    A subclass says how a request becomes a prompt and what session the work happens in. Where the adapter's `evaluate`
-    is async, requests are answered on the event loop in which the bus's receiver was started, else on one of the bus's.
+    A subclass defines how a request becomes a prompt, and the session that the work happens in. If the adapter's
+    `evaluate` is async, it runs on the event loop in which the bus's receiver was started, or on one of the bus.
+
+    Args:
+        adapter: Evaluates the prompts.
+        bus: The bus that requests come from.
+        response_bus: The bus that answers are published to; by default the same.
+        config: The limits of requests that have none of their own.
+        clock: Another clock, for tests.
+
+    Example:
+        class Reviews(MainLoop[Review, str]):
+            def create_prompt(self, request: Review) -> str:
+                return f"Review this: {request.text}"
+
+            def create_session(self) -> Session:
+                return Session()
+
+        with Reviews.serve(backend, adapter=adapter, name="review"):
+            ...
     """
 
     def __init__(
@@ -68,16 +84,16 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
 
     @abstractmethod
     def create_prompt(self, request: RequestT) -> Any:
-        """The prompt that the adapter evaluates for the request."""
+        """Return the prompt that the adapter evaluates for the request."""
 
     @abstractmethod
     def create_session(self) -> Session:
-        """The session that the work happens in; each request gets its own."""
+        """Return the session that the work happens in; each request gets its own."""
 
     @classmethod
     def serve(
         cls,
-        backend: BusBackend,
+        backend: Any,
         *,
         adapter: Adapter,
         name: str = "mainloop",
@@ -85,19 +101,31 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         config: MainLoopConfig | None = None,
         bus_config: SQSEventBusConfig | None = None,
     ) -> Self:
-        """A started loop that shares the requests of this name with the other workers of its group."""
+        """Return a started loop that shares the requests of this name with the other workers of its group.
+
+        Args:
+            backend: What `postroad.connect` returns.
+            adapter: Evaluates the prompts.
+            name: The name of the main loop; its topics are `NAME-requests` and `NAME-responses`.
+            group: The group that shares the requests.
+            config: The limits of requests that have none of their own.
+            bus_config: The settings of both buses.
+        """
         requests = backend.bus(f"{name}-requests", group, config=bus_config)
         responses = backend.bus(f"{name}-responses", config=bus_config)
         loop = cls(adapter=adapter, bus=requests, response_bus=responses, config=config)
         loop._releases += [requests.close, responses.close]
-        with closed_on_failure(loop):
+        try:
             requests.start_receiver()
+        except BaseException:
+            loop.close()
+            raise
         return loop
 
     def execute(
         self, request: RequestT, *, budget: Budget | None = None, deadline: datetime | None = None
     ) -> tuple[PromptResponse[OutputT], Session]:
-        """Let the adapter evaluate the request's prompt in a new session; the caller closes the session."""
+        """Have the adapter evaluate the request's prompt in a new session, which the caller closes."""
         return self._complete(self.aexecute(request, budget=budget, deadline=deadline))
 
     async def aexecute(
@@ -115,7 +143,7 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         return response, session
 
     def handle_request(self, event: object) -> None:
-        """Answer the request. An answer that cannot be published fails the delivery, so the request comes again."""
+        """Answer the request. If the answer cannot be published, the request is delivered again."""
         self._complete(self._answer(event, self._execute))
 
     async def ahandle_request(self, event: object) -> None:
@@ -123,7 +151,7 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         await self._answer(event, self.aexecute)
 
     async def _execute(self, request: RequestT, **limits: Any) -> tuple[PromptResponse[OutputT], Session]:
-        # Through `execute`, which a subclass may have made its own.
+        # A subclass may override `execute`.
         return self.execute(request, **limits)
 
     async def _answer(
@@ -139,20 +167,20 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         completed_event = MainLoopCompleted(asked.request_id, response, session.session_id)
         result = await self._run(self._response_bus.publish, completed_event)
         if refused := _refusal(result):
-            # Working again would give the same answer, which can never be sent: say so instead.
+            # The same answer would come again and could never be sent, so its error is the answer.
             await self._run(self._fail, asked, refused)
         else:
             result.raise_if_errors()
 
     async def _run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Call what may block: in a thread where an event loop must go on."""
+        """Call a function that may block: in a thread if an event loop must go on."""
         return await to_its_end(function, *arguments) if self._is_async else function(*arguments)
 
     def _complete(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         return cast(Result, self._loop_thread.run(coroutine)) if self._is_async else completed(coroutine)
 
     def close(self) -> None:
-        """Take no more requests; what `serve` opened is closed. Closing twice changes nothing."""
+        """Take no more requests, and close what `serve` opened. Closing twice changes nothing."""
         self._bus.unsubscribe(MainLoopRequest, self._handler)
         releases, self._releases = self._releases, []
         for release in releases:
@@ -169,7 +197,7 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
         self._response_bus.publish(MainLoopFailed(asked.request_id, error)).raise_if_errors()
         context = context_of(asked)
         if context is None or not context.remote:
-            # The publisher is waiting on this thread: its result says what happened.
+            # The publisher waits on this thread and gets the error in its result.
             raise error
 
     def __enter__(self) -> Self:
@@ -180,7 +208,7 @@ class MainLoop(ABC, Generic[RequestT, OutputT]):
 
 
 def _refusal(result: PublishResult) -> InvalidMessage | None:
-    """Why the event of the result can never be sent, if so."""
+    """Return why the event of the result can never be sent, if that is so."""
     errors = [failure.error for failure in result.errors]
     causes = [found for error in errors for found in (error, error.__cause__)]
     return next((found for found in causes if isinstance(found, InvalidMessage)), None)

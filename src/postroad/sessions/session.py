@@ -1,4 +1,4 @@
-"""The session: typed slices of state that events on a bus change, the same in every process that hears them."""
+"""The session: typed slices of state that events on a bus change, the same in every process that receives them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,36 @@ from postroad.sessions.slices import (
     slice_of_step,
 )
 from postroad.sessions.snapshots import Snapshot
-from postroad.sessions.state import Ledger, Slices, State
-from postroad.sessions.telemetry import TELEMETRY, Subscription, utc_now
-from postroad.sessions.vocabulary import event_id_of, known, registry_of, session_id_of
+from postroad.sessions.state import Ledger, Slices, State, Subscription
+from postroad.sessions.vocabulary import TELEMETRY, event_id_of, known, registry_of, session_id_of, utc_now
 
 T = TypeVar("T")
 Change = tuple[Subscription, Values, Values]
-"""An observer with the old and the new values that it has not been told of yet."""
+"""An observer that has not been called yet, with the old and the new values."""
 Scope = Literal["all", "own"]
 
 
 class Session:
-    """State that follows events. Each reducer applies an event once; reductions never interleave."""
+    """State that follows events. Each reducer applies an event once, and one at a time.
+
+    Args:
+        bus: The bus whose events change it; by default one inside this process.
+        session_id: Its id; by default a new one.
+        parent: The session that it belongs to.
+        tags: Names and values that describe it; snapshots carry them.
+        created_at: When it began; by default now.
+        scope: `all` applies every event of the bus, `own` only events that name this session or none.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: `scope` is neither of the two, or `created_at` has no time zone.
+
+    Example:
+        session = Session(bus=backend.bus("orders"))
+        session.install(Total, initial=Total)
+        session.broadcast(OrderPlaced("A-1", amount=25))
+        print(session[Total].latest())
+    """
 
     def __init__(
         self,
@@ -46,12 +64,24 @@ class Session:
         created_at: datetime | None = None,
         scope: Scope = "all",
     ) -> None:
-        self.session_id = _checked_id(session_id)
-        self.created_at = _checked_moment(created_at)
-        self.tags: Mapping[str, str] = MappingProxyType(_checked_tags(tags))
-        self.scope: Scope = _checked_scope(scope)
-        self.parent = _checked_parent(parent)
-        self.event_bus: EventBus = _checked_bus(bus)
+        _require(session_id is None or isinstance(session_id, UUID), f"session_id: {session_id!r} is not a UUID")
+        if created_at is not None:
+            _require(isinstance(created_at, datetime), f"created_at: {created_at!r} is not a datetime")
+            why = f"created_at: {created_at!r} has no time zone; use datetime.now(UTC)"
+            _require(created_at.utcoffset() is not None, why, ValueError)
+        _require(tags is None or isinstance(tags, Mapping), f"tags: {tags!r} is not a mapping of text to text")
+        for name, value in (tags or {}).items():
+            _require(_is_text(name) and _is_text(value), f"tags: {name!r}: {value!r} is not text")
+        _require(scope in ("all", "own"), f"scope: {scope!r} is neither 'all' nor 'own'", ValueError)
+        _require(parent is None or isinstance(parent, Session), f"parent: {parent!r} is not a session")
+        why = f"bus: {bus!r} is not a bus; it needs subscribe, unsubscribe and publish"
+        _require(bus is None or isinstance(bus, EventBus), why)
+        self.session_id = uuid4() if session_id is None else session_id
+        self.created_at = created_at or utc_now()
+        self.tags: Mapping[str, str] = MappingProxyType(dict(tags or {}))
+        self.scope: Scope = scope
+        self.parent = parent
+        self.event_bus: EventBus = InProcessEventBus() if bus is None else bus
         self._state = State(registry_of(self.event_bus))
         self._codec = Codec(self._state.registry)
         self._lock = threading.RLock()
@@ -59,43 +89,46 @@ class Session:
         self._closed = False
         self._subscribed: set[type] = set()
         self._observers: list[Subscription] = []
-        self._untold: deque[Change] = deque()
-        self._telling = False
+        self._changes: deque[Change] = deque()
+        self._notifying = False
         self._children: list[Session] = []
         if parent is not None:
             parent._children.append(self)
-        self._hear(*TELEMETRY)
+        self._follow(*TELEMETRY)
 
     @property
     def children(self) -> tuple[Session, ...]:
-        """The sessions that have this one as parent and are not closed."""
+        """The open sessions that have this one as parent."""
         return tuple(self._children)
 
     def __getitem__(self, slice_type: type[T]) -> SliceAccessor[T]:
-        if not is_dataclass_type(slice_type):
-            raise TypeError(f"{slice_type!r} is not a dataclass; slices hold dataclasses")
+        _require(is_dataclass_type(slice_type), f"{slice_type!r} is not a dataclass; slices hold dataclasses")
         return SliceAccessor(self, slice_type)
 
     def install(self, cls: type[T], *, initial: Callable[[], T] | None = None) -> None:
-        """Let the class's `@reducer` methods follow their events; `initial` makes the first state when it is needed."""
+        """Apply events to a slice with the `@reducer` methods of its class.
+
+        Args:
+            cls: A frozen dataclass.
+            initial: Makes the first state when it is needed; without it reducers wait until the slice has a value.
+        """
         checked_slice_class(cls)
-        if initial is not None and not callable(initial):
-            raise TypeError(f"initial: {initial!r} cannot be called; pass what makes the first state")
+        why = f"initial: {initial!r} cannot be called; pass what makes the first state"
+        _require(initial is None or callable(initial), why)
         with self._lock:
             events = self._state.install(cls, initial)
-        self._hear(*events)
+        self._follow(*events)
 
     def broadcast(self, event: object) -> PublishResult:
-        """Publish the event once; this session reduces it once, others when it reaches them."""
-        _refuse_what_is_no_dataclass(event)
-        if self._closed:
-            raise RuntimeError("the session is closed")
-        self._hear(type(event))
+        """Publish the event; this session applies it once, other sessions when they receive it."""
+        _check_event(event)
+        _require(not self._closed, "the session is closed", RuntimeError)
+        self._follow(type(event))
         return self.event_bus.publish(event)
 
     def reduce(self, event: object) -> None:
-        """Apply the event here only. What a reducer raises is raised again after all others have run."""
-        _refuse_what_is_no_dataclass(event)
+        """Apply the event here only. The error of a reducer is raised after all others have run."""
+        _check_event(event)
         if self.scope == "own" and session_id_of(event) not in (None, str(self.session_id)):
             return
         with self._changing() as state:
@@ -111,17 +144,16 @@ class Session:
         The call is made on the thread that changed the slice, or on another one that is still calling observers
         because of an earlier change.
         """
-        if not is_dataclass_type(slice_type):
-            raise TypeError(f"slice_type: {slice_type!r} is not a dataclass; slices hold dataclasses")
-        if not callable(fn):
-            raise TypeError(f"fn: {fn!r} cannot be called; pass fn(old, new)")
+        why = f"slice_type: {slice_type!r} is not a dataclass; slices hold dataclasses"
+        _require(is_dataclass_type(slice_type), why)
+        _require(callable(fn), f"fn: {fn!r} cannot be called; pass fn(old, new)")
         subscription = Subscription(slice_type, fn, self._leave)
         with self._lock:
             self._observers.append(subscription)
         return subscription
 
     def snapshot(self, *, include_all: bool = False) -> Snapshot:
-        """The slices as they are now, without those of telemetry unless `include_all`, and the steps taken."""
+        """Return the slices and the steps taken, without those of telemetry unless `include_all`."""
         with self._lock:
             slices = {
                 known(cls, self._state.registry): values
@@ -133,7 +165,7 @@ class Session:
         return Snapshot(self.session_id, utc_now(), self.tags, slices, applied, self._codec)
 
     def restore(self, snapshot: Snapshot | str) -> None:
-        """Hold exactly the slices of the snapshot; all others are emptied. An error leaves everything as it was."""
+        """Replace all slices by those of the snapshot. An error leaves everything as it was."""
         found = snapshot if isinstance(snapshot, Snapshot) else Snapshot.from_json(snapshot)
         slices = found.read(self._codec)
         with self._changing() as state:
@@ -145,7 +177,7 @@ class Session:
             state.slices, state.ledger = Slices(), Ledger()
 
     def clone(self, *, bus: EventBus) -> Session:
-        """A session on another bus with the same id, tags, parent, reducers and state."""
+        """Return a session on another bus with the same id, tags, parent, reducers and state."""
         made = Session(
             bus=bus,
             session_id=self.session_id,
@@ -159,11 +191,11 @@ class Session:
             made._state.ledger = Ledger(self._state.ledger.entries())
             made._state.reductions = {event: list(found) for event, found in self._state.reductions.items()}
             heard = tuple(self._subscribed)
-        made._hear(*heard)
+        made._follow(*heard)
         return made
 
     def close(self) -> None:
-        """Hear the bus no more; what the session holds can still be read. Closing twice changes nothing."""
+        """Follow the bus no more; the state can still be read. Closing twice changes nothing."""
         with self._lock:
             self._closed = True
             heard, self._subscribed = self._subscribed, set()
@@ -173,7 +205,7 @@ class Session:
             self.parent._children.remove(self)
 
     def values_of(self, slice_type: type) -> Values:
-        """The values of a slice."""
+        """Return the values of a slice."""
         settled = self._state.slices.settled(slice_type)
         if settled is not None:
             return settled
@@ -181,22 +213,20 @@ class Session:
             return self._state.slices.get(slice_type)
 
     def change_slice(self, slice_type: type, change: Callable[[Values], Values]) -> None:
-        """Put `change(values)` in the place of a slice's values."""
+        """Replace the values of a slice by `change(values)`."""
         known(slice_type, self._state.registry)
         with self._changing() as state:
             state.slices.put(slice_type, change(state.slices.get(slice_type)))
 
     def register_reducer(self, event_type: type, slice_type: type, reduce: Reducer[Any]) -> None:
-        """Take a reducer given as a function."""
-        if not isinstance(event_type, type):
-            raise TypeError(f"{event_type!r} is not a class")
-        if not callable(reduce):
-            raise TypeError(f"{reduce!r} cannot be called")
+        """Install a function as a reducer."""
+        _require(isinstance(event_type, type), f"{event_type!r} is not a class")
+        _require(callable(reduce), f"{reduce!r} cannot be called")
         with self._lock:
             self._state.register(event_type, slice_type, reduce)
-        self._hear(event_type)
+        self._follow(event_type)
 
-    def _hear(self, *event_types: type) -> None:
+    def _follow(self, *event_types: type) -> None:
         for event_type in event_types:
             with self._lock:
                 if event_type in self._subscribed or self._closed:
@@ -206,50 +236,47 @@ class Session:
 
     @contextmanager
     def _changing(self) -> Iterator[State]:
-        """Change the state as one step; observers are told afterwards, when the lock is free again."""
+        """Change the state as one step; observers are called afterwards, without the lock."""
         with self._lock:
             if self._reducing:
                 raise RuntimeError("a reducer only computes the next state; change the session from an observer")
             observers = list(self._observers)
-            before = self._observed(observers)
+            before = [self._state.slices.get(observer.slice_type) for observer in observers]
             self._reducing = True
             try:
                 yield self._state
             finally:
                 self._reducing = False
-            after = self._observed(observers)
-            for observer, old, new in zip(observers, before, after, strict=True):
+            for observer, old in zip(observers, before, strict=True):
+                new = self._state.slices.get(observer.slice_type)
                 if old is not new and (old or new):
-                    self._untold.append((observer, old, new))
-        self._tell()
+                    self._changes.append((observer, old, new))
+        self._notify()
 
-    def _tell(self) -> None:
-        """Call the observers, one change after another; a thread that finds another one at it leaves the rest to it."""
+    def _notify(self) -> None:
+        """Call the observers, one change after another, unless another thread is doing that already."""
         with self._lock:
-            if self._telling:
+            if self._notifying:
                 return
-            self._telling = True
+            self._notifying = True
         try:
             while (change := self._next_change()) is not None:
                 observer, old, new = change
-                observer.tell(old, new)
+                observer.notify(old, new)
         except BaseException:
-            # An interruption: the next change brings the rest along.
-            self._telling = False
+            # After an interruption the next change calls the rest.
+            self._notifying = False
             raise
 
     def _next_change(self) -> Change | None:
-        """Return the oldest change that a present observer was not told of; with None the telling is over."""
+        """Return the oldest change whose observer was not called; None ends the calling."""
         with self._lock:
-            while self._untold:
-                change = self._untold.popleft()
+            while self._changes:
+                change = self._changes.popleft()
                 if change[0] in self._observers:
                     return change
-            self._telling = False
+            self._notifying = False
             return None
-
-    def _observed(self, observers: list[Subscription]) -> list[Values]:
-        return [self._state.slices.get(observer.slice_type) for observer in observers]
 
     def _leave(self, subscription: Subscription) -> None:
         with self._lock:
@@ -262,51 +289,15 @@ class Session:
         self.close()
 
 
-def _refuse_what_is_no_dataclass(event: object) -> None:
+def _require(ok: bool, text: str, error: type[Exception] = TypeError) -> None:
+    if not ok:
+        raise error(text)
+
+
+def _check_event(event: object) -> None:
     if isinstance(event, type) or not dataclasses.is_dataclass(event):
         raise TypeError(f"event: {event!r} is not an instance of a dataclass")
 
 
-def _checked_id(session_id: UUID | None) -> UUID:
-    if session_id is None:
-        return uuid4()
-    if not isinstance(session_id, UUID):
-        raise TypeError(f"session_id: {session_id!r} is not a UUID")
-    return session_id
-
-
-def _checked_moment(moment: datetime | None) -> datetime:
-    if moment is not None and not isinstance(moment, datetime):
-        raise TypeError(f"created_at: {moment!r} is not a datetime")
-    if moment is not None and moment.utcoffset() is None:
-        raise ValueError(f"created_at: {moment!r} has no time zone; use datetime.now(UTC)")
-    return moment or utc_now()
-
-
-def _checked_tags(tags: Mapping[Any, Any] | None) -> dict[str, str]:
-    if tags is not None and not isinstance(tags, Mapping):
-        raise TypeError(f"tags: {tags!r} is not a mapping of text to text")
-    for name, value in (tags or {}).items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"tags: {name!r}: {value!r} is not text")
-    return dict(tags or {})
-
-
-def _checked_parent(parent: Session | None) -> Session | None:
-    if parent is not None and not isinstance(parent, Session):
-        raise TypeError(f"parent: {parent!r} is not a session")
-    return parent
-
-
-def _checked_bus(bus: EventBus | None) -> EventBus:
-    if bus is None:
-        return InProcessEventBus()
-    if not isinstance(bus, EventBus):
-        raise TypeError(f"bus: {bus!r} is not a bus; it needs subscribe, unsubscribe and publish")
-    return bus
-
-
-def _checked_scope(scope: Scope) -> Scope:
-    if scope not in ("all", "own"):
-        raise ValueError(f"scope: {scope!r} is neither 'all' nor 'own'")
-    return scope
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

@@ -1,4 +1,4 @@
-"""One slice of a session: its values, to read and to change."""
+"""One slice of a session: its values, and the reducers that change it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+if TYPE_CHECKING:
+    from postroad.sessions.session import Session
 
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -19,10 +22,10 @@ _EVENTS = "__postroad_reduces__"
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """One reducer of a session: on which event it changes which slice, and the name its steps are remembered by.
+    """One reducer of a session: the event, the slice that it changes, and the name of its steps.
 
-    `step` answers None when it leaves the event alone; what it left alone it may still apply later. Where there is no
-    step the event itself is appended.
+    `step` returns None if it leaves the slice alone; it may still apply the event later. Without a step the event
+    itself is appended.
     """
 
     event_type: type
@@ -32,17 +35,30 @@ class Reduction:
 
 
 def step_name(slice_name: str, reducer_name: str) -> str:
-    """The name of a reducer's steps, the same in every process that has the reducer."""
+    """Return the name of a reducer's steps, the same in every process."""
     return f"{slice_name} {reducer_name}"
 
 
 def slice_of_step(name: str) -> str:
-    """The name of the slice that the step changed; names of types have no spaces."""
+    """Return the name of the slice that the step changed; names of types have no spaces."""
     return name.partition(" ")[0]
 
 
 def reducer(*, on: type) -> Callable[[Method], Method]:
-    """Let a method of a frozen dataclass answer the event with the next state: `(self, event) -> same class`."""
+    """Mark a method of a frozen dataclass that returns the next state for an event.
+
+    Args:
+        on: The class of the events.
+
+    Example:
+        @dataclass(frozen=True)
+        class Total:
+            amount: int = 0
+
+            @reducer(on=OrderPlaced)
+            def add(self, event: OrderPlaced) -> Total:
+                return Total(self.amount + event.amount)
+    """
     if not isinstance(on, type):
         raise TypeError(f"on: {on!r} is not a class")
 
@@ -54,7 +70,7 @@ def reducer(*, on: type) -> Callable[[Method], Method]:
 
 
 def reductions_of(cls: type, name: str, initial: Callable[[], Any] | None) -> list[Reduction]:
-    """The reducers that the class declares; each acts on the latest value, or on `initial()` where there is none."""
+    """Return the reducers that the class declares; each gets the latest value, or `initial()` if there is none."""
     found = list(_declared(cls))
     events = [event for event, _ in found]
     if not found:
@@ -68,7 +84,7 @@ def reductions_of(cls: type, name: str, initial: Callable[[], Any] | None) -> li
 
 
 def checked_slice_class(cls: Any) -> None:
-    """Refuse what is not a frozen dataclass: a state that could change in place would never be noticed."""
+    """Refuse a class that is not a frozen dataclass: a state that changes in place would not be noticed."""
     if not is_dataclass_type(cls):
         raise TypeError(f"{cls!r} is not a dataclass; a slice is a frozen dataclass")
     if not cls.__dataclass_params__.frozen:
@@ -76,17 +92,17 @@ def checked_slice_class(cls: Any) -> None:
 
 
 def is_dataclass_type(value: object) -> bool:
-    """Whether the value is a class of data, not an instance of one."""
+    """Return whether the value is a dataclass, not an instance of one."""
     return isinstance(value, type) and dataclasses.is_dataclass(value)
 
 
 def appending(event_type: type, name: str) -> Reduction:
-    """What happens to an event that has no reducer: it is appended to the slice of its own type."""
+    """Return the reduction of an event without a reducer: it is appended to the slice of its own type."""
     return Reduction(event_type, event_type, step_name(name, "+"), None)
 
 
 def function_step(cls: type, reduce: Reducer[Any]) -> Step:
-    """A reducer given as a function, held to what it promises."""
+    """Return the step of a reducer that is a function; it checks the class of the results."""
 
     def step(values: Values, event: Any) -> Values:
         result = tuple(reduce(values, event))
@@ -123,48 +139,40 @@ def _refuse_another_class(value: object, cls: type) -> None:
         raise TypeError(f"a reducer of {cls.__qualname__} returned {type(value).__qualname__}")
 
 
-class SliceHolder(Protocol):
-    """The part of a session that a slice needs."""
-
-    def values_of(self, slice_type: type) -> Values: ...
-    def change_slice(self, slice_type: type, change: Callable[[Values], Values]) -> None: ...
-    def register_reducer(self, event_type: type, slice_type: type, reduce: Reducer[Any]) -> None: ...
-
-
 class SliceAccessor(Generic[T]):
-    """The values of one type in a session, oldest first. Changing them here asks no reducer and publishes nothing."""
+    """The values of one type in a session, oldest first. Changes here run no reducer and publish nothing."""
 
-    def __init__(self, session: SliceHolder, slice_type: type[T]) -> None:
+    def __init__(self, session: Session, slice_type: type[T]) -> None:
         self._session = session
         self._type = slice_type
 
     def all(self) -> tuple[T, ...]:
-        """Every value."""
+        """Return every value."""
         return self._session.values_of(self._type)
 
     def latest(self) -> T | None:
-        """The newest value, or None."""
+        """Return the newest value, or None."""
         values = self.all()
         return values[-1] if values else None
 
     def where(self, pred: Callable[[T], bool]) -> tuple[T, ...]:
-        """The values that the predicate accepts."""
+        """Return the values for which `pred` is true."""
         return tuple(value for value in self.all() if pred(value))
 
     def seed(self, value: T | Iterable[T]) -> None:
-        """Put this value, or these, in the place of all others."""
+        """Replace all values by this one, or by these."""
         seeded = (value,) if isinstance(value, self._type) else tuple(cast(Iterable[T], value))
         for item in seeded:
             self._refuse_another_class(item)
         self._session.change_slice(self._type, lambda _: seeded)
 
     def append(self, value: T) -> None:
-        """Add a value behind the others."""
+        """Add a value at the end."""
         self._refuse_another_class(value)
         self._session.change_slice(self._type, lambda values: (*values, value))
 
     def clear(self, pred: Callable[[T], bool] | None = None) -> None:
-        """Remove every value, or those that the predicate accepts."""
+        """Remove every value, or those for which `pred` is true."""
 
         def kept(values: Values) -> Values:
             return tuple(value for value in values if pred is not None and not pred(value))
@@ -172,7 +180,7 @@ class SliceAccessor(Generic[T]):
         self._session.change_slice(self._type, kept)
 
     def register(self, event_type: type, reducer: Reducer[T]) -> None:
-        """Let `reducer(values, event)` answer events of exactly this type with the next values."""
+        """Call `reducer(values, event)` for events of exactly this type; it returns the next values."""
         self._session.register_reducer(event_type, self._type, reducer)
 
     def _refuse_another_class(self, value: object) -> None:

@@ -1,20 +1,17 @@
-"""The state of a session as a value that can leave the process as JSON."""
+"""The state of a session as a value that can be written as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from uuid import UUID
 
 import msgspec
 
-from postroad.bus import EventBus, SQSEventBusConfig
 from postroad.errors import InvalidSnapshot
 from postroad.events import Codec, Envelope, checked_bytes, codec
-from postroad.topics import Topic
 
 _VERSION = 1
 _NO_ID = UUID(int=0)
@@ -22,7 +19,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class WrittenValue(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A value of a slice as JSON has it, with the version its class had, so that an older one can be lifted."""
+    """A value of a slice as JSON, with the version of its class, so that an older one can be upcast."""
 
     type: str
     payload: dict[str, Any]
@@ -46,12 +43,12 @@ class Snapshot:
     created_at: datetime
     tags: Mapping[str, str]
     slices: Mapping[str, tuple[object, ...]]
-    """Values as they are or, when they came from JSON, as `WrittenValue`s that `restore` reads."""
+    """The values themselves, or `WrittenValue`s if the snapshot was read from JSON."""
     applied: Mapping[str, tuple[str, ...]]
     codec: Codec = field(default=codec, compare=False, repr=False)
 
     def to_json(self) -> str:
-        """The snapshot as text; `InvalidMessage` names the field of a value that JSON cannot hold."""
+        """Return the snapshot as JSON; `InvalidMessage` names the field of a value that JSON cannot hold."""
         slices = {name: [self._written(value) for value in values] for name, values in self.slices.items()}
         applied = {event_id: list(steps) for event_id, steps in self.applied.items()}
         written = _Written(_VERSION, self.session_id, self.created_at, dict(self.tags), slices, applied)
@@ -59,7 +56,7 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """The snapshot that `to_json` wrote; anything else is `InvalidSnapshot`. No type is looked up yet."""
+        """Return the snapshot that `to_json` wrote, or raise `InvalidSnapshot`. No type is looked up yet."""
         try:
             data = checked_bytes(text, codec.max_bytes)
             found = msgspec.json.decode(data, type=_Written)
@@ -72,7 +69,7 @@ class Snapshot:
         return cls(found.session_id, found.created_at, found.tags, slices, applied)
 
     def read(self, reader: Codec) -> dict[type, tuple[object, ...]]:
-        """The values of each slice; a type that the reader's registry does not know is `UnknownEventType`."""
+        """Return the values of each slice; raise `UnknownEventType` for a type that the registry does not know."""
         return {
             reader.registry.type_of(name): tuple(_value(value, reader) for value in values)
             for name, values in self.slices.items()
@@ -81,7 +78,7 @@ class Snapshot:
     def _written(self, value: object) -> WrittenValue:
         if isinstance(value, WrittenValue):
             return value
-        # The fields of an envelope that only transport needs are fixed: a slice may have an `event_id` of any kind.
+        # The id is fixed, because a slice may have an `event_id` of any kind.
         wrapped = self.codec.wrap(value, publisher_id="snapshot", event_id=_NO_ID, created_at=_EPOCH)
         return WrittenValue(wrapped.event_type, wrapped.payload, wrapped.version)
 
@@ -90,43 +87,3 @@ def _value(value: object, reader: Codec) -> object:
     if not isinstance(value, WrittenValue):
         return value
     return reader.unwrap(Envelope(value.type, _NO_ID, _EPOCH, "snapshot", value.payload, version=value.version))
-
-
-class ReceivingBus(EventBus, Protocol):
-    """A bus that hears other processes once its receiver runs."""
-
-    @property
-    def publisher_id(self) -> str: ...
-    def start_receiver(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class BusBackend(Protocol):
-    """What gives buses and topics by name."""
-
-    def bus(
-        self,
-        topic: str,
-        group: str | None = None,
-        *,
-        attributes: Mapping[str, Collection[str]] | None = None,
-        config: SQSEventBusConfig | None = None,
-    ) -> ReceivingBus: ...
-
-    def topic(self, name: str) -> Topic: ...
-
-
-class Closable(Protocol):
-    """What holds something until it is closed."""
-
-    def close(self) -> None: ...
-
-
-@contextmanager
-def closed_on_failure(made: Closable) -> Iterator[None]:
-    """Close what was made when its start fails: nobody else will."""
-    try:
-        yield
-    except BaseException:
-        made.close()
-        raise

@@ -329,7 +329,7 @@ class Backend:
 
     async def aclose(self) -> None:
         """Close without blocking the event loop."""
-        from postroad.receiving.asynchrony import in_thread
+        from postroad.receiving import in_thread
 
         await in_thread(self.close)
 

@@ -42,12 +42,12 @@ def test_a_journey_is_told_line_by_line(make_bus: MakeBus, queue: Queue, caplog:
     result = sender.publish(Anything(SECRET))
     receiver.receive_once()
 
-    told = lines(caplog)
-    assert [line["event"] for line in told] == ["bus_published", "bus_received", "bus_handled"]
-    assert {line["event_id"] for line in told} == {str(result.event_id)}
-    assert {line["type"] for line in told} == {"tests.bus.vocabulary:Anything"}
-    assert {line["publisher"] for line in told} == {sender.publisher_id}
-    assert {line["bus"] for line in told} == {"work"}
+    logged = lines(caplog)
+    assert [line["event"] for line in logged] == ["bus_published", "bus_received", "bus_handled"]
+    assert {line["event_id"] for line in logged} == {str(result.event_id)}
+    assert {line["type"] for line in logged} == {"tests.bus.vocabulary:Anything"}
+    assert {line["publisher"] for line in logged} == {sender.publisher_id}
+    assert {line["bus"] for line in logged} == {"work"}
     assert SECRET not in caplog.text
 
 
@@ -155,8 +155,8 @@ def test_what_nobody_handles_is_a_warning_only_where_it_stays(
 
     shared.receive_once()
 
-    told = [(line["bus"], line["level"]) for line in lines(caplog) if line["event"] == "bus_unhandled"]
-    assert told == [("orders", "info"), ("work", "warning")]
+    logged = [(line["bus"], line["level"]) for line in lines(caplog) if line["event"] == "bus_unhandled"]
+    assert logged == [("orders", "info"), ("work", "warning")]
 
 
 def test_poison_without_dead_letters_is_told_and_counted_as_a_failed_delivery(

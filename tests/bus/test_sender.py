@@ -22,7 +22,7 @@ from postroad.bus import (
     PublishResult,
     RemoteEventBus,
 )
-from postroad.bus.transport import Outlet
+from postroad.bus.endpoints import Outlet
 from postroad.errors import InvalidMessage, NotPermitted, Unavailable
 from postroad.testing import FakeClock
 

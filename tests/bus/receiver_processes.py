@@ -1,4 +1,4 @@
-"""Receivers in processes of their own: python -m tests.bus.nursery URL TOPIC GROUP FIFO FILE
+"""Receivers in processes of their own: python -m tests.bus.receiver_processes URL TOPIC GROUP FIFO FILE
 
 All are forked from one process that has imported everything, so that a kill is soon made up for. It obeys the lines
 `start NUMBER`, `wait PID` and `kill PID`, and answers each with a number: a process that receives, or how one ended.
@@ -74,14 +74,14 @@ def end(process: int, *, kill: bool) -> int:
 
 def receive(ready: int, deadly: str, url: str, topic: str, group: str, fifo: str, handled: str) -> None:
     """Write down every event with the count of its receives, and die of the deadly number the first time."""
-    book = os.open(Path(handled), os.O_WRONLY | os.O_APPEND)
+    log = os.open(Path(handled), os.O_WRONLY | os.O_APPEND)
     config = replace(QUICK, visibility_timeout_seconds=1, max_receives=500, wait_time_seconds=20)
     bus = postroad.connect(url).bus(topic, group or None, fifo=fifo == "fifo", config=config)
 
     def handle(event: Placed | Stepped) -> None:
         context = current_context()
         count = 0 if context is None else context.receive_count
-        os.write(book, f"{getattr(event, 'session_id', '')} {event.number} {count}\n".encode())
+        os.write(log, f"{getattr(event, 'session_id', '')} {event.number} {count}\n".encode())
         if str(event.number) == deadly and count == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 

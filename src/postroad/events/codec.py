@@ -1,65 +1,104 @@
-"""The one codec: events to envelopes to bytes, and back."""
+"""The codec: events to envelopes to bytes, and back."""
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import InvalidMessage, PostroadError
-from postroad.events import exceptions
+from postroad.errors import InvalidMessage, PostroadError, RemoteError
+from postroad.events.decorators import lifted
 from postroad.events.domain import DomainEvent
 from postroad.events.envelope import (
+    MAX_BYTES,
     Envelope,
     WireFields,
     as_text,
     as_uuid,
+    checked_bytes,
     envelope_of,
     in_utc,
-    not_an_event,
-    session_of,
-    without_defaults,
-)
-from postroad.events.exceptions import EXCEPTION_KEY
-from postroad.events.ids import default_name, uuid7
-from postroad.events.registry import EventRegistry, default_registry
-from postroad.events.shapes import OpenField, Shape, Slot, shape_of
-from postroad.events.strict import (
-    MAX_BYTES,
-    checked_bytes,
     is_safe,
+    is_strict,
+    not_an_event,
     refusal,
     refuse_what_json_cannot_hold,
     sendable,
+    session_of,
     too_large,
     unsendable,
+    uuid7,
+    without_defaults,
 )
-from postroad.events.upcast import lifted
+from postroad.events.registry import EventRegistry, default_registry
+from postroad.events.shapes import OpenField, Shape, Slot, default_name, shape_of
+
+EXCEPTION_KEY = "__exception__"
+_LEVELS_OF_ARGUMENTS = 32
+_BUILT_IN = {
+    default_name(value): value
+    for value in vars(builtins).values()
+    if isinstance(value, type) and issubclass(value, BaseException)
+}
+
+
+def write_exception(error: BaseException, name: str, write: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the exception as type name, message and args; an argument that JSON cannot hold becomes its repr."""
+    message, args = str(error), error.args
+    if isinstance(error, RemoteError):
+        name, message, args = error.type_name, error.message, error.remote_args
+    # The name of a file may hold what is not text; the message is for people, so it is shown escaped.
+    text = message.encode(errors="backslashreplace").decode()
+    return {EXCEPTION_KEY: name, "message": text, "args": [_argument(arg, write) for arg in args]}
+
+
+def _argument(value: Any, write: Callable[[Any], Any]) -> Any:
+    try:
+        result = write(value)
+        msgspec.json.encode(result)
+    except Exception:
+        return repr(value)
+    return result if is_strict((result,), _LEVELS_OF_ARGUMENTS) else repr(value)
+
+
+def read_exception(cls: type | None, name: str, message: str, args: list[Any]) -> BaseException:
+    """Return the exception as the class that is known here, else as RemoteError."""
+    known = cls or _BUILT_IN.get(name)
+    if known is not None and issubclass(known, BaseException):
+        # A constructor may take other parameters: then class and args come back without the fields it would set.
+        for make in (known, partial(known.__new__, known)):
+            with suppress(Exception):
+                return make(*args)
+    return RemoteError(name, message, tuple(args))
+
 
 TYPE_KEY = "__type__"
 
 
 class Tagging:
-    """Turns instances of dataclasses into dicts of JSON values and back, with the types of one registry."""
+    """Turns dataclass instances into dicts of JSON values and back, with the types of one registry."""
 
     def __init__(self, registry: EventRegistry) -> None:
         self._registry = registry
         self._shapes: dict[Any, Shape] = {}
 
     def shape(self, annotation: Any) -> Shape:
-        """How the class is read and written; found out once."""
+        """Return how the class is read and written, computed once."""
         known = self._shapes.get(annotation)
         if known is None:
             known = self._shapes[annotation] = shape_of(annotation)
         return known
 
     def write(self, value: Any, shape: Shape) -> dict[str, Any]:
-        """The instance as a dict of JSON values."""
+        """Return the instance as a dict of JSON values."""
         if shape.plain:
             return msgspec.to_builtins(value)  # type: ignore[no-any-return]  # a dataclass becomes a dict
         if shape.fields is None:
@@ -67,16 +106,19 @@ class Tagging:
         return {field.name: self._write_field(getattr(value, field.name), field) for field in shape.fields}
 
     def read(self, payload: Any, shape: Shape) -> Any:
-        """The instance that the dict of JSON values describes."""
+        """Return the instance that the dict of JSON values describes."""
         if shape.plain:
             return msgspec.convert(payload, shape.reads)
         found = msgspec.convert(payload, shape.reads, str_keys=True, dec_hook=self._read_open)
         return found if shape.fields is None else _built(shape.cls, found, shape.fields)
 
     def tag(self, value: Any) -> Any:
-        """The value as JSON; dataclasses and exceptions in it say what they are."""
+        """Return the value as JSON, with the type names of the dataclasses and exceptions in it."""
         if isinstance(value, dict):
-            return {_key(key): self.tag(item) for key, item in value.items()}
+            keys = [
+                k if isinstance(k, str) else next(iter(msgspec.to_builtins({k: None}, str_keys=True))) for k in value
+            ]
+            return {key: self.tag(item) for key, item in zip(keys, value.values(), strict=True)}
         if isinstance(value, list | tuple | set | frozenset):
             return [self.tag(item) for item in value]
         if isinstance(value, type):
@@ -84,17 +126,20 @@ class Tagging:
         if dataclasses.is_dataclass(value):
             return {TYPE_KEY: self._name(type(value)), **self.write(value, self.shape(type(value)))}
         if isinstance(value, BaseException):
-            return exceptions.written(value, self._name(type(value)), self.tag)
+            return write_exception(value, self._name(type(value)), self.tag)
         return msgspec.to_builtins(value, str_keys=True)
 
     def revive(self, value: Any) -> Any:
-        """The value that `tag` wrote; what this registry does not know stays a plain dict."""
+        """Return the value that `tag` wrote; a type that this registry does not know stays a plain dict."""
         if isinstance(value, list):
             return [self.revive(item) for item in value]
         if not isinstance(value, dict):
             return value
         if EXCEPTION_KEY in value:
-            return self._revive_exception(value)
+            name, message, args = value[EXCEPTION_KEY], value.get("message"), value.get("args")
+            if not isinstance(name, str) or not isinstance(message, str) or not isinstance(args, list):
+                raise ValueError(f"Expected an exception's `{EXCEPTION_KEY}`, `message` and `args`")
+            return read_exception(self._registry.find(name), name, message, self.revive(args))
         name = value.get(TYPE_KEY)
         cls = self._registry.find(name) if isinstance(name, str) else None
         if dataclasses.is_dataclass(cls):
@@ -122,21 +167,11 @@ class Tagging:
         try:
             return self.read(value, self.shape(annotation))
         except msgspec.ValidationError as error:
-            # Of a hook's errors msgspec adds the place to a ValueError only.
+            # To the errors of a hook, msgspec adds the path only if they are ValueErrors.
             raise ValueError(str(error)) from error
-
-    def _revive_exception(self, value: dict[str, Any]) -> BaseException:
-        name, message, args = value[EXCEPTION_KEY], value.get("message"), value.get("args")
-        if not isinstance(name, str) or not isinstance(message, str) or not isinstance(args, list):
-            raise ValueError(f"Expected an exception's `{EXCEPTION_KEY}`, `message` and `args`")
-        return exceptions.read(self._registry.find(name), name, message, self.revive(args))
 
     def _name(self, cls: type) -> str:
         return self._registry.known_name(cls) or default_name(cls)
-
-
-def _key(key: Any) -> Any:
-    return key if isinstance(key, str) else next(iter(msgspec.to_builtins({key: None}, str_keys=True)))
 
 
 def _built(cls: type, found: Any, fields: tuple[OpenField, ...]) -> Any:
@@ -162,7 +197,7 @@ _FORMS = (
 
 
 class _Hint(msgspec.Struct):
-    """What tells the forms apart: the outbox's `envelope`, or what SNS puts around a message."""
+    """The keys that tell the forms apart: the outbox's `envelope`, or those that SNS puts around a message."""
 
     envelope: msgspec.Raw = msgspec.Raw(b"")
     Type: object = None
@@ -173,7 +208,18 @@ _hint = msgspec.json.Decoder(_Hint).decode
 
 
 class Codec:
-    """Wraps events in envelopes, writes envelopes as strict JSON, and reads both back."""
+    """Wraps events in envelopes, writes envelopes as strict JSON, and reads both back.
+
+    Args:
+        registry: The classes by name; the default one holds every class with `@event`.
+        clock: Gives `created_at`; pass another one in tests.
+        new_id: Makes ids for events that have none of their own.
+        max_bytes: The largest message that is written or read, 100 MiB by default.
+
+    Example:
+        envelope = codec.wrap(OrderPlaced("A-1"), publisher_id="web")
+        assert codec.unwrap(codec.decode(codec.encode(envelope))) == OrderPlaced("A-1")
+    """
 
     def __init__(
         self,
@@ -203,7 +249,7 @@ class Codec:
         event_id: UUID | str | None = None,
         created_at: datetime | None = None,
     ) -> Envelope:
-        """The envelope of the event: its own `event_id` and `session_id` where it has them, else a new id and none."""
+        """Return the envelope of the event, with its own `event_id` and `session_id`, else a new id and no session."""
         cls = type(event)
         name = self.registry.known_name(cls)
         if name is None:
@@ -227,7 +273,7 @@ class Codec:
         return envelope_of(fields)
 
     def unwrap(self, envelope: Envelope) -> Any:
-        """The event in the envelope, lifted to the version known here, as the class registered under its type."""
+        """Return the event in the envelope, upcast to the version known here, as the class registered for its type."""
         cls = self.registry.find(envelope.event_type) or self.registry.type_of(envelope.event_type)
         shape = self._tagging.shape(cls)
         current = envelope.version == shape.version
@@ -240,11 +286,15 @@ class Codec:
             raise refusal(error, root="payload") from error
 
     def encode(self, envelope: Envelope) -> bytes:
-        """The envelope as strict JSON: five keys always, the others when they say something."""
+        """Return the envelope as strict JSON: five keys always, the others when they are set."""
         if not isinstance(envelope, Envelope):
             raise InvalidMessage(f"{type(envelope).__name__} is not an Envelope", remedy="Call wrap(event, …) first.")
+        fields = envelope.__dict__
+        if "keys" in fields:
+            # The flat form has no place for the keys of an outbox event.
+            fields = {name: value for name, value in fields.items() if name != "keys"}
         try:
-            data = sendable(_encode(_flat(envelope.__dict__)))
+            data = sendable(_encode(fields))
         except Exception as error:
             raise unsendable(vars(envelope), path="", why=error) from error
         if len(data) > self.max_bytes:
@@ -254,8 +304,10 @@ class Codec:
     def decode(self, data: bytes | bytearray | memoryview | str) -> Envelope:
         """Return the envelope that the bytes hold, in the bus's flat form or the outbox's three keys.
 
-        Either form may stand inside the notification that SNS puts around a message. Anything else is
-        InvalidMessage. Nothing is imported.
+        Either form may be inside the notification that SNS puts around a message. No code is imported.
+
+        Raises:
+            InvalidMessage: The bytes are anything else; `field` names the field at fault.
         """
         checked = data if is_safe(data, self.max_bytes) else checked_bytes(data, self.max_bytes)
         try:
@@ -265,7 +317,7 @@ class Codec:
         return envelope_of(fields if len(fields) == _REQUIRED_KEYS else without_defaults(fields))
 
     def _decode_other(self, data: bytes, error: Exception) -> Envelope:
-        """Read what is not the flat form, or raise what is wrong with it."""
+        """Read another form than the flat one, or raise the error of the flat one."""
         try:
             hint = _hint(data)
         except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -283,11 +335,6 @@ class Codec:
             raise unsendable(event, path="payload", why=error) from error
         refuse_what_json_cannot_hold(payload)
         return payload
-
-
-def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that the flat form carries."""
-    return fields if "keys" not in fields else {name: value for name, value in fields.items() if name != "keys"}
 
 
 codec = Codec()

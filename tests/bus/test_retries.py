@@ -9,7 +9,7 @@ import pytest
 
 from postroad.backoff import Backoff
 from postroad.bus import BusConfig
-from postroad.bus.sending import GiveUp, RetryAfter, decide
+from postroad.bus.sender import GiveUp, RetryAfter, decide
 from postroad.errors import (
     CircuitOpenError,
     InvalidMessage,
