@@ -43,7 +43,7 @@ def messages(store: NotificationStore, *names: str) -> None:
 
 def count(store: NotificationStore, table: str) -> int:
     with store.outbox.database.reading() as session:
-        return int(session.rows(f"SELECT count(*) FROM {store.outbox.names.qualified(table)}")[0][0])
+        return int(session.rows(f"SELECT count(*) FROM {store.outbox.tables.qualified(table)}")[0][0])
 
 
 def test_delivered_messages_are_kept_for_a_day_and_undelivered_ones_for_thirty(

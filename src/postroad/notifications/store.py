@@ -74,7 +74,7 @@ class NotificationStore:
         self.clock = clock
         self.dialect: Dialect = dialect_of(url)
         self.outbox = Outbox.open(url, max_bytes=_MAX_PUSH_BYTES, clock=clock)
-        self._sql = statements(self.outbox.names, self.dialect)
+        self._sql = statements(self.outbox.tables)
         self.outbox.init()
         with self.outbox.database.transaction() as session:
             session.rows(self._sql.lock)

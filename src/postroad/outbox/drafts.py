@@ -1,4 +1,4 @@
-"""What is about to be recorded: every check happens here, before any SQL."""
+"""The checks of an event before it is recorded, and the row that is made of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Draft(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """What the caller of `add` says besides the event."""
+    """The arguments of `add` besides the event."""
 
     key: Mapping[str, str] | str | None = None
     tenant_id: str | None = None
@@ -47,7 +47,7 @@ class Overrides:
     occurred_at: datetime | None = None
 
     def given(self) -> dict[str, Any]:
-        """The fields that are not None, in the form that a DomainEvent has."""
+        """Return the fields that are not None, in the form that a DomainEvent has."""
         fields = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
         if "key" in fields:
             fields["key"] = as_key(fields["key"])
@@ -59,8 +59,8 @@ class Overrides:
 NO_OVERRIDES: Final = Overrides()
 
 
-class Drafting:
-    """Turns events into rows, or refuses them by the field at fault."""
+class Drafts:
+    """Turns events into rows, or raises InvalidMessage that names the field at fault."""
 
     def __init__(self, *, registry: EventRegistry, clock: Clock, cipher: AesGcmCipher | None, max_bytes: int) -> None:
         self._codec = Codec(registry, clock=clock)
@@ -68,16 +68,16 @@ class Drafting:
         self._max_bytes = max_bytes
 
     def draft(self, event: object, overrides: Overrides = NO_OVERRIDES) -> Draft:
-        """The row of the event."""
+        """Return the row of the event."""
         domain = _traced(self._domain(event, overrides))
         _check(domain)
         body = domain_json(domain, domain.payload)
-        if _NUL in body:
-            _refuse_nul(domain)
+        if _NUL in body and (path := _place_of_nul(msgspec.to_builtins(domain.payload), "payload")) is not None:
+            raise InvalidMessage(f"{path}: holds the character NUL, which no database stores", field=path)
         if len(body) > self._max_bytes:
             raise MessageTooLarge(
                 f"the event has {len(body):,} bytes, above the limit of {self._max_bytes:,}",
-                remedy="Record less, or an id under which the rest is found.",
+                remedy="Record less data, or an id under which the rest can be found.",
             )
         if self._cipher is not None:
             body = domain_json(domain, self._cipher.sealed(domain, msgspec.json.encode(domain.payload)))
@@ -105,14 +105,14 @@ class Drafting:
 
 
 def _traced(event: DomainEvent) -> DomainEvent:
-    """The event with a trace that others can join: its own if that is one, else the current span's."""
+    """Return the event with its own traceparent if that is valid, else with that of the current span."""
     if event.traceparent is None:
         return event if get_current_span() is INVALID_SPAN else replace(event, traceparent=traceparent())
     return event if _TRACEPARENT.fullmatch(str(event.traceparent)) else replace(event, traceparent=None)
 
 
 def _check(event: Any) -> None:
-    """Refuse a DomainEvent by its first field that is not what its type says."""
+    """Raise InvalidMessage for the first field that does not hold what its type says."""
     if not isinstance(event.type, str) or not _TYPE.fullmatch(event.type):
         raise _refused("type", f"{_shown(event.type)} is not 1 to 200 letters, digits or any of . _ : -")
     _check_key(event.key)
@@ -146,12 +146,6 @@ def _is_broken(text: str) -> bool:
     except UnicodeEncodeError:
         return True
     return False
-
-
-def _refuse_nul(event: DomainEvent) -> None:
-    path = _place_of_nul(msgspec.to_builtins(event.payload), "payload")
-    if path is not None:
-        raise InvalidMessage(f"{path}: holds the character NUL, which no database stores", field=path)
 
 
 def _place_of_nul(value: object, path: str) -> str | None:

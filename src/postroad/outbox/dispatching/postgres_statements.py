@@ -1,11 +1,14 @@
-"""What a dispatcher says to PostgreSQL. A claim need not wait for the disk (a lease that a crash forgets is only
-claimed again, under a token of its own), so it turns that off for itself."""
+"""The statements of a dispatcher on PostgreSQL.
+
+A claim turns synchronous commits off for itself, since it need not wait for the disk: a row whose lease is lost in a
+crash is only claimed again, under another token.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-WORDS: Final = {
+PHRASES: Final = {
     "redriven_too_soon": """(%(skip)s AND o.redrives > 0 AND EXISTS (
       SELECT FROM {outbox} b WHERE {open_b} AND b.held IN (0, 1, 2) AND coalesce(b.tenant, '') = coalesce(o.tenant, '')
          AND b.lane = o.lane AND b.lease_until > now()))""",
@@ -16,10 +19,10 @@ WORDS: Final = {
     "open_b": "b.state NOT IN ('SENT', 'SKIPPED') AND (NOT %(skip)s OR b.state = 'PENDING')",
     "open": "o.state NOT IN ('SENT', 'SKIPPED')",
 }
-"""What statements say again and again; a word may stand for others that come after it.
+"""Parts of several statements; a phrase may use those that come after it.
 
-Of rows that are known by their ids the state is asked in a way that no index answers: statistics of a moment without
-backlog would make the planner walk the index of all open rows instead.
+Where rows are found by their ids, the state is compared in a way that no index supports: with statistics taken when
+there was no backlog, the planner would walk the index of all open rows instead.
 """
 
 # Walks from key to key over rows that nothing holds, and stops as soon as it has enough; rows whose time to be tried
@@ -185,7 +188,7 @@ UPDATE {outbox} o SET state = 'PARKED', held = 2, updatedat = now(), lease_owner
  WHERE failed.id = ANY (%(ids)s::uuid[]) AND {open} AND o.held IN (0, 1, 2) AND o.state = 'PENDING'
    AND coalesce(o.tenant, '') = coalesce(failed.tenant, '') AND o.lane = failed.lane AND o.seq > failed.seq
 """
-TELL_TARGET: Final = """
+SET_TARGET_ERROR: Final = """
 UPDATE {meta} SET target_error = %(error)s, target_error_at = CASE WHEN %(error)s::text IS NOT NULL THEN now() END,
        paused_until = CASE WHEN %(error)s::text IS NOT NULL THEN now() + make_interval(secs => %(pause)s) END
  WHERE target_error IS DISTINCT FROM %(error)s OR %(error)s::text IS NOT NULL
