@@ -21,7 +21,7 @@ from tests.waiting import eventually
 from postroad import Backend, Queue, QueueSpec
 from postroad.errors import ConfigurationError, Unavailable
 from postroad.inbox import Consumer, ConsumeReport, DomainEvent, Inbox
-from postroad.inbox.telemetry import Timing
+from postroad.inbox.effects import Timing
 
 pytestmark = pytest.mark.slow
 

@@ -260,7 +260,9 @@ class Settling:
 
     def _run(self) -> None:
         while not self._stop.wait(0.01):
-            for (event_id,) in self._fixture.run("SELECT event_id FROM outbox WHERE state = 'PENDING' AND attempts = 0"):
+            for (event_id,) in self._fixture.run(
+                "SELECT event_id FROM outbox WHERE state = 'PENDING' AND attempts = 0"
+            ):
                 self._settle(event_id)
 
 
