@@ -16,7 +16,7 @@ from tests.waiting import eventually
 from postroad.errors import ConfigurationError
 from postroad.notifications import NotificationStore, OfflineProcessor, TokenResult
 from postroad.notifications.devices import offline_push_id
-from postroad.notifications.relay import relay
+from postroad.notifications.worker import relay
 from postroad.testing import FakeClock
 from postroad.wiring import Backend
 

@@ -1,6 +1,6 @@
-"""The tables of chat notifications and one statement for each verb, for PostgreSQL and SQLite.
+"""The tables and statements of chat notifications, for PostgreSQL and SQLite.
 
-`?` stands for a value; words in braces for tables and for what the two databases write differently.
+`?` stands for a value, names in braces for tables and for what the two databases write differently.
 """
 
 from __future__ import annotations
