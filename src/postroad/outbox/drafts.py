@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -22,6 +22,7 @@ _TYPE: Final = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _NUL: Final = b"\\u0000"
+NO_OVERRIDES: Final[Mapping[str, Any]] = {}
 _KEY_REMEDY: Final = 'Give the key that orders the event, as in key={"transferId": "tr_1"}.'
 
 
@@ -35,30 +36,6 @@ class Draft(msgspec.Struct, frozen=True):
     body: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overrides:
-    """The arguments of `add` besides the event."""
-
-    key: Mapping[str, str] | str | None = None
-    tenant_id: str | None = None
-    type: str | None = None
-    traceparent: str | None = None
-    event_id: UUID | str | None = None
-    occurred_at: datetime | None = None
-
-    def given(self) -> dict[str, Any]:
-        """Return the fields that are not None, in the form that a DomainEvent has."""
-        fields = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
-        if "key" in fields:
-            fields["key"] = as_key(fields["key"])
-        if "event_id" in fields:
-            fields["event_id"] = as_uuid(fields["event_id"])
-        return fields
-
-
-NO_OVERRIDES: Final = Overrides()
-
-
 class Drafts:
     """Turns events into rows, or raises InvalidMessage that names the field at fault."""
 
@@ -67,8 +44,8 @@ class Drafts:
         self._cipher = cipher
         self._max_bytes = max_bytes
 
-    def draft(self, event: object, overrides: Overrides = NO_OVERRIDES) -> Draft:
-        """Return the row of the event."""
+    def draft(self, event: object, overrides: Mapping[str, Any] = NO_OVERRIDES) -> Draft:
+        """Return the row of the event; overrides that are not None replace its fields."""
         domain = _traced(self._domain(event, overrides))
         _check(domain)
         body = domain_json(domain, domain.payload)
@@ -83,10 +60,13 @@ class Drafts:
             body = domain_json(domain, self._cipher.sealed(domain, msgspec.json.encode(domain.payload)))
         return Draft(domain.event_id, domain.type, domain.tenant_id, ordering_key(domain.key), body.decode())
 
-    def _domain(self, event: object, overrides: Overrides) -> DomainEvent:
+    def _domain(self, event: object, overrides: Mapping[str, Any]) -> DomainEvent:
         if type(event) is DomainEvent and overrides is NO_OVERRIDES:
             return event
-        given = overrides.given()
+        given = {name: value for name, value in overrides.items() if value is not None}
+        for name, read in (("key", as_key), ("event_id", as_uuid)):
+            if name in given:
+                given[name] = read(given[name])
         if isinstance(event, DomainEvent):
             return replace(event, **given)
         if "key" not in given:
@@ -136,16 +116,8 @@ def _check_key(key: object) -> None:
     for text in (*key, *key.values()):
         if not isinstance(text, str) or not text:
             raise InvalidMessage(f"key: {_shown(text)} is not a text with letters", field="key", remedy=_KEY_REMEDY)
-        if not text.isprintable() and ("\0" in text or _is_broken(text)):
+        if not text.isprintable() and any(each == "\0" or "\ud800" <= each <= "\udfff" for each in text):
             raise InvalidMessage(f"key: {text!r} holds NUL or a lone surrogate", field="key")
-
-
-def _is_broken(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def _place_of_nul(value: object, path: str) -> str | None:

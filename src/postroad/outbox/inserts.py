@@ -110,9 +110,11 @@ class Inserts:
 
     async def add_async(self, connection: Any, draft: Callable[[], Draft]) -> UUID:
         """Insert one row as `add` does, on a connection that is awaited."""
-        if _is_psycopg(connection):
+        psycopg, asyncpg = sys.modules.get("psycopg"), sys.modules.get("asyncpg")
+        if psycopg is not None and isinstance(connection, psycopg.AsyncConnection):
             return await self._add_on_psycopg(connection, draft)
-        if _is_asyncpg(connection):
+        # A connection of a pool of asyncpg comes in the pool's own wrapper.
+        if asyncpg is not None and isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
             return await self._add_on_asyncpg(connection, draft)
         if hasattr(connection, "run_sync"):
             # SQLAlchemy runs functions for its synchronous connections on its asynchronous ones.
@@ -193,14 +195,3 @@ def _chunks(drafts: Sequence[Draft]) -> Iterator[str]:
 
 def _json(values: object) -> str:
     return msgspec.json.encode(values).decode()
-
-
-def _is_psycopg(connection: object) -> bool:
-    psycopg = sys.modules.get("psycopg")
-    return psycopg is not None and isinstance(connection, psycopg.AsyncConnection)
-
-
-def _is_asyncpg(connection: object) -> bool:
-    asyncpg = sys.modules.get("asyncpg")
-    # A connection of a pool comes in the pool's own wrapper.
-    return asyncpg is not None and isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy)

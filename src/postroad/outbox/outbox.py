@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from postroad.clock import SYSTEM_CLOCK, Clock
@@ -15,7 +15,7 @@ from postroad.errors import ConfigurationError, Undecryptable
 from postroad.events import DomainEvent, EventRegistry, default_registry
 from postroad.outbox.cipher import SEAL, AesGcmCipher
 from postroad.outbox.dispatching.publisher import Outlet, Publisher, Renderer
-from postroad.outbox.drafts import Drafts, Overrides
+from postroad.outbox.drafts import Drafts
 from postroad.outbox.inserts import Inserts
 from postroad.outbox.queries import HandledEvents, Queries, stored_id
 from postroad.outbox.redrive import Repairs, Replay, Selection, SentSelection, lane_named
@@ -196,9 +196,8 @@ class Outbox:
         caller = in_transaction(connection)
         if (key, tenant_id, type, traceparent, event_id, occurred_at) == _NOTHING:
             return self._inserts.add(caller, self._drafts.draft(event))
-        overrides = Overrides(
-            key=key, tenant_id=tenant_id, type=type, traceparent=traceparent, event_id=event_id, occurred_at=occurred_at
-        )
+        overrides: dict[str, Any] = {"key": key, "tenant_id": tenant_id, "type": type, "traceparent": traceparent}
+        overrides |= {"event_id": event_id, "occurred_at": occurred_at}
         return self._inserts.add(caller, self._drafts.draft(event, overrides))
 
     def add_many(self, connection: object, events: Iterable[DomainEvent]) -> list[UUID]:
@@ -219,9 +218,8 @@ class Outbox:
         occurred_at: datetime | None = None,
     ) -> UUID:
         """Record the event as `add` does, on a connection that is awaited."""
-        overrides = Overrides(
-            key=key, tenant_id=tenant_id, type=type, traceparent=traceparent, event_id=event_id, occurred_at=occurred_at
-        )
+        overrides: dict[str, Any] = {"key": key, "tenant_id": tenant_id, "type": type, "traceparent": traceparent}
+        overrides |= {"event_id": event_id, "occurred_at": occurred_at}
         return await self._inserts.add_async(connection, lambda: self._drafts.draft(event, overrides))
 
     def opened(self, event: DomainEvent) -> DomainEvent:

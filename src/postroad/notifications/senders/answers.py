@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import re
 import threading
 import uuid
@@ -13,10 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 
+from postroad.arguments import FINITE
 from postroad.errors import ConfigurationError
 from postroad.notifications.devices import TokenResult
 
@@ -106,6 +107,7 @@ def retry_after(answer: Answer, now: datetime) -> float | None:
     return max(0.0, (moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds())
 
 
+TIMEOUT: Final = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds above 0")]
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_:-]|\.(?!\.)){0,254}")
 
 
@@ -122,20 +124,6 @@ def checked_name(value: object, field: str) -> str:
     """Return the name, which is fit for a URL, a header and a claim of a token."""
     if not isinstance(value, str) or _NAME.fullmatch(value) is None:
         raise ConfigurationError(f"{field}: is not a name of letters, digits, dots and hyphens", field=field)
-    return value
-
-
-def checked_seconds(value: object, field: str) -> float:
-    """Return the number of seconds, which is above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigurationError(f"{field}: {value!r} is not a number of seconds above 0", field=field)
-    return float(value)
-
-
-def checked_lifetime(value: object, field: str) -> int:
-    """Return the whole number of seconds, which is 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigurationError(f"{field}: {value!r} is not a whole number of seconds of 0 or more", field=field)
     return value
 
 

@@ -6,21 +6,22 @@ import math
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Meta
 
+from postroad.arguments import check
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError, InvalidNotification
 from postroad.notifications.devices import Outcome, TokenResult
 from postroad.notifications.messages import PushNotification, PushPayload, checked_token
 from postroad.notifications.senders.answers import (
+    TIMEOUT,
     Answer,
     MismatchCounter,
-    checked_lifetime,
     checked_name,
-    checked_seconds,
     collapse_id,
     document,
     needing_extra,
@@ -38,6 +39,7 @@ _SOONEST_SECONDS: Final = 20 * 60
 _DEAD_TOKENS: Final = frozenset({"BadDeviceToken", "DeviceTokenNotForTopic"})
 _REFUSED_TEAM: Final = frozenset({"ExpiredProviderToken", "InvalidProviderToken"})
 _REFUSED_TOPIC: Final = frozenset({"BadTopic", "MissingTopic", "TopicDisallowed"})
+_LIFETIME: Final = Annotated[int, Meta(ge=0, description="a whole number of seconds of 0 or more")]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -78,16 +80,17 @@ class APNSSender:
     ) -> None:
         names = {"key_id": checked_name(key_id, "key_id"), "team_id": checked_name(team_id, "team_id")}
         self._topic = checked_name(topic, "topic")
-        self._expires_in = checked_lifetime(expires_in, "expires_in")
+        check(expires_in, _LIFETIME, "expires_in", ConfigurationError)
+        self._expires_in = expires_in
         self._clock = clock
-        seconds = checked_seconds(timeout, "timeout")
+        check(timeout, TIMEOUT, "timeout", ConfigurationError)
         with needing_extra():
             from postroad.notifications.senders.addresses import provider
             from postroad.notifications.senders.wire import Wire
 
             self._team = ProviderToken(key, clock=clock, **names)
         self._mismatches = MismatchCounter("DeviceTokenNotForTopic")
-        self._wire = Wire(provider(base_url, ca_file, http1=False), timeout=seconds)
+        self._wire = Wire(provider(base_url, ca_file, http1=False), timeout=timeout)
 
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
         """Send the push to the device. If it is sent again under the same `push_id`, it replaces the first one."""

@@ -12,15 +12,16 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from postroad.arguments import check
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
 from postroad.notifications.devices import Outcome, TokenResult
 from postroad.notifications.messages import PushNotification, checked_token
 from postroad.notifications.senders.answers import (
+    TIMEOUT,
     Answer,
     MismatchCounter,
     checked_name,
-    checked_seconds,
     collapse_id,
     document,
     items,
@@ -69,11 +70,11 @@ class FCMSender:
     ) -> None:
         self._path = f"/v1/projects/{checked_name(project_id, 'project_id')}/messages:send"
         self._clock = clock
-        seconds = checked_seconds(timeout, "timeout")
+        check(timeout, TIMEOUT, "timeout", ConfigurationError)
         with needing_extra():
             from postroad.notifications.senders.addresses import provider
             from postroad.notifications.senders.wire import Wire
-        self._wire = Wire(provider(base_url, ca_file, http1=True), timeout=seconds)
+        self._wire = Wire(provider(base_url, ca_file, http1=True), timeout=timeout)
         self._mismatches = MismatchCounter("SENDER_ID_MISMATCH")
         if (token_provider is None) == (credentials_file is None):
             raise ConfigurationError(
@@ -82,7 +83,7 @@ class FCMSender:
         if token_provider is not None:
             self._tokens = AccessTokens(token_provider)
         else:
-            self._tokens = _service_account_tokens(str(credentials_file), ca_file, seconds)
+            self._tokens = _service_account_tokens(str(credentials_file), ca_file, timeout)
 
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
         """Send the push to the device. If it is sent again under the same `push_id`, it replaces the first one."""

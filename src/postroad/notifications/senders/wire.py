@@ -155,13 +155,11 @@ class _Line:
         if call.is_late:
             # The connection may be dead; other posts on it have their own timeouts.
             self._give_up(call.connection)
-        return _unanswered(why, self._lost_with(call))
-
-    def _lost_with(self, call: _Call) -> int | None:
-        """Return the connection that was lost with the call; a timeout is a loss if nothing else was received."""
+        # After a timeout the connection counts as lost if nothing else was received on it.
         connection = call.connection
         is_silent = call.is_late and connection.heard_at < call.begun_at
-        return connection.number if connection.is_established and (connection.is_lost or is_silent) else None
+        is_lost = connection.is_established and (connection.is_lost or is_silent)
+        return _unanswered(why, connection.number if is_lost else None)
 
     def _give_up(self, connection: Connection) -> None:
         """Use another connection from now on, and close this one when no post can be in progress on it."""

@@ -234,11 +234,6 @@ class Target:
         """The monotonic time at which one message may probe."""
         return self.pause.until or 0.0
 
-    @property
-    def is_unsaved(self) -> bool:
-        """Whether the store does not know its state yet."""
-        return self._unsaved is not None
-
     def observe(self, verdicts: Sequence[Verdict], now: float) -> bool:
         """Follow the verdicts of a call, and return whether everything has to stop."""
         down = next((verdict for verdict in verdicts if isinstance(verdict, TargetDown)), None)

@@ -152,8 +152,12 @@ class Pump:
     def work(self, *, looking: bool) -> None:
         """Do what there is to do; unless `looking`, claim nothing new."""
         self._start_calls()
-        if self._is_time_to_settle():
+        waited = self._monotonic() - self._unsettled_since
+        is_full = len(self._unsettled) >= self._config.batch
+        if self._unsettled and (not self._in_calls or is_full or waited >= _LINGER):
             self.settle()
+        elif not self._unsettled:
+            self.target.save()
         if looking and not self._plan.ready and self._monotonic() >= self._look_at:
             self.look()
             self._start_calls()
@@ -283,12 +287,6 @@ class Pump:
         if rows:
             self._counts["stale"] += rows
             self._event_log.write("outbox_stale", rows=rows)
-
-    def _is_time_to_settle(self) -> bool:
-        if not self._unsettled:
-            return self.target.is_unsaved
-        waited = self._monotonic() - self._unsettled_since
-        return not self._in_calls or len(self._unsettled) >= self._config.batch or waited >= _LINGER
 
     def _take_in(self, answered: _Answered | None) -> None:
         if answered is None:
