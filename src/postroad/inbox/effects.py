@@ -142,7 +142,7 @@ class InDatabase:
             async with self._opened() as connection:
                 if await self._is_first(connection, event):
                     raise NotInTransaction(
-                        "transaction: what was done in it is not kept",
+                        "transaction: does not commit what was done in it",
                         remedy="Let it commit at its end, as SQLAlchemy's begin() does and connect() does not.",
                     )
             self.proven.set()

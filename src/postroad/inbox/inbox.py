@@ -98,7 +98,7 @@ def check_windows(retention: timedelta | None, windows: Windows) -> None:
         raise ConfigurationError(
             f"retention: the inbox remembers for {kept:.0f} s, but copies may arrive for {windows.required:.0f} s",
             field="retention",
-            remedy="Give the inbox a longer retention, or Windows the true figures of this queue.",
+            remedy="Give the inbox a longer retention, or give Windows the actual times of this queue.",
         )
 
 
@@ -269,7 +269,7 @@ class Inbox:
             if lacks_tables(error):
                 raise SchemaMismatch("the tables of the inbox are missing", remedy=_REMEDY) from error
             if is_deadlock(error):
-                raise DeadlockDetected("another transaction waits for what this one handles") from error
+                raise DeadlockDetected("this transaction and another one wait for each other's events") from error
             raise
         return first
 

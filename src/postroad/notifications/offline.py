@@ -111,7 +111,7 @@ class RealtimeHook:
         try:
             (result,) = self._queue.send([OutgoingMessage(message.to_json())])
         except Exception as error:
-            raise SendFailed(f"queue {self._queue.name!r} did not take the message: {error}") from error
+            raise SendFailed(f"queue {self._queue.name!r} did not accept the message: {error}") from error
         if not result.ok:
-            raise SendFailed(f"queue {self._queue.name!r} did not take the message: {result.error}") from result.error
+            raise SendFailed(f"queue {self._queue.name!r} did not accept the message: {result.error}") from result.error
         return "queued"

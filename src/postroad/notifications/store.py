@@ -126,7 +126,7 @@ class NotificationStore:
             if after is None:
                 return [_message(row) for row in session.rows(self._sql.pending, (user_id, limit))]
             if not session.rows(self._sql.kept, (user_id, after)):
-                raise InvalidInput("after: is no message of this user", field="after")
+                raise InvalidInput("after: is not a message of this user", field="after")
             return [_message(row) for row in session.rows(self._sql.pending_after, (user_id, user_id, after, limit))]
 
     def mark_delivered(self, user_id: str, message_ids: Iterable[str]) -> int:

@@ -363,7 +363,7 @@ def refuse_engine_file(backend_url: str, database_url: str, *, field: str = "url
         raise ConfigurationError(
             f"{field}: {own} is the backend's own file {engine}",
             field=field,
-            remedy="Name another file; the backend's is its own.",
+            remedy="Name another file; the backend needs its file for itself.",
         )
 
 

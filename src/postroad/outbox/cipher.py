@@ -35,7 +35,7 @@ class AesGcmCipher:
         current: The id of the key that encrypts new payloads.
 
     Raises:
-        ConfigurationError: A key has not 32 bytes, or `current` is not among them.
+        ConfigurationError: A key does not have 32 bytes, or `current` is not among them.
 
     Example:
         cipher = AesGcmCipher({"2025-08": os.urandom(32)}, current="2025-08")
@@ -48,10 +48,10 @@ class AesGcmCipher:
         for kid, key in keys.items():
             if len(key) != _KEY_BYTES:
                 raise ConfigurationError(
-                    f"keys: {kid!r} has not {_KEY_BYTES} bytes", field="keys", remedy="Use os.urandom(32)."
+                    f"keys: {kid!r} does not have {_KEY_BYTES} bytes", field="keys", remedy="Use os.urandom(32)."
                 )
         if current not in keys:
-            raise ConfigurationError(f"current: {current!r} is none of the keys", field="current")
+            raise ConfigurationError(f"current: {current!r} is not one of the keys", field="current")
         self.current = current
         self._keys = {kid: AESGCM(key) for kid, key in keys.items()}
 
@@ -80,7 +80,7 @@ class AesGcmCipher:
         except (msgspec.MsgspecError, binascii.Error, ValueError):
             # The cause would show a part of the file, which holds secrets.
             raise ConfigurationError(
-                f"key file {path}: is not JSON of the form current, keys with base64 values",
+                f"key file {path}: is not JSON with `current` and `keys` in base64",
                 field="keyfile",
                 remedy='Write {"current": "k1", "keys": {"k1": "<base64 of 32 bytes>"}}.',
             ) from None
@@ -106,11 +106,11 @@ class AesGcmCipher:
             nonce, text = base64.b64decode(seal["n"], validate=True), base64.b64decode(seal["ct"], validate=True)
         except (KeyError, TypeError, ValueError) as error:
             kid = str(seal.get("kid"))[:40] if isinstance(seal, dict) else "?"
-            raise Undecryptable(f"no key here is called {kid!r}, or the seal is broken") from error
+            raise Undecryptable(f"there is no key with the id {kid!r}, or the encrypted payload is damaged") from error
         try:
             payload = key.decrypt(nonce, text, _belongs_to(event))
         except (InvalidTag, ValueError) as error:
-            raise Undecryptable("the payload was sealed for another event, or changed since") from error
+            raise Undecryptable("the payload was encrypted for another event, or has been changed") from error
         return replace(event, payload=msgspec.json.decode(payload))
 
 

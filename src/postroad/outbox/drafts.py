@@ -115,7 +115,7 @@ def _check_key(key: object) -> None:
         raise InvalidMessage("key: is missing or empty", field="key", remedy=_KEY_REMEDY)
     for text in (*key, *key.values()):
         if not isinstance(text, str) or not text:
-            raise InvalidMessage(f"key: {_shown(text)} is not a text with letters", field="key", remedy=_KEY_REMEDY)
+            raise InvalidMessage(f"key: {_shown(text)} is not a text, or is empty", field="key", remedy=_KEY_REMEDY)
         if not text.isprintable() and any(each == "\0" or "\ud800" <= each <= "\udfff" for each in text):
             raise InvalidMessage(f"key: {text!r} holds NUL or a lone surrogate", field="key")
 

@@ -52,7 +52,7 @@ _RELEASE: Final = "RELEASE SAVEPOINT postroad_add_many"
 _CHUNK_BYTES: Final = 16_777_216
 _ACCEPTED: Final = "psycopg AsyncConnection, asyncpg Connection, SQLAlchemy AsyncConnection or AsyncSession"
 _IDLE: Final = 0
-_INIT: Final = "Run `postroad outbox init`, then begin the transaction anew."
+_INIT: Final = "Run `postroad outbox init`, then begin the transaction again."
 
 
 class Inserts:
@@ -120,7 +120,7 @@ class Inserts:
             # SQLAlchemy runs functions for its synchronous connections on its asynchronous ones.
             added: UUID = await connection.run_sync(lambda inner: self.add(in_transaction(inner), draft()))
             return added
-        raise TypeError(f"connection: {type(connection).__qualname__} is none of {_ACCEPTED}")
+        raise TypeError(f"connection: {type(connection).__qualname__} is not one of {_ACCEPTED}")
 
     async def _add_on_psycopg(self, connection: Any, draft: Callable[[], Draft]) -> UUID:
         if connection.autocommit and connection.info.transaction_status == _IDLE:
@@ -158,9 +158,7 @@ class _Translated:
         if lacks_tables(error):
             raise SchemaMismatch("the tables of the outbox are missing", remedy=_INIT) from error
         if is_deadlock(error):
-            raise DeadlockDetected(
-                "another transaction waits for a key of this one, and this one for a key of it"
-            ) from error
+            raise DeadlockDetected("this transaction and another one wait for each other's keys") from error
 
 
 _translated: Final = _Translated()

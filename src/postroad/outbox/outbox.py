@@ -139,7 +139,7 @@ class Outbox:
         """The outbox's own connections."""
         if self._database is None:
             raise ConfigurationError(
-                "dsn: none was given, so this outbox only records on callers' connections",
+                "dsn: none was given, so this outbox only records events on its callers' connections",
                 field="dsn",
                 remedy="Make it with Outbox.postgres(dsn) or Outbox.sqlite(path).",
             )

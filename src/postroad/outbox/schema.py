@@ -142,7 +142,7 @@ def init(database: Database, tables: Tables) -> int:
         # A table of another program must not get our triggers, which would fail its inserts.
         if (columns := _columns(session, tables)) and (missing := _SEED_COLUMNS - columns):
             raise ConfigurationError(
-                f"table: {tables.table!r} is there already and is no outbox: it has no column"
+                f"table: {tables.table!r} exists already and is not an outbox: it has no column"
                 f" {', '.join(sorted(missing))}",
                 field="table",
                 remedy="Name another table; nothing was changed.",
@@ -225,7 +225,7 @@ _GRANTS: Final = {"producer": _PRODUCER, "dispatcher": _DISPATCHER, "operator": 
 def grants(tables: Tables, role: Role, to: str) -> str:
     """Return the statements that grant the database role `to` what the role needs, and no more."""
     if role not in get_args(Role):
-        raise ConfigurationError(f"role: {role!r} is none of {', '.join(get_args(Role))}", field="role")
+        raise ConfigurationError(f"role: {role!r} is not one of {', '.join(get_args(Role))}", field="role")
     check_identifier(to, "to")
     return tables(_GRANTS[role].replace("{to}", to)).lstrip()
 

@@ -95,7 +95,7 @@ class APNSSender:
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
         """Send the push to the device. If it is sent again under the same `push_id`, it replaces the first one."""
         if checked_token(token) == ".":
-            raise InvalidNotification("token: is no device token", field="token")
+            raise InvalidNotification("token: is not a device token", field="token")
         path = f"/3/device/{quote(token, safe='')}"
         headers, body = self._headers(token, push_id), _body(push)
         team = self._team.current()

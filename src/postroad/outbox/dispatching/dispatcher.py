@@ -244,7 +244,7 @@ class OutboxDispatcher:
         """Let one caller at a time work, and open the database for it."""
         if not self._working.acquire(blocking=False):
             raise ConfigurationError(
-                f"dispatcher {self.name!r} is at work already",
+                f"dispatcher {self.name!r} is already running",
                 field="dispatcher",
                 remedy="Stop it first, or make another one.",
             )
