@@ -240,7 +240,7 @@ def _refused(types: object) -> ConfigurationError:
     )
 
 
-CALLS = 50
+_CALLS = 50
 _REMEMBERED = 1_000
 TOO_SHORT = "visibility_too_short"
 
@@ -261,27 +261,17 @@ class Timing:
         with self._lock:
             self._seconds.append(seconds)
             self._calls += 1
-            if self._calls % CALLS:
+            if self._calls % _CALLS:
                 return False
             advised = bool(self.advice)
-            self.advice = _advice(self._queue, self._visibility, _p99(self._seconds))
+            slow = sorted(self._seconds)[max(0, -(-len(self._seconds) * 99 // 100) - 1)]
+            self.advice = {}
+            if self._visibility < 2 * slow:
+                self.advice = {
+                    TOO_SHORT: f"queue {self._queue!r} hides messages for {self._visibility:g} s, below twice the"
+                    f" handler's p99 of {slow:.3g} s; set its visibility to {2 * slow:.3g} s or more"
+                }
             return bool(self.advice) and not advised
-
-
-def _p99(seconds: deque[float]) -> float:
-    """Return the time within which ninety-nine of a hundred calls ended."""
-    ordered = sorted(seconds)
-    return ordered[max(0, -(-len(ordered) * 99 // 100) - 1)]
-
-
-def _advice(queue: str, visibility: float, slow: float) -> Mapping[str, str]:
-    """Return what to change, by the name of the warning."""
-    if visibility >= 2 * slow:
-        return {}
-    return {
-        TOO_SHORT: f"queue {queue!r} hides messages for {visibility:g} s, below twice the handler's p99 of {slow:.3g} s"
-        f"; set its visibility to {2 * slow:.3g} s or more"
-    }
 
 
 _THE_DATABASE = (TransportError, ConfigurationError, StorageFull)

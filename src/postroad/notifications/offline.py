@@ -59,14 +59,12 @@ class OfflineProcessor:
         return ["stored" if outcome == "stored" else "duplicate" for outcome in kept]
 
     def _push(self, message: OfflineMessage, tokens: Sequence[str]) -> PushNotification:
-        payload = PushPayload(_TITLE, self._body(message), {"conversationId": message.conversationId})
+        body = _TITLE
+        if self._include_content:
+            text = f"{self._name(message.senderId)}: {message.content}"[:_MOST_CHARACTERS]
+            body = text.encode()[:_MOST_BYTES].decode(errors="ignore")
+        payload = PushPayload(_TITLE, body, {"conversationId": message.conversationId})
         return PushNotification(message.userId, tuple(tokens), payload, message.timestamp)
-
-    def _body(self, message: OfflineMessage) -> str:
-        if not self._include_content:
-            return _TITLE
-        text = f"{self._name(message.senderId)}: {message.content}"[:_MOST_CHARACTERS]
-        return text.encode()[:_MOST_BYTES].decode(errors="ignore")
 
     def _name(self, sender_id: str) -> str:
         if self._display_name is None:

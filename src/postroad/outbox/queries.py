@@ -300,7 +300,7 @@ class Queries:
         after: tuple[object, object] = _BEFORE_ALL
         while page := self._rows(_SENT, f"{older_than:.3f}", after[0], after[0], str(after[1]), _PAGE):
             after = page[-1][0], page[-1][1]
-            ids = (event_id_of(row[2]) for row in page if types is None or any(_is_of(row[3], each) for each in types))
+            ids = (event_id_of(row[2]) for row in page if types is None or _is_of(row[3], types))
             yield [event_id for event_id in ids if isinstance(event_id, UUID)]
 
     def _unknown(self, inbox: HandledEvents, consumer: str) -> Iterator[UUID]:
@@ -320,5 +320,5 @@ def _was_pruned(event_id: UUID, oldest: object) -> bool:
     return oldest is None or event_id.int >> 80 < moment(oldest).timestamp() * 1_000
 
 
-def _is_of(event_type: str, wanted: str) -> bool:
-    return event_type == wanted or (wanted.endswith(".*") and event_type.startswith(wanted[:-1]))
+def _is_of(event_type: str, types: Collection[str]) -> bool:
+    return event_type in types or event_type.startswith(tuple(each[:-1] for each in types if each.endswith(".*")))

@@ -16,7 +16,7 @@ from postroad.clock import Clock
 from postroad.connections import Database, Row, Session
 from postroad.errors import InvalidInput, NotRedrivable, TargetUnavailable
 from postroad.events import ordering_key
-from postroad.outbox.dispatching.plan import Plan
+from postroad.outbox.dispatching.decisions import Plan
 from postroad.outbox.dispatching.publisher import Outlet, Rejected, Renderer, Sent, TargetDown, Tried, Verdict
 from postroad.outbox.dispatching.store import ClaimedRow, Key
 from postroad.outbox.queries import group_of, row_of, stored_id

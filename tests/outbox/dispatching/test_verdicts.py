@@ -20,7 +20,7 @@ from postroad.errors import (
     TopicNotFound,
     Unavailable,
 )
-from postroad.outbox.dispatching.plan import TargetPause
+from postroad.outbox.dispatching.decisions import TargetPause
 from postroad.outbox.dispatching.publisher import Rejected, TargetDown, Tried, Untried, described, verdict_of
 
 

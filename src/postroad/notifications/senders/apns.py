@@ -86,11 +86,11 @@ class APNSSender:
         check(timeout, TIMEOUT, "timeout", ConfigurationError)
         with needing_extra():
             from postroad.notifications.senders.addresses import provider
-            from postroad.notifications.senders.wire import Wire
+            from postroad.notifications.senders.http2 import ProviderClient
 
             self._team = ProviderToken(key, clock=clock, **names)
         self._mismatches = MismatchCounter("DeviceTokenNotForTopic")
-        self._wire = Wire(provider(base_url, ca_file, http1=False), timeout=timeout)
+        self._client = ProviderClient(provider(base_url, ca_file, http1=False), timeout=timeout)
 
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
         """Send the push to the device. If it is sent again under the same `push_id`, it replaces the first one."""
@@ -106,7 +106,7 @@ class APNSSender:
 
     def close(self) -> None:
         """Close the connection; safe to repeat."""
-        self._wire.close()
+        self._client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -128,7 +128,7 @@ class APNSSender:
 
     def _post(self, path: str, team: str, headers: dict[str, str], body: bytes, token: str) -> tuple[TokenResult, bool]:
         """Return the result, and whether the team's token was refused."""
-        answer = self._wire.post(path, {**headers, "authorization": f"bearer {team}"}, body)
+        answer = self._client.post(path, {**headers, "authorization": f"bearer {team}"}, body)
         result = _result(answer, token, self._clock.now())
         return result, result.reason in _REFUSED_TEAM
 

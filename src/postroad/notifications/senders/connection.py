@@ -194,13 +194,12 @@ class Connection:
             self._streams[post.stream] = post
             self._h2.send_headers(post.stream, post.headers, end_stream=not post.unsent)
         for stream, post in self._streams.items():
-            while post.unsent and (room := self._room(stream)):
+            while post.unsent and (
+                room := min(self._h2.local_flow_control_window(stream), self._h2.max_outbound_frame_size)
+            ):
                 chunk, post.unsent = post.unsent[:room], post.unsent[room:]
                 self._h2.send_data(stream, chunk, end_stream=not post.unsent)
         self._flush()
-
-    def _room(self, stream: int) -> int:
-        return min(self._h2.local_flow_control_window(stream), self._h2.max_outbound_frame_size)
 
     def _forget(self, post: _Post) -> None:
         if post.stream is None:

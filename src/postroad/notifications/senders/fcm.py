@@ -73,8 +73,8 @@ class FCMSender:
         check(timeout, TIMEOUT, "timeout", ConfigurationError)
         with needing_extra():
             from postroad.notifications.senders.addresses import provider
-            from postroad.notifications.senders.wire import Wire
-        self._wire = Wire(provider(base_url, ca_file, http1=True), timeout=timeout)
+            from postroad.notifications.senders.http2 import ProviderClient
+        self._client = ProviderClient(provider(base_url, ca_file, http1=True), timeout=timeout)
         self._mismatches = MismatchCounter("SENDER_ID_MISMATCH")
         if (token_provider is None) == (credentials_file is None):
             raise ConfigurationError(
@@ -99,7 +99,7 @@ class FCMSender:
 
     def close(self) -> None:
         """Close the connection; safe to repeat."""
-        self._wire.close()
+        self._client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +109,7 @@ class FCMSender:
 
     def _post(self, access: str, body: bytes, token: str) -> TokenResult:
         headers = {"content-type": "application/json", "authorization": f"Bearer {access}"}
-        return _result(self._wire.post(self._path, headers, body), token, self._clock.now())
+        return _result(self._client.post(self._path, headers, body), token, self._clock.now())
 
 
 def _body(push: PushNotification, token: str, collapse: str) -> bytes:

@@ -19,7 +19,7 @@ from postroad.connections import Row
 from postroad.errors import ConfigurationError, PostroadError, Unavailable
 from postroad.outbox.dispatching import postgres_statements as sql
 from postroad.outbox.dispatching.config import Policy
-from postroad.outbox.dispatching.plan import released
+from postroad.outbox.dispatching.decisions import released
 from postroad.outbox.dispatching.store import FIRST_KEY, ClaimedRow, Gauges, Key, Lease, Settled, Settlement
 from postroad.outbox.rows import FAILED, SENT
 from postroad.outbox.schema import CHANNEL, Tables, require

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -19,12 +19,13 @@ from postroad import failpoints
 from postroad.backoff import CHANCE
 from postroad.errors import NotPermitted
 from postroad.outbox.dispatching.config import DispatcherConfig, DispatchReport
-from postroad.outbox.dispatching.plan import Build, Call, Outcome, Plan, Target, released, settlement
+from postroad.outbox.dispatching.decisions import Build, Call, Outcome, Plan, Target, released, settlement
 from postroad.outbox.dispatching.publisher import Callers, Outlet, Verdict, described, verdict_of
 from postroad.outbox.dispatching.store import FIRST_KEY, ClaimedRow, DispatchStore, Settlement
 from postroad.telemetry import get_logger
 
 _standard = logging.getLogger("postroad.outbox")
+_log = get_logger("outbox")
 _WARNINGS = frozenset(
     {
         *("outbox_retried", "outbox_failed", "outbox_stale", "outbox_target_unavailable", "outbox_database_lost"),
@@ -44,7 +45,7 @@ class EventLog:
         """Write one line."""
         level = _level(event)
         if _standard.isEnabledFor(level):
-            _logger().log(level, event, dispatcher=self._dispatcher, **fields)
+            _log.log(level, event, dispatcher=self._dispatcher, **fields)
 
     def write_settled(self, settlement: Settlement) -> None:
         """Write the line of a row that was published or failed; one that was only released has none."""
@@ -60,11 +61,6 @@ class EventLog:
 
 def _level(event: str) -> int:
     return logging.WARNING if event in _WARNINGS else logging.INFO
-
-
-@cache
-def _logger() -> Any:
-    return get_logger("outbox")
 
 
 _Answered = tuple[Call, list[Verdict]]
@@ -92,12 +88,9 @@ class Pump:
         event_log: EventLog,
         observe: Callable[[float], None],
         prune: Callable[[], int] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = CHANCE.random,
     ) -> None:
         self._store, self._outlet, self._config, self._event_log = store, outlet, config, event_log
-        self._observe, self._monotonic, self._chance = observe, monotonic, chance
-        self._prune, self._prune_at = prune, 0.0
+        self._observe, self._prune, self._prune_at = observe, prune, 0.0
         self._plan = Plan(build, publish_batch=config.publish_batch, atomic=outlet.atomic)
         self._callers = Callers(config.concurrency)
         self._answers: SimpleQueue[_Answered | None] = SimpleQueue()
@@ -134,7 +127,7 @@ class Pump:
 
     def look(self) -> None:
         """Claim once, as many rows as the target allows."""
-        now = self._monotonic()
+        now = time.monotonic()
         if self.target.paused and not self._plan.empty:
             # One message probes; its outcome leads back here.
             self._look_at = now + self._config.poll
@@ -152,13 +145,13 @@ class Pump:
     def work(self, *, looking: bool) -> None:
         """Do what there is to do; unless `looking`, claim nothing new."""
         self._start_calls()
-        waited = self._monotonic() - self._unsettled_since
+        waited = time.monotonic() - self._unsettled_since
         is_full = len(self._unsettled) >= self._config.batch
         if self._unsettled and (not self._in_calls or is_full or waited >= _LINGER):
             self.settle()
         elif not self._unsettled:
             self.target.save()
-        if looking and not self._plan.ready and self._monotonic() >= self._look_at:
+        if looking and not self._plan.ready and time.monotonic() >= self._look_at:
             self.look()
             self._start_calls()
         if looking:
@@ -170,7 +163,7 @@ class Pump:
         All dispatchers of an outbox do so: after one has pruned, the others find nothing with one look at an index, and
         they skip the rows that another one is deleting.
         """
-        if self._prune is None or self._monotonic() < self._prune_at:
+        if self._prune is None or time.monotonic() < self._prune_at:
             return
         try:
             pruned = self._prune()
@@ -178,7 +171,7 @@ class Pump:
             self._prune = None
             self._event_log.write("outbox_prune_refused", error=described(error))
             return
-        self._prune_at = self._monotonic() + (_PRUNE_AGAIN if pruned == PRUNE_BATCH else _PRUNE_EVERY)
+        self._prune_at = time.monotonic() + (_PRUNE_AGAIN if pruned == PRUNE_BATCH else _PRUNE_EVERY)
 
     def wait(self, most_seconds: float, *, looking: bool) -> None:
         """Wait until there is something to do, and take in all verdicts and wake-ups that have arrived by then."""
@@ -186,7 +179,7 @@ class Pump:
         if self._unsettled:
             seconds = _LINGER
         elif looking and not self._plan.ready:
-            seconds = self._look_at - self._monotonic()
+            seconds = self._look_at - time.monotonic()
         seconds = min(most_seconds, seconds)
         try:
             answered = self._answers.get(timeout=seconds) if seconds > 0 else self._answers.get_nowait()
@@ -242,7 +235,7 @@ class Pump:
             rows += self._store.claim(limit - len(rows), after=FIRST_KEY)
         full = len(rows) == limit
         # With a large backlog, dispatchers that start together spread out, so that they do not try for the same keys.
-        self._leaving = int(self._chance() * limit * _SPREAD) if full and self._after == FIRST_KEY else 0
+        self._leaving = int(CHANCE.random() * limit * _SPREAD) if full and self._after == FIRST_KEY else 0
         walked = [row.key for row in rows if not row.waited]
         self._after = walked[-1] if full and walked else FIRST_KEY
         return rows
@@ -268,7 +261,7 @@ class Pump:
         self._answers.put((call, verdicts))
 
     def _renew_leases(self) -> None:
-        now = self._monotonic()
+        now = time.monotonic()
         ending = [run for run in self._plan.ready if run.until - now < self._config.lease / 2]
         if not ending:
             return
@@ -295,12 +288,14 @@ class Pump:
         call, verdicts = answered
         self._in_calls -= 1
         self._note(self._plan.finish(call, verdicts))
-        if self.target.observe(verdicts, self._monotonic()):
+        if self.target.observe(verdicts, time.monotonic()):
             self.release()
 
     def _note(self, outcome: Outcome) -> None:
         """Keep the settlements until they are written."""
         if not self._unsettled:
-            self._unsettled_since = self._monotonic()
-        self._unsettled += [settlement(row, verdict, self._config, self._chance()) for row, verdict in outcome.verdicts]
+            self._unsettled_since = time.monotonic()
+        self._unsettled += [
+            settlement(row, verdict, self._config, CHANCE.random()) for row, verdict in outcome.verdicts
+        ]
         self._unsettled += [released(row) for row in outcome.untouched]

@@ -22,14 +22,14 @@ from postroad.notifications.senders.connection import Connection, NoAnswer, Refu
 _PLAIN: Final = (("accept-encoding", "identity"),)
 
 
-class Wire:
+class ProviderClient:
     """Posts to one provider. If no answer comes, it returns an answer without a status."""
 
     def __init__(self, provider: Provider, *, timeout: float) -> None:
         self._provider = provider
         self._timeout = timeout
         self._starting = threading.Lock()
-        self._line: _Line | None = None
+        self._running: _Loop | None = None
         self._closed = False
 
     def post(self, path: str, headers: Mapping[str, str], content: bytes) -> Answer:
@@ -37,20 +37,20 @@ class Wire:
         with self._starting:
             if self._closed:
                 raise ConfigurationError("this sender is closed", remedy="Send before closing it.")
-            if self._line is None:
-                self._line = _Line(self._provider, self._timeout)
+            if self._running is None:
+                self._running = _Loop(self._provider, self._timeout)
                 # The thread of a sender that was never closed ends when the sender is garbage collected.
-                weakref.finalize(self, self._line.close)
-            line = self._line
-        return line.run(path, headers, content)
+                weakref.finalize(self, self._running.close)
+            running = self._running
+        return running.run(path, headers, content)
 
     def close(self) -> None:
         """Close the connection; posts in progress get an answer without a status. Safe to repeat."""
         with self._starting:
             self._closed = True
-            line, self._line = self._line, None
-        if line is not None:
-            line.close()
+            running, self._running = self._running, None
+        if running is not None:
+            running.close()
 
 
 class _Call:
@@ -78,7 +78,7 @@ class _Call:
         return self._answer
 
 
-class _Line:
+class _Loop:
     """An event loop in a thread, and its connection."""
 
     def __init__(self, provider: Provider, timeout: float) -> None:
