@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
-from postroad.arguments import FINITE, check
+from postroad.arguments import FINITE, check, refusal, whole_number
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, PostroadError, TransportError
 from postroad.events import DomainEvent
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 _BATCH = 10
-_OTHER_FUNCTIONS = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-_LONGEST_NAME = 200
 _MOST_THREADS = 1_000
 _LONGEST_COVER = 43_200.0
 _WAIT = 10.0
@@ -55,6 +53,8 @@ _DELAYS = (0.0, 1.0, 5.0, 30.0, 120.0)
 _COUNT_DEAD_SECONDS = 30.0
 _PRUNE_BATCH, _PRUNE_EVERY, _PRUNE_AGAIN = 500, 60.0, 0.1
 
+_Name = Annotated[str, Meta(min_length=1, max_length=200, description="1 to 200 printable characters")]
+_Function = Annotated[Any, Meta(description="a function of the event and the connection or effect")]
 _Interval = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds above 0")]
 
 
@@ -120,7 +120,15 @@ class Consumer:
         on_unknown: OnUnknown = "dead_letter",
         service: str = "default",
     ) -> None:
-        _check(name=name, handler=handler, concurrency=concurrency, effects=effects, on_unknown=on_unknown)
+        check(name, _Name, "name", ConfigurationError)
+        if not name.isprintable():
+            raise refusal(name, _Name, "name", ConfigurationError)
+        given: object = handler
+        if not callable(given) or inspect.isgeneratorfunction(given) or inspect.isasyncgenfunction(given):
+            raise refusal(handler, _Function, "handler", ConfigurationError)
+        check(concurrency, whole_number(1, _MOST_THREADS), "concurrency", ConfigurationError)
+        check(effects, Literal["database", "external"], "effects", ConfigurationError)
+        check(on_unknown, OnUnknown, "on_unknown", ConfigurationError)
         check_windows(inbox.retention, windows)
         check_connections(inbox, transaction, external=effects == "external")
         self.name = name
@@ -280,23 +288,6 @@ class Consumer:
             # It is tried again in a minute; handlers notice by themselves that the database is down.
             self._telemetry.warn("consumer_prune_failed", error=str(error))
         self._prune_at = time.monotonic() + (_PRUNE_AGAIN if pruned == _PRUNE_BATCH else _PRUNE_EVERY)
-
-
-def _check(*, name: object, handler: object, concurrency: object, effects: object, on_unknown: object) -> None:
-    if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable():
-        raise _refused("name", name, f"1 to {_LONGEST_NAME} printable characters")
-    if not callable(handler) or any(is_another(handler) for is_another in _OTHER_FUNCTIONS):
-        raise _refused("handler", handler, "a function of the event and the connection or effect")
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_THREADS:
-        raise _refused("concurrency", concurrency, f"a whole number from 1 to {_MOST_THREADS}")
-    if effects not in ("database", "external"):
-        raise _refused("effects", effects, "'database' or 'external'")
-    if on_unknown not in ("dead_letter", "retry"):
-        raise _refused("on_unknown", on_unknown, "'dead_letter' or 'retry'")
-
-
-def _refused(field: str, value: object, wanted: str) -> ConfigurationError:
-    return ConfigurationError(f"{field}: {value!r} is not {wanted}", field=field, remedy=f"Give {wanted}.")
 
 
 _standard = logging.getLogger("postroad.inbox")

@@ -196,7 +196,7 @@ def _failed(error: Exception, delivery: Delivery, retries: RetryPolicy) -> Outco
 def push_message(event: DomainEvent) -> OutgoingMessage:
     """Return the message of a recorded push, under the same id however often it is sent."""
     if event.type != PUSH:
-        raise RowRejected(f"{event.type!r} is not a push; the outbox of notifications holds pushes only")
+        raise RowRejected(f"{event.type!r} is no push; the outbox of notifications holds pushes only")
     try:
         # The database may have changed the order of the keys.
         push = PushNotification.from_json(msgspec.json.encode(event.payload))

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from msgspec import Meta
+
+from postroad.arguments import FINITE, check, whole_number
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, PostroadError
 from postroad.notifications.messages import moment_text
 from postroad.notifications.store import NotificationStore
 from postroad.notifications.worker import NotificationWorker
 from postroad.queues import Queue, QueueStats
+
+_Positive = Annotated[float, Meta(ge=1, le=FINITE, description="a number of 1 or more")]
 
 
 class Autoscaler:
@@ -44,7 +49,15 @@ class Autoscaler:
         in_cooldown: float = 300,
         out_cooldown: float = 60,
     ) -> None:
-        _check(min_tasks=min_tasks, max_tasks=max_tasks, target_backlog=target_backlog, age_threshold=age_threshold)
+        check(min_tasks, whole_number(0), "min_tasks", ConfigurationError)
+        for name, number in (
+            ("max_tasks", max_tasks),
+            ("target_backlog", target_backlog),
+            ("age_threshold", age_threshold),
+        ):
+            check(number, _Positive, name, ConfigurationError)
+        if min_tasks > max_tasks:
+            raise ConfigurationError("min_tasks: is above max_tasks", field="min_tasks")
         self._min, self._max = min_tasks, max_tasks
         self._target_backlog, self._age_threshold = target_backlog, age_threshold
         self._in_cooldown, self._out_cooldown = in_cooldown, out_cooldown
@@ -69,15 +82,6 @@ class Autoscaler:
         idle = all(queue.visible == queue.in_flight == queue.delayed == 0 for queue in queues)
         least = self._min if idle else max(self._min, 1)
         return min(max(most, least), self._max)
-
-
-def _check(**numbers: Any) -> None:
-    for name, number in numbers.items():
-        lowest = 0 if name == "min_tasks" else 1
-        if not isinstance(number, int | float) or not lowest <= number < math.inf:
-            raise ConfigurationError(f"{name}: {number!r} is not a number of {lowest} or more", field=name)
-    if numbers["min_tasks"] > numbers["max_tasks"]:
-        raise ConfigurationError("min_tasks: is above max_tasks", field="min_tasks")
 
 
 Answer = tuple[int, dict[str, Any]]

@@ -231,7 +231,7 @@ def test_a_dispatcher_works_for_one_caller_at_a_time(
     dispatcher.start()
     eventually(lambda: dispatcher.ready)
 
-    with pytest.raises(ConfigurationError, match="already running"):
+    with pytest.raises(ConfigurationError, match="at work already"):
         dispatcher.run_once()
 
 

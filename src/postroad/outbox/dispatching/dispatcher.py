@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from postroad.errors import ConfigurationError, PostroadError
@@ -244,7 +244,7 @@ class OutboxDispatcher:
         """Let one caller at a time work, and open the database for it."""
         if not self._working.acquire(blocking=False):
             raise ConfigurationError(
-                f"dispatcher {self.name!r} is already running",
+                f"dispatcher {self.name!r} is at work already",
                 field="dispatcher",
                 remedy="Stop it first, or make another one.",
             )
@@ -273,30 +273,24 @@ class OutboxDispatcher:
 
 def store_for(outbox: Outbox, *, owner: str, config: DispatcherConfig) -> DispatchStore:
     """Return the rows of the outbox for the dispatcher that is called `owner` in leases."""
+    store: Callable[..., DispatchStore]
     if outbox.dialect == "postgresql":
-        from postroad.connections import PostgresDatabase
-        from postroad.outbox.dispatching.postgres import PostgresDispatchStore
-
-        database = cast(PostgresDatabase, outbox.database)
-        return PostgresDispatchStore(database, outbox.tables, owner=owner, lease=config.lease, policy=config.policy)
-    from postroad.connections import ApplicationFile
-    from postroad.outbox.dispatching.sqlite import SQLiteDispatchStore
-
-    file = cast(ApplicationFile, outbox.database)
-    return SQLiteDispatchStore(file, outbox.tables, owner=owner, lease=config.lease, policy=config.policy)
+        from postroad.outbox.dispatching.postgres import PostgresDispatchStore as store
+    else:
+        from postroad.outbox.dispatching.sqlite import SQLiteDispatchStore as store
+    return store(outbox.database, outbox.tables, owner=owner, lease=config.lease, policy=config.policy)
 
 
 def _waker_for(outbox: Outbox, wake: Callable[[], None]) -> Listener | Watcher:
     """Return a thread that calls `wake` soon after rows were added."""
+    database: Any = outbox.database
     if outbox.dialect == "postgresql":
-        from postroad.connections import PostgresDatabase
         from postroad.outbox.dispatching.postgres import Listener
 
-        return Listener(cast(PostgresDatabase, outbox.database), outbox.tables, wake)
-    from postroad.connections import ApplicationFile
+        return Listener(database, outbox.tables, wake)
     from postroad.outbox.dispatching.sqlite import Watcher
 
-    return Watcher(cast(ApplicationFile, outbox.database), wake)
+    return Watcher(database, wake)
 
 
 class OutboxMetrics:

@@ -13,25 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from postroad import failpoints
-from postroad.errors import (
-    CircuitOpenError,
-    ConfigurationError,
-    HeldBack,
-    InvalidInput,
-    InvalidMessage,
-    MessageTooLarge,
-    NotPermitted,
-    QueueNotFound,
-    RateLimited,
-    RowRejected,
-    StorageFull,
-    StreamNotFound,
-    TargetUnavailable,
-    Throttled,
-    TopicNotFound,
-    Undecryptable,
-)
+from postroad import errors, failpoints
 from postroad.events import DomainEvent, sendable
 from postroad.outbox.dispatching.store import ClaimedRow
 from postroad.queues import OutgoingMessage, Queue
@@ -40,16 +22,8 @@ from postroad.telemetry import redact
 _MOST_CHARACTERS = 500
 _MOST_READ = 4_000
 _OF_THE_TARGET = (
-    TargetUnavailable,
-    TopicNotFound,
-    QueueNotFound,
-    StreamNotFound,
-    NotPermitted,
-    Throttled,
-    RateLimited,
-    CircuitOpenError,
-    ConfigurationError,
-    StorageFull,
+    *(errors.TargetUnavailable, errors.TopicNotFound, errors.QueueNotFound, errors.StreamNotFound, errors.NotPermitted),
+    *(errors.Throttled, errors.RateLimited, errors.CircuitOpenError, errors.ConfigurationError, errors.StorageFull),
 )
 
 
@@ -92,16 +66,16 @@ UNTRIED = Untried()
 
 def verdict_of(error: BaseException) -> Verdict:
     """Return what an error of the publisher means; an unknown error leaves the outcome unknown."""
-    if isinstance(error, HeldBack):
+    if isinstance(error, errors.HeldBack):
         return UNTRIED
     if isinstance(error, _OF_THE_TARGET):
         # The publisher may be anybody's, and so may be its retry_after.
         asked = getattr(error, "retry_after", None)
         is_time = isinstance(asked, int | float) and 0 < asked < math.inf
         return TargetDown(described(error), asked if is_time else None)
-    if isinstance(error, MessageTooLarge):
+    if isinstance(error, errors.MessageTooLarge):
         return Rejected(described(error, "too-large"))
-    if isinstance(error, RowRejected | InvalidInput):
+    if isinstance(error, errors.RowRejected | errors.InvalidInput):
         return Rejected(described(error, "rejected"))
     return Tried(described(error))
 
@@ -130,7 +104,7 @@ class Outlet:
     def __init__(self, publisher: Publisher | Queue) -> None:
         self._publish: Any = getattr(publisher, "publish", None) or getattr(publisher, "send", None)
         if self._publish is None:
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"publisher: {type(publisher).__name__} has neither publish nor send",
                 field="publisher",
                 remedy="Give a topic, a queue, or an object with publish(messages).",
@@ -233,7 +207,7 @@ class Renderer:
             return msgspec.structs.replace(self.render(event), dedup_id=str(event.event_id))
         body = _with_further_fields(event.to_json(), row.payload)
         if len(body) > self.max_bytes:
-            raise Unbuildable("too-large", MessageTooLarge(f"{len(body):,} bytes, above {self.max_bytes:,}"))
+            raise Unbuildable("too-large", errors.MessageTooLarge(f"{len(body):,} bytes, above {self.max_bytes:,}"))
         event_id = str(event.event_id)
         attributes = {"EventType": event.type, "EventId": event_id, "Seq": str(row.seq), "PublisherId": self.service}
         if event.tenant_id:
@@ -250,13 +224,13 @@ class Renderer:
     def _event(self, row: ClaimedRow) -> DomainEvent:
         try:
             event = DomainEvent.from_json(row.payload)
-        except InvalidMessage as error:
+        except errors.InvalidMessage as error:
             raise Unbuildable("malformed", error) from error
         if not event.key:
-            raise Unbuildable("malformed", InvalidMessage("key: is missing or empty", field="key"))
+            raise Unbuildable("malformed", errors.InvalidMessage("key: is missing or empty", field="key"))
         try:
             return self.decrypt(event)
-        except Undecryptable as error:
+        except errors.Undecryptable as error:
             raise Unbuildable("crypto", error) from error
 
 
