@@ -22,9 +22,9 @@ import pytest
 from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.aws.emulators import moto
-from tests.inbox.ground import ground_at
+from tests.inbox.fixtures import inbox_fixture
 from tests.inbox.mail import event, send
-from tests.outbox.grounds import Ground, sqlite_ground
+from tests.outbox.fixtures import OutboxFixture, sqlite_fixture
 from tests.waiting import NEVER_SECONDS, eventually
 
 from postroad import QueueSpec, connect
@@ -55,13 +55,13 @@ def aws(cloud: str) -> Iterator[AwsConnection]:
 
 
 @pytest.fixture
-def on_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+def on_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OutboxFixture]:
     monkeypatch.chdir(tmp_path)
     with connect("sqlite:///events.db") as backend:
         backend.topic("events.fifo", fifo=True)
-    ground = sqlite_ground(tmp_path / "app.db")
-    yield ground
-    ground.outbox.close()
+    fixture = sqlite_fixture(tmp_path / "app.db")
+    yield fixture
+    fixture.outbox.close()
 
 
 def firing(samples: dict[str, list[float]]) -> set[str]:
@@ -142,7 +142,7 @@ def page(address: str) -> str | None:
 
 
 def test_a_dispatcher_that_is_killed_sets_off_its_alarms(
-    on_sqlite: Ground, cloud: str, aws: AwsConnection, monkeypatch: pytest.MonkeyPatch
+    on_sqlite: OutboxFixture, cloud: str, aws: AwsConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", cloud)
     monkeypatch.setenv("AWS_REGION", "us-east-1")
@@ -163,7 +163,9 @@ def test_a_dispatcher_that_is_killed_sets_off_its_alarms(
     assert in_alarm(aws, now + timedelta(minutes=6)) == {*OUTBOX, LAG}
 
 
-def test_a_dispatcher_that_cannot_count_its_rows_sets_off_its_alarms(on_sqlite: Ground, aws: AwsConnection) -> None:
+def test_a_dispatcher_that_cannot_count_its_rows_sets_off_its_alarms(
+    on_sqlite: OutboxFixture, aws: AwsConnection
+) -> None:
     with dispatching("--url", "sqlite:///events.db", "--dsn", on_sqlite.dsn) as (_, address):
         eventually(lambda: page(address))
         on_sqlite.run("ALTER TABLE outbox RENAME TO gone")
@@ -180,9 +182,9 @@ def test_a_handler_that_hangs_sets_off_the_alarm_of_consumers(tmp_path: Path, cl
         begun.set()
         go_on.wait(NEVER_SECONDS)
 
-    with ground_at(f"sqlite:///{tmp_path}/app.db") as ground, connect("memory://") as backend:
+    with inbox_fixture(f"sqlite:///{tmp_path}/app.db") as fixture, connect("memory://") as backend:
         queue = backend.create_queue(QueueSpec("postings.fifo", fifo=True))
-        consumer = Consumer(queue, handler, name="ledger", inbox=ground.inbox, effects="external", service="alarming")
+        consumer = Consumer(queue, handler, name="ledger", inbox=fixture.inbox, effects="external", service="alarming")
         consumer.report_to_cloudwatch(interval=0.05, region="us-east-1", endpoint_url=cloud)
         consumer.start()
         try:
@@ -205,9 +207,9 @@ def test_a_handler_that_hangs_sets_off_the_alarm_of_consumers(tmp_path: Path, cl
 
 
 def test_a_consumer_that_has_stopped_reports_nothing_more(tmp_path: Path, cloud: str, aws: AwsConnection) -> None:
-    with ground_at(f"sqlite:///{tmp_path}/app.db") as ground, connect("memory://") as backend:
+    with inbox_fixture(f"sqlite:///{tmp_path}/app.db") as fixture, connect("memory://") as backend:
         queue = backend.create_queue(QueueSpec("postings.fifo", fifo=True))
-        consumer = Consumer(queue, lambda event, connection: None, name="ledger", inbox=ground.inbox)
+        consumer = Consumer(queue, lambda event, connection: None, name="ledger", inbox=fixture.inbox)
         consumer.report_to_cloudwatch(interval=0.01, region="us-east-1", endpoint_url=cloud)
 
         consumer.start()

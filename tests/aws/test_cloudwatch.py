@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from tests.outbox.grounds import Ground, sqlite_ground
+from tests.outbox.fixtures import OutboxFixture, sqlite_fixture
 
 from postroad.cli.app import run
 from postroad.connections.aws import AwsConnection
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.aws
 
 
 @pytest.fixture
-def on_sqlite(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+def on_sqlite(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[OutboxFixture]:
     monkeypatch.chdir(tmp_path)
-    ground = sqlite_ground(tmp_path / "app.db")
-    yield ground
-    ground.outbox.close()
+    fixture = sqlite_fixture(tmp_path / "app.db")
+    yield fixture
+    fixture.outbox.close()
 
 
 def figures(aws: AwsConnection, name: str, statistic: StatisticType = "Maximum", **dimensions: str) -> list[float]:
@@ -103,7 +103,7 @@ def test_a_report_that_is_refused_does_not_stop_what_it_reports_on(
 
 @pytest.mark.usefixtures("logs_as_they_were")
 def test_a_dispatcher_reports_to_the_cloudwatch_of_its_backend(
-    on_sqlite: Ground,
+    on_sqlite: OutboxFixture,
     moto_url: str,
     moto_aws: AwsConnection,
     unique: Callable[[str], str],

@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.aws.emulators import moto
-from tests.outbox.grounds import Ground, sqlite_ground
+from tests.outbox.fixtures import OutboxFixture, sqlite_fixture
 
 from postroad import Backend, QueueSpec, connect
 from postroad.cli.app import run
@@ -24,10 +24,10 @@ QUICK = DispatcherConfig(poll=0.05, target_pause=0.1)
 
 
 @pytest.fixture
-def on_sqlite(tmp_path: Path) -> Iterator[Ground]:
-    ground = sqlite_ground(tmp_path / "app.db")
-    yield ground
-    ground.outbox.close()
+def on_sqlite(tmp_path: Path) -> Iterator[OutboxFixture]:
+    fixture = sqlite_fixture(tmp_path / "app.db")
+    yield fixture
+    fixture.outbox.close()
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def backend(ministack_url: str) -> Iterator[Backend]:
 
 
 def test_events_reach_a_subscribed_queue_in_the_order_of_their_keys(
-    on_sqlite: Ground, backend: Backend, unique: Callable[[str], str]
+    on_sqlite: OutboxFixture, backend: Backend, unique: Callable[[str], str]
 ) -> None:
     queue = backend.create_queue(QueueSpec(f"{unique('ledger')}.fifo", fifo=True))
     topic = backend.topic(f"{unique('events')}.fifo", fifo=True)
@@ -59,7 +59,7 @@ def test_events_reach_a_subscribed_queue_in_the_order_of_their_keys(
 
 
 def test_a_topic_that_is_not_there_costs_no_attempt(
-    on_sqlite: Ground, backend: Backend, unique: Callable[[str], str]
+    on_sqlite: OutboxFixture, backend: Backend, unique: Callable[[str], str]
 ) -> None:
     on_sqlite.add()
     missing = backend.topic(f"arn:aws:sns:us-east-1:000000000000:{unique('gone')}.fifo", fifo=True)
@@ -73,7 +73,7 @@ def test_a_topic_that_is_not_there_costs_no_attempt(
 
 @pytest.mark.usefixtures("logs_as_they_were")
 def test_a_misspelt_topic_of_sns_is_refused_with_the_nearest_and_not_made(
-    on_sqlite: Ground,
+    on_sqlite: OutboxFixture,
     backend: Backend,
     ministack_url: str,
     unique: Callable[[str], str],
@@ -99,7 +99,7 @@ def test_a_misspelt_topic_of_sns_is_refused_with_the_nearest_and_not_made(
 
 @pytest.mark.usefixtures("logs_as_they_were")
 def test_a_producer_that_may_publish_and_nothing_else_publishes_by_the_name_of_its_topic(
-    on_sqlite: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    on_sqlite: OutboxFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with moto(tmp_path) as url:
         place = ("--url", f"aws://us-east-1?endpoint_url={url}", "--dsn", on_sqlite.dsn, "--once")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.inbox.ground import Ground, ground_at
+from tests.inbox.fixtures import InboxFixture, inbox_fixture
 from tests.inbox.mail import DEAD, FIFO
 from tests.postgres import postgres, postgres_dsn
 
@@ -20,17 +20,17 @@ __all__ = ["postgres", "postgres_dsn"]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
+def fixture(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[InboxFixture]:
     """The inbox on SQLite, then on PostgreSQL."""
     sqlite = f"sqlite:///{tmp_path}/app.db"
-    with ground_at(sqlite if request.param == "sqlite" else request.getfixturevalue("postgres_dsn")) as made:
+    with inbox_fixture(sqlite if request.param == "sqlite" else request.getfixturevalue("postgres_dsn")) as made:
         yield made
 
 
 @pytest.fixture
-def inbox(ground: Ground) -> Inbox:
-    """The inbox of the ground."""
-    return ground.inbox
+def inbox(fixture: InboxFixture) -> Inbox:
+    """The inbox of the fixture."""
+    return fixture.inbox
 
 
 @pytest.fixture

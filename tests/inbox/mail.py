@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import REGISTRY
-from tests.inbox.ground import Ground
+from tests.inbox.fixtures import InboxFixture
 
 from postroad import OutgoingMessage, Queue, QueueSpec
 from postroad.inbox import Consumer, ConsumeReport, DomainEvent
@@ -34,9 +34,9 @@ def send_body(queue: Queue, body: bytes | str, *, group: str = "g", dedup_id: st
     assert sent.ok
 
 
-def posting(ground: Ground) -> Callable[[DomainEvent, Any], None]:
+def posting(fixture: InboxFixture) -> Callable[[DomainEvent, Any], None]:
     """A handler whose effect is a row that counts how often it was made."""
-    return lambda event, connection: ground.post(connection, event.key["transferId"])
+    return lambda event, connection: fixture.post(connection, event.key["transferId"])
 
 
 def drained(consumer: Consumer, queue: Queue) -> ConsumeReport:

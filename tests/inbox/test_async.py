@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from tests.inbox.ground import POST, Ground
+from tests.inbox.fixtures import POST, InboxFixture
 from tests.inbox.mail import drained, event, held, send
 from tests.waiting import eventually
 
@@ -69,17 +69,19 @@ def driver(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def ground(driver: str, request: pytest.FixtureRequest, tmp_path: Any) -> Any:
-    from tests.inbox.ground import ground_at
+def fixture(driver: str, request: pytest.FixtureRequest, tmp_path: Any) -> Any:
+    from tests.inbox.fixtures import inbox_fixture
 
     on_sqlite = request.node.callspec.params["driver"].startswith("sqlite")
-    with ground_at(f"sqlite:///{tmp_path}/app.db" if on_sqlite else request.getfixturevalue("postgres_dsn")) as made:
+    with inbox_fixture(
+        f"sqlite:///{tmp_path}/app.db" if on_sqlite else request.getfixturevalue("postgres_dsn")
+    ) as made:
         yield made
 
 
 @pytest.fixture
-def transaction(ground: Ground, driver: str) -> Opens:
-    return lambda: opened(ground.dsn, driver)
+def transaction(fixture: InboxFixture, driver: str) -> Opens:
+    return lambda: opened(fixture.dsn, driver)
 
 
 def test_an_event_is_remembered_in_the_awaited_transaction(inbox: Inbox, transaction: Opens) -> None:
@@ -101,7 +103,7 @@ def test_an_event_is_remembered_in_the_awaited_transaction(inbox: Inbox, transac
 
 
 def test_a_consumer_handles_each_event_once_with_an_async_handler(
-    ground: Ground, inbox: Inbox, transaction: Opens, queue: Queue
+    fixture: InboxFixture, inbox: Inbox, transaction: Opens, queue: Queue
 ) -> None:
     contexts: list[object] = []
     failures = [RuntimeError("not now")]
@@ -120,7 +122,7 @@ def test_a_consumer_handles_each_event_once_with_an_async_handler(
     report = drained(consumer, queue)
 
     assert (report.handled, report.duplicates, report.failed) == (2, 1, 1)
-    assert (ground.times("a"), ground.times("b")) == (1, 1)
+    assert (fixture.times("a"), fixture.times("b")) == (1, 1)
     assert all(context is not None for context in contexts)
 
 
@@ -132,7 +134,7 @@ class TestOnOneDriver:
         return str(request.param).partition("-")[2]
 
     def test_handlers_run_on_the_loop_of_the_program_and_see_its_context(
-        self, ground: Ground, inbox: Inbox, transaction: Opens, queue: Queue
+        self, fixture: InboxFixture, inbox: Inbox, transaction: Opens, queue: Queue
     ) -> None:
         variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
         seen: list[object] = []
@@ -157,10 +159,10 @@ class TestOnOneDriver:
         loop = asyncio.run(main())
 
         assert seen == [loop, "theirs"]
-        assert ground.times("a") == 1
+        assert fixture.times("a") == 1
 
     def test_a_handler_that_outlasts_a_stop_is_cancelled_rolled_back_and_released(
-        self, ground: Ground, inbox: Inbox, transaction: Opens, queue: Queue
+        self, fixture: InboxFixture, inbox: Inbox, transaction: Opens, queue: Queue
     ) -> None:
         async def slow(event: DomainEvent, connection: Any) -> None:
             await post(connection, event.key["transferId"])
@@ -178,10 +180,10 @@ class TestOnOneDriver:
         asyncio.run(main())
 
         eventually(lambda: queue.stats().visible == 1)
-        assert ground.times("a") == 0
+        assert fixture.times("a") == 0
 
     def test_a_transaction_that_does_not_commit_or_was_ended_is_noticed(
-        self, inbox: Inbox, transaction: Opens, queue: Queue, ground: Ground
+        self, inbox: Inbox, transaction: Opens, queue: Queue, fixture: InboxFixture
     ) -> None:
         @asynccontextmanager
         async def forgetful() -> AsyncIterator[Any]:
@@ -204,7 +206,7 @@ class TestOnOneDriver:
             ("ending", Consumer(queue, ending, name="c", inbox=inbox, transaction=transaction)),
         ):
             assert consumer.run_once(wait=5).handled == 0, name
-        assert ground.times("a") == 0
+        assert fixture.times("a") == 0
         assert held(queue) == 2
 
     def test_effects_outside_may_be_made_by_async_handlers(self, inbox: Inbox, queue: Queue) -> None:
@@ -250,21 +252,21 @@ class TestOnOneDriver:
         assert held(queue) == 1
 
     def test_connections_that_commit_by_themselves_and_missing_tables_are_refused(
-        self, inbox: Inbox, ground: Ground, driver: str
+        self, inbox: Inbox, fixture: InboxFixture, driver: str
     ) -> None:
         async def work() -> None:
             if driver == "aiosqlite":
-                path = ground.dsn.removeprefix("sqlite:///")
+                path = fixture.dsn.removeprefix("sqlite:///")
                 async with aiosqlite.connect(path, isolation_level=None) as connection:
                     with pytest.raises(NotInTransaction):
                         await inbox.first_time_async(connection, "c", event("a").event_id)
             else:
-                async with await psycopg.AsyncConnection.connect(ground.dsn, autocommit=True) as connection:
+                async with await psycopg.AsyncConnection.connect(fixture.dsn, autocommit=True) as connection:
                     with pytest.raises(NotInTransaction):
                         await inbox.first_time_async(connection, "c", event("a").event_id)
-            ground.rows("DROP TABLE inbox")
+            fixture.rows("DROP TABLE inbox")
             with pytest.raises(SchemaMismatch):
-                async with opened(ground.dsn, driver) as connection:
+                async with opened(fixture.dsn, driver) as connection:
                     await inbox.first_time_async(connection, "c", event("a").event_id)
             with pytest.raises(TypeError, match="aiosqlite"):
                 await inbox.first_time_async(object(), "c", event("a").event_id)

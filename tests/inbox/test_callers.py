@@ -15,7 +15,7 @@ from django.db.transaction import atomic
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
-from tests.inbox.ground import Ground
+from tests.inbox.fixtures import InboxFixture
 
 from postroad.connections.database import in_transaction, marked
 from postroad.errors import ConfigurationError, NotInTransaction
@@ -26,14 +26,14 @@ EVENT = UUID("0190b5b8-0000-7000-8000-000000000001")
 
 
 @pytest.fixture
-def engine(ground: Ground) -> Iterator[sqlalchemy.Engine]:
-    engine = sqlalchemy.create_engine(ground.dsn.replace("postgresql://", "postgresql+psycopg://"))
+def engine(fixture: InboxFixture) -> Iterator[sqlalchemy.Engine]:
+    engine = sqlalchemy.create_engine(fixture.dsn.replace("postgresql://", "postgresql+psycopg://"))
     yield engine
     engine.dispose()
 
 
 @pytest.fixture
-def wrapper(ground: Ground) -> Iterator[Any]:
+def wrapper(fixture: InboxFixture) -> Iterator[Any]:
     """Django's connection to the same database."""
     if not django_settings.configured:
         django_settings.configure(DATABASES={}, USE_TZ=True)
@@ -41,7 +41,7 @@ def wrapper(ground: Ground) -> Iterator[Any]:
     from django.db import connections
     from django.db.utils import ConnectionHandler
 
-    connections[ALIAS] = ConnectionHandler({"default": {}, ALIAS: _django_database(ground.dsn)})[ALIAS]
+    connections[ALIAS] = ConnectionHandler({"default": {}, ALIAS: _django_database(fixture.dsn)})[ALIAS]
     yield connections[ALIAS]
     connections[ALIAS].close()
     del connections[ALIAS]
@@ -63,36 +63,36 @@ def _django_database(dsn: str) -> dict[str, Any]:
     }
 
 
-def test_sqlalchemy_commits_the_row_with_its_own_work(ground: Ground, engine: sqlalchemy.Engine) -> None:
+def test_sqlalchemy_commits_the_row_with_its_own_work(fixture: InboxFixture, engine: sqlalchemy.Engine) -> None:
     with engine.connect() as connection:
-        assert ground.inbox.first_time(connection, "ledger", EVENT)
+        assert fixture.inbox.first_time(connection, "ledger", EVENT)
         connection.rollback()
-        assert ground.inbox.first_time(connection, "ledger", EVENT)
+        assert fixture.inbox.first_time(connection, "ledger", EVENT)
         connection.commit()
     with engine.begin() as connection:
-        assert not ground.inbox.first_time(connection, "ledger", EVENT)
+        assert not fixture.inbox.first_time(connection, "ledger", EVENT)
 
 
-@pytest.mark.parametrize("ground", ["postgres"], indirect=True)
-def test_sqlalchemy_on_psycopg2_takes_part(ground: Ground) -> None:
-    engine = sqlalchemy.create_engine(ground.dsn.replace("postgresql://", "postgresql+psycopg2://"))
+@pytest.mark.parametrize("fixture", ["postgres"], indirect=True)
+def test_sqlalchemy_on_psycopg2_takes_part(fixture: InboxFixture) -> None:
+    engine = sqlalchemy.create_engine(fixture.dsn.replace("postgresql://", "postgresql+psycopg2://"))
     with engine.begin() as connection:
-        assert ground.inbox.first_time(connection, "ledger", EVENT)
+        assert fixture.inbox.first_time(connection, "ledger", EVENT)
     with engine.begin() as connection:
-        assert not ground.inbox.first_time(connection, "ledger", EVENT)
+        assert not fixture.inbox.first_time(connection, "ledger", EVENT)
     engine.dispose()
 
 
-@pytest.mark.parametrize("ground", ["postgres"], indirect=True)
-def test_sqlalchemy_on_asyncpg_takes_part(ground: Ground) -> None:
-    ground.rows("CREATE TABLE transfers (id text PRIMARY KEY, amount int)")
+@pytest.mark.parametrize("fixture", ["postgres"], indirect=True)
+def test_sqlalchemy_on_asyncpg_takes_part(fixture: InboxFixture) -> None:
+    fixture.rows("CREATE TABLE transfers (id text PRIMARY KEY, amount int)")
 
     def handle(connection: sqlalchemy.Connection) -> tuple[bool, bool]:
-        first = ground.inbox.first_time(connection, "ledger", EVENT, fingerprint="f")
+        first = fixture.inbox.first_time(connection, "ledger", EVENT, fingerprint="f")
         return first, insert_once(connection, "transfers", key={"id": "tr_1"}, values={"amount": 5})
 
     async def work() -> list[tuple[bool, bool]]:
-        engine = create_async_engine(ground.dsn.replace("postgresql://", "postgresql+asyncpg://"))
+        engine = create_async_engine(fixture.dsn.replace("postgresql://", "postgresql+asyncpg://"))
         outcomes = []
         for _ in range(2):
             async with engine.begin() as connection:
@@ -101,63 +101,65 @@ def test_sqlalchemy_on_asyncpg_takes_part(ground: Ground) -> None:
         return outcomes
 
     assert asyncio.run(work()) == [(True, True), (False, False)]
-    assert ground.rows("SELECT * FROM transfers") == [("tr_1", 5)]
+    assert fixture.rows("SELECT * FROM transfers") == [("tr_1", 5)]
 
 
-def test_a_session_of_sqlalchemy_takes_part(ground: Ground, engine: sqlalchemy.Engine) -> None:
+def test_a_session_of_sqlalchemy_takes_part(fixture: InboxFixture, engine: sqlalchemy.Engine) -> None:
     with Session(engine) as session:
-        assert ground.inbox.first_time(session, "ledger", EVENT)
+        assert fixture.inbox.first_time(session, "ledger", EVENT)
         with session.begin_nested() as savepoint:
-            assert ground.inbox.first_time(session, "other", EVENT)
+            assert fixture.inbox.first_time(session, "other", EVENT)
             savepoint.rollback()
-        assert ground.inbox.first_time(session, "other", EVENT)
+        assert fixture.inbox.first_time(session, "other", EVENT)
         session.commit()
 
-    assert len(ground.rows("SELECT * FROM inbox")) == 2
+    assert len(fixture.rows("SELECT * FROM inbox")) == 2
 
 
-def test_sqlalchemy_in_autocommit_is_refused_and_stays_usable(ground: Ground, engine: sqlalchemy.Engine) -> None:
+def test_sqlalchemy_in_autocommit_is_refused_and_stays_usable(fixture: InboxFixture, engine: sqlalchemy.Engine) -> None:
     with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         with pytest.raises(NotInTransaction):
-            ground.inbox.first_time(connection, "ledger", EVENT)
+            fixture.inbox.first_time(connection, "ledger", EVENT)
         with connection.begin():
             connection.execute(sqlalchemy.text("SELECT 1"))
 
-    assert ground.rows("SELECT * FROM inbox") == []
+    assert fixture.rows("SELECT * FROM inbox") == []
 
 
-def test_a_listener_that_sends_begin_itself_is_asked_after_it_did(ground: Ground, engine: sqlalchemy.Engine) -> None:
+def test_a_listener_that_sends_begin_itself_is_asked_after_it_did(
+    fixture: InboxFixture, engine: sqlalchemy.Engine
+) -> None:
     if engine.dialect.name != "sqlite":
         pytest.skip("only the driver of SQLite needs such listeners")
     sqlalchemy_event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
     sqlalchemy_event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
 
     with engine.connect() as connection:
-        assert ground.inbox.first_time(connection, "ledger", EVENT)
+        assert fixture.inbox.first_time(connection, "ledger", EVENT)
         connection.rollback()
 
-    assert ground.rows("SELECT * FROM inbox") == []
+    assert fixture.rows("SELECT * FROM inbox") == []
 
 
-def test_django_inside_atomic_takes_part(ground: Ground, wrapper: Any) -> None:
+def test_django_inside_atomic_takes_part(fixture: InboxFixture, wrapper: Any) -> None:
     with pytest.raises(ZeroDivisionError), atomic(using=ALIAS):
-        assert ground.inbox.first_time(wrapper, "ledger", EVENT, fingerprint="a")
+        assert fixture.inbox.first_time(wrapper, "ledger", EVENT, fingerprint="a")
         raise ZeroDivisionError
     with atomic(using=ALIAS):
-        assert ground.inbox.first_time(wrapper, "ledger", EVENT, fingerprint="a")
-        assert not ground.inbox.first_time(wrapper, "ledger", EVENT, fingerprint="a")
+        assert fixture.inbox.first_time(wrapper, "ledger", EVENT, fingerprint="a")
+        assert not fixture.inbox.first_time(wrapper, "ledger", EVENT, fingerprint="a")
 
-    assert len(ground.rows("SELECT * FROM inbox")) == 1
+    assert len(fixture.rows("SELECT * FROM inbox")) == 1
 
 
-def test_django_outside_atomic_is_refused(ground: Ground, wrapper: Any) -> None:
+def test_django_outside_atomic_is_refused(fixture: InboxFixture, wrapper: Any) -> None:
     with pytest.raises(NotInTransaction):
-        ground.inbox.first_time(wrapper, "ledger", EVENT)
+        fixture.inbox.first_time(wrapper, "ledger", EVENT)
 
-    assert ground.rows("SELECT * FROM inbox") == []
+    assert fixture.rows("SELECT * FROM inbox") == []
 
 
-def test_django_takes_statements_with_percent_signs(ground: Ground, wrapper: Any) -> None:
+def test_django_takes_statements_with_percent_signs(fixture: InboxFixture, wrapper: Any) -> None:
     wrapper.set_autocommit(False)
     caller = in_transaction(wrapper)
 
@@ -167,14 +169,14 @@ def test_django_takes_statements_with_percent_signs(ground: Ground, wrapper: Any
     wrapper.rollback()
 
 
-def test_a_row_is_inserted_once_by_its_key(ground: Ground, engine: sqlalchemy.Engine) -> None:
+def test_a_row_is_inserted_once_by_its_key(fixture: InboxFixture, engine: sqlalchemy.Engine) -> None:
     row: dict[str, Any] = {"key": {"account": "a"}, "values": {"times": 7}}
-    with ground.inbox.transaction() as connection:
+    with fixture.inbox.transaction() as connection:
         assert insert_once(connection, "ledger", **row)
     with engine.begin() as connection:
         assert not insert_once(connection, "ledger", key={"account": "a"}, values={"times": 8})
 
-    assert ground.times("a") == 7
+    assert fixture.times("a") == 7
 
 
 @pytest.mark.parametrize(
@@ -187,9 +189,9 @@ def test_a_row_is_inserted_once_by_its_key(ground: Ground, engine: sqlalchemy.En
     ],
 )
 def test_a_name_that_is_none_is_refused_before_anything_is_written(
-    ground: Ground, table: str, key: dict[str, Any], values: dict[str, Any]
+    fixture: InboxFixture, table: str, key: dict[str, Any], values: dict[str, Any]
 ) -> None:
-    with ground.inbox.transaction() as connection, pytest.raises(ConfigurationError):
+    with fixture.inbox.transaction() as connection, pytest.raises(ConfigurationError):
         insert_once(connection, table, key=key, values=values)
 
-    assert ground.rows("SELECT * FROM ledger") == []
+    assert fixture.rows("SELECT * FROM ledger") == []

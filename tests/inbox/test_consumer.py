@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.inbox.ground import Ground
+from tests.inbox.fixtures import InboxFixture
 from tests.inbox.mail import DEAD, FIFO, conflicts, drained, event, held, posting, send, send_body
 
 from postroad import Backend, Queue, QueueSpec
@@ -20,36 +20,36 @@ from postroad.inbox import Consumer, ConsumeReport, DomainEvent, Inbox, Windows
 from postroad.queues.markers import read_dead
 
 
-def test_an_event_is_handled_in_the_transaction_of_its_inbox_row(ground: Ground, queue: Queue) -> None:
+def test_an_event_is_handled_in_the_transaction_of_its_inbox_row(fixture: InboxFixture, queue: Queue) -> None:
     sent = event("tr_1")
     send(queue, sent)
-    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox)
+    consumer = Consumer(queue, posting(fixture), name="ledger", inbox=fixture.inbox)
 
     report = consumer.run_once()
 
     assert report == ConsumeReport(received=1, handled=1)
-    assert ground.times("tr_1") == 1
-    assert ground.inbox.processed("ledger", [sent.event_id]) == {sent.event_id}
+    assert fixture.times("tr_1") == 1
+    assert fixture.inbox.processed("ledger", [sent.event_id]) == {sent.event_id}
     assert held(queue) == 0
 
 
-def test_a_second_copy_is_acked_without_calling_the_handler(ground: Ground, queue: Queue) -> None:
+def test_a_second_copy_is_acked_without_calling_the_handler(fixture: InboxFixture, queue: Queue) -> None:
     sent = event("tr_1")
     send(queue, sent)
     send(queue, sent, copy="again")
-    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox)
+    consumer = Consumer(queue, posting(fixture), name="ledger", inbox=fixture.inbox)
 
     report = drained(consumer, queue)
 
     assert report == ConsumeReport(received=2, handled=1, duplicates=1)
-    assert ground.times("tr_1") == 1
+    assert fixture.times("tr_1") == 1
 
 
-def test_a_copy_with_another_content_is_a_duplicate_that_is_counted(ground: Ground, queue: Queue) -> None:
+def test_a_copy_with_another_content_is_a_duplicate_that_is_counted(fixture: InboxFixture, queue: Queue) -> None:
     sent = event("tr_1", n=1)
     later = dataclasses.replace(sent, occurred_at=sent.occurred_at + timedelta(seconds=1))
     other = dataclasses.replace(sent, payload={"n": 2})
-    consumer = Consumer(queue, posting(ground), name="compared", inbox=ground.inbox)
+    consumer = Consumer(queue, posting(fixture), name="compared", inbox=fixture.inbox)
 
     seen: list[tuple[int, int, float]] = []
     for copy in (sent, later, other):
@@ -61,7 +61,7 @@ def test_a_copy_with_another_content_is_a_duplicate_that_is_counted(ground: Grou
     assert seen == [(1, 0, 0), (0, 1, 0), (0, 1, 1)]
 
 
-def test_two_consumers_with_other_names_each_handle_every_event_once(ground: Ground, backend: Backend) -> None:
+def test_two_consumers_with_other_names_each_handle_every_event_once(fixture: InboxFixture, backend: Backend) -> None:
     queues = [backend.create_queue(QueueSpec(f"{name}.fifo", fifo=True)) for name in ("ledger", "projections")]
     sent = [event(f"tr_{n}") for n in range(3)]
     for queue in queues:
@@ -69,54 +69,54 @@ def test_two_consumers_with_other_names_each_handle_every_event_once(ground: Gro
         send(queue, *sent, copy="again")
 
     for queue in queues:
-        consumer = Consumer(queue, posting(ground), name=queue.name, inbox=ground.inbox)
+        consumer = Consumer(queue, posting(fixture), name=queue.name, inbox=fixture.inbox)
         assert drained(consumer, queue) == ConsumeReport(received=6, handled=3, duplicates=3)
 
-    assert [ground.times(f"tr_{n}") for n in range(3)] == [2, 2, 2]
+    assert [fixture.times(f"tr_{n}") for n in range(3)] == [2, 2, 2]
 
 
-def test_an_exception_rolls_back_and_the_event_comes_again(ground: Ground, queue: Queue) -> None:
+def test_an_exception_rolls_back_and_the_event_comes_again(fixture: InboxFixture, queue: Queue) -> None:
     send(queue, event("tr_1"))
     attempts = []
 
     def handler(event: DomainEvent, connection: Any) -> None:
-        ground.post(connection, event.key["transferId"])
+        fixture.post(connection, event.key["transferId"])
         attempts.append(event)
         if len(attempts) == 1:
             raise RuntimeError("the rail was closed")
 
-    consumer = Consumer(queue, handler, name="ledger", inbox=ground.inbox)
+    consumer = Consumer(queue, handler, name="ledger", inbox=fixture.inbox)
 
     first, second = consumer.run_once(), consumer.run_once(wait=2.0)
 
     assert first == ConsumeReport(received=1, failed=1)
     assert second == ConsumeReport(received=1, handled=1)
-    assert ground.times("tr_1") == 1
+    assert fixture.times("tr_1") == 1
 
 
-def test_an_error_of_the_database_that_a_handler_swallows_loses_nothing(ground: Ground, queue: Queue) -> None:
+def test_an_error_of_the_database_that_a_handler_swallows_loses_nothing(fixture: InboxFixture, queue: Queue) -> None:
     send(queue, event("tr_1"))
     attempts = []
 
     def handler(event: DomainEvent, connection: Any) -> None:
-        ground.post(connection, event.key["transferId"])
+        fixture.post(connection, event.key["transferId"])
         attempts.append(event)
         if len(attempts) == 1:
             try:
                 connection.execute("SELECT * FROM nowhere")
             except Exception:
-                if "sqlite" in ground.dsn:
+                if "sqlite" in fixture.dsn:
                     connection.execute("ROLLBACK")
 
-    consumer = Consumer(queue, handler, name="ledger", inbox=ground.inbox)
+    consumer = Consumer(queue, handler, name="ledger", inbox=fixture.inbox)
 
     first, second = consumer.run_once(), consumer.run_once(wait=2.0)
 
     assert (first.failed, second.handled) == (1, 1)
-    assert ground.times("tr_1") == 1
+    assert fixture.times("tr_1") == 1
 
 
-def test_a_failing_event_holds_back_its_own_group_and_no_other(ground: Ground, queue: Queue) -> None:
+def test_a_failing_event_holds_back_its_own_group_and_no_other(fixture: InboxFixture, queue: Queue) -> None:
     send(queue, event("tr_1", n=1), event("tr_1", n=2), event("tr_2", n=1), event("tr_1", n=3))
     seen: list[tuple[str, int]] = []
     fails = [True]
@@ -127,7 +127,7 @@ def test_a_failing_event_holds_back_its_own_group_and_no_other(ground: Ground, q
             raise RuntimeError("not now")
         seen.append((event.key["transferId"], event.payload["n"]))
 
-    consumer = Consumer(queue, handler, name="ledger", inbox=ground.inbox)
+    consumer = Consumer(queue, handler, name="ledger", inbox=fixture.inbox)
 
     first = consumer.run_once()
     rest = drained(consumer, queue)
@@ -139,7 +139,7 @@ def test_a_failing_event_holds_back_its_own_group_and_no_other(ground: Ground, q
 
 @pytest.mark.parametrize("receives", [1, 3])
 def test_failing_again_and_again_ends_in_the_dead_letters_and_the_group_goes_on(
-    ground: Ground, backend: Backend, receives: int
+    fixture: InboxFixture, backend: Backend, receives: int
 ) -> None:
     dead = backend.create_queue(DEAD)
     queue = backend.create_queue(dataclasses.replace(FIFO, visibility=0.2, max_receives=receives))
@@ -148,19 +148,19 @@ def test_failing_again_and_again_ends_in_the_dead_letters_and_the_group_goes_on(
     def handler(event: DomainEvent, connection: Any) -> None:
         if event.payload["poison"]:
             raise RuntimeError("never")
-        ground.post(connection, "good")
+        fixture.post(connection, "good")
 
-    report = drained(Consumer(queue, handler, name="ledger", inbox=ground.inbox), queue)
+    report = drained(Consumer(queue, handler, name="ledger", inbox=fixture.inbox), queue)
 
     assert (report.failed, report.handled) == (receives, 1)
-    assert ground.times("good") == 1
+    assert fixture.times("good") == 1
     (letter,) = dead.peek()
     marker = read_dead(letter.attributes)
     assert marker is not None
     assert (marker.source, marker.receives) == (queue.name, receives)
 
 
-def test_groups_are_handled_in_parallel_and_each_in_order(ground: Ground, queue: Queue) -> None:
+def test_groups_are_handled_in_parallel_and_each_in_order(fixture: InboxFixture, queue: Queue) -> None:
     send(queue, *(event(f"tr_{n % 3}", n=n) for n in range(9)))
     together, seen, lock = threading.Barrier(3, timeout=10), [], threading.Lock()
 
@@ -171,7 +171,7 @@ def test_groups_are_handled_in_parallel_and_each_in_order(ground: Ground, queue:
             seen.append((event.key["transferId"], event.payload["n"]))
 
     # The transaction is opened by nobody: three at once do not fit into one SQLite file.
-    consumer = Consumer(queue, handler, name="ledger", inbox=ground.inbox, concurrency=3, effects="external")
+    consumer = Consumer(queue, handler, name="ledger", inbox=fixture.inbox, concurrency=3, effects="external")
 
     report = consumer.run_once()
 
@@ -207,11 +207,11 @@ MALFORMED = {
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
 def test_what_is_no_event_goes_to_the_dead_letters_with_the_reason(
-    ground: Ground, queue: Queue, dead_letters: Queue, body: str
+    fixture: InboxFixture, queue: Queue, dead_letters: Queue, body: str
 ) -> None:
     send_body(queue, body)
     send(queue, event("g"))
-    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox, dead_letters=dead_letters)
+    consumer = Consumer(queue, posting(fixture), name="ledger", inbox=fixture.inbox, dead_letters=dead_letters)
 
     report = consumer.run_once()
 
@@ -223,41 +223,43 @@ def test_what_is_no_event_goes_to_the_dead_letters_with_the_reason(
     assert set(marker) == {"source", "receives", "error", "type", "at", "reason"}
 
 
-def test_without_dead_letters_what_is_no_event_is_left_to_the_queue_s_own(ground: Ground, backend: Backend) -> None:
+def test_without_dead_letters_what_is_no_event_is_left_to_the_queue_s_own(
+    fixture: InboxFixture, backend: Backend
+) -> None:
     dead = backend.create_queue(DEAD)
     queue = backend.create_queue(dataclasses.replace(FIFO, visibility=0.1, max_receives=2))
     send_body(queue, "{}")
 
-    report = drained(Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox), queue)
+    report = drained(Consumer(queue, posting(fixture), name="ledger", inbox=fixture.inbox), queue)
 
     assert report == ConsumeReport(received=2, failed=2)
     assert len(dead.peek()) == 1
 
 
-def test_a_body_wrapped_by_sns_is_an_event_too(ground: Ground, queue: Queue) -> None:
+def test_a_body_wrapped_by_sns_is_an_event_too(fixture: InboxFixture, queue: Queue) -> None:
     wrapped = {"Type": "Notification", "MessageId": "m", "Message": event("tr_1").to_json().decode()}
     send_body(queue, json.dumps(wrapped))
     send(queue, event("tr_2", text='"Notification"'))
-    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox)
+    consumer = Consumer(queue, posting(fixture), name="ledger", inbox=fixture.inbox)
 
     assert consumer.run_once().handled == 2
-    assert (ground.times("tr_1"), ground.times("tr_2")) == (1, 1)
+    assert (fixture.times("tr_1"), fixture.times("tr_2")) == (1, 1)
 
 
-def test_types_that_nobody_wants_are_acked_and_counted(ground: Ground, queue: Queue) -> None:
+def test_types_that_nobody_wants_are_acked_and_counted(fixture: InboxFixture, queue: Queue) -> None:
     types = ["events.transfers.settled", "events.transfers.accepted", "directory.route.updated", "directory.routes"]
     send(queue, *(event(type, type=type) for type in types))
     wanted = ("events.transfers.settled", "directory.route.*")
-    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox, types=wanted)
+    consumer = Consumer(queue, posting(fixture), name="ledger", inbox=fixture.inbox, types=wanted)
 
     report = consumer.run_once()
 
     assert report == ConsumeReport(received=4, handled=2, ignored=2)
-    assert [ground.times(type) for type in types] == [1, 0, 1, 0]
+    assert [fixture.times(type) for type in types] == [1, 0, 1, 0]
     assert held(queue) == 0
 
 
-def test_a_long_handler_keeps_its_message_and_those_waiting_behind_it(ground: Ground, backend: Backend) -> None:
+def test_a_long_handler_keeps_its_message_and_those_waiting_behind_it(fixture: InboxFixture, backend: Backend) -> None:
     queue = backend.create_queue(QueueSpec("slow.fifo", fifo=True, visibility=0.4))
     send(queue, event("tr_1", n=1), event("tr_1", n=2), event("tr_2", n=3))
     stolen: list[Any] = []
@@ -265,61 +267,61 @@ def test_a_long_handler_keeps_its_message_and_those_waiting_behind_it(ground: Gr
     def handler(event: DomainEvent, connection: Any) -> None:
         if event.payload["n"] == 1:
             stolen.extend(queue.receive(max_messages=10, wait=1.2))
-        ground.post(connection, "handled")
+        fixture.post(connection, "handled")
 
-    report = Consumer(queue, handler, name="ledger", inbox=ground.inbox).run_once()
+    report = Consumer(queue, handler, name="ledger", inbox=fixture.inbox).run_once()
 
     assert stolen == []
     assert report == ConsumeReport(received=3, handled=3)
-    assert ground.times("handled") == 3
+    assert fixture.times("handled") == 3
 
 
-def test_a_transaction_of_the_application_s_own_is_used(ground: Ground, queue: Queue) -> None:
+def test_a_transaction_of_the_application_s_own_is_used(fixture: InboxFixture, queue: Queue) -> None:
     send(queue, event("tr_1"))
     used: list[Any] = []
 
     @contextmanager
     def own() -> Iterator[Any]:
-        with closing(ground.connect()) as connection:
+        with closing(fixture.connect()) as connection:
             used.append(connection)
             with connection:
                 yield connection
 
-    without_dsn = Inbox.sqlite() if "sqlite" in ground.dsn else Inbox.postgres()
-    consumer = Consumer(queue, posting(ground), name="ledger", inbox=without_dsn, transaction=own)
+    without_dsn = Inbox.sqlite() if "sqlite" in fixture.dsn else Inbox.postgres()
+    consumer = Consumer(queue, posting(fixture), name="ledger", inbox=without_dsn, transaction=own)
 
     assert consumer.run_once().handled == 1
     assert used
-    assert ground.times("tr_1") == 1
+    assert fixture.times("tr_1") == 1
 
 
-def test_a_transaction_that_does_not_commit_acks_nothing(ground: Ground, queue: Queue) -> None:
+def test_a_transaction_that_does_not_commit_acks_nothing(fixture: InboxFixture, queue: Queue) -> None:
     send(queue, event("tr_1"))
 
     @contextmanager
     def forgetful() -> Iterator[Any]:
-        with closing(ground.connect()) as connection:
+        with closing(fixture.connect()) as connection:
             yield connection
 
-    consumer = Consumer(queue, posting(ground), name="ledger", inbox=ground.inbox, transaction=forgetful)
+    consumer = Consumer(queue, posting(fixture), name="ledger", inbox=fixture.inbox, transaction=forgetful)
     report = consumer.run_once()
 
     assert report == ConsumeReport(received=1, failed=1)
     assert held(queue) == 1
 
 
-def test_a_transaction_that_swallows_errors_acks_nothing(ground: Ground, queue: Queue) -> None:
+def test_a_transaction_that_swallows_errors_acks_nothing(fixture: InboxFixture, queue: Queue) -> None:
     send(queue, event("tr_1"))
 
     @contextmanager
     def silent() -> Iterator[Any]:
-        with suppress(ZeroDivisionError), ground.inbox.transaction() as connection:
+        with suppress(ZeroDivisionError), fixture.inbox.transaction() as connection:
             yield connection
 
     def handler(event: DomainEvent, connection: Any) -> None:
         raise ZeroDivisionError
 
-    report = Consumer(queue, handler, name="ledger", inbox=ground.inbox, transaction=silent).run_once()
+    report = Consumer(queue, handler, name="ledger", inbox=fixture.inbox, transaction=silent).run_once()
 
     assert report == ConsumeReport(received=1, failed=1)
     assert held(queue) == 1
@@ -328,7 +330,7 @@ def test_a_transaction_that_swallows_errors_acks_nothing(ground: Ground, queue: 
 @pytest.mark.parametrize("effects", ["database", "external"])
 @pytest.mark.parametrize("unstarted", ["coroutine", "generator", "asynchronous generator"])
 def test_work_that_a_handler_returns_instead_of_doing_it_is_its_failure(
-    ground: Ground, queue: Queue, unstarted: str, effects: Any
+    fixture: InboxFixture, queue: Queue, unstarted: str, effects: Any
 ) -> None:
     send(queue, event("tr_1"))
     returned = {"coroutine": _coroutine, "generator": _generator, "asynchronous generator": _asynchronous_generator}
@@ -336,7 +338,7 @@ def test_work_that_a_handler_returns_instead_of_doing_it_is_its_failure(
     def handler(event: DomainEvent, given: Any) -> Any:
         return returned[unstarted](event, given)
 
-    report = Consumer(queue, handler, name="ledger", inbox=ground.inbox, effects=effects).run_once()
+    report = Consumer(queue, handler, name="ledger", inbox=fixture.inbox, effects=effects).run_once()
 
     assert report == ConsumeReport(received=1, failed=1)
     assert held(queue) == 1

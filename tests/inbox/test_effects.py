@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.inbox.ground import Ground
+from tests.inbox.fixtures import InboxFixture
 
 from postroad import connect
 from postroad.errors import ConfigurationError, InvalidInput, SchemaMismatch
@@ -19,9 +19,9 @@ from postroad.inbox import Inbox
 EVENT = UUID("0190b5b8-0000-7000-8000-000000000001")
 
 
-def crashed(ground: Ground) -> None:
+def crashed(fixture: InboxFixture) -> None:
     """Let every lease end, as if its worker had died and the time had passed."""
-    ground.rows("UPDATE inbox SET leaseuntil = startedat WHERE status = 'started'")
+    fixture.rows("UPDATE inbox SET leaseuntil = startedat WHERE status = 'started'")
 
 
 def test_an_effect_is_new_then_busy_then_done(inbox: Inbox) -> None:
@@ -35,98 +35,98 @@ def test_an_effect_is_new_then_busy_then_done(inbox: Inbox) -> None:
     assert 0 < meanwhile.retry_after <= 60
 
 
-def test_an_effect_whose_worker_died_is_unknown_and_has_a_higher_token(ground: Ground) -> None:
-    first = ground.inbox.begin("gateway", EVENT)
-    crashed(ground)
+def test_an_effect_whose_worker_died_is_unknown_and_has_a_higher_token(fixture: InboxFixture) -> None:
+    first = fixture.inbox.begin("gateway", EVENT)
+    crashed(fixture)
 
-    second = ground.inbox.begin("gateway", EVENT)
+    second = fixture.inbox.begin("gateway", EVENT)
 
     assert (second.status, second.attempt, second.idempotency_key) == ("unknown", 2, first.idempotency_key)
     assert second.token > first.token
 
 
-def test_a_late_worker_can_neither_finish_nor_forget_nor_renew(ground: Ground) -> None:
-    late = ground.inbox.begin("gateway", EVENT)
-    crashed(ground)
-    current = ground.inbox.begin("gateway", EVENT)
+def test_a_late_worker_can_neither_finish_nor_forget_nor_renew(fixture: InboxFixture) -> None:
+    late = fixture.inbox.begin("gateway", EVENT)
+    crashed(fixture)
+    current = fixture.inbox.begin("gateway", EVENT)
 
-    assert not ground.inbox.finish(late)
-    assert not ground.inbox.forget(late)
-    assert not ground.inbox.renew(late)
-    assert ground.inbox.finish(current)
-    assert not ground.inbox.finish(current)
+    assert not fixture.inbox.finish(late)
+    assert not fixture.inbox.forget(late)
+    assert not fixture.inbox.renew(late)
+    assert fixture.inbox.finish(current)
+    assert not fixture.inbox.finish(current)
 
 
-def test_a_forgotten_effect_is_new_again_and_refuses_tokens_from_before(ground: Ground) -> None:
-    first = ground.inbox.begin("gateway", EVENT)
-    crashed(ground)
-    second = ground.inbox.begin("gateway", EVENT)
+def test_a_forgotten_effect_is_new_again_and_refuses_tokens_from_before(fixture: InboxFixture) -> None:
+    first = fixture.inbox.begin("gateway", EVENT)
+    crashed(fixture)
+    second = fixture.inbox.begin("gateway", EVENT)
 
-    forgotten = ground.inbox.forget(second)
-    third = ground.inbox.begin("gateway", EVENT)
+    forgotten = fixture.inbox.forget(second)
+    third = fixture.inbox.begin("gateway", EVENT)
 
     assert forgotten
     assert (third.status, third.attempt) == ("new", 1)
     assert first.token < second.token < third.token
-    assert not ground.inbox.finish(first)
+    assert not fixture.inbox.finish(first)
 
 
-def test_a_renewed_effect_stays_with_its_worker(ground: Ground) -> None:
-    effect = ground.inbox.begin("gateway", EVENT)
-    crashed(ground)
+def test_a_renewed_effect_stays_with_its_worker(fixture: InboxFixture) -> None:
+    effect = fixture.inbox.begin("gateway", EVENT)
+    crashed(fixture)
 
-    renewed = ground.inbox.renew(effect, lease=30)
+    renewed = fixture.inbox.renew(effect, lease=30)
 
     assert renewed
-    assert ground.inbox.begin("gateway", EVENT).status == "busy"
-    assert ground.inbox.unknown() == []
+    assert fixture.inbox.begin("gateway", EVENT).status == "busy"
+    assert fixture.inbox.unknown() == []
 
 
-def test_unknown_effects_are_listed_by_age_and_consumer(ground: Ground) -> None:
+def test_unknown_effects_are_listed_by_age_and_consumer(fixture: InboxFixture) -> None:
     events = [uuid7() for _ in range(3)]
     for event_id in events:
-        ground.inbox.begin("gateway", event_id)
-    ground.inbox.begin("mailer", events[0])
-    crashed(ground)
-    ground.inbox.begin("gateway", uuid7())
+        fixture.inbox.begin("gateway", event_id)
+    fixture.inbox.begin("mailer", events[0])
+    crashed(fixture)
+    fixture.inbox.begin("gateway", uuid7())
 
-    listed = ground.inbox.unknown(consumer="gateway")
+    listed = fixture.inbox.unknown(consumer="gateway")
 
     assert [effect.event_id for effect in listed] == events
     assert {effect.status for effect in listed} == {"unknown"}
-    assert len(ground.inbox.unknown()) == 4
-    assert len(ground.inbox.unknown(limit=2)) == 2
+    assert len(fixture.inbox.unknown()) == 4
+    assert len(fixture.inbox.unknown(limit=2)) == 2
 
 
 @pytest.mark.parametrize(("done", "status"), [(True, "done"), (False, "new")])
-def test_an_operator_settles_an_unknown_effect(ground: Ground, done: bool, status: str) -> None:
-    ground.inbox.begin("gateway", EVENT)
-    crashed(ground)
+def test_an_operator_settles_an_unknown_effect(fixture: InboxFixture, done: bool, status: str) -> None:
+    fixture.inbox.begin("gateway", EVENT)
+    crashed(fixture)
 
-    settled = ground.inbox.resolve("gateway", EVENT, done=done, by="kim", reason="seen at the rail")
+    settled = fixture.inbox.resolve("gateway", EVENT, done=done, by="kim", reason="seen at the rail")
 
     assert settled
-    assert ground.inbox.begin("gateway", EVENT).status == status
-    audited = ground.rows("SELECT actor, action, consumer, eventid, reason FROM inbox_audit")
+    assert fixture.inbox.begin("gateway", EVENT).status == status
+    audited = fixture.rows("SELECT actor, action, consumer, eventid, reason FROM inbox_audit")
     assert audited == [("kim", "done" if done else "not done", "gateway", str(EVENT), "seen at the rail")]
 
 
-def test_what_is_not_unknown_cannot_be_settled_by_hand(ground: Ground) -> None:
-    ground.inbox.begin("gateway", EVENT)
+def test_what_is_not_unknown_cannot_be_settled_by_hand(fixture: InboxFixture) -> None:
+    fixture.inbox.begin("gateway", EVENT)
 
-    assert not ground.inbox.resolve("gateway", EVENT, done=True, by="kim", reason="impatient")
-    assert not ground.inbox.resolve("gateway", uuid7(), done=True, by="kim", reason="mistyped")
-    assert ground.rows("SELECT * FROM inbox_audit") == []
+    assert not fixture.inbox.resolve("gateway", EVENT, done=True, by="kim", reason="impatient")
+    assert not fixture.inbox.resolve("gateway", uuid7(), done=True, by="kim", reason="mistyped")
+    assert fixture.rows("SELECT * FROM inbox_audit") == []
 
 
 @pytest.mark.parametrize(("by", "reason"), [("", "why"), ("kim", "  ")])
-def test_settling_by_hand_needs_a_name_and_a_reason(ground: Ground, by: str, reason: str) -> None:
-    ground.inbox.begin("gateway", EVENT)
-    crashed(ground)
+def test_settling_by_hand_needs_a_name_and_a_reason(fixture: InboxFixture, by: str, reason: str) -> None:
+    fixture.inbox.begin("gateway", EVENT)
+    crashed(fixture)
 
     with pytest.raises(ValueError, match="is empty"):
-        ground.inbox.resolve("gateway", EVENT, done=True, by=by, reason=reason)
-    assert len(ground.inbox.unknown()) == 1
+        fixture.inbox.resolve("gateway", EVENT, done=True, by=by, reason=reason)
+    assert len(fixture.inbox.unknown()) == 1
 
 
 def test_of_many_at_once_one_makes_the_effect(inbox: Inbox, threads: Callable[..., Any]) -> None:
@@ -135,8 +135,8 @@ def test_of_many_at_once_one_makes_the_effect(inbox: Inbox, threads: Callable[..
     assert sorted(each.result() for each in asked) == ["busy"] * 7 + ["new"]
 
 
-def test_processed_tells_what_is_done_and_nothing_else(ground: Ground) -> None:
-    inbox, done, finished, started = ground.inbox, uuid7(), uuid7(), uuid7()
+def test_processed_tells_what_is_done_and_nothing_else(fixture: InboxFixture) -> None:
+    inbox, done, finished, started = fixture.inbox, uuid7(), uuid7(), uuid7()
     with inbox.transaction() as connection:
         inbox.first_time(connection, "ledger", done)
     inbox.finish(inbox.begin("ledger", finished))
@@ -147,14 +147,14 @@ def test_processed_tells_what_is_done_and_nothing_else(ground: Ground) -> None:
     assert inbox.processed("ledger", []) == set()
 
 
-def test_prune_removes_what_is_done_and_older_than_the_retention(ground: Ground) -> None:
-    inbox, old = ground.inbox, [uuid7() for _ in range(5)]
+def test_prune_removes_what_is_done_and_older_than_the_retention(fixture: InboxFixture) -> None:
+    inbox, old = fixture.inbox, [uuid7() for _ in range(5)]
     with inbox.transaction() as connection:
         for event_id in old:
             inbox.first_time(connection, "ledger", event_id)
-    ground.rows("UPDATE inbox SET processedat = '2020-01-01T00:00:00.000Z'")
+    fixture.rows("UPDATE inbox SET processedat = '2020-01-01T00:00:00.000Z'")
     inbox.begin("ledger", EVENT)
-    ground.rows("UPDATE inbox SET startedat = '2020-01-01T00:00:00.000Z' WHERE status = 'started'")
+    fixture.rows("UPDATE inbox SET startedat = '2020-01-01T00:00:00.000Z' WHERE status = 'started'")
     recent = uuid7()
     with inbox.transaction() as connection:
         inbox.first_time(connection, "ledger", recent)
@@ -162,32 +162,32 @@ def test_prune_removes_what_is_done_and_older_than_the_retention(ground: Ground)
     removed = inbox.prune(batch=2)
 
     assert removed == 5
-    assert {row[0] for row in ground.rows("SELECT eventid FROM inbox")} == {str(EVENT), str(recent)}
+    assert {row[0] for row in fixture.rows("SELECT eventid FROM inbox")} == {str(EVENT), str(recent)}
 
 
-def test_init_twice_and_at_once_is_safe(ground: Ground, threads: Callable[..., Any]) -> None:
-    versions = [threads(ground.inbox.init) for _ in range(4)]
+def test_init_twice_and_at_once_is_safe(fixture: InboxFixture, threads: Callable[..., Any]) -> None:
+    versions = [threads(fixture.inbox.init) for _ in range(4)]
 
     assert {each.result() for each in versions} == {1}
-    assert ground.rows("SELECT version FROM inbox_meta") == [(1,)]
-    ground.inbox.check()
+    assert fixture.rows("SELECT version FROM inbox_meta") == [(1,)]
+    fixture.inbox.check()
 
 
-def test_tables_of_a_newer_version_are_left_alone(ground: Ground) -> None:
-    ground.rows("UPDATE inbox_meta SET version = 9")
+def test_tables_of_a_newer_version_are_left_alone(fixture: InboxFixture) -> None:
+    fixture.rows("UPDATE inbox_meta SET version = 9")
 
     with pytest.raises(SchemaMismatch, match="version 9"):
-        ground.inbox.check()
+        fixture.inbox.check()
     with pytest.raises(SchemaMismatch, match="version 9"):
-        ground.inbox.init()
+        fixture.inbox.init()
 
 
-def test_two_inboxes_with_other_tables_live_beside_each_other(ground: Ground) -> None:
-    with Inbox.open(ground.dsn, table="second") as second:
+def test_two_inboxes_with_other_tables_live_beside_each_other(fixture: InboxFixture) -> None:
+    with Inbox.open(fixture.dsn, table="second") as second:
         second.init()
         with second.transaction() as connection:
             assert second.first_time(connection, "ledger", EVENT)
-            assert ground.inbox.first_time(connection, "ledger", EVENT)
+            assert fixture.inbox.first_time(connection, "ledger", EVENT)
 
 
 @pytest.mark.parametrize("name", ["inbox; drop", "Inbox", "1inbox", "", "a" * 41])

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.inbox.ground import Ground
+from tests.inbox.fixtures import InboxFixture
 from tests.inbox.mail import event, held, send
 
 from postroad import Backend, Queue, QueueSpec
@@ -27,34 +27,34 @@ class Rail:
             raise self.raises.pop(0)
 
 
-def crash_during(ground: Ground, sent: DomainEvent) -> Effect:
+def crash_during(fixture: InboxFixture, sent: DomainEvent) -> Effect:
     """Leave a record of an attempt whose process died, and whose lease has ended."""
-    effect = ground.inbox.begin("gateway", sent.event_id)
-    ground.rows("UPDATE inbox SET leaseuntil = startedat")
+    effect = fixture.inbox.begin("gateway", sent.event_id)
+    fixture.rows("UPDATE inbox SET leaseuntil = startedat")
     return effect
 
 
-def test_an_effect_is_made_once_with_a_key_of_its_own(ground: Ground, queue: Queue) -> None:
+def test_an_effect_is_made_once_with_a_key_of_its_own(fixture: InboxFixture, queue: Queue) -> None:
     sent, rail = event("tr_1"), Rail()
     send(queue, sent)
     send(queue, sent, copy="again")
-    consumer = Consumer(queue, rail, name="gateway", inbox=ground.inbox, effects="external")
+    consumer = Consumer(queue, rail, name="gateway", inbox=fixture.inbox, effects="external")
 
     reports = [consumer.run_once(), consumer.run_once()]
 
     assert sum(report.handled for report in reports) == 1
     assert sum(report.duplicates for report in reports) == 1
     assert [(call.status, call.idempotency_key) for call in rail.calls] == [("new", f"gateway:{sent.event_id}")]
-    assert ground.inbox.processed("gateway", [sent.event_id]) == {sent.event_id}
+    assert fixture.inbox.processed("gateway", [sent.event_id]) == {sent.event_id}
 
 
 def test_an_unknown_outcome_goes_to_the_dead_letters_and_is_listed(
-    ground: Ground, queue: Queue, dead_letters: Queue
+    fixture: InboxFixture, queue: Queue, dead_letters: Queue
 ) -> None:
     sent, rail = event("tr_1"), Rail()
-    crash_during(ground, sent)
+    crash_during(fixture, sent)
     send(queue, sent)
-    consumer = Consumer(queue, rail, name="gateway", inbox=ground.inbox, effects="external", dead_letters=dead_letters)
+    consumer = Consumer(queue, rail, name="gateway", inbox=fixture.inbox, effects="external", dead_letters=dead_letters)
 
     report = consumer.run_once()
 
@@ -64,14 +64,14 @@ def test_an_unknown_outcome_goes_to_the_dead_letters_and_is_listed(
     marker = read_dead(letter.attributes)
     assert marker is not None
     assert marker.reason == "unknown-outcome"
-    assert [effect.event_id for effect in ground.inbox.unknown(consumer="gateway")] == [sent.event_id]
+    assert [effect.event_id for effect in fixture.inbox.unknown(consumer="gateway")] == [sent.event_id]
 
 
-def test_an_unknown_outcome_may_be_tried_again_under_the_same_key(ground: Ground, queue: Queue) -> None:
+def test_an_unknown_outcome_may_be_tried_again_under_the_same_key(fixture: InboxFixture, queue: Queue) -> None:
     sent, rail = event("tr_1"), Rail()
-    before = crash_during(ground, sent)
+    before = crash_during(fixture, sent)
     send(queue, sent)
-    consumer = Consumer(queue, rail, name="gateway", inbox=ground.inbox, effects="external", on_unknown="retry")
+    consumer = Consumer(queue, rail, name="gateway", inbox=fixture.inbox, effects="external", on_unknown="retry")
 
     report = consumer.run_once()
 
@@ -79,14 +79,14 @@ def test_an_unknown_outcome_may_be_tried_again_under_the_same_key(ground: Ground
     assert report == ConsumeReport(received=1, handled=1)
     assert (call.status, call.attempt, call.idempotency_key) == ("unknown", 2, before.idempotency_key)
     assert call.token > before.token
-    assert not ground.inbox.finish(before)
+    assert not fixture.inbox.finish(before)
 
 
-def test_an_effect_that_another_makes_now_is_given_back(ground: Ground, queue: Queue) -> None:
+def test_an_effect_that_another_makes_now_is_given_back(fixture: InboxFixture, queue: Queue) -> None:
     sent, rail = event("tr_1"), Rail()
-    ground.inbox.begin("gateway", sent.event_id, lease=60)
+    fixture.inbox.begin("gateway", sent.event_id, lease=60)
     send(queue, sent)
-    consumer = Consumer(queue, rail, name="gateway", inbox=ground.inbox, effects="external")
+    consumer = Consumer(queue, rail, name="gateway", inbox=fixture.inbox, effects="external")
 
     report = consumer.run_once()
 
@@ -95,11 +95,11 @@ def test_an_effect_that_another_makes_now_is_given_back(ground: Ground, queue: Q
     assert held(queue) == 1
 
 
-def test_an_effect_that_surely_was_not_made_comes_again_as_new(ground: Ground, queue: Queue) -> None:
+def test_an_effect_that_surely_was_not_made_comes_again_as_new(fixture: InboxFixture, queue: Queue) -> None:
     rail = Rail()
     rail.raises = [EffectNotDone("the rail refused the connection")]
     send(queue, event("tr_1"))
-    consumer = Consumer(queue, rail, name="gateway", inbox=ground.inbox, effects="external")
+    consumer = Consumer(queue, rail, name="gateway", inbox=fixture.inbox, effects="external")
 
     first, second = consumer.run_once(), consumer.run_once(wait=2.0)
 
@@ -110,7 +110,7 @@ def test_an_effect_that_surely_was_not_made_comes_again_as_new(ground: Ground, q
 
 @pytest.mark.parametrize(("on_unknown", "statuses"), [("retry", ["new", "unknown"]), ("dead_letter", ["new"])])
 def test_a_handler_that_raises_leaves_an_unknown_outcome(
-    ground: Ground, queue: Queue, dead_letters: Queue, on_unknown: Any, statuses: list[str]
+    fixture: InboxFixture, queue: Queue, dead_letters: Queue, on_unknown: Any, statuses: list[str]
 ) -> None:
     rail = Rail()
     rail.raises = [TimeoutError("no answer from the rail")]
@@ -119,7 +119,7 @@ def test_a_handler_that_raises_leaves_an_unknown_outcome(
         queue,
         rail,
         name="gateway",
-        inbox=ground.inbox,
+        inbox=fixture.inbox,
         effects="external",
         on_unknown=on_unknown,
         dead_letters=dead_letters,
@@ -132,37 +132,37 @@ def test_a_handler_that_raises_leaves_an_unknown_outcome(
     assert [call.status for call in rail.calls] == statuses
 
 
-def test_a_worker_that_comes_late_acks_nothing(ground: Ground, queue: Queue) -> None:
+def test_a_worker_that_comes_late_acks_nothing(fixture: InboxFixture, queue: Queue) -> None:
     sent = event("tr_1")
     send(queue, sent)
 
     def slow(event: DomainEvent, effect: Effect) -> None:
-        ground.rows("UPDATE inbox SET leaseuntil = startedat")
-        ground.inbox.begin("gateway", event.event_id)
+        fixture.rows("UPDATE inbox SET leaseuntil = startedat")
+        fixture.inbox.begin("gateway", event.event_id)
 
-    consumer = Consumer(queue, slow, name="gateway", inbox=ground.inbox, effects="external")
+    consumer = Consumer(queue, slow, name="gateway", inbox=fixture.inbox, effects="external")
 
     report = consumer.run_once()
 
     assert report == ConsumeReport(received=1, failed=1)
-    assert ground.inbox.processed("gateway", [sent.event_id]) == set()
+    assert fixture.inbox.processed("gateway", [sent.event_id]) == set()
 
 
-def test_the_lease_of_a_long_effect_is_renewed(ground: Ground, backend: Backend) -> None:
+def test_the_lease_of_a_long_effect_is_renewed(fixture: InboxFixture, backend: Backend) -> None:
     queue = backend.create_queue(QueueSpec("gateway-usdc.fifo", fifo=True, visibility=2))
     sent, seen = event("tr_1"), threading.Event()
     send(queue, sent)
 
     def slow(event: DomainEvent, effect: Effect) -> None:
         # The lease is one second; only a renewal lets it end later than it did at first.
-        first = ground.rows("SELECT leaseuntil FROM inbox")
+        first = fixture.rows("SELECT leaseuntil FROM inbox")
         for _ in range(400):
-            if ground.rows("SELECT leaseuntil FROM inbox") != first:
+            if fixture.rows("SELECT leaseuntil FROM inbox") != first:
                 seen.set()
                 return
             threading.Event().wait(0.01)
 
-    consumer = Consumer(queue, slow, name="gateway", inbox=ground.inbox, effects="external")
+    consumer = Consumer(queue, slow, name="gateway", inbox=fixture.inbox, effects="external")
 
     report = consumer.run_once()
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from tests.inbox.ground import Ground
+from tests.inbox.fixtures import InboxFixture
 from tests.inbox.mail import conflicts
 
 from postroad.errors import InvalidInput, InvalidMessage, NotInTransaction, SchemaMismatch
@@ -39,30 +39,32 @@ def test_two_consumers_on_one_database_each_see_an_event_once(inbox: Inbox) -> N
         assert not inbox.first_time(connection, "ledger", EVENT)
 
 
-def test_a_rollback_makes_it_the_first_time_again(ground: Ground) -> None:
-    with pytest.raises(ZeroDivisionError), ground.inbox.transaction() as connection:
-        ground.inbox.first_time(connection, "ledger", EVENT)
-        ground.post(connection, "a")
+def test_a_rollback_makes_it_the_first_time_again(fixture: InboxFixture) -> None:
+    with pytest.raises(ZeroDivisionError), fixture.inbox.transaction() as connection:
+        fixture.inbox.first_time(connection, "ledger", EVENT)
+        fixture.post(connection, "a")
         raise ZeroDivisionError
 
-    with ground.inbox.transaction() as connection:
-        assert ground.inbox.first_time(connection, "ledger", EVENT)
-    assert ground.times("a") == 0
+    with fixture.inbox.transaction() as connection:
+        assert fixture.inbox.first_time(connection, "ledger", EVENT)
+    assert fixture.times("a") == 0
 
 
 @pytest.mark.parametrize("outcome", ["commit", "rollback"])
-def test_a_copy_waits_for_the_outcome_of_the_first(ground: Ground, threads: Callable[..., Any], outcome: str) -> None:
+def test_a_copy_waits_for_the_outcome_of_the_first(
+    fixture: InboxFixture, threads: Callable[..., Any], outcome: str
+) -> None:
     waiting = threading.Event()
 
     def copy() -> bool:
-        with closing(ground.connect()) as second:
+        with closing(fixture.connect()) as second:
             waiting.set()
-            found = ground.inbox.first_time(second, "ledger", EVENT)
+            found = fixture.inbox.first_time(second, "ledger", EVENT)
             second.commit()
             return found
 
-    with closing(ground.connect()) as first:
-        ground.inbox.first_time(first, "ledger", EVENT)
+    with closing(fixture.connect()) as first:
+        fixture.inbox.first_time(first, "ledger", EVENT)
         asked = threads(copy)
         waiting.wait(5)
         with pytest.raises(TimeoutError):
@@ -72,12 +74,12 @@ def test_a_copy_waits_for_the_outcome_of_the_first(ground: Ground, threads: Call
     assert asked.result(timeout=10) is (outcome == "rollback")
 
 
-def test_the_row_has_the_columns_that_are_written_down(ground: Ground) -> None:
-    with ground.inbox.transaction() as connection:
-        ground.inbox.first_time(connection, "ledger", EVENT, fingerprint="abc")
+def test_the_row_has_the_columns_that_are_written_down(fixture: InboxFixture) -> None:
+    with fixture.inbox.transaction() as connection:
+        fixture.inbox.first_time(connection, "ledger", EVENT, fingerprint="abc")
 
     columns = "consumer, eventid, status, fingerprint, startedat, processedat IS NULL, attempt"
-    ((consumer, event_id, status, fingerprint, started, unprocessed, attempt),) = ground.rows(
+    ((consumer, event_id, status, fingerprint, started, unprocessed, attempt),) = fixture.rows(
         f"SELECT {columns} FROM inbox"
     )
     assert (consumer, event_id, status, fingerprint, started) == ("ledger", str(EVENT), "done", "abc", None)
@@ -98,17 +100,17 @@ def test_a_known_id_with_another_content_is_counted_and_logged(inbox: Inbox, cap
     assert "inbox_conflict" in caplog.text
 
 
-def test_a_connection_that_commits_by_itself_is_refused(ground: Ground) -> None:
-    with closing(ground.connect()) as connection:
+def test_a_connection_that_commits_by_itself_is_refused(fixture: InboxFixture) -> None:
+    with closing(fixture.connect()) as connection:
         if isinstance(connection, psycopg.Connection):
             connection.autocommit = True
         else:
             connection.isolation_level = None
 
         with pytest.raises(NotInTransaction):
-            ground.inbox.first_time(connection, "ledger", EVENT)
+            fixture.inbox.first_time(connection, "ledger", EVENT)
 
-    assert ground.rows("SELECT * FROM inbox") == []
+    assert fixture.rows("SELECT * FROM inbox") == []
 
 
 @pytest.mark.parametrize("thing", [None, object(), "postgresql://"])
@@ -144,7 +146,7 @@ def test_without_tables_it_names_the_command_that_makes_them(tmp_path: Path, pos
         assert "postroad inbox init" in refused.value.remedy
 
 
-def test_what_a_caller_s_own_statement_raises_stays_what_it_was(ground: Ground) -> None:
+def test_what_a_caller_s_own_statement_raises_stays_what_it_was(fixture: InboxFixture) -> None:
     with pytest.raises((sqlite3.OperationalError, psycopg.errors.UndefinedTable)):
-        with ground.inbox.transaction() as connection:
+        with fixture.inbox.transaction() as connection:
             connection.execute("SELECT * FROM nowhere")

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.inbox.ground import Ground
+from tests.inbox.fixtures import InboxFixture
 from tests.inbox.mail import event
 
 from postroad.inbox import DomainEvent, insert_once
@@ -19,30 +19,30 @@ def by_key(event: DomainEvent, connection: Any) -> None:
     insert_once(connection, "ledger", key={"account": event.key["transferId"]}, values={"times": 1})
 
 
-def test_a_write_by_key_passes(ground: Ground) -> None:
-    assert_idempotent(by_key, event("tr_1"), inbox=ground.inbox, tables=["ledger"])
+def test_a_write_by_key_passes(fixture: InboxFixture) -> None:
+    assert_idempotent(by_key, event("tr_1"), inbox=fixture.inbox, tables=["ledger"])
 
-    assert ground.times("tr_1") == 1
+    assert fixture.times("tr_1") == 1
 
 
-def test_all_tables_are_looked_at_when_none_is_named(ground: Ground) -> None:
-    assert_idempotent(by_key, event("tr_1"), inbox=ground.inbox)
+def test_all_tables_are_looked_at_when_none_is_named(fixture: InboxFixture) -> None:
+    assert_idempotent(by_key, event("tr_1"), inbox=fixture.inbox)
 
     with pytest.raises(AssertionError, match="ledger"):
-        assert_idempotent(lambda e, c: ground.post(c, "tr_2"), event("tr_2"), inbox=ground.inbox)
+        assert_idempotent(lambda e, c: fixture.post(c, "tr_2"), event("tr_2"), inbox=fixture.inbox)
 
 
-def test_a_handler_that_asks_the_inbox_itself_passes(ground: Ground) -> None:
+def test_a_handler_that_asks_the_inbox_itself_passes(fixture: InboxFixture) -> None:
     def handler(event: DomainEvent, connection: Any) -> None:
-        if ground.inbox.first_time(connection, "ledger", event.event_id):
-            ground.post(connection, "tr_1")
+        if fixture.inbox.first_time(connection, "ledger", event.event_id):
+            fixture.post(connection, "tr_1")
 
-    assert_idempotent(handler, event("tr_1"), inbox=ground.inbox, tables=["ledger", "inbox"])
+    assert_idempotent(handler, event("tr_1"), inbox=fixture.inbox, tables=["ledger", "inbox"])
 
 
-def test_a_row_that_is_changed_again_is_found_with_its_table(ground: Ground) -> None:
+def test_a_row_that_is_changed_again_is_found_with_its_table(fixture: InboxFixture) -> None:
     with pytest.raises(AssertionError, match="second run of the handler changed rows of ledger"):
-        assert_idempotent(lambda e, c: ground.post(c, "tr_1"), event("tr_1"), inbox=ground.inbox, tables=["ledger"])
+        assert_idempotent(lambda e, c: fixture.post(c, "tr_1"), event("tr_1"), inbox=fixture.inbox, tables=["ledger"])
 
 
 def test_a_row_that_is_added_again_is_found_with_its_table() -> None:
@@ -53,10 +53,10 @@ def test_a_row_that_is_added_again_is_found_with_its_table() -> None:
         assert_idempotent(handler, event("tr_1"), tables=[NOTES, "notes"])
 
 
-def test_looking_before_writing_is_not_enough(ground: Ground) -> None:
-    if "sqlite" in ground.dsn:
+def test_looking_before_writing_is_not_enough(fixture: InboxFixture) -> None:
+    if "sqlite" in fixture.dsn:
         pytest.skip("one writer at a time: what was looked at stays true")
-    ground.rows("CREATE TABLE notes (transfer text)")
+    fixture.rows("CREATE TABLE notes (transfer text)")
     looked, runs = threading.Barrier(2, timeout=20), list[DomainEvent]()
 
     def handler(event: DomainEvent, connection: Any) -> None:
@@ -69,12 +69,12 @@ def test_looking_before_writing_is_not_enough(ground: Ground) -> None:
             connection.execute("INSERT INTO notes VALUES ('tr_1')")
 
     with pytest.raises(AssertionError, match="notes"):
-        assert_idempotent(handler, event("tr_1"), inbox=ground.inbox, tables=["notes"])
+        assert_idempotent(handler, event("tr_1"), inbox=fixture.inbox, tables=["notes"])
 
 
-def test_a_second_run_that_raises_is_no_second_delivery_survived(ground: Ground) -> None:
+def test_a_second_run_that_raises_is_no_second_delivery_survived(fixture: InboxFixture) -> None:
     def handler(event: DomainEvent, connection: Any) -> None:
         connection.execute("INSERT INTO ledger (account, times) VALUES ('tr_1', 1)")
 
     with pytest.raises(AssertionError, match=r"raised (IntegrityError|UniqueViolation)"):
-        assert_idempotent(handler, event("tr_1"), inbox=ground.inbox, tables=["ledger"])
+        assert_idempotent(handler, event("tr_1"), inbox=fixture.inbox, tables=["ledger"])

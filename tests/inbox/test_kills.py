@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.inbox.ground import Ground
+from tests.inbox.fixtures import InboxFixture
 from tests.inbox.mail import event, held, send
 from tests.waiting import eventually
 
@@ -44,8 +44,8 @@ def queue(backend: Backend) -> Queue:
 class Workers:
     """Consumers in processes of their own."""
 
-    def __init__(self, url: str, queue: Queue, ground: Ground, calls: Path) -> None:
-        self._arguments = [url, queue.name, ground.dsn]
+    def __init__(self, url: str, queue: Queue, fixture: InboxFixture, calls: Path) -> None:
+        self._arguments = [url, queue.name, fixture.dsn]
         self.calls = calls
         self._running: list[subprocess.Popen[bytes]] = []
 
@@ -65,40 +65,42 @@ class Workers:
 
 
 @pytest.fixture
-def workers(url: str, queue: Queue, ground: Ground, tmp_path: Path) -> Iterator[Workers]:
-    workers = Workers(url, queue, ground, tmp_path / "calls")
+def workers(url: str, queue: Queue, fixture: InboxFixture, tmp_path: Path) -> Iterator[Workers]:
+    workers = Workers(url, queue, fixture, tmp_path / "calls")
     yield workers
     workers.end()
 
 
 @pytest.mark.parametrize("place", ["inbox.after_insert", "consumer.after_effect"])
 def test_killed_before_the_commit_the_effect_is_rolled_back_and_made_once(
-    ground: Ground, queue: Queue, workers: Workers, place: str
+    fixture: InboxFixture, queue: Queue, workers: Workers, place: str
 ) -> None:
     send(queue, event("tr_1", n=1), event("tr_1", n=2))
 
     assert workers.start(failpoints=f"{place}=kill9").wait(30) == -signal.SIGKILL
-    assert ground.times("tr_1") == 0
+    assert fixture.times("tr_1") == 0
     workers.start()
     eventually(lambda: held(queue) == 0)
 
-    assert ground.times("tr_1") == 2
+    assert fixture.times("tr_1") == 2
 
 
 def test_killed_between_commit_and_ack_the_redelivery_is_a_duplicate(
-    ground: Ground, queue: Queue, workers: Workers
+    fixture: InboxFixture, queue: Queue, workers: Workers
 ) -> None:
     send(queue, event("tr_1"))
 
     assert workers.start(failpoints="consumer.after_commit=kill9").wait(30) == -signal.SIGKILL
-    assert ground.times("tr_1") == 1
+    assert fixture.times("tr_1") == 1
     workers.start()
     eventually(lambda: held(queue) == 0)
 
-    assert ground.times("tr_1") == 1
+    assert fixture.times("tr_1") == 1
 
 
-def test_killed_again_and_again_every_effect_is_made_once(ground: Ground, queue: Queue, workers: Workers) -> None:
+def test_killed_again_and_again_every_effect_is_made_once(
+    fixture: InboxFixture, queue: Queue, workers: Workers
+) -> None:
     sent = [event(f"tr_{n % 4}", n=n) for n in range(20)]
     send(queue, *sent)
 
@@ -107,11 +109,11 @@ def test_killed_again_and_again_every_effect_is_made_once(ground: Ground, queue:
         worker = workers.start(failpoints=";".join(f"{place}=kill9@0.05" for place in places))
         eventually(lambda worker=worker: worker.poll() is not None or held(queue) == 0)  # type: ignore[misc]  # the default binds it
 
-    assert [ground.times(f"tr_{n}") for n in range(4)] == [5, 5, 5, 5]
+    assert [fixture.times(f"tr_{n}") for n in range(4)] == [5, 5, 5, 5]
 
 
 def test_killed_during_an_effect_outside_its_outcome_is_unknown(
-    ground: Ground, queue: Queue, workers: Workers, backend: Backend
+    fixture: InboxFixture, queue: Queue, workers: Workers, backend: Backend
 ) -> None:
     sent = event("tr_1")
     send(queue, sent, event("tr_2"))
@@ -125,12 +127,12 @@ def test_killed_during_an_effect_outside_its_outcome_is_unknown(
     marker = read_dead(letter.attributes)
     assert marker is not None
     assert marker.reason == "unknown-outcome"
-    assert [effect.event_id for effect in ground.inbox.unknown()] == [sent.event_id]
+    assert [effect.event_id for effect in fixture.inbox.unknown()] == [sent.event_id]
     assert len(workers.calls.read_text().splitlines()) == 2
 
 
 def test_killed_during_an_effect_outside_a_retry_has_the_same_key_and_a_higher_token(
-    ground: Ground, queue: Queue, workers: Workers
+    fixture: InboxFixture, queue: Queue, workers: Workers
 ) -> None:
     send(queue, event("tr_1"))
 
@@ -142,13 +144,13 @@ def test_killed_during_an_effect_outside_a_retry_has_the_same_key_and_a_higher_t
     assert first[0] == second[0]
     assert (first[1], second[1]) == ("new", "unknown")
     assert int(first[2]) < int(second[2])
-    assert ground.inbox.unknown() == []
+    assert fixture.inbox.unknown() == []
 
 
-def test_sigterm_ends_a_consumer_cleanly(ground: Ground, queue: Queue, workers: Workers) -> None:
+def test_sigterm_ends_a_consumer_cleanly(fixture: InboxFixture, queue: Queue, workers: Workers) -> None:
     send(queue, *(event(f"tr_{n}") for n in range(20)))
     worker = workers.start()
-    eventually(lambda: ground.times("tr_0") == 1)
+    eventually(lambda: fixture.times("tr_0") == 1)
 
     worker.terminate()
     said, _ = worker.communicate(timeout=30)

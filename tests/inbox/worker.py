@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tests.inbox.ground import POST
+from tests.inbox.fixtures import POST
 
 import postroad
 from postroad.inbox import Consumer, DomainEvent, Inbox

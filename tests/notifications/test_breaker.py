@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from postroad.errors import ConfigurationError
-from postroad.notifications.retries import ProviderBreaker
+from postroad.notifications.push import ProviderBreaker
 from postroad.testing import FakeClock
 
 

@@ -16,7 +16,7 @@ from postroad.errors import Unavailable
 from postroad.events import DomainEvent
 from postroad.notifications import NotificationStore, OfflineProcessor
 from postroad.notifications.devices import offline_push_id
-from postroad.notifications.relay import relay
+from postroad.notifications.worker import relay
 from postroad.queues import Delivery
 from postroad.wiring import Backend
 

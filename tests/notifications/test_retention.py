@@ -16,7 +16,7 @@ from tests.waiting import eventually
 from postroad.errors import ConfigurationError
 from postroad.notifications import NotificationStore, OfflineProcessor, TokenResult
 from postroad.notifications.devices import offline_push_id
-from postroad.notifications.relay import relay
+from postroad.notifications.worker import relay
 from postroad.testing import FakeClock
 from postroad.wiring import Backend
 
@@ -43,7 +43,7 @@ def messages(store: NotificationStore, *names: str) -> None:
 
 def count(store: NotificationStore, table: str) -> int:
     with store.outbox.database.reading() as session:
-        return int(session.rows(f"SELECT count(*) FROM {store.outbox.names.qualified(table)}")[0][0])
+        return int(session.rows(f"SELECT count(*) FROM {store.outbox.tables.qualified(table)}")[0][0])
 
 
 def test_delivered_messages_are_kept_for_a_day_and_undelivered_ones_for_thirty(

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from postroad.notifications import TokenResult
+from postroad.notifications.consumers import RetryPolicy, decide_push, rejected
 from postroad.notifications.push import Attempt
-from postroad.notifications.retries import RetryPolicy, decide_push, rejected
 from postroad.receiving import Ack, Defer, Outcome, Reject, Retry
 
 NOW = datetime(2024, 1, 15, 10, 30, tzinfo=UTC)

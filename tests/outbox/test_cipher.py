@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.outbox.grounds import Ground, an_event, postgres_ground, sqlite_ground
+from tests.outbox.fixtures import OutboxFixture, an_event, postgres_fixture, sqlite_fixture
 
 from postroad.errors import ConfigurationError, MessageTooLarge, Undecryptable
 from postroad.outbox import AesGcmCipher, DomainEvent, Outbox
@@ -23,22 +23,22 @@ def cipher() -> AesGcmCipher:
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])
-def sealed(request: pytest.FixtureRequest, tmp_path: Path, cipher: AesGcmCipher) -> Iterator[Ground]:
+def sealed(request: pytest.FixtureRequest, tmp_path: Path, cipher: AesGcmCipher) -> Iterator[OutboxFixture]:
     """An outbox with a cipher on each database in turn."""
     if request.param == "postgresql":
-        ground = postgres_ground(request.getfixturevalue("postgres_dsn"), cipher=cipher)
+        fixture = postgres_fixture(request.getfixturevalue("postgres_dsn"), cipher=cipher)
     else:
-        ground = sqlite_ground(tmp_path / "app.db", cipher=cipher)
-    yield ground
-    ground.outbox.close()
+        fixture = sqlite_fixture(tmp_path / "app.db", cipher=cipher)
+    yield fixture
+    fixture.outbox.close()
 
 
-def stored(ground: Ground, event: DomainEvent) -> DomainEvent:
-    value = ground.run("SELECT payload FROM outbox WHERE event_id = ?", str(event.event_id))[0][0]
+def stored(fixture: OutboxFixture, event: DomainEvent) -> DomainEvent:
+    value = fixture.run("SELECT payload FROM outbox WHERE event_id = ?", str(event.event_id))[0][0]
     return DomainEvent.from_json(value if isinstance(value, str) else json.dumps(value))
 
 
-def test_only_the_payload_is_sealed_and_it_opens_again(sealed: Ground) -> None:
+def test_only_the_payload_is_sealed_and_it_opens_again(sealed: OutboxFixture) -> None:
     event = sealed.add(tenant_id="acme", payload={"card": "4111"})
 
     found = stored(sealed, event)
@@ -50,7 +50,7 @@ def test_only_the_payload_is_sealed_and_it_opens_again(sealed: Ground) -> None:
     assert sealed.outbox.opened(found) == event
 
 
-def test_every_seal_has_a_nonce_of_its_own(sealed: Ground) -> None:
+def test_every_seal_has_a_nonce_of_its_own(sealed: OutboxFixture) -> None:
     seals = [stored(sealed, sealed.add(key={"k": str(n)})).payload["$enc"] for n in range(3)]
 
     assert len({seal["n"] for seal in seals}) == 3
@@ -58,7 +58,7 @@ def test_every_seal_has_a_nonce_of_its_own(sealed: Ground) -> None:
 
 
 @pytest.mark.parametrize("change", [{"tenant_id": "other"}, {"type": "t"}, {"event_id": an_event().event_id}])
-def test_a_seal_moved_to_another_row_does_not_open(sealed: Ground, change: dict[str, object]) -> None:
+def test_a_seal_moved_to_another_row_does_not_open(sealed: OutboxFixture, change: dict[str, object]) -> None:
     found = stored(sealed, sealed.add(tenant_id="acme"))
 
     with pytest.raises(Undecryptable):
@@ -88,14 +88,14 @@ def test_a_readable_payload_stays_as_it_is(cipher: AesGcmCipher) -> None:
     assert Outbox.sqlite().opened(event) is event
 
 
-def test_without_keys_a_seal_does_not_open(sealed: Ground) -> None:
+def test_without_keys_a_seal_does_not_open(sealed: OutboxFixture) -> None:
     found = stored(sealed, sealed.add())
 
     with pytest.raises(Undecryptable, match="no key file"):
         Outbox.sqlite().opened(found)
 
 
-def test_the_limit_is_that_of_the_readable_event(sealed: Ground) -> None:
+def test_the_limit_is_that_of_the_readable_event(sealed: OutboxFixture) -> None:
     room = 262_144 - len(an_event(payload={"a": ""}).to_json()) - 10
     with sealed.connection() as connection:
         sealed.outbox.add(connection, an_event(payload={"a": "x" * room}))

@@ -13,28 +13,28 @@ import sqlalchemy
 from psycopg.rows import args_row
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
-from tests.outbox.grounds import Ground, an_event
+from tests.outbox.fixtures import OutboxFixture, an_event
 
 from postroad.errors import DuplicateEvent, InvalidMessage, NotInTransaction
 
 ALIAS = "outbox"
 
 
-def sqlalchemy_url(ground: Ground, *, asynchronous: bool = False) -> str:
-    if ground.on_postgres:
-        return ground.dsn.replace("postgresql://", "postgresql+psycopg://")
-    return ground.dsn.replace("sqlite://", "sqlite+aiosqlite://") if asynchronous else ground.dsn
+def sqlalchemy_url(fixture: OutboxFixture, *, asynchronous: bool = False) -> str:
+    if fixture.on_postgres:
+        return fixture.dsn.replace("postgresql://", "postgresql+psycopg://")
+    return fixture.dsn.replace("sqlite://", "sqlite+aiosqlite://") if asynchronous else fixture.dsn
 
 
 @pytest.fixture
-def engine(ground: Ground) -> Iterator[sqlalchemy.Engine]:
-    engine = sqlalchemy.create_engine(sqlalchemy_url(ground), poolclass=sqlalchemy.NullPool)
+def engine(fixture: OutboxFixture) -> Iterator[sqlalchemy.Engine]:
+    engine = sqlalchemy.create_engine(sqlalchemy_url(fixture), poolclass=sqlalchemy.NullPool)
     yield engine
     engine.dispose()
 
 
 @pytest.fixture
-def django_connection(ground: Ground) -> Iterator[Any]:
+def django_connection(fixture: OutboxFixture) -> Iterator[Any]:
     import django
     from django.conf import settings
     from django.db import ConnectionHandler, connections
@@ -42,8 +42,8 @@ def django_connection(ground: Ground) -> Iterator[Any]:
     if not settings.configured:
         settings.configure(DATABASES={}, USE_TZ=True)
         django.setup()
-    if ground.on_postgres:
-        parts = psycopg.conninfo.conninfo_to_dict(ground.dsn)
+    if fixture.on_postgres:
+        parts = psycopg.conninfo.conninfo_to_dict(fixture.dsn)
         database = {"ENGINE": "django.db.backends.postgresql", "NAME": parts["dbname"], "USER": parts.get("user", "")}
         database |= {
             "HOST": parts.get("host", ""),
@@ -51,70 +51,74 @@ def django_connection(ground: Ground) -> Iterator[Any]:
             "PASSWORD": parts.get("password", ""),
         }
     else:
-        database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ground.dsn.removeprefix("sqlite:///")}
+        database = {"ENGINE": "django.db.backends.sqlite3", "NAME": fixture.dsn.removeprefix("sqlite:///")}
     connections[ALIAS] = ConnectionHandler({"default": {}, ALIAS: database})[ALIAS]
     yield connections[ALIAS]
     connections[ALIAS].close()
     del connections[ALIAS]
 
 
-def test_a_connection_of_sqlalchemy_is_spoken_to_in_its_transaction(ground: Ground, engine: sqlalchemy.Engine) -> None:
+def test_a_connection_of_sqlalchemy_is_spoken_to_in_its_transaction(
+    fixture: OutboxFixture, engine: sqlalchemy.Engine
+) -> None:
     event = an_event()
     with engine.begin() as connection:
-        ground.outbox.add(connection, event)
+        fixture.outbox.add(connection, event)
         with pytest.raises(DuplicateEvent):
-            ground.outbox.add(connection, event)
-        ground.outbox.add_many(connection, [an_event(), an_event()])
+            fixture.outbox.add(connection, event)
+        fixture.outbox.add_many(connection, [an_event(), an_event()])
     with engine.connect() as connection:
-        ground.outbox.add(connection, an_event())
+        fixture.outbox.add(connection, an_event())
         connection.rollback()
 
-    assert ground.count() == 3
+    assert fixture.count() == 3
 
 
-def test_a_session_of_sqlalchemy_is_spoken_to_in_its_transaction(ground: Ground, engine: sqlalchemy.Engine) -> None:
+def test_a_session_of_sqlalchemy_is_spoken_to_in_its_transaction(
+    fixture: OutboxFixture, engine: sqlalchemy.Engine
+) -> None:
     with Session(engine) as session:
         session.execute(sqlalchemy.text("CREATE TABLE orders (id int)"))
         session.commit()
         session.execute(sqlalchemy.text("INSERT INTO orders VALUES (1)"))
-        ground.outbox.add(session, an_event())
+        fixture.outbox.add(session, an_event())
         session.commit()
         session.execute(sqlalchemy.text("INSERT INTO orders VALUES (2)"))
-        ground.outbox.add(session, an_event())
+        fixture.outbox.add(session, an_event())
         session.rollback()
 
-    assert (ground.count(), ground.run("SELECT id FROM orders")) == (1, [(1,)])
+    assert (fixture.count(), fixture.run("SELECT id FROM orders")) == (1, [(1,)])
 
 
-def test_sqlalchemy_in_autocommit_is_refused(ground: Ground, engine: sqlalchemy.Engine) -> None:
+def test_sqlalchemy_in_autocommit_is_refused(fixture: OutboxFixture, engine: sqlalchemy.Engine) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         with pytest.raises(NotInTransaction):
-            ground.outbox.add(connection, an_event())
+            fixture.outbox.add(connection, an_event())
 
-    assert ground.count() == 0
+    assert fixture.count() == 0
 
 
-def test_the_connection_of_django_is_spoken_to_within_atomic(ground: Ground, django_connection: Any) -> None:
+def test_the_connection_of_django_is_spoken_to_within_atomic(fixture: OutboxFixture, django_connection: Any) -> None:
     from django.db.transaction import atomic
 
     with atomic(using=ALIAS):
-        ground.outbox.add(django_connection, an_event())
-        ground.outbox.add_many(django_connection, [an_event(), an_event()])
+        fixture.outbox.add(django_connection, an_event())
+        fixture.outbox.add_many(django_connection, [an_event(), an_event()])
     with pytest.raises(ZeroDivisionError), atomic(using=ALIAS):
-        ground.outbox.add(django_connection, an_event())
+        fixture.outbox.add(django_connection, an_event())
         raise ZeroDivisionError
 
-    assert ground.count() == 3
+    assert fixture.count() == 3
 
 
-def test_the_connection_of_django_outside_atomic_is_refused(ground: Ground, django_connection: Any) -> None:
+def test_the_connection_of_django_outside_atomic_is_refused(fixture: OutboxFixture, django_connection: Any) -> None:
     with pytest.raises(NotInTransaction):
-        ground.outbox.add(django_connection, an_event())
+        fixture.outbox.add(django_connection, an_event())
 
-    assert ground.count() == 0
+    assert fixture.count() == 0
 
 
-def test_psycopg_in_autocommit_is_refused_outside_a_transaction_block(on_postgres: Ground) -> None:
+def test_psycopg_in_autocommit_is_refused_outside_a_transaction_block(on_postgres: OutboxFixture) -> None:
     with psycopg.connect(on_postgres.dsn, autocommit=True) as connection:
         with pytest.raises(NotInTransaction):
             on_postgres.outbox.add(connection, an_event())
@@ -127,7 +131,7 @@ def test_psycopg_in_autocommit_is_refused_outside_a_transaction_block(on_postgre
     assert on_postgres.count() == 1
 
 
-def test_a_pipeline_of_psycopg_learns_at_once_what_became_of_its_events(on_postgres: Ground) -> None:
+def test_a_pipeline_of_psycopg_learns_at_once_what_became_of_its_events(on_postgres: OutboxFixture) -> None:
     event = an_event()
 
     with psycopg.connect(on_postgres.dsn) as connection, connection.pipeline():
@@ -139,7 +143,7 @@ def test_a_pipeline_of_psycopg_learns_at_once_what_became_of_its_events(on_postg
     assert on_postgres.count() == 3
 
 
-def test_sqlite3_without_a_begin_is_refused(on_sqlite: Ground) -> None:
+def test_sqlite3_without_a_begin_is_refused(on_sqlite: OutboxFixture) -> None:
     connection = sqlite3.connect(on_sqlite.dsn.removeprefix("sqlite:///"), isolation_level=None)
     with pytest.raises(NotInTransaction):
         on_sqlite.outbox.add(connection, an_event())
@@ -154,12 +158,14 @@ def test_sqlite3_without_a_begin_is_refused(on_sqlite: Ground) -> None:
 
 
 @pytest.mark.parametrize("connection", [None, "dsn", object(), 3])
-def test_what_is_no_connection_is_refused_by_naming_the_accepted_kinds(ground: Ground, connection: object) -> None:
+def test_what_is_no_connection_is_refused_by_naming_the_accepted_kinds(
+    fixture: OutboxFixture, connection: object
+) -> None:
     with pytest.raises(TypeError, match=r"psycopg.*SQLAlchemy.*Django.*sqlite3"):
-        ground.outbox.add(connection, an_event())
+        fixture.outbox.add(connection, an_event())
 
 
-def test_a_connection_to_another_database_is_refused(on_postgres: Ground, on_sqlite: Ground) -> None:
+def test_a_connection_to_another_database_is_refused(on_postgres: OutboxFixture, on_sqlite: OutboxFixture) -> None:
     with on_sqlite.connection() as connection, pytest.raises(TypeError, match=r"sqlite.*postgresql"):
         on_postgres.outbox.add(connection, an_event())
 
@@ -171,7 +177,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(all_of_it())
 
 
-def test_an_async_connection_of_psycopg_is_spoken_to_in_its_transaction(on_postgres: Ground) -> None:
+def test_an_async_connection_of_psycopg_is_spoken_to_in_its_transaction(on_postgres: OutboxFixture) -> None:
     async def work() -> None:
         event = an_event()
         async with await psycopg.AsyncConnection.connect(on_postgres.dsn) as connection:
@@ -194,7 +200,7 @@ def test_an_async_connection_of_psycopg_is_spoken_to_in_its_transaction(on_postg
     assert on_postgres.count() == 2
 
 
-def test_rows_of_another_shape_are_no_obstacle(on_postgres: Ground) -> None:
+def test_rows_of_another_shape_are_no_obstacle(on_postgres: OutboxFixture) -> None:
     async def work() -> None:
         shaped = args_row(_nothing)
         async with await psycopg.AsyncConnection.connect(on_postgres.dsn, row_factory=shaped) as connection:
@@ -211,29 +217,31 @@ def _nothing(*_: object) -> None:
     raise AssertionError("this row is not the application's")
 
 
-def test_async_connections_and_sessions_of_sqlalchemy_are_spoken_to_in_their_transaction(ground: Ground) -> None:
+def test_async_connections_and_sessions_of_sqlalchemy_are_spoken_to_in_their_transaction(
+    fixture: OutboxFixture,
+) -> None:
     async def work() -> None:
-        engine = create_async_engine(sqlalchemy_url(ground, asynchronous=True), poolclass=sqlalchemy.NullPool)
+        engine = create_async_engine(sqlalchemy_url(fixture, asynchronous=True), poolclass=sqlalchemy.NullPool)
         event = an_event()
         async with engine.begin() as connection:
-            await ground.outbox.add_async(connection, event)
+            await fixture.outbox.add_async(connection, event)
             with pytest.raises(DuplicateEvent):
-                await ground.outbox.add_async(connection, event)
+                await fixture.outbox.add_async(connection, event)
         async with AsyncSession(engine) as session:
-            await ground.outbox.add_async(session, an_event(), key="k", tenant_id="acme")
+            await fixture.outbox.add_async(session, an_event(), key="k", tenant_id="acme")
             await session.commit()
-            await ground.outbox.add_async(session, an_event())
+            await fixture.outbox.add_async(session, an_event())
             await session.rollback()
         await engine.dispose()
 
     run(work)
 
-    assert ground.count() == 2
+    assert fixture.count() == 2
 
 
-def test_what_is_no_async_connection_is_refused(ground: Ground) -> None:
+def test_what_is_no_async_connection_is_refused(fixture: OutboxFixture) -> None:
     async def work() -> None:
-        with ground.connection() as connection, pytest.raises(TypeError, match="AsyncConnection"):
-            await ground.outbox.add_async(connection, an_event())
+        with fixture.connection() as connection, pytest.raises(TypeError, match="AsyncConnection"):
+            await fixture.outbox.add_async(connection, an_event())
 
     run(work)

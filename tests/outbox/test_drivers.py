@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
-from tests.outbox.grounds import Ground, an_event
+from tests.outbox.fixtures import OutboxFixture, an_event
 from tests.outbox.test_connections import ALIAS, django_connection
 
 from postroad.errors import DuplicateEvent, InvalidMessage, NotInTransaction, SchemaMismatch
@@ -27,70 +27,70 @@ __all__ = ["django_connection"]
 
 End = Literal["commit", "rollback", "autocommit"]
 Outcome = UUID | Exception
-Way = Callable[[Ground, Sequence[DomainEvent], End], list[Outcome]]
+Way = Callable[[OutboxFixture, Sequence[DomainEvent], End], list[Outcome]]
 
 
-def added(ground: Ground, connection: object, events: Sequence[DomainEvent]) -> list[Outcome]:
+def added(fixture: OutboxFixture, connection: object, events: Sequence[DomainEvent]) -> list[Outcome]:
     """What `add` says to each of the events."""
     outcomes: list[Outcome] = []
     for event in events:
         try:
-            outcomes.append(ground.outbox.add(connection, event))
+            outcomes.append(fixture.outbox.add(connection, event))
         except (InvalidMessage, DuplicateEvent, NotInTransaction, SchemaMismatch, TypeError) as error:
             outcomes.append(error)
     return outcomes
 
 
-async def added_async(ground: Ground, connection: object, events: Sequence[DomainEvent]) -> list[Outcome]:
+async def added_async(fixture: OutboxFixture, connection: object, events: Sequence[DomainEvent]) -> list[Outcome]:
     """What `add_async` says to each of the events."""
     outcomes: list[Outcome] = []
     for event in events:
         try:
-            outcomes.append(await ground.outbox.add_async(connection, event))
+            outcomes.append(await fixture.outbox.add_async(connection, event))
         except (InvalidMessage, DuplicateEvent, NotInTransaction, SchemaMismatch, TypeError) as error:
             outcomes.append(error)
     return outcomes
 
 
-def on_psycopg(ground: Ground, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
-    with psycopg.connect(ground.dsn, autocommit=end == "autocommit") as connection:
-        outcomes = added(ground, connection, events)
+def on_psycopg(fixture: OutboxFixture, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
+    with psycopg.connect(fixture.dsn, autocommit=end == "autocommit") as connection:
+        outcomes = added(fixture, connection, events)
         if end == "rollback":
             connection.rollback()
     return outcomes
 
 
-def on_psycopg2(ground: Ground, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
-    with closing(psycopg2.connect(ground.dsn)) as connection:
-        return added(ground, connection, events)
+def on_psycopg2(fixture: OutboxFixture, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
+    with closing(psycopg2.connect(fixture.dsn)) as connection:
+        return added(fixture, connection, events)
 
 
-def on_sqlite3(ground: Ground, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
+def on_sqlite3(fixture: OutboxFixture, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
     level: Literal["DEFERRED"] | None = None if end == "autocommit" else "DEFERRED"
-    with closing(sqlite3.connect(ground.dsn.removeprefix("sqlite:///"), isolation_level=level)) as connection:
-        outcomes = added(ground, connection, events)
+    with closing(sqlite3.connect(fixture.dsn.removeprefix("sqlite:///"), isolation_level=level)) as connection:
+        outcomes = added(fixture, connection, events)
         if end == "commit":
             connection.commit()
     return outcomes
 
 
-def on_django(ground: Ground, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
+def on_django(fixture: OutboxFixture, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
     from django.db import connections
     from django.db.transaction import atomic, set_rollback
 
     if end == "autocommit":
-        return added(ground, connections[ALIAS], events)
+        return added(fixture, connections[ALIAS], events)
     with atomic(using=ALIAS):
-        outcomes = added(ground, connections[ALIAS], events)
+        outcomes = added(fixture, connections[ALIAS], events)
         set_rollback(end == "rollback", using=ALIAS)
     return outcomes
 
 
 def on_sqlalchemy(scheme: str, *, session: bool = False) -> Way:
-    def way(ground: Ground, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
-        engine = sqlalchemy.create_engine(_url(ground, scheme), poolclass=sqlalchemy.NullPool, **_level(end))
+    def way(fixture: OutboxFixture, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
+        engine = sqlalchemy.create_engine(_url(fixture, scheme), poolclass=sqlalchemy.NullPool, **_level(end))
         with Session(engine) if session else engine.connect() as connection:
-            outcomes = added(ground, connection, events)
+            outcomes = added(fixture, connection, events)
             connection.rollback() if end == "rollback" else connection.commit()
         engine.dispose()
         return outcomes
@@ -99,10 +99,10 @@ def on_sqlalchemy(scheme: str, *, session: bool = False) -> Way:
 
 
 def on_async_sqlalchemy(scheme: str, *, session: bool = False) -> Way:
-    async def way(ground: Ground, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
-        engine = create_async_engine(_url(ground, scheme), poolclass=sqlalchemy.NullPool, **_level(end))
+    async def way(fixture: OutboxFixture, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
+        engine = create_async_engine(_url(fixture, scheme), poolclass=sqlalchemy.NullPool, **_level(end))
         async with AsyncSession(engine) if session else engine.connect() as connection:
-            outcomes = await added_async(ground, connection, events)
+            outcomes = await added_async(fixture, connection, events)
             await (connection.rollback() if end == "rollback" else connection.commit())
         await engine.dispose()
         return outcomes
@@ -110,12 +110,12 @@ def on_async_sqlalchemy(scheme: str, *, session: bool = False) -> Way:
     return awaited(way)
 
 
-def awaited(way: Callable[[Ground, Sequence[DomainEvent], End], Awaitable[list[Outcome]]]) -> Way:
+def awaited(way: Callable[[OutboxFixture, Sequence[DomainEvent], End], Awaitable[list[Outcome]]]) -> Way:
     """The way in an event loop of its own."""
 
-    def run(ground: Ground, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
+    def run(fixture: OutboxFixture, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
         async def work() -> list[Outcome]:
-            return await way(ground, events, end)
+            return await way(fixture, events, end)
 
         return asyncio.run(work())
 
@@ -123,58 +123,60 @@ def awaited(way: Callable[[Ground, Sequence[DomainEvent], End], Awaitable[list[O
 
 
 @awaited
-async def on_async_psycopg(ground: Ground, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
-    async with await psycopg.AsyncConnection.connect(ground.dsn, autocommit=end == "autocommit") as connection:
-        outcomes = await added_async(ground, connection, events)
+async def on_async_psycopg(fixture: OutboxFixture, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
+    async with await psycopg.AsyncConnection.connect(fixture.dsn, autocommit=end == "autocommit") as connection:
+        outcomes = await added_async(fixture, connection, events)
         if end == "rollback":
             await connection.rollback()
     return outcomes
 
 
-async def _on_asyncpg(connection: Any, ground: Ground, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
+async def _on_asyncpg(
+    connection: Any, fixture: OutboxFixture, events: Sequence[DomainEvent], end: End
+) -> list[Outcome]:
     if end == "autocommit":
-        return await added_async(ground, connection, events)
+        return await added_async(fixture, connection, events)
     transaction = connection.transaction()
     await transaction.start()
-    outcomes = await added_async(ground, connection, events)
+    outcomes = await added_async(fixture, connection, events)
     await (transaction.rollback() if end == "rollback" else transaction.commit())
     return outcomes
 
 
 @awaited
-async def on_asyncpg(ground: Ground, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
-    connection = await asyncpg.connect(ground.dsn)
+async def on_asyncpg(fixture: OutboxFixture, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
+    connection = await asyncpg.connect(fixture.dsn)
     try:
         # An application may have codecs of its own.
         await connection.set_type_codec("jsonb", encoder=repr, decoder=repr, schema="pg_catalog")
-        return await _on_asyncpg(connection, ground, events, end)
+        return await _on_asyncpg(connection, fixture, events, end)
     finally:
         await connection.close()
 
 
 @awaited
-async def on_a_pool_of_asyncpg(ground: Ground, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
-    async with asyncpg.create_pool(ground.dsn, min_size=1, max_size=1) as pool, pool.acquire() as connection:
-        return await _on_asyncpg(connection, ground, events, end)
+async def on_a_pool_of_asyncpg(fixture: OutboxFixture, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
+    async with asyncpg.create_pool(fixture.dsn, min_size=1, max_size=1) as pool, pool.acquire() as connection:
+        return await _on_asyncpg(connection, fixture, events, end)
 
 
 @awaited
-async def on_asyncpg_without_await(ground: Ground, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
-    connection = await asyncpg.connect(ground.dsn)
+async def on_asyncpg_without_await(fixture: OutboxFixture, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
+    connection = await asyncpg.connect(fixture.dsn)
     try:
-        return added(ground, connection, events)
+        return added(fixture, connection, events)
     finally:
         await connection.close()
 
 
 @awaited
-async def on_aiosqlite(ground: Ground, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
-    async with aiosqlite.connect(ground.dsn.removeprefix("sqlite:///")) as connection:
-        return await added_async(ground, connection, events)
+async def on_aiosqlite(fixture: OutboxFixture, events: Sequence[DomainEvent], end: End) -> list[Outcome]:
+    async with aiosqlite.connect(fixture.dsn.removeprefix("sqlite:///")) as connection:
+        return await added_async(fixture, connection, events)
 
 
-def _url(ground: Ground, scheme: str) -> str:
-    return f"{scheme}://{ground.dsn.partition('://')[2]}"
+def _url(fixture: OutboxFixture, scheme: str) -> str:
+    return f"{scheme}://{fixture.dsn.partition('://')[2]}"
 
 
 def _level(end: End) -> dict[str, Any]:
@@ -210,25 +212,25 @@ REFUSED: list[tuple[str, str, Way]] = [
 
 
 @pytest.mark.parametrize(
-    ("ground", "way"), [case[1:] for case in RECORDING], ids=[case[0] for case in RECORDING], indirect=["ground"]
+    ("fixture", "way"), [case[1:] for case in RECORDING], ids=[case[0] for case in RECORDING], indirect=["fixture"]
 )
 def test_an_event_is_recorded_in_the_transaction_of_any_driver(
-    ground: Ground, way: Way, request: pytest.FixtureRequest
+    fixture: OutboxFixture, way: Way, request: pytest.FixtureRequest
 ) -> None:
     if way is on_django:
         request.getfixturevalue("django_connection")
     first, second = an_event(payload={"text": "ä ? % $1 \\"}), an_event(tenant_id="acme")
     bad = an_event(tenant_id="a:b")
 
-    committed = way(ground, [first, first, bad, second], "commit")
-    again = way(ground, [first, an_event()], "rollback")
-    alone = way(ground, [an_event()], "autocommit")
+    committed = way(fixture, [first, first, bad, second], "commit")
+    again = way(fixture, [first, an_event()], "rollback")
+    alone = way(fixture, [an_event()], "autocommit")
 
     assert (committed[0], committed[3]) == (first.event_id, second.event_id)
     assert [type(outcome) for outcome in committed[1:3]] == [DuplicateEvent, InvalidMessage]
     assert [type(outcome) for outcome in again] == [DuplicateEvent, UUID]
     assert [type(outcome) for outcome in alone] == [NotInTransaction]
-    stored = ground.run("SELECT event_id, tenant, lane, CAST(payload AS text) FROM outbox ORDER BY seq")
+    stored = fixture.run("SELECT event_id, tenant, lane, CAST(payload AS text) FROM outbox ORDER BY seq")
     assert [row[:3] for row in stored] == [
         (str(first.event_id), None, "tr_1"),
         (str(second.event_id), "acme", "tr_1"),
@@ -237,28 +239,28 @@ def test_an_event_is_recorded_in_the_transaction_of_any_driver(
 
 
 @pytest.mark.parametrize(
-    ("ground", "way"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED], indirect=["ground"]
+    ("fixture", "way"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED], indirect=["fixture"]
 )
-def test_a_driver_that_is_not_supported_is_refused_by_naming_those_that_are(ground: Ground, way: Way) -> None:
-    (error,) = way(ground, [an_event()], "commit")
+def test_a_driver_that_is_not_supported_is_refused_by_naming_those_that_are(fixture: OutboxFixture, way: Way) -> None:
+    (error,) = way(fixture, [an_event()], "commit")
 
     assert isinstance(error, TypeError)
     assert "psycopg" in str(error)
     assert "SQLAlchemy" in str(error)
-    assert ground.count() == 0
+    assert fixture.count() == 0
 
 
 @pytest.mark.parametrize(
-    ("ground", "way"), [case[1:] for case in RECORDING], ids=[case[0] for case in RECORDING], indirect=["ground"]
+    ("fixture", "way"), [case[1:] for case in RECORDING], ids=[case[0] for case in RECORDING], indirect=["fixture"]
 )
 def test_missing_tables_are_told_with_the_remedy_by_any_driver(
-    ground: Ground, way: Way, request: pytest.FixtureRequest
+    fixture: OutboxFixture, way: Way, request: pytest.FixtureRequest
 ) -> None:
     if way is on_django:
         request.getfixturevalue("django_connection")
-    ground.run("DROP TABLE outbox")
+    fixture.run("DROP TABLE outbox")
 
-    (error,) = way(ground, [an_event()], "rollback")
+    (error,) = way(fixture, [an_event()], "rollback")
 
     assert isinstance(error, SchemaMismatch)
     assert "postroad outbox init" in error.remedy

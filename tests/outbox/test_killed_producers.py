@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.outbox.grounds import Ground
+from tests.outbox.fixtures import OutboxFixture
 
 PRODUCER = """
 import os, signal, sys
@@ -28,10 +28,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("moment", "left"), [("before", 0), ("after", 1)])
-def test_of_data_and_event_a_killed_producer_leaves_both_or_neither(ground: Ground, moment: str, left: int) -> None:
-    ground.run("CREATE TABLE orders (id int)")
+def test_of_data_and_event_a_killed_producer_leaves_both_or_neither(
+    fixture: OutboxFixture, moment: str, left: int
+) -> None:
+    fixture.run("CREATE TABLE orders (id int)")
 
-    done = subprocess.run([sys.executable, "-c", PRODUCER, ground.dsn, moment], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", PRODUCER, fixture.dsn, moment], capture_output=True, text=True)
 
     assert done.returncode == -9, done.stderr
-    assert (len(ground.run("SELECT id FROM orders")), ground.count()) == (left, left)
+    assert (len(fixture.run("SELECT id FROM orders")), fixture.count()) == (left, left)

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.outbox.dispatching.publishers import Recorder
-from tests.outbox.grounds import Ground, an_event, postgres_ground
+from tests.outbox.fixtures import OutboxFixture, an_event, postgres_fixture
 
 from postroad import QueueSpec, connect
 from postroad.errors import ConfigurationError, SchemaMismatch, Unavailable
@@ -55,12 +55,12 @@ CREATE TABLE outbox (
 """
 
 
-def test_init_may_be_run_as_often_as_one_likes(ground: Ground) -> None:
-    ground.add()
+def test_init_may_be_run_as_often_as_one_likes(fixture: OutboxFixture) -> None:
+    fixture.add()
 
-    assert [ground.outbox.init(), ground.outbox.init()] == [SCHEMA_VERSION] * 2
-    assert ground.count() == 1
-    ground.outbox.require_schema()
+    assert [fixture.outbox.init(), fixture.outbox.init()] == [SCHEMA_VERSION] * 2
+    assert fixture.count() == 1
+    fixture.outbox.require_schema()
 
 
 def test_many_may_run_init_at_once(postgres_dsn: str, tmp_path: Path) -> None:
@@ -85,19 +85,19 @@ def test_the_seeds_own_sql_works_before_init(postgres_dsn: str) -> None:
             " WHERE id = (SELECT id FROM outbox LIMIT 1)"
         )
 
-    ground = postgres_ground(postgres_dsn)
+    fixture = postgres_fixture(postgres_dsn)
 
-    rows = ground.run(
+    rows = fixture.run(
         "SELECT seq, state, attempts, tenant, lane, event_id = payload->'envelope'->>'eventId' FROM outbox"
     )
     assert sorted(rows) == [
         (1, "SENT", 3, "tnt_demo", "tr_test_123", True),
         (2, "PENDING", 0, "tnt_demo", "tr_test_123", True),
     ]
-    ground.outbox.close()
+    fixture.outbox.close()
 
 
-def test_the_seeds_own_sql_works_after_init(on_postgres: Ground) -> None:
+def test_the_seeds_own_sql_works_after_init(on_postgres: OutboxFixture) -> None:
     on_postgres.run(SEED_TABLE)
     on_postgres.run(SEED_ROW)
 
@@ -113,10 +113,10 @@ def test_adopted_rows_with_one_event_id_are_all_kept(postgres_dsn: str) -> None:
                 "INSERT INTO outbox (id, eventType, payload) VALUES (gen_random_uuid(), 't', %s)", [payload]
             )
 
-    ground = postgres_ground(postgres_dsn)
+    fixture = postgres_fixture(postgres_dsn)
 
-    assert ground.run("SELECT count(DISTINCT event_id), count(DISTINCT seq), count(*) FROM outbox") == [(3, 3, 3)]
-    ground.outbox.close()
+    assert fixture.run("SELECT count(DISTINCT event_id), count(DISTINCT seq), count(*) FROM outbox") == [(3, 3, 3)]
+    fixture.outbox.close()
 
 
 def test_a_table_like_the_seeds_is_adopted_on_sqlite(tmp_path: Path) -> None:
@@ -198,12 +198,12 @@ def test_tables_of_an_earlier_version_are_migrated_with_their_rows(
     for dsn in (postgres_dsn, f"sqlite:///{tmp_path / 'app.db'}"):
         outbox = Outbox.open(dsn)
         with monkeypatch.context() as earlier:
-            earlier.setattr("postroad.outbox.migrations.SCHEMA_VERSION", 1)
+            earlier.setattr("postroad.outbox.schema.SCHEMA_VERSION", 1)
             assert outbox.init() == 1
-        ground = Ground(outbox=outbox, dsn=dsn)
-        failed = ground.add(payload={"n": 1})
-        ground.add(payload={"n": 2})
-        ground.set(failed, state="FAILED")
+        fixture = OutboxFixture(outbox=outbox, dsn=dsn)
+        failed = fixture.add(payload={"n": 1})
+        fixture.add(payload={"n": 2})
+        fixture.set(failed, state="FAILED")
         with pytest.raises(SchemaMismatch, match="of version 1"):
             outbox.require_schema()
 
@@ -230,13 +230,13 @@ def test_missing_tables_are_told_with_the_remedy(postgres_dsn: str, tmp_path: Pa
         outbox.close()
 
 
-def test_newer_tables_are_left_alone(ground: Ground) -> None:
-    ground.run("UPDATE outbox_meta SET version = 7")
+def test_newer_tables_are_left_alone(fixture: OutboxFixture) -> None:
+    fixture.run("UPDATE outbox_meta SET version = 7")
 
-    for attempt in (ground.outbox.init, ground.outbox.require_schema):
+    for attempt in (fixture.outbox.init, fixture.outbox.require_schema):
         with pytest.raises(SchemaMismatch, match="version 7"):
             attempt()
-    assert ground.run("SELECT version FROM outbox_meta") == [(7,)]
+    assert fixture.run("SELECT version FROM outbox_meta") == [(7,)]
 
 
 def test_a_database_that_is_not_there_is_told() -> None:
@@ -293,7 +293,7 @@ def test_without_a_dsn_there_is_nothing_to_ask() -> None:
     assert refused.value.field == "dsn"
 
 
-def test_dead_rows_are_vacuumed_early(on_postgres: Ground) -> None:
+def test_dead_rows_are_vacuumed_early(on_postgres: OutboxFixture) -> None:
     options = on_postgres.run("SELECT unnest(reloptions) FROM pg_class WHERE oid = 'outbox'::regclass")
 
     settings = dict(option.split("=") for (option,) in options)
@@ -301,7 +301,7 @@ def test_dead_rows_are_vacuumed_early(on_postgres: Ground) -> None:
     assert int(settings["autovacuum_vacuum_threshold"]) <= 50_000
 
 
-def test_a_server_that_was_restarted_is_found_again(on_postgres: Ground) -> None:
+def test_a_server_that_was_restarted_is_found_again(on_postgres: OutboxFixture) -> None:
     on_postgres.outbox.status()
     on_postgres.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'postroad'")
 
@@ -360,7 +360,7 @@ def test_the_file_of_the_embedded_engine_is_no_place_for_an_outbox(tmp_path: Pat
         Outbox.sqlite(path).init()
 
 
-def test_times_that_plain_sql_writes_in_another_form_are_kept_in_their_order(on_sqlite: Ground) -> None:
+def test_times_that_plain_sql_writes_in_another_form_are_kept_in_their_order(on_sqlite: OutboxFixture) -> None:
     insert = "INSERT INTO outbox (id, eventtype, payload, next_attempt) VALUES (?, 't', '{}', datetime('now', ?))"
     on_sqlite.run(insert, "later", "+1 hour")
     on_sqlite.run(insert, "now", "-1 second")

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from tests.outbox.grounds import Ground, an_event
+from tests.outbox.fixtures import OutboxFixture, an_event
 from tests.waiting import eventually
 
 from postroad.errors import DeadlockDetected
@@ -17,12 +17,12 @@ from postroad.outbox import Outbox
 INSERT = "INSERT INTO outbox (id, eventtype, payload) VALUES (%s, 't', %s)"
 
 
-def is_waiting(ground: Ground) -> bool:
+def is_waiting(fixture: OutboxFixture) -> bool:
     """Whether somebody waits for an advisory lock."""
-    return bool(ground.run("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+    return bool(fixture.run("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
 
 
-def test_a_second_writer_of_a_key_waits_for_the_first_and_other_keys_do_not(on_postgres: Ground) -> None:
+def test_a_second_writer_of_a_key_waits_for_the_first_and_other_keys_do_not(on_postgres: OutboxFixture) -> None:
     outbox, first, second, other = on_postgres.outbox, an_event(), an_event(), an_event(key={"transferId": "other"})
     with psycopg.connect(on_postgres.dsn) as early, psycopg.connect(on_postgres.dsn) as late:
         outbox.add(early, first)
@@ -40,7 +40,7 @@ def test_a_second_writer_of_a_key_waits_for_the_first_and_other_keys_do_not(on_p
     assert [row.seq for row in rows if row] == sorted(row.seq for row in rows if row)
 
 
-def test_plain_sql_waits_as_well(on_postgres: Ground) -> None:
+def test_plain_sql_waits_as_well(on_postgres: OutboxFixture) -> None:
     with psycopg.connect(on_postgres.dsn) as early, psycopg.connect(on_postgres.dsn) as late:
         early.execute(INSERT, [uuid4(), '{"key": {"k": "1"}}'])
 
@@ -54,7 +54,7 @@ def test_plain_sql_waits_as_well(on_postgres: Ground) -> None:
     assert on_postgres.run("SELECT count(DISTINCT seq) FROM outbox") == [(2,)]
 
 
-def test_numbers_are_in_the_order_of_commits_under_many_writers(on_postgres: Ground) -> None:
+def test_numbers_are_in_the_order_of_commits_under_many_writers(on_postgres: OutboxFixture) -> None:
     committed: list[int] = []
     lock = threading.Lock()
 
@@ -77,7 +77,7 @@ def test_numbers_are_in_the_order_of_commits_under_many_writers(on_postgres: Gro
     assert committed == sorted(committed)
 
 
-def test_adding_many_in_crossing_order_does_not_deadlock(on_postgres: Ground) -> None:
+def test_adding_many_in_crossing_order_does_not_deadlock(on_postgres: OutboxFixture) -> None:
     keys = [{"k": str(n)} for n in range(50)]
 
     def write(number: int) -> None:
@@ -93,7 +93,7 @@ def test_adding_many_in_crossing_order_does_not_deadlock(on_postgres: Ground) ->
     assert on_postgres.count() == 4 * 10 * 50
 
 
-def test_adding_many_takes_its_slots_in_their_order(on_postgres: Ground) -> None:
+def test_adding_many_takes_its_slots_in_their_order(on_postgres: OutboxFixture) -> None:
     [(middle,)] = on_postgres.run(
         "SELECT n::text FROM generate_series(0, 49) AS n ORDER BY hashtext(':' || n) & 2047 LIMIT 1 OFFSET 25"
     )
@@ -114,7 +114,7 @@ def test_adding_many_takes_its_slots_in_their_order(on_postgres: Ground) -> None
     assert all(slot < wanted for (slot,) in held)
 
 
-def test_a_transaction_of_many_keys_holds_few_locks(on_postgres: Ground) -> None:
+def test_a_transaction_of_many_keys_holds_few_locks(on_postgres: OutboxFixture) -> None:
     with psycopg.connect(on_postgres.dsn) as connection:
         on_postgres.outbox.add_many(connection, [an_event(key={"k": str(n)}) for n in range(10_000)])
 
@@ -125,7 +125,7 @@ def test_a_transaction_of_many_keys_holds_few_locks(on_postgres: Ground) -> None
     assert held[0] <= 2_048
 
 
-def test_an_open_transaction_is_seen_in_the_status(on_postgres: Ground) -> None:
+def test_an_open_transaction_is_seen_in_the_status(on_postgres: OutboxFixture) -> None:
     assert on_postgres.outbox.status().oldest_open_transaction_seconds == 0
 
     with psycopg.connect(on_postgres.dsn) as connection:
@@ -136,7 +136,7 @@ def test_an_open_transaction_is_seen_in_the_status(on_postgres: Ground) -> None:
     assert on_postgres.outbox.status().oldest_open_transaction_seconds == 0
 
 
-def test_outboxes_of_one_database_do_not_wait_for_each_other(on_postgres: Ground) -> None:
+def test_outboxes_of_one_database_do_not_wait_for_each_other(on_postgres: OutboxFixture) -> None:
     other = Outbox.postgres(on_postgres.dsn, table="other_outbox")
     other.init()
     with psycopg.connect(on_postgres.dsn) as one, psycopg.connect(on_postgres.dsn) as two:
@@ -151,7 +151,7 @@ def test_outboxes_of_one_database_do_not_wait_for_each_other(on_postgres: Ground
 
 @pytest.mark.parametrize("verb", ["add", "add_many"])
 def test_transactions_that_take_keys_in_crossing_order_are_told_of_the_deadlock_and_its_remedy(
-    on_postgres: Ground, verb: str
+    on_postgres: OutboxFixture, verb: str
 ) -> None:
     outbox = on_postgres.outbox
     a, b = an_event(key={"transferId": "a"}), an_event(key={"transferId": "b"})
@@ -178,7 +178,7 @@ def test_transactions_that_take_keys_in_crossing_order_are_told_of_the_deadlock_
         assert isinstance(lost.__cause__, psycopg.errors.DeadlockDetected)
 
 
-def test_add_many_in_crossing_order_does_not_deadlock(on_postgres: Ground) -> None:
+def test_add_many_in_crossing_order_does_not_deadlock(on_postgres: OutboxFixture) -> None:
     keys = [{"transferId": f"k{n}"} for n in range(20)]
 
     def add_often(order: list[dict[str, str]]) -> None:

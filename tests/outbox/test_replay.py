@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.outbox.grounds import Ground
+from tests.outbox.fixtures import OutboxFixture
 
 from postroad.errors import InvalidInput, OutcomeUnknown, RowRejected, TargetUnavailable
 from postroad.outbox import DispatcherConfig, DomainEvent, OutboxDispatcher, ReplayReport
@@ -39,20 +39,20 @@ class Target:
         return [str(message.dedup_id) for message in self.got if group in (None, message.group)]
 
 
-def sent(ground: Ground, count: int, *, keys: int = 1, **fields: Any) -> list[DomainEvent]:
+def sent(fixture: OutboxFixture, count: int, *, keys: int = 1, **fields: Any) -> list[DomainEvent]:
     """Events that a dispatcher has sent."""
-    events = [ground.add(key={"transferId": f"tr_{n % keys}"}, payload={"n": n}, **fields) for n in range(count)]
-    OutboxDispatcher(ground.outbox, Target(), DispatcherConfig(poll=0.05), metrics=CollectorRegistry()).drain()
+    events = [fixture.add(key={"transferId": f"tr_{n % keys}"}, payload={"n": n}, **fields) for n in range(count)]
+    OutboxDispatcher(fixture.outbox, Target(), DispatcherConfig(poll=0.05), metrics=CollectorRegistry()).drain()
     return events
 
 
-def test_sent_events_are_published_again_as_they_were_and_their_rows_stay_as_they_are(ground: Ground) -> None:
-    events = sent(ground, 250, keys=3)
-    rows = ground.run("SELECT * FROM outbox ORDER BY seq")
+def test_sent_events_are_published_again_as_they_were_and_their_rows_stay_as_they_are(fixture: OutboxFixture) -> None:
+    events = sent(fixture, 250, keys=3)
+    rows = fixture.run("SELECT * FROM outbox ORDER BY seq")
     target = Target()
     told: list[int] = []
 
-    report = ground.outbox.replay(target, since=EVER, progress=told.append, **WHO)
+    report = fixture.outbox.replay(target, since=EVER, progress=told.append, **WHO)
 
     assert report == ReplayReport(selected=250, replayed=250)
     for key in range(3):
@@ -61,28 +61,28 @@ def test_sent_events_are_published_again_as_they_were_and_their_rows_stay_as_the
     first = next(message for message in target.got if message.dedup_id == str(events[0].event_id))
     assert first.body == events[0].to_json()
     assert first.attributes["Seq"] == "1"
-    assert ground.run("SELECT * FROM outbox ORDER BY seq") == rows
+    assert fixture.run("SELECT * FROM outbox ORDER BY seq") == rows
     assert told == [100, 200, 250]
-    entries = ground.outbox.audit(limit=1_000)
+    entries = fixture.outbox.audit(limit=1_000)
     assert {entry.event_id for entry in entries} == {event.event_id for event in events}
     assert {(e.actor, e.action, e.reason, e.before, e.after) for e in entries} == {
         ("ada", "replay", WHO["reason"], "SENT", "SENT")
     }
 
 
-def test_only_sent_events_that_fit_are_replayed(ground: Ground) -> None:
-    (early,) = sent(ground, 1)
-    (late,) = sent(ground, 1, type="orders.placed")
-    ground.set(early, updatedat="2026-01-31T08:00:00.000Z")
-    ground.set(late, updatedat="2026-01-31T09:00:00.000Z")
+def test_only_sent_events_that_fit_are_replayed(fixture: OutboxFixture) -> None:
+    (early,) = sent(fixture, 1)
+    (late,) = sent(fixture, 1, type="orders.placed")
+    fixture.set(early, updatedat="2026-01-31T08:00:00.000Z")
+    fixture.set(late, updatedat="2026-01-31T09:00:00.000Z")
     for state in ("PENDING", "FAILED", "PARKED", "SKIPPED"):
-        ground.set(ground.add(key={"k": state}), state=state)
+        fixture.set(fixture.add(key={"k": state}), state=state)
     nine = datetime(2026, 1, 31, 9, tzinfo=UTC)
 
     def replayed(**wanted: Any) -> list[str]:
         target = Target()
-        assert ground.outbox.replay(target, dry_run=True, **wanted, **WHO).selected == (
-            ground.outbox.replay(target, **wanted, **WHO).replayed
+        assert fixture.outbox.replay(target, dry_run=True, **wanted, **WHO).selected == (
+            fixture.outbox.replay(target, **wanted, **WHO).replayed
         )
         return target.ids()
 
@@ -97,29 +97,31 @@ def test_only_sent_events_that_fit_are_replayed(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("error", [RowRejected("no"), OutcomeUnknown("nobody knows"), ZeroDivisionError("bug")])
-def test_a_failed_event_stops_its_key_and_no_other(ground: Ground, error: Exception) -> None:
-    events = sent(ground, 300, keys=2)
+def test_a_failed_event_stops_its_key_and_no_other(fixture: OutboxFixture, error: Exception) -> None:
+    events = sent(fixture, 300, keys=2)
     target = Target({str(events[10].event_id): error})
 
-    report = ground.outbox.replay(target, since=EVER, **WHO)
+    report = fixture.outbox.replay(target, since=EVER, **WHO)
 
     assert (report.selected, report.replayed, report.failed, report.held) == (300, 155, 1, 144)
     assert str(error) in str(report.last_error)
     assert target.ids("tr_0") == [str(event.event_id) for event in events[:10:2]]
     assert target.ids("tr_1") == [str(event.event_id) for event in events[1::2]]
-    assert len(ground.outbox.audit(limit=1_000)) == 155
+    assert len(fixture.outbox.audit(limit=1_000)) == 155
 
 
-def test_a_topic_that_takes_nothing_ends_the_replay_and_what_went_before_is_in_the_audit(ground: Ground) -> None:
-    events = sent(ground, 150)
+def test_a_topic_that_takes_nothing_ends_the_replay_and_what_went_before_is_in_the_audit(
+    fixture: OutboxFixture,
+) -> None:
+    events = sent(fixture, 150)
     target = Target({str(events[120].event_id): TargetUnavailable("no such topic")})
 
     with pytest.raises(TargetUnavailable, match="no such topic") as caught:
-        ground.outbox.replay(target, since=EVER, **WHO)
+        fixture.outbox.replay(target, since=EVER, **WHO)
 
     assert "replay again" in caught.value.remedy
     assert target.ids() == [str(event.event_id) for event in events[:120]]
-    assert len(ground.outbox.audit(limit=1_000)) == 120
+    assert len(fixture.outbox.audit(limit=1_000)) == 120
 
 
 @pytest.mark.parametrize(
@@ -131,11 +133,13 @@ def test_a_topic_that_takes_nothing_ends_the_replay_and_what_went_before_is_in_t
         ({"since": datetime(2026, 1, 31)}, InvalidInput),
     ],
 )
-def test_a_replay_that_is_not_clear_is_refused(ground: Ground, wanted: dict[str, Any], error: type[Exception]) -> None:
-    sent(ground, 1)
+def test_a_replay_that_is_not_clear_is_refused(
+    fixture: OutboxFixture, wanted: dict[str, Any], error: type[Exception]
+) -> None:
+    sent(fixture, 1)
     target = Target()
 
     with pytest.raises(error):
-        ground.outbox.replay(target, **{**WHO, **wanted})
+        fixture.outbox.replay(target, **{**WHO, **wanted})
 
-    assert (target.got, ground.outbox.audit()) == ([], [])
+    assert (target.got, fixture.outbox.audit()) == ([], [])

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from tests.outbox.grounds import Ground, an_event
+from tests.outbox.fixtures import OutboxFixture, an_event
 
 from postroad.errors import ConfigurationError
 from postroad.outbox import Outbox
@@ -31,9 +31,9 @@ UNREADABLE = [
 ]
 
 
-def insert(ground: Ground, payload: str) -> str:
+def insert(fixture: OutboxFixture, payload: str) -> str:
     row_id = str(uuid4())
-    ground.run("INSERT INTO outbox (id, eventtype, payload) VALUES (?, 't', ?)", row_id, payload)
+    fixture.run("INSERT INTO outbox (id, eventtype, payload) VALUES (?, 't', ?)", row_id, payload)
     return row_id
 
 
@@ -55,15 +55,15 @@ def test_a_schema_is_named_likewise() -> None:
 
 
 @pytest.mark.parametrize("payload", UNREADABLE)
-def test_a_row_whose_lane_cannot_be_read_has_one_of_its_own(ground: Ground, payload: str) -> None:
-    row_id = insert(ground, payload)
+def test_a_row_whose_lane_cannot_be_read_has_one_of_its_own(fixture: OutboxFixture, payload: str) -> None:
+    row_id = insert(fixture, payload)
 
-    row = ground.outbox.get(row_id)
+    row = fixture.outbox.get(row_id)
     assert row is not None
     assert (row.lane, row.seq, row.tenant_id, row.state) == (f"row:{row_id}", 1, None, "PENDING")
 
 
-def test_what_is_no_json_is_no_matter_to_the_trigger_on_sqlite(on_sqlite: Ground) -> None:
+def test_what_is_no_json_is_no_matter_to_the_trigger_on_sqlite(on_sqlite: OutboxFixture) -> None:
     row_id = insert(on_sqlite, "{not json")
 
     row = on_sqlite.outbox.get(row_id)
@@ -80,50 +80,52 @@ def test_what_is_no_json_is_no_matter_to_the_trigger_on_sqlite(on_sqlite: Ground
         ('{"key": {"transferId": "t", "z": 1}}', "t"),
     ],
 )
-def test_a_lane_is_read_from_the_key(ground: Ground, payload: str, lane: str) -> None:
-    row = ground.outbox.get(insert(ground, payload))
+def test_a_lane_is_read_from_the_key(fixture: OutboxFixture, payload: str, lane: str) -> None:
+    row = fixture.outbox.get(insert(fixture, payload))
 
     assert row is not None
     assert row.lane == lane
 
 
-def test_the_event_id_of_plain_sql_is_found_in_either_case(ground: Ground) -> None:
+def test_the_event_id_of_plain_sql_is_found_in_either_case(fixture: OutboxFixture) -> None:
     event_id = uuid4()
-    insert(ground, f'{{"envelope": {{"eventId": "{str(event_id).upper()}", "tenantId": "acme"}}, "key": {{"k": "v"}}}}')
+    insert(
+        fixture, f'{{"envelope": {{"eventId": "{str(event_id).upper()}", "tenantId": "acme"}}, "key": {{"k": "v"}}}}'
+    )
 
-    row = ground.outbox.get(event_id)
+    row = fixture.outbox.get(event_id)
     assert row is not None
     assert (row.event_id, row.tenant_id) == (event_id, "acme")
 
 
-def test_an_event_id_that_is_no_uuid_is_kept_as_text(ground: Ground) -> None:
-    insert(ground, '{"envelope": {"eventId": "order-17"}, "key": {"k": "v"}}')
+def test_an_event_id_that_is_no_uuid_is_kept_as_text(fixture: OutboxFixture) -> None:
+    insert(fixture, '{"envelope": {"eventId": "order-17"}, "key": {"k": "v"}}')
 
-    row = ground.outbox.get("order-17")
+    row = fixture.outbox.get("order-17")
     assert row is not None
     assert row.event_id == "order-17"
 
 
-def test_numbers_are_the_triggers_to_give(ground: Ground) -> None:
-    ground.add()
-    ground.run("INSERT INTO outbox (id, eventtype, payload, seq) VALUES (?, 't', '{}', 99)", str(uuid4()))
+def test_numbers_are_the_triggers_to_give(fixture: OutboxFixture) -> None:
+    fixture.add()
+    fixture.run("INSERT INTO outbox (id, eventtype, payload, seq) VALUES (?, 't', '{}', 99)", str(uuid4()))
 
-    assert ground.run("SELECT seq FROM outbox ORDER BY seq") == [(1,), (2,)]
+    assert fixture.run("SELECT seq FROM outbox ORDER BY seq") == [(1,), (2,)]
 
 
-def test_two_outboxes_share_a_database(ground: Ground) -> None:
-    other = Outbox.open(ground.dsn, table="orders_outbox")
+def test_two_outboxes_share_a_database(fixture: OutboxFixture) -> None:
+    other = Outbox.open(fixture.dsn, table="orders_outbox")
     other.init()
-    with ground.connection() as connection:
+    with fixture.connection() as connection:
         event_id = other.add(connection, an_event())
         connection.commit()
 
     assert other.get(event_id) is not None
-    assert ground.outbox.get(event_id) is None
+    assert fixture.outbox.get(event_id) is None
     other.close()
 
 
-def test_a_commit_notifies_with_the_name_of_the_table(on_postgres: Ground) -> None:
+def test_a_commit_notifies_with_the_name_of_the_table(on_postgres: OutboxFixture) -> None:
     with psycopg.connect(on_postgres.dsn, autocommit=True) as listening:
         listening.execute("LISTEN postroad_outbox")
 

@@ -74,8 +74,7 @@ def scaling(
     ] = 1,
 ) -> None:
     """Say how many workers there should be, also while none runs. Cooldowns are left to whoever asks."""
-    from postroad.notifications import Autoscaler, NotificationStore
-    from postroad.notifications.health import scaling as decide
+    from postroad.notifications import Autoscaler, NotificationStore, scaling as decide
     from postroad.up.notifications import checked_database, named_queues
 
     told = _told()

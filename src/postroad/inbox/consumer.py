@@ -1,56 +1,108 @@
-"""The consumer: takes events from a queue and makes each one's effect once."""
+"""The consumer: receives events from a queue and makes the effect of each one once."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
-from postroad.arguments import FINITE, check
+from postroad.arguments import FINITE, check, refusal, whole_number
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, PostroadError, TransportError
-from postroad.inbox.applications import (
-    DEAD,
-    RELEASED,
+from postroad.events import DomainEvent
+from postroad.inbox.effects import (
     Application,
-    OnUnknown,
-    Outside,
-    Renewals,
+    AsyncTimed,
+    Decisions,
+    Timed,
+    Timing,
     Transaction,
     check_connections,
+    choose,
     in_database,
 )
-from postroad.inbox.decisions import AsyncTimed, Decisions, Timed, choose
+from postroad.inbox.external import DEAD, RELEASED, OnUnknown, Outside, Renewals
 from postroad.inbox.inbox import Inbox, Windows, check_windows
-from postroad.inbox.telemetry import ConsumeReport, ConsumerTelemetry, Timing
 from postroad.queues import Delivery, Queue
 from postroad.receiving import NO_DEAD_LETTERS, Counts, Hooks, Receiver, completed, in_thread, is_async
 from postroad.settings import aws_place
 from postroad.signals import stopped_by_sigterm
+from postroad.telemetry import gauge, get_logger, histogram
+
+if TYPE_CHECKING:
+    from prometheus_client import Gauge, Histogram
+    from prometheus_client.metrics_core import Metric
 
 _BATCH = 10
-_OTHER_FUNCTIONS = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-_LONGEST_NAME = 200
 _MOST_THREADS = 1_000
 _LONGEST_COVER = 43_200.0
 _WAIT = 10.0
-# A first failure is often a passing one, so its retry comes at once; in every case before the visibility would end.
+# A first failure is often a passing one, so its retry comes at once; every retry comes before the visibility ends.
 _DELAYS = (0.0, 1.0, 5.0, 30.0, 120.0)
 _COUNT_DEAD_SECONDS = 30.0
 _PRUNE_BATCH, _PRUNE_EVERY, _PRUNE_AGAIN = 500, 60.0, 0.1
 
+_Name = Annotated[str, Meta(min_length=1, max_length=200, description="1 to 200 printable characters")]
+_Function = Annotated[Any, Meta(description="a function of the event and the connection or effect")]
 _Interval = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds above 0")]
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumeReport:
+    """How many messages one `run_once` received, and what was done with them."""
+
+    received: int = 0
+    handled: int = 0
+    duplicates: int = 0
+    failed: int = 0
+    released: int = 0
+    """Released unhandled: behind a failed one of their group, handled elsewhere at the moment, or at a stop."""
+    dead: int = 0
+    ignored: int = 0
+
+
 class Consumer:
-    """Hands the events of a queue to `handler`, of which each is handled once in the name of this consumer."""
+    """Calls `handler` for the events of a queue, so that the effect of each event is made once.
+
+    Args:
+        queue: The queue; FIFO where the order of the events of a key matters.
+        handler: A function of the event and the connection (or the Effect, if `effects` is "external"). It may be
+            async. The event is a DomainEvent, or an instance of its class if `types` names the class.
+        name: The name under which the inbox remembers what was handled, in up to 200 printable characters. Consumers
+            with different names handle the same event independently.
+        inbox: Remembers the events, in the database that the handler writes to.
+        effects: "database" runs the handler in one transaction with the inbox row. "external" is for effects that no
+            transaction covers: the inbox writes before and after that they are made, and each has a fencing token.
+        types: The events to handle, as classes, names, or prefixes such as "orders.*"; None: all. Others are acked.
+        dead_letters: The queue for messages that cannot be handled; by default the redrive policy of `queue` decides.
+        windows: How late a copy of an event may arrive; change it where the queue does not keep messages for 4 days.
+        transaction: Opens a transaction of the application, such as `engine.begin`, instead of one of the inbox. An
+            async handler needs an asynchronous one.
+        concurrency: The number of messages that are handled at once, 1 to 1,000, by default 1.
+        on_unknown: What to do if an external effect was begun and never finished: "dead_letter" moves the message to
+            the dead letters, "retry" calls the handler again, with the status "unknown".
+        service: The label `service` of its metrics.
+
+    Raises:
+        ConfigurationError: An argument cannot be used, or the inbox forgets events sooner than `windows` allows.
+
+    Example:
+        def post(event, connection):
+            connection.execute("UPDATE accounts SET …", event.payload)
+
+        Consumer(queue, post, name="ledger", inbox=inbox).run()  # until SIGTERM
+    """
 
     def __init__(
         self,
@@ -68,23 +120,34 @@ class Consumer:
         on_unknown: OnUnknown = "dead_letter",
         service: str = "default",
     ) -> None:
-        _check(name=name, handler=handler, concurrency=concurrency, effects=effects, on_unknown=on_unknown)
+        check(name, _Name, "name", ConfigurationError)
+        if not name.isprintable():
+            raise refusal(name, _Name, "name", ConfigurationError)
+        given: object = handler
+        if not callable(given) or inspect.isgeneratorfunction(given) or inspect.isasyncgenfunction(given):
+            raise refusal(handler, _Function, "handler", ConfigurationError)
+        check(concurrency, whole_number(1, _MOST_THREADS), "concurrency", ConfigurationError)
+        check(effects, Literal["database", "external"], "effects", ConfigurationError)
+        check(on_unknown, OnUnknown, "on_unknown", ConfigurationError)
         check_windows(inbox.retention, windows)
         check_connections(inbox, transaction, external=effects == "external")
         self.name = name
         self._inbox = inbox
         self._dead_letters, self._count_dead_at = dead_letters, 0.0
         self._prune_at = 0.0
-        self._tally = Counts()
-        self._teller = ConsumerTelemetry(name, queue.name, service)
+        self._counts = Counts()
+        self._telemetry = ConsumerTelemetry(name, queue.name, service)
         self._timing = Timing(queue.name, queue.traits.visibility)
-        renewals = Renewals(inbox, queue.traits.visibility, SYSTEM_CLOCK)
         self._is_async = is_async(handler)
-        timed = (AsyncTimed if self._is_async else Timed)(handler, self._timing, self._teller)
-        self._application: Application = (
-            in_database(name, inbox, timed, transaction)
-            if effects == "database"
-            else Outside(
+        timed = (AsyncTimed if self._is_async else Timed)(handler, self._timing, self._telemetry)
+        chores = []
+        self._application: Application
+        if effects == "database":
+            self._application = in_database(name, inbox, timed, transaction)
+        else:
+            renewals = Renewals(inbox, queue.traits.visibility, SYSTEM_CLOCK, wake=lambda: self._receiver.wake())
+            chores.append(renewals)
+            self._application = Outside(
                 name=name,
                 inbox=inbox,
                 handler=timed,
@@ -92,8 +155,7 @@ class Consumer:
                 renewals=renewals,
                 is_async=self._is_async,
             )
-        )
-        self._decisions = Decisions(choice=choose(types), application=self._application, teller=self._teller)
+        self._decisions = Decisions(choice=choose(types), application=self._application, telemetry=self._telemetry)
         self._reporting: Callable[[], AbstractContextManager[None]] = nullcontext
         self._receiver = Receiver(
             queue,
@@ -106,34 +168,33 @@ class Consumer:
             name=name,
             hooks=Hooks(
                 observe=self._observe,
-                ready=self._look_around,
-                chores=[renewals],
+                ready=self._check_around,
+                chores=chores,
                 longest=_LONGEST_COVER,
                 during=lambda: self._reporting(),
             ),
         )
-        renewals.wake = self._receiver.wake
 
     @property
     def advice(self) -> Mapping[str, str]:
-        """What should be changed, by the name of its warning, such as `visibility_too_short`."""
+        """What should be changed, by the name of the warning, such as `visibility_too_short`."""
         return self._timing.advice
 
     def report_to_cloudwatch(
         self, interval: float = 60.0, *, region: str | None = None, endpoint_url: str | None = None
     ) -> None:
-        """Report lag, dead letters and handler times to CloudWatch from the next start on, for as long as it runs.
+        """Report lag, dead letters and handler times to CloudWatch while the consumer runs, from its next start on.
 
-        The figures go to the namespace `Postroad` under the names that Prometheus sees. Alarms on the lag treat missing
-        figures as a fault, so a consumer that died is noticed. The credentials need `cloudwatch:PutMetricData`.
+        The metrics go to the namespace `Postroad`, with the same names as in Prometheus. Alarms on the lag treat
+        missing data as breaching, so they notice a consumer that died. The credentials need `cloudwatch:PutMetricData`.
 
         Args:
-            interval: Seconds from one report to the next. CloudWatch keeps one figure a minute, so 60 is usual.
-            region: The region of CloudWatch; by default that of the environment.
-            endpoint_url: Another address of CloudWatch, such as that of an emulator.
+            interval: Seconds between two reports. CloudWatch stores one value a minute, so 60 is usual.
+            region: The AWS region; by default that of the environment.
+            endpoint_url: The address of an emulator of CloudWatch.
 
         Raises:
-            ConfigurationError: `interval` is not a time above zero, or no region is known.
+            ConfigurationError: `interval` is not above 0, or no region is known.
         """
         check(interval, _Interval, "interval", ConfigurationError)
         from postroad.connections.aws import AwsConnection
@@ -146,104 +207,189 @@ class Consumer:
         def report() -> Iterator[None]:
             with (
                 closing(AwsConnection(place, endpoint_url)) as connection,
-                reporting(self._teller, connection, every=interval),
+                reporting(self._telemetry, connection, every=interval),
             ):
                 yield
 
         self._reporting = report
 
     def run_once(self, *, wait: float = 0.0) -> ConsumeReport:
-        """Receive once, handle what came, and tell what became of it."""
-        before = self._tally.read()
+        """Receive once, handle the messages, and return a report on them; wait up to `wait` seconds for the first."""
+        before = self._counts.read()
         try:
             self._receiver.run_once(wait=wait)
         finally:
-            counted = {name: count - before.get(name, 0) for name, count in self._tally.read().items()}
+            counted = {name: count - before.get(name, 0) for name, count in self._counts.read().items()}
         self._prune_inbox()
         return ConsumeReport(**counted)
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Handle what comes until `stop` is set or SIGTERM arrives; then end what runs and give back the rest."""
+        """Handle messages until `stop` is set or SIGTERM arrives; then finish running handlers and release the rest."""
         stopping = threading.Event() if stop is None else stop
         with stopped_by_sigterm(stopping):
             self._prepare()
             self._receiver.run(stopping)
 
     async def arun(self, stop: asyncio.Event | None = None) -> None:
-        """Handle what comes until `stop` is set or the task is cancelled; an async handler runs on this loop."""
+        """Handle messages until `stop` is set or the task is cancelled; an async handler runs on this event loop."""
         await in_thread(self._prepare)
         await self._receiver.arun(stop)
 
     def start(self) -> None:
-        """Handle what comes on a thread of its own; an async handler runs on the loop of the caller, if it has one."""
+        """Handle messages on a thread; an async handler runs on the event loop of the caller, if there is one."""
         self._prepare()
         self._receiver.start()
 
     def stop(self, timeout: float | None = 20.0) -> None:
-        """Begin nothing more, let running handlers end and settle, give back the rest. Stopping twice is ok."""
+        """Start no more handlers, wait up to `timeout` seconds for running ones, release the rest. Safe to repeat."""
         self._receiver.stop(math.inf if timeout is None else timeout)
 
     def _prepare(self) -> None:
         if self._receiver.is_running:
             raise RuntimeError("the consumer is already started; stop it first")
-        self._refuse_wrong_tables()
-        self._teller.begin()
+        if self._inbox.owns_connections:
+            with suppress(TransportError):
+                self._inbox.check()
+        # Alarms go off where no consumer shows its lag, so it is shown before the first message.
+        _ = self._telemetry.in_handling
 
     def _observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:
-        if what == "received":
-            self._tally.add("received", len(fields["deliveries"]))
+        label = fields.get("label")
+        if what in ("received", "released"):
+            self._counts.add(what, len(fields["deliveries"]))
         elif what == "acked":
-            self._tally.add(fields["label"] or "handled")
-        elif what == "released":
-            self._tally.add("released", len(fields["deliveries"]))
+            self._counts.add(label or "handled")
         elif what == "retried":
-            self._tally.add("released" if fields["label"] == RELEASED else "failed")
+            self._counts.add("released" if label == RELEASED else "failed")
         elif what == "rejected":
-            self._tally.add("dead" if fields["label"] == DEAD else "failed")
+            self._counts.add("dead" if label == DEAD else "failed")
             if self._dead_letters is not None:
-                self._teller.count_dead_letters(self._dead_letters)
-        self._teller.observe(what, delivery, **fields)
+                self._telemetry.count_dead_letters(self._dead_letters)
+        self._telemetry.observe(what, delivery, **fields)
 
-    def _look_around(self) -> None:
-        """Raise while the database cannot be used: receiving then would only wear out the messages."""
+    def _check_around(self) -> None:
+        """Raise while the database cannot be used: receiving then would only use up the receives of messages."""
         if self._decisions.database_failed:
             (self._receiver.complete if self._is_async else completed)(self._application.check())
             self._decisions.database_failed = False
         if self._dead_letters is not None and time.monotonic() >= self._count_dead_at:
             self._count_dead_at = time.monotonic() + _COUNT_DEAD_SECONDS
-            self._teller.count_dead_letters(self._dead_letters)
+            self._telemetry.count_dead_letters(self._dead_letters)
         self._prune_inbox()
 
     def _prune_inbox(self) -> None:
-        """Forget a batch of what is older than the retention, once a minute, or soon again where there is more."""
+        """Delete a batch of what is older than the retention, once a minute, or again soon if there is more."""
         if not self._inbox.owns_connections or time.monotonic() < self._prune_at:
             return
         pruned = 0
         try:
             pruned = self._inbox.prune_batch(_PRUNE_BATCH)
         except PostroadError as error:
-            # It has another minute; what keeps handlers from the database is seen where they use it.
-            self._teller.prune_failed(error)
+            # It is tried again in a minute; handlers notice by themselves that the database is down.
+            self._telemetry.warn("consumer_prune_failed", error=str(error))
         self._prune_at = time.monotonic() + (_PRUNE_AGAIN if pruned == _PRUNE_BATCH else _PRUNE_EVERY)
 
-    def _refuse_wrong_tables(self) -> None:
-        if self._inbox.owns_connections:
-            with suppress(TransportError):
-                self._inbox.check()
+
+_standard = logging.getLogger("postroad.inbox")
+_LINES = {
+    "ack_failed": "consumer_ack_failed",
+    "heartbeat_failed": "consumer_heartbeat_failed",
+    "chore_failed": "consumer_chore_failed",
+    "receive_failed": "consumer_paused",
+    "settle_failed": "consumer_paused",
+    "stop_timed_out": "consumer_stop_timed_out",
+}
+"""The log line of each failure around a message."""
 
 
-def _check(*, name: object, handler: object, concurrency: object, effects: object, on_unknown: object) -> None:
-    if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable():
-        raise _refused("name", name, f"1 to {_LONGEST_NAME} printable characters")
-    if not callable(handler) or any(is_another(handler) for is_another in _OTHER_FUNCTIONS):
-        raise _refused("handler", handler, "a function of the event and the connection or effect")
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_THREADS:
-        raise _refused("concurrency", concurrency, f"a whole number from 1 to {_MOST_THREADS}")
-    if effects not in ("database", "external"):
-        raise _refused("effects", effects, "'database' or 'external'")
-    if on_unknown not in ("dead_letter", "retry"):
-        raise _refused("on_unknown", on_unknown, "'dead_letter' or 'retry'")
+class _InHandling:
+    """The events that all consumers of one service and queue in this process are handling now."""
+
+    def __init__(self) -> None:
+        self._since: dict[object, datetime] = {}
+
+    @contextmanager
+    def holding(self, event: DomainEvent) -> Iterator[None]:
+        """Count the event among them inside the block."""
+        token = object()
+        self._since[token] = event.occurred_at
+        try:
+            yield
+        finally:
+            del self._since[token]
+
+    def lag(self) -> float:
+        """Return the age of the oldest of them in seconds; 0 if there is none."""
+        oldest = min(self._since.copy().values(), default=None)
+        return 0.0 if oldest is None else max(0.0, (SYSTEM_CLOCK.now() - oldest).total_seconds())
 
 
-def _refused(field: str, value: object, wanted: str) -> ConfigurationError:
-    return ConfigurationError(f"{field}: {value!r} is not {wanted}", field=field, remedy=f"Give {wanted}.")
+@cache
+def _in_handling(service: str, queue: str) -> _InHandling:
+    """Return the one object for these labels, whose lag a gauge shows."""
+    made = _InHandling()
+    gauge("event_consumer_lag_seconds").labels(service, queue).set_function(made.lag)
+    return made
+
+
+class ConsumerTelemetry:
+    """The log lines and metrics of one consumer."""
+
+    def __init__(self, consumer: str, queue: str, service: str) -> None:
+        self._names = {"consumer": consumer, "queue": queue}
+        self._labels = (service, queue)
+
+    def observe(self, what: str, delivery: Delivery | None, /, **fields: Any) -> None:
+        """Write the log line of what the receiver did with a message."""
+        log, event = get_logger("inbox"), fields.get("about")
+        about: dict[str, Any] = dict(self._names)
+        if delivery is not None:
+            about |= {"message_id": delivery.message_id, "receives": delivery.receive_count}
+        if isinstance(event, DomainEvent):
+            about |= {"event_id": str(event.event_id), "type": event.type}
+        if what == "acked":
+            if _standard.isEnabledFor(logging.INFO):
+                log.info("consumer_settled", outcome=fields["label"] or "handled", **about)
+        elif what == "retried" and fields["label"] != RELEASED:
+            after, attempt = fields["after"], fields["attempt"]
+            log.warning("consumer_retried", error=fields["error"], attempt=attempt, retry_in_seconds=after, **about)
+        elif what == "rejected":
+            reason, attempt = fields["reason"], fields["attempt"]
+            log.warning("consumer_dead_lettered", reason=reason, error=fields["error"], attempt=attempt, **about)
+        elif what == "released":
+            log.info("consumer_released", messages=len(fields["deliveries"]), **about)
+        elif what in _LINES:
+            log.warning(_LINES[what], **({"error": str(fields["error"])} if "error" in fields else {}), **about)
+
+    def warn(self, event: str, **fields: str) -> None:
+        """Write a warning about the consumer itself."""
+        get_logger("inbox").warning(event, **fields, **self._names)
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metrics of this consumer, and of others with the same service and queue."""
+        mine = dict(zip(("service", "queue"), self._labels, strict=True))
+        of_consumers = gauge("event_consumer_lag_seconds"), gauge("dead_letter_count")
+        for source in (*of_consumers, histogram("postroad_handler_seconds")):
+            for metric in source.collect():
+                metric.samples = [sample for sample in metric.samples if mine.items() <= sample.labels.items()]
+                yield metric
+
+    def count_dead_letters(self, letters: Queue) -> None:
+        """Set the gauge of dead letters, if the queue answers."""
+        with suppress(PostroadError):
+            stats = letters.stats()
+            self._dead_letters.set(stats.visible + stats.in_flight + stats.delayed)
+
+    @cached_property
+    def in_handling(self) -> _InHandling:
+        """The events in handling, with the gauge of their lag."""
+        return _in_handling(*self._labels)
+
+    @cached_property
+    def handler_seconds(self) -> Histogram:
+        """The histogram of the handler's times."""
+        return histogram("postroad_handler_seconds").labels(*self._labels)
+
+    @cached_property
+    def _dead_letters(self) -> Gauge:
+        return gauge("dead_letter_count").labels(*self._labels)

@@ -1,27 +1,27 @@
-"""The inbox: which events a consumer has handled, kept in the database in which their effects are."""
+"""The inbox: which events a consumer has handled, stored in the database that holds their effects."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Final, Self
 from uuid import UUID
 
+import msgspec
 from msgspec import Meta
 
 from postroad import failpoints
-from postroad.arguments import check, refusal
+from postroad.arguments import FINITE, check, check_settings, refusal
 from postroad.connections import (
     AsyncCaller,
     Caller,
     Database,
     Dialect,
     Row,
+    Session,
     check_identifier,
     dialect_of,
     file_database,
@@ -42,40 +42,55 @@ from postroad.errors import (
     SchemaMismatch,
 )
 from postroad.events import as_uuid
-from postroad.inbox.records import REMEDY, Effect, Key, Records
-from postroad.inbox.statements import statements
-from postroad.inbox.telemetry import tell_conflict
+from postroad.inbox.external import Effect
+from postroad.inbox.statements import SCHEMA_VERSION, statements
 from postroad.receiving import completed, settled
+from postroad.telemetry import counter, get_logger
 
 RETENTION: Final = timedelta(days=30)
-"""How long an inbox remembers when nobody says."""
+"""The default retention of an inbox."""
+_REMEDY: Final = "Run `postroad inbox init`, or inbox.init()."
+_CHUNK: Final = 5_000
+_LONGEST_TABLE = 40
+_LONGEST_CONSUMER = 200
+_Seconds = Annotated[float, Meta(ge=0, le=FINITE, description="a number of seconds of 0 or more")]
+_Lease = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds above 0")]
+_Count = Annotated[int, Meta(ge=1, description="a whole number of 1 or more")]
+_Retention = Annotated[timedelta | None, Meta(description="a timedelta above zero, nor None")]
+_Key = tuple[str, str]
+"""Consumer and event id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The longest times, in seconds, that an event may lie on its way to a consumer."""
+    """The longest times, in seconds, that an event may take to reach a consumer.
 
-    queue_retention: float = 345_600
-    dead_letter_retention: float = 1_209_600
-    outbox_horizon: float = 16_672
-    redrive_delay: float = 0
+    Their sum is how long after its first handling a copy of an event may arrive: the inbox must remember it for longer.
+
+    Raises:
+        ConfigurationError: A value is not a number of seconds of 0 or more.
+    """
+
+    queue_retention: _Seconds = 345_600
+    """How long the queue keeps a message: 4 days, as SQS does by default."""
+    dead_letter_retention: _Seconds = 1_209_600
+    """How long the queue of dead letters keeps a message: 14 days, the longest that SQS allows."""
+    outbox_horizon: _Seconds = 16_672
+    """How long the dispatcher of the publisher retries: `DispatcherConfig.horizon`."""
+    redrive_delay: _Seconds = 0
+    """How long after its failure an event may be redriven or replayed from the outbox."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise ConfigurationError(
-                    f"{field.name}: {value!r} is not a number of seconds of 0 or more", field=field.name
-                )
+        check_settings(self)
 
     @property
     def required(self) -> float:
-        """How long after its first handling a copy of an event may arrive."""
+        """How long after its first handling a copy of an event may arrive, in seconds."""
         return self.queue_retention + self.dead_letter_retention + self.outbox_horizon + self.redrive_delay
 
 
 def check_windows(retention: timedelta | None, windows: Windows) -> None:
-    """Refuse a retention under which the inbox forgets events that may still come again; None forgets nothing."""
+    """Raise ConfigurationError if the inbox forgets events that may still arrive again; None forgets nothing."""
     if retention is None:
         return
     kept = retention.total_seconds()
@@ -83,18 +98,34 @@ def check_windows(retention: timedelta | None, windows: Windows) -> None:
         raise ConfigurationError(
             f"retention: the inbox remembers for {kept:.0f} s, but copies may arrive for {windows.required:.0f} s",
             field="retention",
-            remedy="Give the inbox a longer retention, or Windows the true figures of this queue.",
+            remedy="Give the inbox a longer retention, or give Windows the actual times of this queue.",
         )
 
 
-_LONGEST_TABLE = 40
-_LONGEST_CONSUMER = 200
-
-_Retention = Annotated[timedelta | None, Meta(description="a timedelta above zero, nor None")]
-
-
 class Inbox:
-    """Remembers events by consumer and id. `first_time` writes on the caller's connection, all else on its own."""
+    """Remembers which events each consumer has handled. Make one with `open`.
+
+    `first_time` writes on the caller's connection, all other methods on the inbox's own. `postgres` and `sqlite` do the
+    same as `open` for one kind of database, and can make an inbox without connections of its own.
+
+    Args:
+        dsn: The database: `postgresql://…`, or `sqlite:///path` for `open`. It must be the one that holds the effects.
+            Without one (or `path` for `sqlite`), the inbox only works on connections of its callers.
+        table: The name of the table; change it to have several inboxes in one database.
+        schema: The schema of the table on PostgreSQL; SQLite has none.
+        retention: How long events are remembered after they were handled, 30 days by default; None: for ever. Give it
+            more if copies may arrive later, as `Windows` computes.
+
+    Raises:
+        ConfigurationError: The DSN, `table`, `schema` or `retention` cannot be used.
+
+    Example:
+        inbox = Inbox.open("postgresql://app@db/shop")
+        inbox.init()
+        with inbox.transaction() as connection:
+            if inbox.first_time(connection, "ledger", event.event_id):
+                connection.execute("UPDATE accounts …")
+    """
 
     def __init__(
         self,
@@ -125,8 +156,8 @@ class Inbox:
         schema: str = "public",
         retention: timedelta | None = RETENTION,
     ) -> Self:
-        """An inbox on PostgreSQL. Without a DSN it can only be used with connections that callers bring."""
-        database = None if dsn is None else postgres_database(dsn, schema_remedy=REMEDY)
+        """Return an inbox on PostgreSQL."""
+        database = None if dsn is None else postgres_database(dsn, schema_remedy=_REMEDY)
         return cls("postgresql", database, table=table, schema=schema, retention=retention)
 
     @classmethod
@@ -137,8 +168,8 @@ class Inbox:
         table: str = "inbox",
         retention: timedelta | None = RETENTION,
     ) -> Self:
-        """An inbox in a SQLite file. Without a path it can only be used with connections that callers bring."""
-        database = None if path is None else file_database(path, schema_remedy=REMEDY)
+        """Return an inbox in a SQLite file."""
+        database = None if path is None else file_database(path, schema_remedy=_REMEDY)
         return cls("sqlite", database, table=table, schema=None, retention=retention)
 
     @classmethod
@@ -150,27 +181,37 @@ class Inbox:
         schema: str = "public",
         retention: timedelta | None = RETENTION,
     ) -> Self:
-        """The inbox at a DSN: `postgresql://…` or `sqlite:///path`; SQLite has no schemas."""
+        """Return the inbox at `postgresql://…` or `sqlite:///path`."""
         if dialect_of(dsn) == "sqlite":
             return cls.sqlite(path_of(dsn), table=table, retention=retention)
         return cls.postgres(dsn, table=table, schema=schema, retention=retention)
 
     def init(self) -> int:
-        """Create or migrate the tables; the version they have then. Running it twice, or at once, is safe."""
-        return self._records().init()
+        """Create the tables and return their version; safe to repeat, and from several processes."""
+        database = self._own()
+        database.create()
+        with database.transaction() as session:
+            session.rows(self._sql.lock)
+            session.script(self._sql.tables)
+            if self._version(session) is None:
+                session.change(self._sql.set_version, (SCHEMA_VERSION,))
+        return SCHEMA_VERSION
 
     def check(self) -> None:
-        """Answer quietly when the tables are there, of this version and can be written, else raise why not."""
-        self._records().check()
+        """Raise unless the tables exist in the version that is needed and can be written."""
+        with self._own().transaction() as session:
+            if self._version(session) is None:
+                raise SchemaMismatch("the tables of the inbox are not complete", remedy=_REMEDY)
+            session.change(self._sql.try_to_write)
 
     @property
     def owns_connections(self) -> bool:
-        """Whether it has connections of its own, for all that is more than `first_time`."""
+        """Whether it has connections of its own, which all methods but `first_time` need."""
         return self._database is not None
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """A psycopg or sqlite3 connection in a transaction that commits at the end; an exception rolls it back."""
+        """Open a psycopg or sqlite3 connection in a transaction that commits at the end; an exception rolls it back."""
         inner: BaseException | None = None
         try:
             with self._own().transaction() as session:
@@ -182,7 +223,7 @@ class Inbox:
                     inner = error
                     raise
         except PostroadError:
-            # What the caller's own statements raised stays what it was.
+            # What the caller's own statements raise is not translated.
             if inner is not None:
                 raise inner from None
             raise
@@ -190,109 +231,142 @@ class Inbox:
     def first_time(
         self, connection: Any, consumer: str, event_id: UUID | str, *, fingerprint: str | None = None
     ) -> bool:
-        """Remember the event in the caller's transaction; False when it was remembered before.
+        """Remember the event in the caller's transaction, and return False if it was remembered before.
 
-        A copy that is being handled elsewhere is waited for. A rollback makes it the first time again.
+        If a copy is being handled elsewhere, this waits for its end. After a rollback it is the first time again.
+
+        Args:
+            connection: A psycopg, sqlite3, Django or SQLAlchemy connection or session, in a transaction.
+            consumer: The name of the consumer, in up to 200 printable characters.
+            event_id: The id of the event.
+            fingerprint: A hash of the event's content. If a copy has another one, a warning is logged.
         """
-        key = _key(consumer, event_id)
-        return completed(self._first_time(in_transaction(connection), key, fingerprint))
+        return completed(self._first_time(in_transaction(connection), _key(consumer, event_id), fingerprint))
 
     async def first_time_async(
         self, connection: Any, consumer: str, event_id: UUID | str, *, fingerprint: str | None = None
     ) -> bool:
         """Do what `first_time` does on a connection that is awaited.
 
-        Args:
-            connection: A psycopg AsyncConnection, an asyncpg or aiosqlite Connection, or SQLAlchemy's AsyncConnection
-                or AsyncSession, in a transaction.
-            consumer: Whose effects they are, in up to 200 printable characters.
-            event_id: The event.
-            fingerprint: Of the event's content: a copy with another one is reported in the log.
+        The connection is a psycopg AsyncConnection, an asyncpg or aiosqlite Connection, or SQLAlchemy's AsyncConnection
+        or AsyncSession, in a transaction.
         """
         key = _key(consumer, event_id)
         return await self._first_time(await in_async_transaction(connection), key, fingerprint)
 
-    async def _first_time(self, caller: Caller | AsyncCaller, key: Key, fingerprint: str | None) -> bool:
-        self._check_dialect(caller)
+    async def _first_time(self, caller: Caller | AsyncCaller, key: _Key, fingerprint: str | None) -> bool:
+        if caller.dialect != self._dialect:
+            raise TypeError(f"connection: is one to {caller.dialect}, but the inbox is on {self._dialect}")
         try:
             first = bool(await settled(caller.rows(marked(self._sql.first, caller), (*key, fingerprint))))
             failpoints.hit("inbox.after_insert")
             if not first and fingerprint is not None:
                 stored: list[Row] = await settled(caller.rows(marked(self._sql.fingerprint, caller), key))
                 if stored and stored[0][0] not in (None, fingerprint):
-                    tell_conflict(*key)
+                    counter("event_inbox_conflicts").labels(key[0]).inc()
+                    get_logger("inbox").warning("inbox_conflict", consumer=key[0], event_id=key[1])
         except Exception as error:
             if lacks_tables(error):
-                raise SchemaMismatch("the tables of the inbox are missing", remedy=REMEDY) from error
+                raise SchemaMismatch("the tables of the inbox are missing", remedy=_REMEDY) from error
             if is_deadlock(error):
-                raise DeadlockDetected("another transaction waits for what this one handles") from error
+                raise DeadlockDetected("this transaction and another one wait for each other's events") from error
             raise
         return first
 
-    async def try_to_write_async(self, connection: Any) -> None:
-        """Raise what keeps the caller's awaited transaction from remembering events; nothing is written."""
-        caller = await in_async_transaction(connection)
-        await caller.rows(marked(self._sql.try_to_write, caller), ())
-
-    def try_to_write(self, connection: Any) -> None:
+    async def try_to_write(self, connection: Any, *, is_async: bool) -> None:
         """Raise what keeps the caller's transaction from remembering events; nothing is written."""
-        caller = in_transaction(connection)
-        caller.run(marked(self._sql.try_to_write, caller))
+        caller = await in_async_transaction(connection) if is_async else in_transaction(connection)
+        await settled(caller.rows(marked(self._sql.try_to_write, caller), ()))
 
     def begin(self, consumer: str, event_id: UUID | str, *, lease: float = 60.0) -> Effect:
-        """Write down that an effect outside is about to be made, before it is made."""
-        return self._records().begin(_key(consumer, event_id), _checked_lease(lease))
+        """Write that an external effect is about to be made; the effect's status says whether this attempt may make it.
+
+        Args:
+            consumer: The name of the consumer.
+            event_id: The id of the event.
+            lease: Seconds for which other attempts find it "busy"; longer than making it takes, or call `renew`.
+        """
+        key = _key(consumer, event_id)
+        check(lease, _Lease, "lease")
+        while True:
+            with self._own().transaction() as session:
+                if begun := session.rows(self._sql.begin, (*key, float(lease), *self._sql.clock())):
+                    attempt, token = begun[0]
+                    return Effect("new" if attempt == 1 else "unknown", attempt, token, ":".join(key))
+                found = session.rows(self._sql.look, key)
+            # Nothing is found if the other attempt forgot its effect in between.
+            if found:
+                status, attempt, token, left = found[0]
+                return Effect(
+                    "done" if status == "done" else "busy", attempt, token, ":".join(key), max(0.0, left or 0.0)
+                )
 
     def renew(self, effect: Effect, *, lease: float = 60.0) -> bool:
-        """Keep the effect for `lease` seconds from now; False when it is no longer this attempt's."""
-        return self._records().change(self._sql.renew, effect, _checked_lease(lease))
+        """Extend the lease to `lease` seconds from now; return False if a later attempt has taken the effect over."""
+        check(lease, _Lease, "lease")
+        return self._change(self._sql.renew, effect, float(lease))
 
     def finish(self, effect: Effect) -> bool:
-        """Write down that the effect was made; False for a late attempt, whose token is no longer the newest."""
-        return self._records().change(self._sql.finish, effect)
+        """Write that the effect was made; return False if a later attempt has taken it over."""
+        return self._change(self._sql.finish, effect)
 
     def forget(self, effect: Effect) -> bool:
-        """Write down that the effect surely was not made: the next `begin` is new. False for a late attempt."""
-        return self._records().change(self._sql.forget, effect)
+        """Write that the effect was certainly not made: the next `begin` is new. Returns as `finish` does."""
+        return self._change(self._sql.forget, effect)
 
     def abandon(self, effect: Effect) -> bool:
-        """End the lease and leave the outcome unknown, for `unknown` to list. False for a late attempt."""
-        return self._records().change(self._sql.abandon, effect)
+        """End the lease and leave the outcome unknown, for `unknown` to list. Returns as `finish` does."""
+        return self._change(self._sql.abandon, effect)
 
     def unknown(self, *, consumer: str | None = None, limit: int = 50) -> list[Effect]:
-        """The effects that were begun and never finished, and that nobody is making now, oldest first."""
-        return self._records().unknown(consumer, _checked_count(limit, "limit"))
+        """Return effects that were begun, never finished and are not leased now, oldest first."""
+        check(limit, _Count, "limit")
+        rows = self._rows(self._sql.unknown, (consumer, consumer, limit))
+        return [Effect("unknown", attempt, token, f"{name}:{event_id}") for name, event_id, attempt, token in rows]
 
     def resolve(self, consumer: str, event_id: UUID | str, *, done: bool, by: str, reason: str) -> bool:
-        """Settle an unknown effect by hand and write down who did and why; False when there is none to settle."""
+        """Settle an unknown effect, and write who did it and why to the audit; return False if there is none."""
         for field, text in (("by", by), ("reason", reason)):
             if not text.strip():
                 raise ValueError(f"{field}: is empty; say who settles the effect, and why")
-        return self._records().resolve(_key(consumer, event_id), done=done, by=by, reason=reason)
+        key = _key(consumer, event_id)
+        with self._own().transaction() as session:
+            changed = session.change(self._sql.resolve_done if done else self._sql.resolve_not_done, key) == 1
+            if changed:
+                session.change(self._sql.audit, (by, "done" if done else "not done", *key, reason))
+        return changed
 
     def processed(self, consumer: str, event_ids: Iterable[UUID | str]) -> set[UUID]:
-        """Those of the events that the consumer has handled."""
-        return self._records().processed(_checked_consumer(consumer), [str(as_uuid(each)) for each in event_ids])
+        """Return those of the events that the consumer has handled."""
+        name, wanted, found = _checked_consumer(consumer), [str(as_uuid(each)) for each in event_ids], set[UUID]()
+        for first in range(0, len(wanted), _CHUNK):
+            chunk = msgspec.json.encode(wanted[first : first + _CHUNK]).decode()
+            found.update(UUID(row[0]) for row in self._rows(self._sql.processed, (name, chunk)))
+        return found
 
     def event_ids(self, consumer: str, *, after: UUID | None = None, limit: int = 1_000) -> list[UUID]:
-        """Events that the consumer has handled, in the order of their ids, behind `after`."""
-        return self._records().event_ids(_checked_consumer(consumer), after, _checked_count(limit, "limit"))
+        """Return events that the consumer has handled, in the order of their ids, behind `after`."""
+        check(limit, _Count, "limit")
+        rows = self._rows(self._sql.event_ids, (_checked_consumer(consumer), str(after or ""), limit))
+        return [UUID(event_id) for (event_id,) in rows]
 
     def prune(self, *, batch: int = 1_000) -> int:
-        """Remove what was handled longer ago than the retention, in transactions of `batch`; how many there were."""
+        """Delete what was handled longer ago than the retention, `batch` in a transaction; return how many."""
         pruned = 0
         while (removed := self.prune_batch(batch)) == batch:
             pruned += removed
         return pruned + removed
 
     def prune_batch(self, batch: int) -> int:
-        """Remove one batch of it; how many there were. Without a retention nothing is ever removed."""
+        """Delete one batch of it and return how many; without a retention nothing is ever deleted."""
+        check(batch, _Count, "batch")
         if self.retention is None:
             return 0
-        return self._records().prune(self.retention.total_seconds(), _checked_count(batch, "batch"))
+        with self._own().transaction() as session:
+            return session.change(self._sql.prune, (-self.retention.total_seconds(), batch))
 
     def close(self) -> None:
-        """Close the inbox's own connections; it opens them again when it is used."""
+        """Close the inbox's own connections; it opens them again when it needs them."""
         if self._database is not None:
             self._database.close()
 
@@ -305,22 +379,33 @@ class Inbox:
             )
         return self._database
 
-    def _records(self) -> Records:
-        return Records(self._own(), self._sql)
+    def _rows(self, statement: str, values: Sequence[Any]) -> Sequence[Row]:
+        with self._own().reading() as session:
+            return session.rows(statement, values)
 
-    def _check_dialect(self, caller: Caller | AsyncCaller) -> None:
-        if caller.dialect != self._dialect:
-            raise TypeError(f"connection: is one to {caller.dialect}, but the inbox is on {self._dialect}")
+    def _change(self, statement: str, effect: Effect, *values: float) -> bool:
+        """Return whether the statement changed the effect of exactly this attempt."""
+        with self._own().transaction() as session:
+            return session.change(statement, (*values, effect.consumer, str(effect.event_id), effect.token)) == 1
+
+    def _version(self, session: Session) -> int | None:
+        found = max((int(row[0]) for row in session.rows(self._sql.version)), default=None)
+        if found is not None and found > SCHEMA_VERSION:
+            raise SchemaMismatch(
+                f"the tables of the inbox have version {found}, this program knows {SCHEMA_VERSION}",
+                remedy="Upgrade Postroad here.",
+            )
+        return found
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def refuse_ended(caller: Caller | AsyncCaller) -> None:
-    """Raise when the transaction was ended, or when an error in it was swallowed: a commit would keep nothing of it."""
+    """Raise NotInTransaction if the transaction has ended or failed: a commit would then keep nothing of it."""
     if not caller.is_open():
         raise NotInTransaction(
             "the transaction has ended, or failed on an error that was caught",
@@ -328,7 +413,7 @@ def refuse_ended(caller: Caller | AsyncCaller) -> None:
         )
 
 
-def _key(consumer: object, event_id: UUID | str) -> Key:
+def _key(consumer: object, event_id: UUID | str) -> _Key:
     return _checked_consumer(consumer), str(as_uuid(event_id))
 
 
@@ -338,26 +423,20 @@ def _checked_consumer(name: object) -> str:
     return name
 
 
-def _checked_lease(seconds: object) -> float:
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not number or not 0 < float(seconds) < math.inf:  # type: ignore[arg-type]  # a number by now
-        raise InvalidInput(f"lease: {seconds!r} is not a number of seconds above 0", field="lease")
-    return float(seconds)  # type: ignore[arg-type]  # a number by now
-
-
-def _checked_count(value: object, field: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidInput(f"{field}: {value!r} is not a whole number of 1 or more", field=field)
-    return value
-
-
 _INSERT = "INSERT INTO {table} ({columns}) VALUES ({marks}) ON CONFLICT ({key}) DO NOTHING RETURNING 1"
 
 
 def insert_once(connection: Any, table: str, *, key: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Insert a row unless one with this key is there, in the caller's transaction; says whether it was inserted.
+    """Insert a row in the caller's transaction unless one with this key exists; return whether it was inserted.
 
-    The table has a primary key or unique index on exactly the columns of `key`.
+    Args:
+        connection: A connection as for `Inbox.first_time`, in a transaction.
+        table: The table, which has a primary key or unique index on exactly the columns of `key`.
+        key: The values of these columns.
+        values: The values of the other columns.
+
+    Example:
+        insert_once(connection, "payments", key={"event_id": str(event.event_id)}, values={"amount": 25})
     """
     check_identifier(table, "table")
     if not key:
@@ -367,11 +446,7 @@ def insert_once(connection: Any, table: str, *, key: Mapping[str, Any], values: 
         for name in names:
             check_identifier(name, field)
     caller = in_transaction(connection)
-    statement = _INSERT.format(
-        table=f'"{table}"', columns=_listed(row), marks=", ".join("?" * len(row)), key=_listed(key)
-    )
+    columns, conflict = (", ".join(f'"{name}"' for name in names) for names in (row, key))
+    marks = ", ".join("?" * len(row))
+    statement = _INSERT.format(table=f'"{table}"', columns=columns, marks=marks, key=conflict)
     return bool(caller.rows(marked(statement, caller), tuple(row.values())))
-
-
-def _listed(names: Mapping[str, Any]) -> str:
-    return ", ".join(f'"{name}"' for name in names)

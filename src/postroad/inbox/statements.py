@@ -1,15 +1,15 @@
-"""The inbox in SQL: one table, one statement for each verb, for PostgreSQL and SQLite.
+"""The tables and statements of an inbox, for PostgreSQL and SQLite.
 
-`{inbox}`, `{meta}` and `{audit}` stand for the tables; the other words in braces for what the two databases write
-differently. Every time is the database's own. `?` stands for a value.
+`{inbox}`, `{meta}` and `{audit}` stand for the tables, other names in braces for what the two databases write
+differently, and `?` for a value. All times are those of the database.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from postroad.connections import Dialect
 
@@ -55,14 +55,14 @@ class Statements:
     tables: str = _TABLES
     version: str = "SELECT version FROM {meta}"
     set_version: str = "INSERT INTO {meta} (version) VALUES (?)"
-    # The primary key is what tells copies apart: a second one waits here for the outcome of the first.
+    # The primary key recognises copies: the second one waits here for the end of the first one's transaction.
     first: str = """
 INSERT INTO {inbox} (consumer, eventid, fingerprint) VALUES (?, ?, ?) ON CONFLICT (consumer, eventid) DO NOTHING
 RETURNING 1"""
     # Writes nothing, and fails where nothing can be written.
     try_to_write: str = "INSERT INTO {inbox} (consumer, eventid) SELECT '', '' WHERE false RETURNING 1"
     fingerprint: str = "SELECT fingerprint FROM {inbox} WHERE consumer = ? AND eventid = ?"
-    # Tokens grow with the clock besides, so that those of a forgotten effect are never given again.
+    # Tokens also grow with the clock, so that those of a forgotten effect are never used again.
     begin: str = """
 INSERT INTO {inbox} AS held (consumer, eventid, status, processedat, startedat, leaseuntil, attempt, token)
 VALUES (?, ?, 'started', NULL, {now}, {later}, 1, {ticks})
@@ -89,16 +89,7 @@ SELECT eventid FROM {inbox} WHERE consumer = ? AND status = 'done' AND eventid >
 """
     prune: str
     clock: Callable[[], tuple[int, ...]] = tuple
-    """What `begin` takes as the last of its values for the token, where the database's clock is too coarse."""
-
-    def named(self, words: Mapping[str, str]) -> Self:
-        """The same statements with the words in braces replaced."""
-        filled: dict[str, Any] = {
-            field.name: _filled(value, words)
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), str)
-        }
-        return replace(self, **filled)
+    """Returns the last value of `begin`, for the token, where the clock of the database is too coarse."""
 
 
 _POSTGRES: Final = Statements(
@@ -116,7 +107,7 @@ DELETE FROM {inbox} WHERE (consumer, eventid) IN (SELECT consumer, eventid FROM 
     # In one of SQLite's milliseconds an effect can be begun, forgotten and begun again.
     clock=lambda: (time.time_ns() // 1_000,),
 )
-_POSTGRES_WORDS: Final = {
+_POSTGRES_PHRASES: Final = {
     "time": "timestamptz",
     "default_now": "now()",
     "without_rowid": "",
@@ -128,7 +119,7 @@ _POSTGRES_WORDS: Final = {
     "left": "CAST(extract(epoch FROM leaseuntil - clock_timestamp()) AS float8)",
     "among": "SELECT jsonb_array_elements_text(CAST(? AS jsonb))",
 }
-_SQLITE_WORDS: Final = {
+_SQLITE_PHRASES: Final = {
     "time": "text",
     "default_now": "(strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))",
     "without_rowid": " WITHOUT ROWID",
@@ -143,16 +134,14 @@ _SQLITE_WORDS: Final = {
 
 
 def statements(dialect: Dialect, *, table: str, schema: str | None) -> Statements:
-    """The statements of the inbox in this table."""
+    """Return the statements of the inbox in this table."""
     tables = {"inbox": table, "meta": f"{table}_meta", "audit": f"{table}_audit"}
-    qualified = {word: f'"{name}"' if schema is None else f'"{schema}"."{name}"' for word, name in tables.items()}
-    words = _POSTGRES_WORDS if dialect == "postgresql" else _SQLITE_WORDS
-    return (_POSTGRES if dialect == "postgresql" else _SQLITE).named(
-        {**_CONDITIONS, **words, **qualified, "table": table}
-    )
-
-
-def _filled(statement: str, words: Mapping[str, str]) -> str:
-    for word, text in words.items():
-        statement = statement.replace(f"{{{word}}}", text)
-    return statement
+    qualified = {name: f'"{each}"' if schema is None else f'"{schema}"."{each}"' for name, each in tables.items()}
+    written, phrases = (_POSTGRES, _POSTGRES_PHRASES) if dialect == "postgresql" else (_SQLITE, _SQLITE_PHRASES)
+    filled: dict[str, Any] = {}
+    for field in fields(Statements):
+        if isinstance(statement := getattr(written, field.name), str):
+            for name, text in {**_CONDITIONS, **phrases, **qualified, "table": table}.items():
+                statement = statement.replace(f"{{{name}}}", text)
+            filled[field.name] = statement
+    return replace(written, **filled)

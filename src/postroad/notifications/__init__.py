@@ -1,20 +1,24 @@
-"""Chat notifications: what an offline user missed is stored once and pushed once to each device."""
+"""Chat notifications: messages for offline users are stored once, and pushed once to each device."""
 
 from typing import TYPE_CHECKING
 
 from postroad.lazy import lazy_names
 from postroad.notifications.devices import PushSender, TokenResult
-from postroad.notifications.health import Autoscaler, Health as Health
+from postroad.notifications.health import Autoscaler, Health as Health, scaling as scaling
 from postroad.notifications.messages import OfflineMessage, PushNotification, PushPayload, parse_notification
 from postroad.notifications.offline import OfflineProcessor, RealtimeHook
 from postroad.notifications.push import PushProcessor
-from postroad.notifications.reports import WorkerReport
 from postroad.notifications.store import Device, NotificationStore
-from postroad.notifications.worker import NotificationWorker
+from postroad.notifications.worker import (
+    NotificationWorker,
+    WorkerReport,
+    queue_name as queue_name,
+    refuse_engine_file as refuse_engine_file,
+)
 
 if TYPE_CHECKING:
     from postroad.notifications.senders import APNSSender, FCMSender
-else:  # only who sends pushes needs what the extra `push` installs
+else:  # only senders need what the extra `push` installs
     __getattr__ = lazy_names(__name__, {"postroad.notifications.senders": "APNSSender FCMSender"})
 
 __all__ = [

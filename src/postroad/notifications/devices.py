@@ -1,4 +1,4 @@
-"""Which provider a device token belongs to, what became of a push there, and names that stay the same for it."""
+"""Device tokens and their providers, the results of pushes, and the ids and hashes that stand for them."""
 
 from __future__ import annotations
 
@@ -11,36 +11,43 @@ from typing import Final, Literal, Protocol
 from uuid import UUID
 
 from postroad.errors import InvalidInput, InvalidNotification
-from postroad.notifications.checks import check_id
-from postroad.notifications.messages import PushNotification
+from postroad.notifications.messages import PushNotification, check_id
 
 Outcome = Literal["sent", "dead_token", "retry", "auth", "permanent"]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenResult:
-    """What a provider answered for one device token."""
+    """What a provider answered for one device token.
+
+    Attributes:
+        token: The device token.
+        outcome: "sent"; "dead_token": the device gets nothing more; "retry": it may work later; "auth": the sender's
+            own key, account or topic is refused; "permanent": this push can never be sent.
+        status: The HTTP status; None if no answer came.
+        reason: The provider's own word for it.
+        provider_id: The provider's id of the push.
+        retry_after: Seconds that the provider asks to wait.
+        dead_since: Since when the provider knows that the token is dead, if it said so.
+        lost_connection: The number of the sender's connection that was lost before an answer came. All pushes that were
+            lost with it count as one failure of the provider.
+    """
 
     token: str = field(repr=False)
     outcome: Outcome
     status: int | None = None
-    """The HTTP status; None when no answer came."""
     reason: str = ""
     provider_id: str | None = None
     retry_after: float | None = None
-    """Seconds the provider asks to wait."""
     dead_since: datetime | None = None
-    """Since when the provider knows the token to be dead; None when it did not say."""
     lost_connection: int | None = None
-    """Which of the sender's connections was lost before an answer came: however many pushes it took along, that is
-    one failure of the provider. None when no connection was lost."""
 
 
 class PushSender(Protocol):
-    """Sends one push to one device. Every failure of the provider is a result, never an exception."""
+    """Sends one push to one device. A failure of the provider is a result, not an exception."""
 
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
-        """Send `push` to `token`. Sent again under the same `push_id` it replaces the first on the device."""
+        """Send `push` to `token`. If it is sent again under the same `push_id`, it replaces the first on the device."""
         ...
 
 
@@ -50,7 +57,7 @@ _OF_APPLE = re.compile(r"[0-9A-Fa-f]{64,200}")
 
 
 def platform_of(token: str, registered: Platform | None) -> Platform:
-    """What the device was registered as, else what the token's prefix or form says."""
+    """Return the platform that the device was registered with, else the one that its token looks like."""
     if registered is not None:
         return registered
     for platform in PLATFORMS:
@@ -60,42 +67,40 @@ def platform_of(token: str, registered: Platform | None) -> Platform:
 
 
 def bare(token: str, platform: Platform) -> str:
-    """The token as its provider knows it."""
+    """Return the token as its provider knows it."""
     return token.removeprefix(f"{platform}:")
 
 
 def checked_platform(value: object) -> Platform | None:
-    """The platform, or None where the token itself has to tell."""
-    if value is None:
-        return None
-    for platform in PLATFORMS:
+    """Return the platform; None leaves it to `platform_of`."""
+    for platform in (None, *PLATFORMS):
         if value == platform:
             return platform
     raise InvalidInput("platform: is neither 'apns' nor 'fcm'", field="platform")
 
 
 PUSH_ID: Final = "PushId"
-"""The attribute that names a push on its way through the queue."""
+"""The attribute of a message that holds the id of its push."""
 _HEX: Final = 32
 
 
 def event_id_of(user_id: str, message_id: str) -> UUID:
-    """The id in the outbox of the push for one message."""
+    """Return the id that the push for one message has in the outbox."""
     return UUID(hex=_hash(f"{user_id}\n{message_id}".encode()))
 
 
 def offline_push_id(user_id: str, message_id: str) -> str:
-    """The id of the push for one message of one user."""
+    """Return the id of the push for one message of one user."""
     return push_id_of_event(event_id_of(user_id, message_id))
 
 
 def push_id_of_event(event_id: UUID) -> str:
-    """The id of the push that the outbox holds under this id."""
+    """Return the id of the push that has this id in the outbox."""
     return f"offline:{event_id.hex}"
 
 
 def push_id_of(body: bytes, attributes: Mapping[str, str]) -> str:
-    """The id of a received push: the one it came with, else one made of its body."""
+    """Return the id of a received push: that of its attribute, else a hash of its body."""
     given = attributes.get(PUSH_ID)
     try:
         check_id(given, PUSH_ID)
@@ -105,12 +110,12 @@ def push_id_of(body: bytes, attributes: Mapping[str, str]) -> str:
 
 
 def token_hash(token: str) -> str:
-    """What is kept of a device token where the token itself must not be."""
+    """Return the hash that is stored instead of a device token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def user_hash(user_id: str) -> str:
-    """What logs show of a user."""
+    """Return the hash that logs show instead of a user."""
     return _hash(user_id.encode())[:12]
 
 

@@ -1,22 +1,43 @@
-"""How a worker is: whether it turns, whether its queues answer, and how many of it there should be."""
+"""The health of a worker: whether it works, whether its queues answer, and how many workers there should be."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from msgspec import Meta
+
+from postroad.arguments import FINITE, check, whole_number
 from postroad.clock import SYSTEM_CLOCK
 from postroad.errors import ConfigurationError, PostroadError
-from postroad.notifications.checks import moment_text
+from postroad.notifications.messages import moment_text
 from postroad.notifications.store import NotificationStore
 from postroad.notifications.worker import NotificationWorker
 from postroad.queues import Queue, QueueStats
 
+_Positive = Annotated[float, Meta(ge=1, le=FINITE, description="a number of 1 or more")]
+
 
 class Autoscaler:
-    """Decides by what waits for each task and how old it is; changes wait for the end of a cooldown."""
+    """Decides how many tasks should run, by how many messages wait and how old they are.
+
+    Args:
+        min_tasks: The smallest number, by default 1; 0 lets all tasks stop while the queues are empty.
+        max_tasks: The largest number, by default 10.
+        target_backlog: Messages that may wait for each task, by default 100.
+        age_threshold: Seconds that the oldest message may wait, by default 300; beyond it a task is added, and beyond
+            twice of it two are.
+        in_cooldown: Seconds after a change before tasks are removed, by default 300.
+        out_cooldown: Seconds after tasks were added before more are, by default 60.
+
+    Raises:
+        ConfigurationError: A number is too small, or `min_tasks` is above `max_tasks`.
+
+    Example:
+        Autoscaler(max_tasks=4).decide({"push": queue.stats()}, current=1, at=time.monotonic())
+    """
 
     def __init__(
         self,
@@ -28,14 +49,22 @@ class Autoscaler:
         in_cooldown: float = 300,
         out_cooldown: float = 60,
     ) -> None:
-        _check(min_tasks=min_tasks, max_tasks=max_tasks, target_backlog=target_backlog, age_threshold=age_threshold)
+        check(min_tasks, whole_number(0), "min_tasks", ConfigurationError)
+        for name, number in (
+            ("max_tasks", max_tasks),
+            ("target_backlog", target_backlog),
+            ("age_threshold", age_threshold),
+        ):
+            check(number, _Positive, name, ConfigurationError)
+        if min_tasks > max_tasks:
+            raise ConfigurationError("min_tasks: is above max_tasks", field="min_tasks")
         self._min, self._max = min_tasks, max_tasks
         self._target_backlog, self._age_threshold = target_backlog, age_threshold
         self._in_cooldown, self._out_cooldown = in_cooldown, out_cooldown
         self._out_at = self._changed_at = -math.inf
 
     def decide(self, stats: Mapping[str, QueueStats], current: int, *, at: float) -> int:
-        """How many tasks there should be at the monotonic time `at`, given that there are `current`."""
+        """Return how many tasks there should be at the monotonic time `at`, if there are `current` now."""
         wanted = self._wanted(stats.values(), current)
         if wanted > current and at - self._out_at >= self._out_cooldown:
             self._out_at = self._changed_at = at
@@ -55,22 +84,13 @@ class Autoscaler:
         return min(max(most, least), self._max)
 
 
-def _check(**numbers: Any) -> None:
-    for name, number in numbers.items():
-        lowest = 0 if name == "min_tasks" else 1
-        if not isinstance(number, int | float) or not lowest <= number < math.inf:
-            raise ConfigurationError(f"{name}: {number!r} is not a number of {lowest} or more", field=name)
-    if numbers["min_tasks"] > numbers["max_tasks"]:
-        raise ConfigurationError("min_tasks: is above max_tasks", field="min_tasks")
-
-
 Answer = tuple[int, dict[str, Any]]
 _STALLED_SECONDS: Final = 60.0
 _CHECKS: Final = {"push": "sqsPushQueue", "offline": "sqsOfflineQueue"}
 
 
 class Health:
-    """Answers for one worker."""
+    """The health of one worker; each method returns an HTTP status and a document."""
 
     def __init__(
         self, worker: NotificationWorker, autoscaler: Autoscaler, *, monotonic: Callable[[], float] = time.monotonic
@@ -80,14 +100,14 @@ class Health:
         self._monotonic = monotonic
 
     def short(self) -> Answer:
-        """Whether every consumer turns. Nobody else is asked: an outage elsewhere must not restart all workers."""
+        """Say whether every receiver works. It asks nobody else: an outage elsewhere must not restart all workers."""
         longest = max(_STALLED_SECONDS, 3 * self._worker.wait)
         turned = [receiver.turned_at for receiver in self._worker.receivers.values()]
         stalled = any(at is not None and self._monotonic() - at > longest for at in turned)
         return (503, self._said("stalled")) if stalled else (200, self._said("ok"))
 
     def detailed(self) -> Answer:
-        """Whether the queues answer, and which providers are left alone."""
+        """Say whether the queues answer, and which providers are paused."""
         checks = {check: self._check(name) for name, check in _CHECKS.items()}
         failed = any(check["status"] == "error" for check in checks.values())
         breakers = {platform: breaker.state for platform, breaker in self._worker.breakers.items()}
@@ -95,7 +115,7 @@ class Health:
         return (503 if failed else 200), document
 
     def scaling(self, current: int = 1) -> Answer:
-        """How many workers there should be, given that there are `current`."""
+        """Say how many workers there should be, if there are `current` now."""
         try:
             return 200, scaling(
                 self._queues(), self._worker.store, self._autoscaler, current=current, at=self._monotonic()
@@ -129,13 +149,13 @@ def scaling(
     current: int,
     at: float,
 ) -> dict[str, Any]:
-    """Return how many workers there should be, and what waits for them; pushes that wait in the outbox count too.
+    """Return how many workers there should be, and how many messages wait for them.
 
     Args:
         queues: The queues by `push` and `offline`; None for one that is not consumed.
-        store: Where pushes wait that are not relayed yet.
-        autoscaler: Decides.
-        current: How many workers there are.
+        store: The store whose recorded pushes count as well; None for no store.
+        autoscaler: Decides the number.
+        current: The number of workers now.
         at: The monotonic time.
     """
     stats = {name: queue.stats() for name, queue in queues.items() if queue is not None}
@@ -146,10 +166,8 @@ def scaling(
     return {
         "current": current,
         "desired": autoscaler.decide(waiting, current, at=at),
-        "backlogPerTask": {name: _per_task(stats.get(name), current) for name in _CHECKS},
+        "backlogPerTask": {
+            name: round(stats[name].visible / max(current, 1), 3) if name in stats else 0.0 for name in _CHECKS
+        },
         "oldestAgeSeconds": {name: stats[name].oldest_age_seconds if name in stats else None for name in _CHECKS},
     }
-
-
-def _per_task(stats: QueueStats | None, current: int) -> float:
-    return 0.0 if stats is None else round(stats.visible / max(current, 1), 3)

@@ -1,26 +1,31 @@
-"""What becomes of a push: sent once to each of its devices, a few at a time, and written down for each."""
+"""Sends a push once to each of its devices, several at a time, and stores each result; pauses failing providers."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from postroad import failpoints
-from postroad.errors import InvalidNotification
+from postroad.errors import ConfigurationError, InvalidNotification
 from postroad.notifications.devices import Platform, PushSender, TokenResult, bare, platform_of, token_hash
 from postroad.notifications.messages import PushNotification
-from postroad.notifications.reports import tell_result
 from postroad.notifications.store import KnownDevice, NotificationStore
+from postroad.receiving import BreakerState, CircuitBreaker, CircuitBreakerConfig
+from postroad.telemetry import counter, get_logger
 
+_standard = logging.getLogger("postroad.notifications")
 Thing = TypeVar("Thing")
 Done = TypeVar("Done")
 
 
 def done_in_parallel(things: Sequence[Thing], work: Callable[[Thing], Done], *, threads: int) -> Iterator[list[Done]]:
-    """What the work gave, in groups, as soon as there is something; the work must not raise."""
+    """Yield what the work returned, in groups, as soon as there is some; the work must not raise."""
     if len(things) == 1 or threads == 1:
         yield from ([work(thing)] for thing in things)
         return
@@ -51,40 +56,97 @@ def _there(queue: SimpleQueue[Thing]) -> Iterator[Thing]:
 
 
 SETTLED: Final = ("sent", "dead_token")
-"""Outcomes after which a device gets nothing more of a push."""
+"""Outcomes after which a push is not sent to the device again."""
 FAILED: Final = ("retry", "auth")
-"""Outcomes that speak against the provider."""
+"""Outcomes that count as a failure of the provider."""
 
 
-class Gate(Protocol):
-    """Whether a provider is asked at all."""
+_LONGEST_SECONDS: Final = 300.0
+_REMEMBERED_CONNECTIONS: Final = 16
+_FIELDS: Final = {"failure_threshold": "breaker_failures", "recovery_timeout_seconds": "breaker_seconds"}
+
+
+class ProviderBreaker:
+    """Counts consecutive failures of a provider, and then pauses it for all threads; after that one push probes."""
+
+    def __init__(
+        self, *, failures: int = 5, seconds: float = 30.0, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._circuit = CircuitBreaker(_config(failures, seconds), monotonic, longest=_LONGEST_SECONDS)
+        self._lock = threading.Lock()
+        self._lost_connections: deque[int] = deque(maxlen=_REMEMBERED_CONNECTIONS)
+
+    @property
+    def state(self) -> BreakerState:
+        """Whether pushes pass ("closed"), wait ("open"), or one passes as a probe ("half_open")."""
+        return self._circuit.state
 
     def admit(self) -> float | None:
-        """None when it may be asked now, else the seconds after which to look again."""
-        ...
+        """Return None if the push may be sent, else the seconds after which to ask again."""
+        return self._circuit.admit()
+
+    def pause(self) -> float:
+        """Return the seconds until a probe may pass; 0 if pushes pass."""
+        return self._circuit.pause()
 
     def succeeded(self) -> None:
-        """It answered."""
-        ...
+        """Close: the provider answered."""
+        self._circuit.succeeded()
 
     def failed(self, lost_connection: int | None = None) -> None:
-        """It did not answer, or refused everything; pushes that one lost connection took along are one failure."""
-        ...
+        """Count that the provider did not answer or refuses everything; pushes of one lost connection count once."""
+        with self._lock:
+            counted = lost_connection in self._lost_connections
+            if lost_connection is not None and not counted:
+                self._lost_connections.append(lost_connection)
+        (self._circuit.undecided if counted else self._circuit.failed)()
 
     def undecided(self) -> None:
-        """It was not asked after all."""
-        ...
+        """Release a push that was admitted and not sent."""
+        self._circuit.undecided()
+
+
+class ProviderBreakers:
+    """The breakers of all providers as that of the receiver: it receives while one of them lets pushes pass."""
+
+    def __init__(self, breakers: Collection[ProviderBreaker]) -> None:
+        self._breakers = breakers
+
+    @property
+    def state(self) -> BreakerState:
+        """Closed while one of them is; else half open while one is, and single pushes pass as probes."""
+        states = {breaker.state for breaker in self._breakers}
+        return next(state for state in ("closed", "half_open", "open") if state in states)
+
+    def pause(self) -> float:
+        """Return the seconds until a probe may pass; 0 if pushes pass."""
+        return min(breaker.pause() for breaker in self._breakers) if self.state == "open" else 0.0
+
+    def succeeded(self) -> None:
+        """Do nothing: the outcome of a message says nothing about one provider."""
+
+    def failed(self) -> None:
+        """Do nothing: the outcome of a message says nothing about one provider."""
+
+
+def _config(failures: int, seconds: float) -> CircuitBreakerConfig:
+    try:
+        return CircuitBreakerConfig(failure_threshold=failures, recovery_timeout_seconds=seconds)
+    except ConfigurationError as error:
+        inner = error.field or ""
+        field = _FIELDS.get(inner, inner)
+        raise ConfigurationError(error.message.replace(inner, field), field=field) from None
 
 
 class Target(NamedTuple):
-    """A device that has not got the push yet."""
+    """A device to which the push was not sent yet."""
 
     token: str
     platform: Platform
 
 
 class Try(NamedTuple):
-    """What a try gave; no result when the provider was not asked, and then how long it may not be."""
+    """The result of one try; None if the provider was not asked, and then for how long it may not be."""
 
     target: Target
     result: TokenResult | None
@@ -93,13 +155,13 @@ class Try(NamedTuple):
 
 @dataclass(slots=True)
 class Attempt:
-    """What became of a push in one go."""
+    """What one attempt at a push achieved."""
 
     results: list[TokenResult] = field(default_factory=list)
     failures: list[tuple[Platform, TokenResult]] = field(default_factory=list)
-    """What is neither sent nor dead, with the provider that said so."""
+    """Results that are neither sent nor dead, with their providers."""
     waits: list[float] = field(default_factory=list)
-    """For each device whose provider may not be asked now, how long that lasts."""
+    """For each device whose provider may not be asked now, the seconds for which that lasts."""
     untried: int = 0
     """Devices left out because the worker stops."""
     sent: int = 0
@@ -107,7 +169,18 @@ class Attempt:
 
 
 class PushProcessor:
-    """Sends pushes by the senders of both providers, to devices that have not got them yet."""
+    """Sends pushes with the senders of both providers, to devices that have not got them yet.
+
+    Args:
+        store: Where devices and results are stored.
+        apns: Sends to Apple's devices; without it, pushes to them are refused.
+        fcm: Sends to Google's devices, likewise.
+        concurrency: The number of requests to providers that may run at once.
+        gates: The breakers that pause a provider after failures, by platform; none by default.
+
+    Example:
+        PushProcessor(store, apns=APNSSender(…)).handle(push, push_id="order-7")
+    """
 
     def __init__(
         self,
@@ -116,7 +189,7 @@ class PushProcessor:
         apns: PushSender | None = None,
         fcm: PushSender | None = None,
         concurrency: int = 8,
-        gates: Mapping[Platform, Gate] | None = None,
+        gates: Mapping[Platform, ProviderBreaker] | None = None,
     ) -> None:
         self._store = store
         self._senders: dict[Platform, PushSender | None] = {"apns": apns, "fcm": fcm}
@@ -126,11 +199,11 @@ class PushProcessor:
         self._stopping = threading.Event()
 
     def handle(self, push: PushNotification, *, push_id: str) -> list[TokenResult]:
-        """Send the push to each device that has not got it; what each device's provider answered, now or before."""
+        """Send the push to each device that has not got it, and return the results of all devices, now or before."""
         return self.attempt(push, push_id=push_id).results
 
     def stop(self) -> None:
-        """Begin with no further device."""
+        """Send to no further device."""
         self._stopping.set()
 
     def resume(self) -> None:
@@ -138,7 +211,7 @@ class PushProcessor:
         self._stopping.clear()
 
     def attempt(self, push: PushNotification, *, push_id: str) -> Attempt:
-        """Send to each open device once; each result is committed before this returns."""
+        """Send once to each device that has not got the push, and commit each result before returning."""
         attempt = Attempt()
         targets = self._open_targets(push, push_id, attempt)
         asked_at = self._store.clock.now()
@@ -155,7 +228,7 @@ class PushProcessor:
         return attempt
 
     def _open_targets(self, push: PushNotification, push_id: str, attempt: Attempt) -> list[Target]:
-        """The devices that have not got the push; what is known of the others goes into the attempt."""
+        """Return the devices that have not got the push; add the known results of the others to the attempt."""
         tokens = dict.fromkeys(push.deviceTokens)
         before = {result.token: result for result in self._store.results(push_id) if result.outcome in SETTLED}
         known = self._store.known(tokens)
@@ -175,37 +248,40 @@ class PushProcessor:
             return Try(target, TokenResult(target.token, "permanent", None, "no_sender"))
         if self._stopping.is_set():
             return Try(target, None)
-        gate = self._gates.get(target.platform)
-        wait = None if gate is None else gate.admit()
+        breaker = self._gates.get(target.platform)
+        wait = None if breaker is None else breaker.admit()
         if wait is not None:
             return Try(target, None, wait)
         with self._places:
-            result = self._ask(sender, push, target, push_id, gate)
-        tell_result(push_id, target.platform, result)
+            result = self._ask(sender, push, target, push_id, breaker)
+        counter("push_results").labels(target.platform, result.outcome).inc()
+        if _standard.isEnabledFor(logging.INFO):
+            said = {"outcome": result.outcome, "status": result.status, "reason": result.reason}
+            get_logger("notifications").info("notification_pushed", push_id=push_id, provider=target.platform, **said)
         return Try(target, result)
 
     def _ask(
-        self, sender: PushSender, push: PushNotification, target: Target, push_id: str, gate: Gate | None
+        self, sender: PushSender, push: PushNotification, target: Target, push_id: str, breaker: ProviderBreaker | None
     ) -> TokenResult:
         try:
             answer = sender.send(push, bare(target.token, target.platform), push_id=push_id)
         except InvalidNotification as error:
-            if gate is not None:
-                gate.undecided()
+            if breaker is not None:
+                breaker.undecided()
             return TokenResult(target.token, "permanent", None, f"{error.field or 'push'} refused")
         except Exception as error:
-            # A sender of the user's own that raises says no more than one that does not answer.
+            # A custom sender that raises counts like a provider that does not answer.
             answer = TokenResult(target.token, "retry", None, type(error).__name__)
-        if gate is not None:
+        if breaker is not None:
             if answer.outcome in FAILED:
-                gate.failed(answer.lost_connection)
+                breaker.failed(answer.lost_connection)
             else:
-                gate.succeeded()
+                breaker.succeeded()
         return replace(answer, token=target.token)
 
 
 def _not_the_users(device: KnownDevice | None, user_id: str) -> TokenResult | None:
-    """A device that was dropped since, or that another user has by now, must not show this user's messages."""
+    """Return a result if the device was dropped, or is another user's now: it must not show this user's messages."""
     if device is None:
         return None
     if device.user_id != user_id:

@@ -1,6 +1,6 @@
-"""The tables of chat notifications and one statement for each verb, for PostgreSQL and SQLite.
+"""The tables and statements of chat notifications, for PostgreSQL and SQLite.
 
-`?` stands for a value; words in braces for tables and for what the two databases write differently.
+`?` stands for a value, names in braces for tables and for what the two databases write differently.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from postroad.connections import Dialect
-from postroad.outbox import Names, Phrases
+from postroad.outbox import Tables
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS {offline_messages} (
@@ -114,17 +114,9 @@ DELETE FROM {push_results} WHERE (push_id, token_hash) IN (
   SELECT push_id, token_hash FROM {push_results} WHERE updated_at < ? ORDER BY updated_at LIMIT ? {skip_locked})"""
 
 
-def statements(names: Names, dialect: Dialect) -> Statements:
-    """The statements in one database's own words."""
-    words = Phrases(names, dialect)
-    own = {table: names.qualified(table) for table in ("offline_messages", "devices", "push_results")}
-    written = Statements(lock=_LOCK[dialect])
-    return Statements(
-        **{field.name: words(_filled(getattr(written, field.name), own, dialect)) for field in fields(Statements)}
-    )
-
-
-def _filled(statement: str, tables: dict[str, str], dialect: Dialect) -> str:
-    for word, text in (*tables.items(), ("time", _TIME[dialect])):
-        statement = statement.replace(f"{{{word}}}", text)
-    return statement
+def statements(tables: Tables) -> Statements:
+    """Return the statements for one database."""
+    own = {table: tables.qualified(table) for table in ("offline_messages", "devices", "push_results")}
+    sql = tables.with_phrases({**own, "time": _TIME[tables.dialect]})
+    written = Statements(lock=_LOCK[tables.dialect])
+    return Statements(**{field.name: sql(getattr(written, field.name)) for field in fields(Statements)})

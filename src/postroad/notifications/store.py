@@ -1,11 +1,10 @@
-"""The store of chat notifications: missed messages, devices and results, beside the outbox of their pushes."""
+"""The store of chat notifications: messages, devices and results, beside the outbox of their pushes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Annotated, Literal, NamedTuple, Self
 
 import msgspec
@@ -17,9 +16,8 @@ from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.connections import Dialect, Row, Session, dialect_of
 from postroad.errors import ConfigurationError, DuplicateEvent, InvalidInput
 from postroad.events import DomainEvent
-from postroad.notifications.checks import check_id, checked_token
 from postroad.notifications.devices import Platform, TokenResult, checked_platform, event_id_of, token_hash
-from postroad.notifications.messages import OfflineMessage, PushNotification
+from postroad.notifications.messages import OfflineMessage, PushNotification, check_id, checked_token
 from postroad.notifications.statements import statements
 from postroad.outbox import Outbox, moment
 
@@ -39,6 +37,12 @@ Keep = Annotated[
     float,
     Meta(ge=0, le=MAX_KEEP, description=f"a number of seconds from 0 to {MAX_KEEP}, or None for ever"),
 ]
+
+
+def check_keep(**seconds: float | None) -> None:
+    """Raise ConfigurationError unless each is a number of seconds that the store can keep, or None."""
+    for name, value in seconds.items():
+        check(value, Keep | None, name, ConfigurationError)
 
 
 class Device(NamedTuple):
@@ -67,61 +71,76 @@ class Pruned(NamedTuple):
 
 
 class NotificationStore:
-    """Keeps what users missed. Pushes are recorded in the same database, with the message they tell of."""
+    """Stores messages for offline users, devices and results, and records pushes with their messages.
+
+    It creates its tables, and those of an outbox, in the database.
+
+    Args:
+        url: The database: `postgresql://…` or `sqlite:///path`, not the file of the backend.
+        clock: The time; for tests.
+
+    Raises:
+        ConfigurationError: The URL cannot be used.
+        Unavailable: The database does not answer.
+
+    Example:
+        with NotificationStore("postgresql://app@db/chat") as store:
+            store.register_device("user-1", token, "apns")
+    """
 
     def __init__(self, url: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.url = url
         self.clock = clock
         self.dialect: Dialect = dialect_of(url)
         self.outbox = Outbox.open(url, max_bytes=_MAX_PUSH_BYTES, clock=clock)
-        self._sql = statements(self.outbox.names, self.dialect)
+        self._sql = statements(self.outbox.tables)
         self.outbox.init()
         with self.outbox.database.transaction() as session:
             session.rows(self._sql.lock)
             session.script(self._sql.tables)
 
     def register_device(self, user_id: str, token: str, platform: Platform | None = None) -> None:
-        """Let the device get the user's pushes; a token belongs to the user who registered it last."""
+        """Send the user's pushes to the device; a token belongs to the user who registered it last."""
         check_id(user_id, "user_id")
         values = (checked_token(token), user_id, checked_platform(platform), self._now())
         with self.outbox.database.transaction() as session:
             session.change(self._sql.register, values)
 
     def devices(self, user_id: str) -> list[Device]:
-        """The user's live devices, the newest first."""
+        """Return the user's live devices, the newest first."""
         with self.outbox.database.reading() as session:
             return [Device(*row) for row in session.rows(self._sql.devices, (user_id, 2**31 - 1))]
 
     def drop_device(self, token: str, reason: str, *, as_of: datetime | None = None) -> bool:
-        """Send nothing more to the device, unless it registered after `as_of`; whether it was live."""
+        """Send nothing more to the device, unless it registered after `as_of`; return whether it was live."""
         now = self._now()
         with self.outbox.database.transaction() as session:
             values = (now, reason[:_MAX_REASON], token, now if as_of is None else _text(as_of))
             return session.change(self._sql.drop, values) == 1
 
     def pending(self, user_id: str, *, limit: int = 100, after: str | None = None) -> list[OfflineMessage]:
-        """What the user has not been given yet, in stored order, behind the message `after`."""
+        """Return messages that are not marked as delivered, in stored order, behind the message `after`."""
         if limit < 1:
             raise InvalidInput(f"limit: {limit!r} is not a whole number of 1 or more", field="limit")
         with self.outbox.database.reading() as session:
             if after is None:
                 return [_message(row) for row in session.rows(self._sql.pending, (user_id, limit))]
             if not session.rows(self._sql.kept, (user_id, after)):
-                raise InvalidInput("after: is no message of this user", field="after")
+                raise InvalidInput("after: is not a message of this user", field="after")
             return [_message(row) for row in session.rows(self._sql.pending_after, (user_id, user_id, after, limit))]
 
     def mark_delivered(self, user_id: str, message_ids: Iterable[str]) -> int:
-        """The user has these messages now; how many of them were pending."""
+        """Mark the messages as delivered, and return how many of them were pending."""
         with self.outbox.database.transaction() as session:
             return session.change(self._sql.deliver, (self._now(), user_id, _json(message_ids)))
 
     def results(self, push_id: str) -> list[TokenResult]:
-        """What became of a push on each device so far; `token` is the hash of the token."""
+        """Return the results of a push so far, one for each device; `token` is the hash of the token."""
         with self.outbox.database.reading() as session:
-            return [_result(row) for row in session.rows(self._sql.results, (push_id,))]
+            return [TokenResult(*row) for row in session.rows(self._sql.results, (push_id,))]
 
     def keep(self, messages: Sequence[OfflineMessage], compose: Compose) -> list[Kept]:
-        """Store the messages and record their pushes, all or nothing; "conflict" when another content is stored."""
+        """Store the messages and record their pushes, all or none; "conflict" if another content is stored already."""
         with self.outbox.database.transaction() as session:
             kept: list[Kept] = [self._kept(session, message) for message in messages]
             failpoints.hit("notifications.offline.mid")
@@ -130,7 +149,7 @@ class NotificationStore:
         return kept
 
     def known(self, tokens: Iterable[str]) -> dict[str, KnownDevice]:
-        """The devices among these tokens that were ever registered."""
+        """Return those of the tokens that were ever registered."""
         with self.outbox.database.reading() as session:
             rows = session.rows(self._sql.among_devices, (_json(tokens),))
         return {
@@ -138,11 +157,12 @@ class NotificationStore:
         }
 
     def record(self, push_id: str, results: Sequence[TokenResult], *, asked_at: datetime) -> int:
-        """Write down what providers answered and drop the devices that are dead; how many of these were live."""
+        """Write the results, drop the devices that are dead, and return how many of these were live."""
         with self.outbox.database.transaction() as session:
             for result in results:
-                session.change(self._sql.record, self._result_values(push_id, result))
-            # What was taken for the end of a device turned out to be our own fault.
+                known = push_id, token_hash(result.token), result.outcome, result.status, _reason(result)
+                session.change(self._sql.record, (*known, result.provider_id, self._now()))
+            # Devices that seemed dead are not: the sender's own configuration is wrong.
             for reason in {_reason(result) for result in results if result.outcome == "auth" and result.reason}:
                 session.change(self._sql.restore, (reason,))
             return sum(self._drop(session, result, asked_at) for result in results if result.outcome == "dead_token")
@@ -154,20 +174,18 @@ class NotificationStore:
         keep_results: float | None = KEEP_RESULTS,
         keep_undelivered: float | None = KEEP_UNDELIVERED,
     ) -> Pruned:
-        """Delete what is old, a batch in a transaction; return how much.
+        """Delete what is old, 1,000 rows in a transaction, and return how many.
 
         Args:
-            keep_delivered: Seconds for which a message is kept after the user has it, and a push in the outbox after it
-                went to the queue (a day). A copy of a message that comes after this time is stored again.
-            keep_results: Seconds for which it is known which devices got a push (7 days). Longer than the queue of
+            keep_delivered: Seconds for which a delivered message is kept, and a push in the outbox after it was queued
+                (a day). A copy of a message that arrives after this time is stored again.
+            keep_results: Seconds for which the results of pushes are kept (7 days). It must be longer than the queue of
                 pushes keeps a message, or a late copy is sent a second time.
             keep_undelivered: Seconds for which a message waits for its user (30 days).
 
-        None keeps for ever.
+        None keeps them for ever.
         """
-        check(keep_delivered, Keep | None, "keep_delivered", ConfigurationError)
-        check(keep_results, Keep | None, "keep_results", ConfigurationError)
-        check(keep_undelivered, Keep | None, "keep_undelivered", ConfigurationError)
+        check_keep(keep_delivered=keep_delivered, keep_results=keep_results, keep_undelivered=keep_undelivered)
         sent = 0
         if keep_delivered is not None:
             sent = self.outbox.prune(older_than=timedelta(seconds=keep_delivered))
@@ -179,7 +197,7 @@ class NotificationStore:
         )
 
     def check(self) -> None:
-        """Answer quietly when the database can be read, else raise why not."""
+        """Raise if the database cannot be read."""
         with self.outbox.database.reading() as session:
             session.rows(self._sql.check)
 
@@ -190,7 +208,7 @@ class NotificationStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _prune(self, statement: str, keep: float | None) -> int:
@@ -205,17 +223,15 @@ class NotificationStore:
                 return pruned
 
     def _kept(self, session: Session, message: OfflineMessage) -> Kept:
-        if session.rows(self._sql.keep, self._values(message)):
+        written = message.userId, message.messageId, message.conversationId, message.senderId, message.content
+        if session.rows(self._sql.keep, (*written, _text(message.timestamp), self._now())):
             return "stored"
-        return self._compared(session, message)
-
-    def _compared(self, session: Session, message: OfflineMessage) -> Kept:
         (row,) = session.rows(self._sql.kept, (message.userId, message.messageId))
         same = (message.conversationId, message.senderId, message.content) == row[:3]
         return "duplicate" if same and moment(row[3]) == message.timestamp else "conflict"
 
     def _events(self, session: Session, message: OfflineMessage, compose: Compose) -> list[DomainEvent]:
-        """The push for the user's devices as the outbox takes it; none where there is no device."""
+        """Return the push for the user's devices as an event; none if there is no device."""
         rows = session.rows(self._sql.devices, (message.userId, MAX_DEVICES))
         if not rows:
             return []
@@ -232,11 +248,11 @@ class NotificationStore:
 
     def _record_pushes(self, session: Session, events: Sequence[DomainEvent]) -> None:
         with suppress(DuplicateEvent):
-            # All together, so that concurrent stores take the locks of their keys in one order.
+            # All in one call, so that concurrent stores lock their keys in the same order.
             self.outbox.add_many(session.connection, events)
             return
         for event in events:
-            # A message that somebody removed since had its push before; that is sent once.
+            # A message that was deleted since had its push before, which is sent once only.
             with suppress(DuplicateEvent):
                 self.outbox.add(session.connection, event)
 
@@ -244,18 +260,6 @@ class NotificationStore:
         # A device that registered again after its token died, or while we asked, is alive.
         as_of = min(result.dead_since or asked_at, asked_at)
         return session.change(self._sql.drop, (self._now(), _reason(result), result.token, _text(as_of)))
-
-    def _values(self, message: OfflineMessage) -> tuple[str, ...]:
-        return (
-            *(message.userId, message.messageId, message.conversationId, message.senderId, message.content),
-            *(_text(message.timestamp), self._now()),
-        )
-
-    def _result_values(self, push_id: str, result: TokenResult) -> tuple[object, ...]:
-        return (
-            *(push_id, token_hash(result.token), result.outcome, result.status, _reason(result)),
-            *(result.provider_id, self._now()),
-        )
 
     def _now(self) -> str:
         return _text(self.clock.now())
@@ -266,17 +270,12 @@ def _message(row: Row) -> OfflineMessage:
     return OfflineMessage(user_id, message_id, conversation_id, sender_id, content, moment(sent_at))
 
 
-def _result(row: Row) -> TokenResult:
-    hashed, outcome, status, reason, provider_id = row
-    return TokenResult(hashed, outcome, status, reason, provider_id)
-
-
 def _reason(result: TokenResult) -> str:
     return result.reason[:_MAX_REASON]
 
 
 def _text(value: datetime) -> str:
-    # Of one length, so that the order of the texts is that of the moments.
+    # All of one length, so that the texts sort as the moments do.
     return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 

@@ -1,33 +1,41 @@
-"""The worker: stores what users missed, relays the pushes and sends them."""
+"""The worker: stores messages for offline users, sends their pushes to the queue, and from there to the devices."""
 
 from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final, Self
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
 from postroad.arguments import check, seconds_between, whole_number
 from postroad.clock import SYSTEM_CLOCK
-from postroad.errors import ConfigurationError
-from postroad.notifications.consumers import DATABASE, OfflineConsumer, PushConsumer, retries_for
+from postroad.connections import dialect_of, path_of
+from postroad.errors import ConfigurationError, describe
+from postroad.notifications.consumers import (
+    DATABASE,
+    EventLog,
+    OfflineConsumer,
+    PushConsumer,
+    RetryPolicy,
+    push_message,
+)
 from postroad.notifications.devices import Platform, PushSender
 from postroad.notifications.offline import OfflineProcessor
-from postroad.notifications.push import PushProcessor
-from postroad.notifications.relay import queue_name, refuse_engine_file, relay
-from postroad.notifications.reports import EventLog, WorkerReport, tell_disabled, tell_prune_failed, tell_pruned
-from postroad.notifications.retries import ProviderBreaker, ProviderBreakers
+from postroad.notifications.push import ProviderBreaker, ProviderBreakers, PushProcessor
 from postroad.notifications.store import (
     KEEP_DELIVERED,
     KEEP_RESULTS,
     KEEP_UNDELIVERED,
-    Keep,
     NotificationStore,
+    check_keep,
 )
+from postroad.outbox import DispatcherConfig, OutboxDispatcher
 from postroad.ports import Store
-from postroad.queues import Delivery, Queue
+from postroad.queues import Delivery, Queue, check_name
 from postroad.receiving import (
     Breaker,
     Counts,
@@ -39,6 +47,8 @@ from postroad.receiving import (
     OwnDeadLetters,
     Receiver,
 )
+from postroad.settings import data_path
+from postroad.telemetry import get_logger
 
 STOP_SECONDS: Final = 5.0
 _GRACE_SECONDS: Final = 0.1
@@ -48,17 +58,68 @@ _MOST_BATCH: Final = 10
 _LONGEST_COVER: Final = 43_200.0
 _AFTER_A_BUG_SECONDS: Final = 300.0
 _MOST_THREADS: Final = 1_000
+_COUNTED: Final = {"retried": "retried", "deferred": "deferred", "rejected": "dead_lettered"}
 
 _Delays = Annotated[
     tuple[Annotated[float, Meta(ge=0, le=43_200)], ...], Meta(description="numbers of seconds from 0 to 43200")
 ]
+# A push that cannot be sent to the queue holds back no other one. The lease is short, so that another worker soon
+# replaces one that died: a push that is sent to the queue twice is recognised there.
+_RELAY: Final = DispatcherConfig(policy="skip", lease=5.0)
+_log = get_logger("notifications")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What one `run_once` did with messages, pushes and devices."""
+
+    stored: int = 0
+    duplicates: int = 0
+    relayed: int = 0
+    """Pushes that were sent from the outbox to the queue."""
+    sent: int = 0
+    """Devices to which a push was sent."""
+    dropped: int = 0
+    """Devices whose tokens are dead."""
+    retried: int = 0
+    deferred: int = 0
+    dead_lettered: int = 0
 
 
 class NotificationWorker:
-    """Consumes the queues that it is given; a queue of None is left alone. Any number of workers may share them.
+    """Stores messages of `offline_queue`, and sends the pushes of `push_queue`. Any number of workers may share them.
 
-    Once a minute it deletes what `keep_delivered`, `keep_results` and `keep_undelivered` allow, as
-    `NotificationStore.prune` says.
+    Args:
+        backend: Where the queues are.
+        store: Where messages, devices and results are stored.
+        push_queue: The queue of pushes, by name or URL; None: no pushes are sent. It must not be FIFO.
+        offline_queue: The queue of messages for offline users, likewise.
+        apns: Sends to Apple's devices. Without a sender, pushes stay in the queue.
+        fcm: Sends to Google's devices.
+        batch: Messages that one receive takes, 1 to 10, by default 10.
+        wait: Seconds that a receive waits for messages, 0 to 20, by default 20.
+        concurrency: Pushes that are sent at once, by default 8. More helps where providers are slow to answer.
+        retry_delays: Seconds before each further try of a message, give or take a fifth, by default 60 and 300. Their
+            number is the number of further tries.
+        breaker_failures: Consecutive failures after which a provider is paused, by default 5.
+        breaker_seconds: Seconds of the first pause, by default 30; then one push probes.
+        push_dlq: The dead letters of `push_queue`, if the queue has no redrive policy of its own.
+        offline_dlq: Those of `offline_queue`, likewise.
+        visibility: Seconds for which a received message is hidden from other workers; by default those of its queue.
+        pause: Seconds between a receive that found nothing and the next, by default 0.
+        offline: Stores the messages; by default an `OfflineProcessor(store)`.
+        keep_delivered: How long delivered messages are kept, in seconds. This and the next two are those of
+            `NotificationStore.prune`, which the worker calls once a minute.
+        keep_results: How long the results of pushes are kept.
+        keep_undelivered: How long messages wait for their users.
+
+    Raises:
+        ConfigurationError: A value cannot be used, or a queue is FIFO.
+        QueueNotFound: A queue does not exist.
+
+    Example:
+        with NotificationWorker(backend, store, push_queue="push", offline_queue="offline", fcm=fcm) as worker:
+            worker.run(stop)
     """
 
     def __init__(
@@ -85,16 +146,18 @@ class NotificationWorker:
         keep_results: float | None = KEEP_RESULTS,
         keep_undelivered: float | None = KEEP_UNDELIVERED,
     ) -> None:
-        _check(batch=batch, wait=wait, concurrency=concurrency, retry_delays=retry_delays)
+        check(batch, whole_number(1, _MOST_BATCH), "batch", ConfigurationError)
+        check(concurrency, whole_number(1, _MOST_THREADS), "concurrency", ConfigurationError)
+        check(wait, seconds_between(0, 20), "wait", ConfigurationError)
+        check(retry_delays, _Delays, "retry_delays", ConfigurationError)
         self._keep = {
             "keep_delivered": keep_delivered,
             "keep_results": keep_results,
             "keep_undelivered": keep_undelivered,
         }
-        for name, seconds in self._keep.items():
-            check(seconds, Keep | None, name, ConfigurationError)
+        check_keep(**self._keep)
         refuse_engine_file(backend.url, store.url)
-        self._backend, self.store, self._tally = backend, store, Counts()
+        self._backend, self.store, self._counts = backend, store, Counts()
         self._swept_at: float | None = None
         self._batch, self.wait, self._pause, self._visibility = batch, wait, pause, visibility
         self._delays = tuple(float(delay) for delay in retry_delays)
@@ -118,37 +181,43 @@ class NotificationWorker:
 
     @property
     def receivers(self) -> dict[str, Receiver]:
-        """The consumers that run, by the short names of their queues."""
+        """The receivers of the queues, by "offline" and "push"; without those of queues that are not consumed."""
         return {name: receiver for name, receiver in self._receivers.items() if receiver is not None}
 
     def run_once(self, *, wait: float = 0.0) -> WorkerReport:
-        """Receive once from each queue, relay what is recorded, and tell what became of it."""
+        """Receive once from each queue, send recorded pushes to the queue, and report; wait up to `wait` seconds."""
         self._processor.resume()
         self._sweep()
         deadline = time.monotonic() + wait
         while True:
             received = self._receive("offline", min(_SLICE_SECONDS, deadline - time.monotonic()))
             relayed = 0 if self._relay is None else self._relay.run_once().sent
-            self._tally.add("relayed", relayed)
+            self._counts.add("relayed", relayed)
             received += self._receive("push", 0.0 if received else min(_SLICE_SECONDS, deadline - time.monotonic()))
             if received or relayed or time.monotonic() >= deadline:
-                return WorkerReport(**self._tally.take())
+                return WorkerReport(**self._counts.take())
 
     def run(self, stop: threading.Event) -> None:
-        """Work until `stop` is set; then finish what is in hand within five seconds and give back the rest."""
+        """Work until `stop` is set; then finish what is in progress within five seconds and release the rest."""
         self._processor.resume()
         if self._relay is not None:
             self._relay.start()
         for receiver in self.receivers.values():
             receiver.start()
-        sweeping = threading.Thread(target=self._sweep_until, args=(stop,), name="postroad-sweep", daemon=True)
+
+        def sweep() -> None:
+            while not stop.is_set():
+                self._sweep()
+                stop.wait(_SWEEP_SECONDS)
+
+        sweeping = threading.Thread(target=sweep, name="postroad-sweep", daemon=True)
         sweeping.start()
         stop.wait()
         self._wind_up()
         sweeping.join(_GRACE_SECONDS)
 
     def close(self) -> None:
-        """Give back what is held; store, backend and senders stay open for their owner."""
+        """Release the messages that are held; store, backend and senders stay open."""
         self._processor.stop()
         for receiver in self.receivers.values():
             receiver.stop(0.0)
@@ -156,24 +225,22 @@ class NotificationWorker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _sweep_until(self, stop: threading.Event) -> None:
-        while not stop.is_set():
-            self._sweep()
-            stop.wait(_SWEEP_SECONDS)
-
     def _sweep(self) -> None:
-        """Delete what is kept no longer, once a minute."""
+        """Prune the store, once a minute."""
         if self._swept_at is not None and time.monotonic() - self._swept_at < _SWEEP_SECONDS:
             return
         self._swept_at = time.monotonic()
         try:
-            tell_pruned(self.store.prune(**self._keep))
+            pruned = self.store.prune(**self._keep)
         except Exception as error:
-            # The next minute has another try; messages and pushes do not wait for it.
-            tell_prune_failed(error)
+            # It is tried again in a minute; messages and pushes do not wait for it.
+            _log.warning("notification_prune_failed", error=describe(error))
+            return
+        if any(pruned):
+            _log.info("notification_pruned", **pruned._asdict())
 
     def _wind_up(self) -> None:
         deadline = time.monotonic() + STOP_SECONDS
@@ -189,7 +256,7 @@ class NotificationWorker:
 
     def _opened(self, given: str | None, field: str) -> Queue | None:
         if given is None:
-            tell_disabled(field, "no queue is named")
+            _log.warning("notification_consumer_disabled", queue=field, why="no queue is named")
             return None
         queue = self._backend.queue(queue_name(given, field=field))
         if queue.traits.fifo:
@@ -201,7 +268,7 @@ class NotificationWorker:
         return queue
 
     def _letters(self, queue: Queue | None, given: str | None, field: str) -> DeadLetters:
-        """The queue's own dead letters; where it has none, those that were named."""
+        """Return the queue's own dead letters, or those that were named if it has none."""
         name = None if given is None else queue_name(given, field=field)
         if name is None or queue is None or queue.traits.max_receives is not None:
             return OwnDeadLetters()
@@ -210,8 +277,7 @@ class NotificationWorker:
     def _offline_receiver(self, processor: OfflineProcessor, letters: DeadLetters) -> Receiver | None:
         if self.offline_queue is None:
             return None
-        retries = retries_for(self._backend, self.offline_queue, self._delays)
-        consumer = OfflineConsumer(processor=processor, retries=retries, tally=self._tally)
+        consumer = OfflineConsumer(processor=processor, retries=self._retries(self.offline_queue), counts=self._counts)
         decide = consumer if self._batch > 1 else lambda delivery: consumer([delivery])[0]
         # On one thread and in one transaction: they all write to one database, and wait for nothing else.
         return self._receiver(self.offline_queue, decide, letters, concurrency=1, together=self._batch)
@@ -220,12 +286,17 @@ class NotificationWorker:
         if self.push_queue is None:
             return None
         if not self.breakers:
-            tell_disabled("push_queue", "no sender is configured; pushes are queued and not sent")
+            why = "no sender is configured; pushes are queued and not sent"
+            _log.warning("notification_consumer_disabled", queue="push_queue", why=why)
             return None
-        retries = retries_for(self._backend, self.push_queue, self._delays)
-        consumer = PushConsumer(processor=self._processor, retries=retries, tally=self._tally)
+        retries = self._retries(self.push_queue)
+        consumer = PushConsumer(processor=self._processor, retries=retries, counts=self._counts)
         breaker = ProviderBreakers(self.breakers.values())
         return self._receiver(self.push_queue, consumer, letters, concurrency=concurrency, breaker=breaker)
+
+    def _retries(self, queue: Queue) -> RetryPolicy:
+        retention = self._backend.queue_spec(queue.name).retention
+        return RetryPolicy(delays=self._delays, max_receives=queue.traits.max_receives, retention=retention)
 
     def _receiver(
         self,
@@ -240,7 +311,9 @@ class NotificationWorker:
         event_log = EventLog(queue.name)
 
         def observe(what: str, delivery: Delivery | None, /, **fields: Any) -> None:
-            self._count(what, fields)
+            if what in _COUNTED:
+                self._counts.add(_COUNTED[what])
+            self._database_failed |= what == "retried" and fields["about"] is DATABASE
             event_log.observe(what, delivery, **fields)
 
         return Receiver(
@@ -263,24 +336,37 @@ class NotificationWorker:
             ),
         )
 
-    def _count(self, what: str, fields: dict[str, Any]) -> None:
-        if what == "retried":
-            self._tally.add("retried")
-            self._database_failed |= fields["about"] is DATABASE
-        elif what == "deferred":
-            self._tally.add("deferred")
-        elif what == "rejected":
-            self._tally.add("dead_lettered")
-
     def _check_database(self) -> None:
-        """Raise while the database cannot be used: receiving then would only use up receives."""
+        """Raise while the database cannot be used: receiving then would only use up the receives of messages."""
         if self._database_failed:
             self.store.check()
             self._database_failed = False
 
 
-def _check(*, batch: object, wait: object, concurrency: object, retry_delays: object) -> None:
-    check(batch, whole_number(1, _MOST_BATCH), "batch", ConfigurationError)
-    check(concurrency, whole_number(1, _MOST_THREADS), "concurrency", ConfigurationError)
-    check(wait, seconds_between(0, 20), "wait", ConfigurationError)
-    check(retry_delays, _Delays, "retry_delays", ConfigurationError)
+def queue_name(text: str, *, field: str) -> str:
+    """Return the name of a queue that is given by its name or its URL."""
+    name = urlsplit(text).path.rpartition("/")[2] if "://" in text else text
+    return check_name(name, field=field)
+
+
+def refuse_engine_file(backend_url: str, database_url: str, *, field: str = "url") -> None:
+    """Raise ConfigurationError for a database in the backend's own file: two SQLite libraries would damage it."""
+    dialect, engine = dialect_of(database_url), data_path(backend_url)
+    if engine is None or dialect != "sqlite":
+        return
+    own = Path(path_of(database_url))
+    try:
+        is_same = engine.samefile(own)
+    except OSError:
+        is_same = engine.absolute().resolve() == own.absolute().resolve()
+    if is_same:
+        raise ConfigurationError(
+            f"{field}: {own} is the backend's own file {engine}",
+            field=field,
+            remedy="Name another file; the backend needs its file for itself.",
+        )
+
+
+def relay(store: NotificationStore, push_queue: Queue) -> OutboxDispatcher:
+    """Return the dispatcher that sends the recorded pushes to the queue."""
+    return OutboxDispatcher(store.outbox, push_queue, _RELAY, service="notifications", render=push_message)

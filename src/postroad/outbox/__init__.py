@@ -1,8 +1,7 @@
-"""Outbox: events recorded in the caller's own database transaction, and moved from there onto a topic."""
+"""Outbox: events are recorded in the caller's own database transaction, and published from there to a topic."""
 
 from postroad.events import DomainEvent
 from postroad.outbox.cipher import AesGcmCipher
-from postroad.outbox.dialects import Phrases as Phrases, moment as moment
 from postroad.outbox.dispatching import (
     DispatcherConfig,
     DispatchReport,
@@ -21,7 +20,7 @@ from postroad.outbox.rows import (
     Reconciliation,
     ReplayReport,
 )
-from postroad.outbox.schema import Names as Names
+from postroad.outbox.schema import Tables as Tables, moment as moment
 
 __all__ = [
     "AesGcmCipher",

@@ -1,4 +1,4 @@
-"""Payloads that only the dispatcher can read: AES-256-GCM, sealed for one row."""
+"""Encrypted payloads: AES-256-GCM, bound to one event."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from postroad.events import DomainEvent
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _OPEN_TO_OTHERS: Final = 0o077
-_SEAL: Final = "$enc"
+SEAL: Final = "$enc"
+"""The only key of an encrypted payload."""
 
 
 class _KeyFile(msgspec.Struct):
@@ -27,7 +28,19 @@ class _KeyFile(msgspec.Struct):
 
 
 class AesGcmCipher:
-    """Seals payloads with the current key and opens them with any key it was given."""
+    """Encrypts payloads with the current key and decrypts them with any of the keys.
+
+    Args:
+        keys: Keys of 32 bytes by their ids. Keep old keys as long as events that were encrypted with them may come.
+        current: The id of the key that encrypts new payloads.
+
+    Raises:
+        ConfigurationError: A key does not have 32 bytes, or `current` is not among them.
+
+    Example:
+        cipher = AesGcmCipher({"2025-08": os.urandom(32)}, current="2025-08")
+        outbox = Outbox.postgres(dsn, cipher=cipher)
+    """
 
     def __init__(self, keys: Mapping[str, bytes], current: str) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -35,16 +48,20 @@ class AesGcmCipher:
         for kid, key in keys.items():
             if len(key) != _KEY_BYTES:
                 raise ConfigurationError(
-                    f"keys: {kid!r} has not {_KEY_BYTES} bytes", field="keys", remedy="Use os.urandom(32)."
+                    f"keys: {kid!r} does not have {_KEY_BYTES} bytes", field="keys", remedy="Use os.urandom(32)."
                 )
         if current not in keys:
-            raise ConfigurationError(f"current: {current!r} is none of the keys", field="current")
+            raise ConfigurationError(f"current: {current!r} is not one of the keys", field="current")
         self.current = current
         self._keys = {kid: AESGCM(key) for kid, key in keys.items()}
 
     @classmethod
     def from_file(cls, path: str | Path) -> AesGcmCipher:
-        """The keys of a JSON file `{"current": kid, "keys": {kid: base64}}` that nobody else may read."""
+        """Read the keys from a JSON file `{"current": kid, "keys": {kid: base64}}` of mode 0600.
+
+        Raises:
+            ConfigurationError: The file cannot be read, is readable by others, or holds something else.
+        """
         try:
             with Path(path).open("rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
@@ -57,62 +74,46 @@ class AesGcmCipher:
                 field="keyfile",
                 remedy=f"chmod 0600 {path}",
             )
-        return cls(*_read(data, path))
+        try:
+            content = msgspec.json.decode(data, type=_KeyFile)
+            keys = {kid: base64.b64decode(key, validate=True) for kid, key in content.keys.items()}
+        except (msgspec.MsgspecError, binascii.Error, ValueError):
+            # The cause would show a part of the file, which holds secrets.
+            raise ConfigurationError(
+                f"key file {path}: is not JSON with `current` and `keys` in base64",
+                field="keyfile",
+                remedy='Write {"current": "k1", "keys": {"k1": "<base64 of 32 bytes>"}}.',
+            ) from None
+        return cls(keys, content.current)
 
     def sealed(self, event: DomainEvent, payload: bytes) -> dict[str, Any]:
-        """The event's payload, given as JSON, in the form in which it is stored."""
+        """Return the event's payload, which is given as JSON, encrypted and in the form in which it is stored."""
         nonce = os.urandom(_NONCE_BYTES)
         text = self._keys[self.current].encrypt(nonce, payload, _belongs_to(event))
-        return {_SEAL: {"kid": self.current, "n": _written(nonce), "ct": _written(text)}}
+        return {
+            SEAL: {"kid": self.current, "n": base64.b64encode(nonce).decode(), "ct": base64.b64encode(text).decode()}
+        }
 
     def opened(self, event: DomainEvent) -> DomainEvent:
-        """The event with a readable payload; one that was never sealed stays as it is."""
-        if not is_sealed(event):
+        """Return the event with its payload decrypted; raise Undecryptable if none of the keys fits."""
+        if event.payload.keys() != {SEAL}:
             return event
-        seal = event.payload[_SEAL]
+        seal = event.payload[SEAL]
+        from cryptography.exceptions import InvalidTag
+
         try:
             key = self._keys[seal["kid"]]
             nonce, text = base64.b64decode(seal["n"], validate=True), base64.b64decode(seal["ct"], validate=True)
         except (KeyError, TypeError, ValueError) as error:
-            raise Undecryptable(f"no key here is called {_kid(seal)!r}, or the seal is broken") from error
-        return replace(event, payload=msgspec.json.decode(_decrypted(key, nonce, text, event)))
-
-
-def is_sealed(event: DomainEvent) -> bool:
-    """Whether the event's payload is a seal."""
-    return event.payload.keys() == {_SEAL}
-
-
-def _decrypted(key: Any, nonce: bytes, text: bytes, event: DomainEvent) -> bytes:
-    from cryptography.exceptions import InvalidTag
-
-    try:
-        return bytes(key.decrypt(nonce, text, _belongs_to(event)))
-    except (InvalidTag, ValueError) as error:
-        raise Undecryptable("the payload was sealed for another event, or changed since") from error
+            kid = str(seal.get("kid"))[:40] if isinstance(seal, dict) else "?"
+            raise Undecryptable(f"there is no key with the id {kid!r}, or the encrypted payload is damaged") from error
+        try:
+            payload = key.decrypt(nonce, text, _belongs_to(event))
+        except (InvalidTag, ValueError) as error:
+            raise Undecryptable("the payload was encrypted for another event, or has been changed") from error
+        return replace(event, payload=msgspec.json.decode(payload))
 
 
 def _belongs_to(event: DomainEvent) -> bytes:
-    """What a seal is bound to: moved to another row, it does not open."""
+    """Return what the payload is bound to: copied to another event, it cannot be decrypted."""
     return f"{event.tenant_id or ''}|{event.type}|{event.event_id}".encode()
-
-
-def _written(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _kid(seal: object) -> str:
-    return str(seal.get("kid"))[:40] if isinstance(seal, dict) else "?"
-
-
-def _read(data: bytes, path: str | Path) -> tuple[dict[str, bytes], str]:
-    try:
-        file = msgspec.json.decode(data, type=_KeyFile)
-        return {kid: base64.b64decode(key, validate=True) for kid, key in file.keys.items()}, file.current
-    except (msgspec.MsgspecError, binascii.Error, ValueError):
-        # The cause would show a part of the file, which holds secrets.
-        raise ConfigurationError(
-            f"key file {path}: is not JSON of the form current, keys with base64 values",
-            field="keyfile",
-            remedy='Write {"current": "k1", "keys": {"k1": "<base64 of 32 bytes>"}}.',
-        ) from None

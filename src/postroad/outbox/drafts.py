@@ -1,10 +1,10 @@
-"""What is about to be recorded: every check happens here, before any SQL."""
+"""The checks of an event before it is recorded, and the row that is made of it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -22,6 +22,7 @@ _TYPE: Final = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _NUL: Final = b"\\u0000"
+NO_OVERRIDES: Final[Mapping[str, Any]] = {}
 _KEY_REMEDY: Final = 'Give the key that orders the event, as in key={"transferId": "tr_1"}.'
 
 
@@ -35,58 +36,37 @@ class Draft(msgspec.Struct, frozen=True):
     body: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overrides:
-    """What the caller of `add` says besides the event."""
-
-    key: Mapping[str, str] | str | None = None
-    tenant_id: str | None = None
-    type: str | None = None
-    traceparent: str | None = None
-    event_id: UUID | str | None = None
-    occurred_at: datetime | None = None
-
-    def given(self) -> dict[str, Any]:
-        """The fields that are not None, in the form that a DomainEvent has."""
-        fields = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
-        if "key" in fields:
-            fields["key"] = as_key(fields["key"])
-        if "event_id" in fields:
-            fields["event_id"] = as_uuid(fields["event_id"])
-        return fields
-
-
-NO_OVERRIDES: Final = Overrides()
-
-
-class Drafting:
-    """Turns events into rows, or refuses them by the field at fault."""
+class Drafts:
+    """Turns events into rows, or raises InvalidMessage that names the field at fault."""
 
     def __init__(self, *, registry: EventRegistry, clock: Clock, cipher: AesGcmCipher | None, max_bytes: int) -> None:
         self._codec = Codec(registry, clock=clock)
         self._cipher = cipher
         self._max_bytes = max_bytes
 
-    def draft(self, event: object, overrides: Overrides = NO_OVERRIDES) -> Draft:
-        """The row of the event."""
+    def draft(self, event: object, overrides: Mapping[str, Any] = NO_OVERRIDES) -> Draft:
+        """Return the row of the event; overrides that are not None replace its fields."""
         domain = _traced(self._domain(event, overrides))
         _check(domain)
         body = domain_json(domain, domain.payload)
-        if _NUL in body:
-            _refuse_nul(domain)
+        if _NUL in body and (path := _place_of_nul(msgspec.to_builtins(domain.payload), "payload")) is not None:
+            raise InvalidMessage(f"{path}: holds the character NUL, which no database stores", field=path)
         if len(body) > self._max_bytes:
             raise MessageTooLarge(
                 f"the event has {len(body):,} bytes, above the limit of {self._max_bytes:,}",
-                remedy="Record less, or an id under which the rest is found.",
+                remedy="Record less data, or an id under which the rest can be found.",
             )
         if self._cipher is not None:
             body = domain_json(domain, self._cipher.sealed(domain, msgspec.json.encode(domain.payload)))
         return Draft(domain.event_id, domain.type, domain.tenant_id, ordering_key(domain.key), body.decode())
 
-    def _domain(self, event: object, overrides: Overrides) -> DomainEvent:
+    def _domain(self, event: object, overrides: Mapping[str, Any]) -> DomainEvent:
         if type(event) is DomainEvent and overrides is NO_OVERRIDES:
             return event
-        given = overrides.given()
+        given = {name: value for name, value in overrides.items() if value is not None}
+        for name, read in (("key", as_key), ("event_id", as_uuid)):
+            if name in given:
+                given[name] = read(given[name])
         if isinstance(event, DomainEvent):
             return replace(event, **given)
         if "key" not in given:
@@ -105,14 +85,14 @@ class Drafting:
 
 
 def _traced(event: DomainEvent) -> DomainEvent:
-    """The event with a trace that others can join: its own if that is one, else the current span's."""
+    """Return the event with its own traceparent if that is valid, else with that of the current span."""
     if event.traceparent is None:
         return event if get_current_span() is INVALID_SPAN else replace(event, traceparent=traceparent())
     return event if _TRACEPARENT.fullmatch(str(event.traceparent)) else replace(event, traceparent=None)
 
 
 def _check(event: Any) -> None:
-    """Refuse a DomainEvent by its first field that is not what its type says."""
+    """Raise InvalidMessage for the first field that does not hold what its type says."""
     if not isinstance(event.type, str) or not _TYPE.fullmatch(event.type):
         raise _refused("type", f"{_shown(event.type)} is not 1 to 200 letters, digits or any of . _ : -")
     _check_key(event.key)
@@ -135,23 +115,9 @@ def _check_key(key: object) -> None:
         raise InvalidMessage("key: is missing or empty", field="key", remedy=_KEY_REMEDY)
     for text in (*key, *key.values()):
         if not isinstance(text, str) or not text:
-            raise InvalidMessage(f"key: {_shown(text)} is not a text with letters", field="key", remedy=_KEY_REMEDY)
-        if not text.isprintable() and ("\0" in text or _is_broken(text)):
+            raise InvalidMessage(f"key: {_shown(text)} is not a text, or is empty", field="key", remedy=_KEY_REMEDY)
+        if not text.isprintable() and any(each == "\0" or "\ud800" <= each <= "\udfff" for each in text):
             raise InvalidMessage(f"key: {text!r} holds NUL or a lone surrogate", field="key")
-
-
-def _is_broken(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
-def _refuse_nul(event: DomainEvent) -> None:
-    path = _place_of_nul(msgspec.to_builtins(event.payload), "payload")
-    if path is not None:
-        raise InvalidMessage(f"{path}: holds the character NUL, which no database stores", field=path)
 
 
 def _place_of_nul(value: object, path: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Inserts rows on the caller's connection, in the caller's transaction, and never commits."""
+"""Inserts events on the caller's connection, in the caller's transaction. Nothing here commits."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import msgspec
 from postroad.connections import Caller, Dialect, in_transaction, is_deadlock, lacks_tables, marked
 from postroad.errors import DeadlockDetected, DuplicateEvent, NotInTransaction, SchemaMismatch
 from postroad.outbox.drafts import Draft
-from postroad.outbox.schema import Names
+from postroad.outbox.schema import Tables
 
-# No conflict target and nothing of the row returned, so that a producer needs the right to INSERT and no other.
-ADD: Final = """
+# Without a conflict target or returned columns, a producer needs no privilege but INSERT.
+_ADD: Final = """
 INSERT INTO {outbox} (id, eventtype, payload, event_id, tenant, lane) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING RETURNING 1
 """
-# Values are sent as text, since a connection may have codecs of its own for uuid and jsonb.
+# Values are sent as text, since a connection may have its own codecs for uuid and jsonb.
 _ADD_ASYNCPG: Final = """
 INSERT INTO {outbox} (id, eventtype, payload, event_id, tenant, lane)
 VALUES (CAST($1::text AS uuid), $2, CAST($3::text AS jsonb), $4, $5, $6) ON CONFLICT DO NOTHING RETURNING 1
@@ -38,7 +38,7 @@ SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(va
 ON CONFLICT DO NOTHING RETURNING id
 """
 _TAKE_BACK_SQLITE: Final = "DELETE FROM {outbox} WHERE id IN (SELECT value FROM json_each(?)) RETURNING 1"
-# Everybody who locks several slots does so in the order of their numbers, so that none waits for another in a circle.
+# All transactions lock slots in the order of their numbers, so that they do not deadlock.
 _LOCK_SLOTS: Final = """
 SELECT pg_advisory_xact_lock({space}, slot) FROM (
   SELECT DISTINCT hashtext((k ->> 0) || ':' || CASE WHEN octet_length(k ->> 1) <= 2000 THEN k ->> 1
@@ -50,39 +50,40 @@ _SAVEPOINT: Final = "SAVEPOINT postroad_add_many"
 _ROLLBACK: Final = "ROLLBACK TO SAVEPOINT postroad_add_many"
 _RELEASE: Final = "RELEASE SAVEPOINT postroad_add_many"
 _CHUNK_BYTES: Final = 16_777_216
-_INIT: Final = "Run `postroad outbox init`, then begin the transaction anew."
+_ACCEPTED: Final = "psycopg AsyncConnection, asyncpg Connection, SQLAlchemy AsyncConnection or AsyncSession"
+_IDLE: Final = 0
+_INIT: Final = "Run `postroad outbox init`, then begin the transaction again."
 
 
-class Recording:
-    """The statements of one outbox, for each kind of connection."""
+class Inserts:
+    """The inserts of one outbox, for each kind of connection."""
 
-    def __init__(self, names: Names, dialect: Dialect) -> None:
-        self._dialect = dialect
-        self._add = names.fill(ADD)
-        self._add_many = names.fill(_ADD_MANY_POSTGRES if dialect == "postgresql" else _ADD_MANY_SQLITE)
-        self._lock = names.fill(_LOCK_SLOTS)
-        self._take_back = names.fill(_TAKE_BACK_SQLITE)
-        self.on_psycopg = self._add.replace("?", "%s")
-        """The insert of one row, with the marks that psycopg wants."""
-        self.on_asyncpg = names.fill(_ADD_ASYNCPG)
-        """The insert of one row, with the marks that asyncpg wants."""
-        self._adds = {"?": self._add, "%s": self.on_psycopg, "$": self.on_asyncpg}
+    def __init__(self, tables: Tables) -> None:
+        self._dialect = tables.dialect
+        self._add_many = tables(_ADD_MANY_POSTGRES if tables.dialect == "postgresql" else _ADD_MANY_SQLITE)
+        self._lock = tables(_LOCK_SLOTS)
+        self._take_back = tables(_TAKE_BACK_SQLITE)
+        add = tables(_ADD)
+        self._adds = {"?": add, "%s": add.replace("?", "%s"), "$": tables(_ADD_ASYNCPG)}
+        """The insert of one row, by the placeholders of the driver."""
 
     def add(self, caller: Caller, draft: Draft) -> UUID:
-        """Insert one row; DuplicateEvent leaves the transaction as it was."""
-        self.check(caller.dialect)
-        with telling_of_missing_tables:
-            added = caller.rows(self._adds[caller.mark], values(draft))
-        if not added:
-            raise duplicate(draft)
-        return draft.event_id
+        """Insert one row; after a DuplicateEvent the transaction is still usable."""
+        self._check(caller.dialect)
+        with _translated:
+            added = caller.rows(self._adds[caller.mark], _values(draft))
+        return _added(draft, added)
 
     def add_many(self, caller: Caller, drafts: Sequence[Draft]) -> list[UUID]:
         """Insert all rows or none, in their order."""
-        self.check(caller.dialect)
-        _refuse_repeated(drafts)
+        self._check(caller.dialect)
+        seen: set[UUID] = set()
+        for draft in drafts:
+            if draft.event_id in seen:
+                raise DuplicateEvent(f"event {draft.event_id} is given twice; none was added")
+            seen.add(draft.event_id)
         insert = self._insert_on_postgres if self._dialect == "postgresql" else self._insert_on_sqlite
-        with telling_of_missing_tables:
+        with _translated:
             missing = len(drafts) - insert(caller, drafts) if drafts else 0
         if missing:
             raise DuplicateEvent(f"{missing} of {len(drafts)} events are recorded already; none was added")
@@ -100,21 +101,54 @@ class Recording:
         return added
 
     def _insert_on_sqlite(self, caller: Caller, drafts: Sequence[Draft]) -> int:
-        # No savepoint: where sqlite3 has not begun the transaction yet, releasing it would commit.
+        # No savepoint: if sqlite3 has not begun the transaction yet, releasing one would commit.
         insert = marked(self._add_many, caller)
         added = [row[0] for chunk in _chunks(drafts) for row in caller.rows(insert, (chunk,))]
         if len(added) < len(drafts):
             caller.rows(marked(self._take_back, caller), (_json(added),))
         return len(added)
 
-    def check(self, dialect: Dialect) -> None:
-        """Refuse a connection to the other kind of database."""
+    async def add_async(self, connection: Any, draft: Callable[[], Draft]) -> UUID:
+        """Insert one row as `add` does, on a connection that is awaited."""
+        psycopg, asyncpg = sys.modules.get("psycopg"), sys.modules.get("asyncpg")
+        if psycopg is not None and isinstance(connection, psycopg.AsyncConnection):
+            return await self._add_on_psycopg(connection, draft)
+        # A connection of a pool of asyncpg comes in the pool's own wrapper.
+        if asyncpg is not None and isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
+            return await self._add_on_asyncpg(connection, draft)
+        if hasattr(connection, "run_sync"):
+            # SQLAlchemy runs functions for its synchronous connections on its asynchronous ones.
+            added: UUID = await connection.run_sync(lambda inner: self.add(in_transaction(inner), draft()))
+            return added
+        raise TypeError(f"connection: {type(connection).__qualname__} is not one of {_ACCEPTED}")
+
+    async def _add_on_psycopg(self, connection: Any, draft: Callable[[], Draft]) -> UUID:
+        if connection.autocommit and connection.info.transaction_status == _IDLE:
+            raise NotInTransaction("AsyncConnection commits every statement by itself")
+        self._check("postgresql")
+        row = draft()
+        # The caller's own row factory may return anything.
+        async with connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row) as cursor:
+            with _translated:
+                await cursor.execute(self._adds["%s"], _values(row))
+            return _added(row, await cursor.fetchone())
+
+    async def _add_on_asyncpg(self, connection: Any, draft: Callable[[], Draft]) -> UUID:
+        if not connection.is_in_transaction():
+            raise NotInTransaction("asyncpg commits every statement outside of connection.transaction() by itself")
+        self._check("postgresql")
+        row = draft()
+        with _translated:
+            added = await connection.fetch(self._adds["$"], *_values(row))
+        return _added(row, added)
+
+    def _check(self, dialect: Dialect) -> None:
         if dialect != self._dialect:
             raise TypeError(f"connection: is to {dialect}, and this outbox is on {self._dialect}")
 
 
-class _Telling:
-    """Names a missing table and a deadlock in Postroad's own errors; every other one is the caller's to see."""
+class _Translated:
+    """Raises Postroad's own errors for a missing table and a deadlock; all other errors pass."""
 
     def __enter__(self) -> None: ...
 
@@ -124,37 +158,27 @@ class _Telling:
         if lacks_tables(error):
             raise SchemaMismatch("the tables of the outbox are missing", remedy=_INIT) from error
         if is_deadlock(error):
-            raise DeadlockDetected(
-                "another transaction waits for a key of this one, and this one for a key of it"
-            ) from error
+            raise DeadlockDetected("this transaction and another one wait for each other's keys") from error
 
 
-telling_of_missing_tables: Final = _Telling()
+_translated: Final = _Translated()
 """Made once: a context manager made of a generator costs as much as all checks of an event."""
 
 
-def values(draft: Draft) -> tuple[Any, ...]:
-    """The values of the insert, in its order."""
+def _values(draft: Draft) -> tuple[Any, ...]:
     # msgspec writes a UUID in a third of the time of str().
     event_id = msgspec.to_builtins(draft.event_id)
     return event_id, draft.event_type, draft.body, event_id, draft.tenant, draft.lane
 
 
-def duplicate(draft: Draft) -> DuplicateEvent:
-    """The error of an event id that is in the table."""
-    return DuplicateEvent(f"event {draft.event_id} is recorded already")
-
-
-def _refuse_repeated(drafts: Sequence[Draft]) -> None:
-    seen: set[UUID] = set()
-    for draft in drafts:
-        if draft.event_id in seen:
-            raise DuplicateEvent(f"event {draft.event_id} is given twice; none was added")
-        seen.add(draft.event_id)
+def _added(draft: Draft, added: object) -> UUID:
+    if not added:
+        raise DuplicateEvent(f"event {draft.event_id} is recorded already")
+    return draft.event_id
 
 
 def _chunks(drafts: Sequence[Draft]) -> Iterator[str]:
-    """The rows as JSON arrays that are small enough for any database."""
+    """Yield the rows as JSON arrays that are small enough for any database."""
     chunk: list[tuple[str | None, ...]] = []
     size = 0
     for draft in drafts:
@@ -169,57 +193,3 @@ def _chunks(drafts: Sequence[Draft]) -> Iterator[str]:
 
 def _json(values: object) -> str:
     return msgspec.json.encode(values).decode()
-
-
-_ACCEPTED: Final = "psycopg AsyncConnection, asyncpg Connection, SQLAlchemy AsyncConnection or AsyncSession"
-_IDLE: Final = 0
-
-
-async def record_async(recording: Recording, connection: Any, draft: Callable[[], Draft]) -> UUID:
-    """Insert the row in the connection's transaction."""
-    if _is_psycopg(connection):
-        return await _on_psycopg(recording, connection, draft)
-    if _is_asyncpg(connection):
-        return await _on_asyncpg(recording, connection, draft)
-    if hasattr(connection, "run_sync"):
-        # SQLAlchemy runs what is written for its synchronous connections on its asynchronous ones.
-        added: UUID = await connection.run_sync(lambda inner: recording.add(in_transaction(inner), draft()))
-        return added
-    raise TypeError(f"connection: {type(connection).__qualname__} is none of {_ACCEPTED}")
-
-
-def _is_psycopg(connection: object) -> bool:
-    psycopg = sys.modules.get("psycopg")
-    return psycopg is not None and isinstance(connection, psycopg.AsyncConnection)
-
-
-def _is_asyncpg(connection: object) -> bool:
-    asyncpg = sys.modules.get("asyncpg")
-    # A connection that is borrowed from a pool comes in a wrapper of the pool's.
-    return asyncpg is not None and isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy)
-
-
-async def _on_psycopg(recording: Recording, connection: Any, draft: Callable[[], Draft]) -> UUID:
-    if connection.autocommit and connection.info.transaction_status == _IDLE:
-        raise NotInTransaction("AsyncConnection commits every statement by itself")
-    recording.check("postgresql")
-    row = draft()
-    # The caller's own row factory may give anything.
-    async with connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row) as cursor:
-        with telling_of_missing_tables:
-            await cursor.execute(recording.on_psycopg, values(row))
-        if await cursor.fetchone() is None:
-            raise duplicate(row)
-    return row.event_id
-
-
-async def _on_asyncpg(recording: Recording, connection: Any, draft: Callable[[], Draft]) -> UUID:
-    if not connection.is_in_transaction():
-        raise NotInTransaction("asyncpg commits every statement outside of connection.transaction() by itself")
-    recording.check("postgresql")
-    row = draft()
-    with telling_of_missing_tables:
-        added = await connection.fetch(recording.on_asyncpg, *values(row))
-    if not added:
-        raise duplicate(row)
-    return row.event_id

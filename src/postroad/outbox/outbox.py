@@ -1,4 +1,4 @@
-"""The outbox: records events in the caller's transaction, and answers and obeys its operators."""
+"""The outbox: records events in the caller's transaction, and offers operators what they need to repair it."""
 
 from __future__ import annotations
 
@@ -6,32 +6,19 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.connections import (
-    Database,
-    Dialect,
-    dialect_of,
-    file_database,
-    in_transaction,
-    path_of,
-    postgres_database,
-)
+from postroad.connections import Database, dialect_of, file_database, in_transaction, path_of, postgres_database
 from postroad.errors import ConfigurationError, Undecryptable
 from postroad.events import DomainEvent, EventRegistry, default_registry
-from postroad.outbox import migrations
-from postroad.outbox.cipher import AesGcmCipher, is_sealed
-from postroad.outbox.dialects import Phrases
-from postroad.outbox.dispatching.messages import Renderer
-from postroad.outbox.dispatching.publisher import Outlet, Publisher, Sender
-from postroad.outbox.drafts import Drafting, Overrides
-from postroad.outbox.inserts import Recording, record_async
-from postroad.outbox.migrations import Role, grants
-from postroad.outbox.queries import Looking, stored_id
-from postroad.outbox.redrive import Redriving, Selection, group_of, lane_named, redrive_behind_canaries
-from postroad.outbox.replay import Replay, Sendings, selected
+from postroad.outbox.cipher import SEAL, AesGcmCipher
+from postroad.outbox.dispatching.publisher import Outlet, Publisher, Renderer
+from postroad.outbox.drafts import Drafts
+from postroad.outbox.inserts import Inserts
+from postroad.outbox.queries import HandledEvents, Queries, stored_id
+from postroad.outbox.redrive import Repairs, Replay, Selection, SentSelection, lane_named
 from postroad.outbox.rows import (
     AuditEntry,
     EventId,
@@ -42,21 +29,43 @@ from postroad.outbox.rows import (
     Reconciliation,
     ReplayReport,
 )
-from postroad.outbox.schema import Names
-from postroad.outbox.upkeep import Handled, prune, reconcile
+from postroad.outbox.schema import INIT_REMEDY, Role, Tables, grants, init, prune_batch, require, script
+from postroad.queues import Queue
 
 MAX_BYTES: Final = 262_144
-_ALL: Final = 2**31 - 1
 _NOTHING: Final = (None,) * 6
 
 
 class Outbox:
-    """Events that are recorded with the data they tell about. Made by `postgres`, `sqlite` or `open`."""
+    """Records events in the same transaction as the data that they are about. Make one with `open`.
+
+    `postgres` and `sqlite` do the same for one kind of database, and can make an outbox without connections of its own,
+    which only records events.
+
+    Args:
+        dsn: The database: `postgresql://…`, or `sqlite:///path` for `open`. Without one (or `path` for `sqlite`), the
+            outbox only records events on the connections of its callers.
+        table: The name of the table; change it to have several outboxes in one database.
+        schema: The schema of the table on PostgreSQL; SQLite has none.
+        cipher: Encrypts payloads; by default they are stored as JSON that everybody with access can read.
+        max_bytes: The largest event in bytes that is recorded, 262,144 by default; the limit of SNS and SQS.
+        registry: Finds the names and versions of event classes; by default those made by `@event`.
+        clock: The time of events that come without one; for tests.
+
+    Raises:
+        ConfigurationError: The DSN, `table` or `schema` cannot be used.
+
+    Example:
+        outbox = Outbox.open("postgresql://app@db/shop")
+        outbox.init()
+        with psycopg.connect(dsn) as connection:
+            connection.execute("INSERT INTO transfers …")
+            outbox.add(connection, DomainEvent(type="transfers.submitted", key={"transferId": "tr_1"}, payload={}))
+    """
 
     def __init__(
         self,
-        names: Names,
-        dialect: Dialect,
+        tables: Tables,
         database: Database | None,
         *,
         cipher: AesGcmCipher | None = None,
@@ -64,15 +73,14 @@ class Outbox:
         registry: EventRegistry = default_registry,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.names = names
-        self.dialect: Dialect = dialect
+        self.tables = tables
+        self.dialect = tables.dialect
         self.cipher = cipher
         self.max_bytes = max_bytes
         self.clock = clock
         self._database = database
-        self._words = Phrases(names, dialect)
-        self._drafting = Drafting(registry=registry, clock=clock, cipher=cipher, max_bytes=max_bytes)
-        self._recording = Recording(names, dialect)
+        self._drafts = Drafts(registry=registry, clock=clock, cipher=cipher, max_bytes=max_bytes)
+        self._inserts = Inserts(tables)
 
     @classmethod
     def postgres(
@@ -86,10 +94,10 @@ class Outbox:
         registry: EventRegistry = default_registry,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Outbox:
-        """An outbox on PostgreSQL. Without a DSN it records on callers' connections and does nothing else."""
-        names = Names(table, schema)
-        database = None if dsn is None else postgres_database(dsn, schema_remedy=migrations.INIT_REMEDY)
-        return cls(names, "postgresql", database, cipher=cipher, max_bytes=max_bytes, registry=registry, clock=clock)
+        """Return an outbox on PostgreSQL."""
+        tables = Tables("postgresql", table, schema)
+        database = None if dsn is None else postgres_database(dsn, schema_remedy=INIT_REMEDY)
+        return cls(tables, database, cipher=cipher, max_bytes=max_bytes, registry=registry, clock=clock)
 
     @classmethod
     def sqlite(
@@ -102,10 +110,10 @@ class Outbox:
         registry: EventRegistry = default_registry,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Outbox:
-        """An outbox in a SQLite file. Without a path it records on callers' connections and does nothing else."""
-        names = Names(table, None)
-        database = None if path is None else file_database(path, schema_remedy=migrations.INIT_REMEDY)
-        return cls(names, "sqlite", database, cipher=cipher, max_bytes=max_bytes, registry=registry, clock=clock)
+        """Return an outbox in a SQLite file."""
+        database = None if path is None else file_database(path, schema_remedy=INIT_REMEDY)
+        tables = Tables("sqlite", table)
+        return cls(tables, database, cipher=cipher, max_bytes=max_bytes, registry=registry, clock=clock)
 
     @classmethod
     def open(
@@ -119,7 +127,7 @@ class Outbox:
         registry: EventRegistry = default_registry,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Outbox:
-        """The outbox at `postgresql://…` or `sqlite:///path`; SQLite has no schemas."""
+        """Return the outbox at `postgresql://…` or `sqlite:///path`."""
         if dialect_of(dsn) == "postgresql":
             return cls.postgres(
                 dsn, table=table, schema=schema, cipher=cipher, max_bytes=max_bytes, registry=registry, clock=clock
@@ -131,27 +139,27 @@ class Outbox:
         """The outbox's own connections."""
         if self._database is None:
             raise ConfigurationError(
-                "dsn: none was given, so this outbox only records on callers' connections",
+                "dsn: none was given, so this outbox only records events on its callers' connections",
                 field="dsn",
                 remedy="Make it with Outbox.postgres(dsn) or Outbox.sqlite(path).",
             )
         return self._database
 
     def init(self) -> int:
-        """Create or migrate the tables, as often as you like and by as many as like; the version of the tables."""
-        return migrations.init(self.database, self._words)
+        """Create or migrate the tables and return their version; safe to repeat, and from several processes."""
+        return init(self.database, self.tables)
 
     def init_sql(self) -> str:
-        """The SQL that `init` runs on a database that has never seen it."""
-        return migrations.script(self._words)
+        """Return the SQL that `init` runs on a new database."""
+        return script(self.tables)
 
     def require_schema(self) -> None:
-        """Raise SchemaMismatch, naming the remedy, unless the tables are there in the version that is needed."""
-        migrations.require(self.database, self._words)
+        """Raise SchemaMismatch unless the tables exist in the version that is needed."""
+        require(self.database, self.tables)
 
     def grants(self, role: Role, *, to: str) -> str:
-        """The SQL that gives a database role what a producer, a dispatcher or an operator needs on PostgreSQL."""
-        return grants(self.names, role, to)
+        """Return the SQL that grants a role of PostgreSQL what a producer, a dispatcher or an operator needs."""
+        return grants(self.tables, role, to)
 
     def add(
         self,
@@ -165,19 +173,37 @@ class Outbox:
         event_id: UUID | str | None = None,
         occurred_at: datetime | None = None,
     ) -> UUID:
-        """Record the event in the connection's transaction, which stays open and usable whatever happens; its id."""
+        """Record the event in the connection's transaction, which stays open and usable, and return the event's id.
+
+        Args:
+            connection: A psycopg, sqlite3 or SQLAlchemy connection or session in a transaction.
+            event: A DomainEvent, or an instance of an event class; the latter needs a `key`.
+            key: What orders the event, as a mapping such as `{"transferId": "tr_1"}` or a text. This and the arguments
+                below replace the field of the event.
+            tenant_id: The tenant, of up to 64 letters, digits and `_ . -`.
+            type: The type, of up to 200 letters, digits and `. _ : -`.
+            traceparent: The W3C trace to continue; by default that of the current span.
+            event_id: The id under which receivers recognise the event; by default a new UUIDv7.
+            occurred_at: When it happened, with a time zone; by default now.
+
+        Raises:
+            InvalidMessage: A field of the event is missing or wrong; `field` names it.
+            MessageTooLarge: The event has more than `max_bytes`.
+            DuplicateEvent: An event with this id is recorded already.
+            NotInTransaction: The connection commits every statement by itself.
+            SchemaMismatch: The tables are missing.
+        """
         caller = in_transaction(connection)
         if (key, tenant_id, type, traceparent, event_id, occurred_at) == _NOTHING:
-            return self._recording.add(caller, self._drafting.draft(event))
-        overrides = Overrides(
-            key=key, tenant_id=tenant_id, type=type, traceparent=traceparent, event_id=event_id, occurred_at=occurred_at
-        )
-        return self._recording.add(caller, self._drafting.draft(event, overrides))
+            return self._inserts.add(caller, self._drafts.draft(event))
+        overrides: dict[str, Any] = {"key": key, "tenant_id": tenant_id, "type": type, "traceparent": traceparent}
+        overrides |= {"event_id": event_id, "occurred_at": occurred_at}
+        return self._inserts.add(caller, self._drafts.draft(event, overrides))
 
     def add_many(self, connection: object, events: Iterable[DomainEvent]) -> list[UUID]:
-        """Record all of the events or none, in their order; their ids."""
+        """Record all of the events or none, in their order, and return their ids; raises as `add` does."""
         caller = in_transaction(connection)
-        return self._recording.add_many(caller, [self._drafting.draft(event) for event in events])
+        return self._inserts.add_many(caller, [self._drafts.draft(event) for event in events])
 
     async def add_async(
         self,
@@ -192,53 +218,45 @@ class Outbox:
         occurred_at: datetime | None = None,
     ) -> UUID:
         """Record the event as `add` does, on a connection that is awaited."""
-        overrides = Overrides(
-            key=key, tenant_id=tenant_id, type=type, traceparent=traceparent, event_id=event_id, occurred_at=occurred_at
-        )
-        return await record_async(self._recording, connection, lambda: self._drafting.draft(event, overrides))
+        overrides: dict[str, Any] = {"key": key, "tenant_id": tenant_id, "type": type, "traceparent": traceparent}
+        overrides |= {"event_id": event_id, "occurred_at": occurred_at}
+        return await self._inserts.add_async(connection, lambda: self._drafts.draft(event, overrides))
 
     def opened(self, event: DomainEvent) -> DomainEvent:
-        """The event with a readable payload; Undecryptable when nobody here can read it."""
+        """Return the event with its payload decrypted; raise Undecryptable if there is no key for it."""
         if self.cipher is not None:
             return self.cipher.opened(event)
-        if is_sealed(event):
+        if event.payload.keys() == {SEAL}:
             raise Undecryptable("the payload is encrypted, and no key file was given")
         return event
 
     def get(self, event_id: EventId) -> OutboxRow | None:
-        """The event's row; None when it was never recorded or is pruned."""
-        return self._looking().get(event_id)
+        """Return the event's row; None if it was never recorded or has been pruned."""
+        return self._queries().get(event_id)
 
     def failed(self, *, limit: int = 50, after: EventId | int | None = None) -> list[OutboxRow]:
-        """Failed rows, oldest first, behind the event (or the seq) `after`."""
-        return self._looking().failed(limit=_positive("limit", limit), after=after)
+        """Return failed rows, oldest first, behind the event or the `seq` that `after` names."""
+        return self._queries().failed(limit=_positive("limit", limit), after=after)
 
     def failed_groups(self) -> list[FailureGroup]:
-        """Failed rows counted by type and kind of error, the most frequent first."""
-        groups: dict[str, list[OutboxRow]] = {}
-        for row in self._looking().failed(limit=_ALL, after=None):
-            groups.setdefault(group_of(row), []).append(row)
-        counted = [
-            FailureGroup(group, rows[0].event_type, len(rows), rows[0].last_error, rows[0].event_id)
-            for group, rows in groups.items()
-        ]
-        return sorted(counted, key=lambda group: -group.count)
+        """Count the failed rows by type and kind of error, the most frequent first."""
+        return self._queries().failed_groups()
 
     def status(self) -> OutboxStatus:
-        """How much the outbox holds, how old it is and what stands in its way."""
-        return self._looking().status()
+        """Return how many rows the outbox holds in each state, how old they are and what blocks them."""
+        return self._queries().status()
 
     def keys(self, *, blocked: bool = True, limit: int = 50) -> list[KeyState]:
-        """Keys that are held back, or with blocked=False all that have rows to send, the oldest first."""
-        return self._looking().keys(blocked=blocked, limit=_positive("limit", limit))
+        """Return the keys that are blocked, or with blocked=False all that have rows to send, oldest first."""
+        return self._queries().keys(blocked=blocked, limit=_positive("limit", limit))
 
     def why(self, event_id: EventId) -> str:
-        """One sentence on what the event waits for."""
-        return self._looking().why(event_id)
+        """Say in one sentence what the event waits for."""
+        return self._queries().why(event_id)
 
     def audit(self, *, limit: int = 100) -> list[AuditEntry]:
-        """What was done by hand, the newest first."""
-        return self._looking().audit(limit=_positive("limit", limit))
+        """Return what operators did, the newest first."""
+        return self._queries().audit(_positive("limit", limit))
 
     def redrive(
         self,
@@ -254,7 +272,24 @@ class Outbox:
         canary: int | None = None,
         dry_run: bool = False,
     ) -> list[EventId]:
-        """Send failed or parked events again, under their ids and in their order; which ones."""
+        """Make failed or parked events pending again, and return their ids in order. Their messages keep their ids.
+
+        Args:
+            event_ids: The events; without any, all failed and parked ones that fit the filters below.
+            by: The operator, for the audit.
+            reason: Why, for the audit.
+            key: Only events of this key, as a mapping or as the text in `OutboxRow.lane`.
+            tenant_id: Only events of this tenant.
+            type: Only events of this type.
+            group: Only events of this group of `failed_groups`.
+            limit: At most so many, the oldest first; other events of their parked keys come with them.
+            canary: Redrive so many first, and the others only once those were sent.
+            dry_run: Return the ids, and change nothing.
+
+        Raises:
+            NotRedrivable: One of `event_ids` is neither failed nor parked.
+            ValueError: Neither ids nor filters are given, or `by` or `reason` is blank.
+        """
         _require(by=by, reason=reason)
         named = (event_ids,) if isinstance(event_ids, str | UUID) else event_ids
         selection = Selection(
@@ -267,14 +302,13 @@ class Outbox:
         )
         if selection == Selection(limit=limit):
             raise ValueError("redrive: name event ids, a key, a tenant, a type or a group")
-        redriving = Redriving(self.database, self._words)
+        repairs = Repairs(self.database, self.tables)
         if dry_run:
-            rows = redriving.selected(selection)
+            rows = repairs.selected(selection)
         elif canary is None:
-            rows = redriving.redrive(selection, by=by, reason=reason)
+            rows = repairs.redrive(selection, by=by, reason=reason)
         else:
-            rows = redrive_behind_canaries(
-                redriving,
+            rows = repairs.redrive_canaries_first(
                 selection,
                 canaries=_positive("canary", canary),
                 by=by,
@@ -286,13 +320,13 @@ class Outbox:
         return [row.event_id for row in rows]
 
     def skip(self, event_id: EventId, *, by: str, reason: str) -> None:
-        """Give a failed or parked event up; its key goes on, and the next message of the key names it."""
+        """Give up a failed or parked event. Its key goes on, and the key's next message names the event as a gap."""
         _require(by=by, reason=reason)
-        Redriving(self.database, self._words).skip(event_id, by=by, reason=reason)
+        Repairs(self.database, self.tables).skip(event_id, by=by, reason=reason)
 
     def replay(
         self,
-        publisher: Publisher | Sender,
+        publisher: Publisher | Queue,
         *,
         by: str,
         reason: str,
@@ -303,54 +337,64 @@ class Outbox:
         dry_run: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> ReplayReport:
-        """Publish events that were sent already again, under their ids and per key in their order.
+        """Publish sent events again, under their ids and in the order of each key.
 
-        The rows stay SENT; each event that was published again gets an entry in the audit. A topic that deduplicates
-        drops an event that it has seen in the last five minutes.
+        The rows stay SENT, and the audit lists each event that was published again. A topic that deduplicates drops
+        events that it has seen within the last five minutes.
 
         Args:
             publisher: A topic, a queue, or anything with `publish(messages)`.
-            by: Who does it, for the audit.
+            by: The operator, for the audit.
             reason: Why, for the audit.
             since: Only events sent at this time or later; aware.
             until: Only events sent before this time; aware.
             type: Only events of this type.
             key: Only events of this key, as for `redrive`.
             dry_run: Count the events, publish nothing.
-            progress: Called now and then with the number of events published so far.
+            progress: Called after each page with the number of events published so far.
 
         Raises:
-            TargetUnavailable: The topic does not take anything; what was published before is in the audit.
-            ValueError: Nothing says which events, or `by` or `reason` is blank.
+            TargetUnavailable: The topic refuses everything; the audit lists what was published before.
+            ValueError: No filter is given, or `by` or `reason` is blank.
         """
         _require(by=by, reason=reason)
-        wanted = Sendings(since=since, until=until, type=type, lane=lane_named(key))
-        if wanted == Sendings():
+        wanted = SentSelection(since=since, until=until, type=type, lane=lane_named(key))
+        if wanted == SentSelection():
             raise ValueError("replay: give since, until, a type or a key")
-        event_ids = selected(self.database, self._words, wanted)
+        event_ids = wanted.event_ids(self.database, self.tables)
         if dry_run:
             return ReplayReport(len(event_ids))
         renderer = Renderer(max_bytes=self.max_bytes, decrypt=self.opened)
-        replay = Replay(self.database, self._words, renderer, Outlet(publisher), by=by, reason=reason)
+        replay = Replay(self.database, self.tables, renderer, Outlet(publisher), by=by, reason=reason)
         return replay.run(event_ids, progress)
 
     def prune(self, *, older_than: timedelta = timedelta(days=7), batch: int = 1_000) -> int:
-        """Delete events that were sent or skipped longer ago; how many."""
-        return prune(self.database, self._words, older_than=older_than, batch=_positive("batch", batch))
+        """Delete events that were sent or skipped longer ago, `batch` in a transaction; return how many."""
+        pruned, size = 0, _positive("batch", batch)
+        while (deleted := prune_batch(self.database, self.tables, older_than=older_than, batch=size)) == size:
+            pruned += deleted
+        return pruned + deleted
 
     def reconcile(
-        self, inbox: Handled, *, consumer: str, older_than: float = 60.0, types: Collection[str] | None = None
+        self, inbox: HandledEvents, *, consumer: str, older_than: float = 60.0, types: Collection[str] | None = None
     ) -> Reconciliation:
-        """Compare what was sent more than `older_than` seconds ago with what the consumer has handled."""
-        return reconcile(self.database, self._words, inbox, consumer=consumer, older_than=older_than, types=types)
+        """Compare the events sent more than `older_than` seconds ago with those that the consumer has handled.
+
+        Args:
+            inbox: The consumer's Inbox.
+            consumer: The name of the consumer.
+            older_than: Leave out events sent within this many seconds, which may still be on their way.
+            types: Only events of these types; `orders.*` means all that begin with `orders.`.
+        """
+        return self._queries().reconcile(inbox, consumer=consumer, older_than=older_than, types=types)
 
     def close(self) -> None:
-        """Close the outbox's own connections; it opens them again when they are needed."""
+        """Close the outbox's own connections; it opens them again when it needs them."""
         if self._database is not None:
             self._database.close()
 
-    def _looking(self) -> Looking:
-        return Looking(self.database, self._words)
+    def _queries(self) -> Queries:
+        return Queries(self.database, self.tables)
 
 
 def _require(**texts: str) -> None:

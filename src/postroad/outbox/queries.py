@@ -1,33 +1,35 @@
-"""What an operator asks of an outbox: rows as records, and why one is not published yet. Nothing here changes it."""
+"""What operators read from an outbox: its rows, why one is not published yet, and what a consumer has not handled."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
+
+import msgspec
 
 from postroad.connections import Database, Row, Session
 from postroad.errors import InvalidInput
-from postroad.outbox.dialects import Phrases, moment
 from postroad.outbox.rows import (
-    FAILED,
     PARKED,
     PENDING,
-    SENT,
-    SKIPPED,
     AuditEntry,
     EventId,
+    FailureGroup,
     KeyState,
     OutboxRow,
     OutboxStatus,
+    Reconciliation,
 )
+from postroad.outbox.schema import Tables, moment
+from postroad.queues import fingerprint
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
-KNOWN_STATES: Final = frozenset({PENDING, SENT, FAILED, PARKED, SKIPPED})
 
 
 class Place(NamedTuple):
-    """Where a row stands, as the database's own clock has it."""
+    """Where a row stands now, by the database's own clock."""
 
     event_id: str
     state: str
@@ -35,12 +37,12 @@ class Place(NamedTuple):
     due: bool
     next_attempt: Any
     leased_by: str | None
-    """None when no lease on it lives."""
+    """None unless a dispatcher holds a lease on it."""
     lease_until: Any
 
 
 def event_id_of(stored: object) -> EventId:
-    """The id as a UUID where the table has it in the spelling of one, so that it is found under it again."""
+    """Return the id as a UUID if the table holds it in the canonical form of one, else as the text that it is."""
     if isinstance(stored, UUID):
         return stored
     text = str(stored)
@@ -48,7 +50,7 @@ def event_id_of(stored: object) -> EventId:
 
 
 def stored_id(given: EventId) -> str:
-    """The id as the table has it: a UUID in its one spelling, any other text as it is."""
+    """Return the id as the table holds it: a UUID in its canonical form, any other text unchanged."""
     text = str(given)
     if "\0" in text:
         raise InvalidInput("event_id: holds the character NUL, which no database stores", field="event_id")
@@ -56,7 +58,7 @@ def stored_id(given: EventId) -> str:
 
 
 def row_of(row: Row) -> OutboxRow:
-    """The record of what {columns} selects."""
+    """Return the record of a row that was selected by {columns}."""
     identity, event_id, event_type, tenant, lane, state, attempts, error, due, created, updated, seq, redrives = row
     return OutboxRow(
         id=event_id_of(identity),
@@ -65,7 +67,7 @@ def row_of(row: Row) -> OutboxRow:
         tenant_id=tenant,
         lane=lane,
         state=state,
-        # Below zero only by somebody's SQL; a dispatcher counts from zero then.
+        # Only SQL written by others makes it negative; dispatchers count from zero then.
         attempts=max(attempts, 0),
         last_error=error,
         next_attempt=moment(due),
@@ -76,46 +78,34 @@ def row_of(row: Row) -> OutboxRow:
     )
 
 
-def audit_of(row: Row) -> AuditEntry:
-    """The record of one line of the audit."""
-    seq, at, actor, action, event_id, reason, before, after = row
-    return AuditEntry(seq, moment(at), actor, action, event_id_of(event_id), reason, before, after)
-
-
-def key_of(tenant: str, lane: str, head: Place, behind: int) -> KeyState:
-    """The record of a key with this head."""
-    return KeyState(tenant or None, lane, event_id_of(head.event_id), head.state, standing(head) or "ready", behind)
+def group_of(row: OutboxRow) -> str:
+    """Return the group of failures that the row belongs to."""
+    return fingerprint(row.last_error, row.event_type)
 
 
 def standing(row: Place) -> str | None:
-    """What is to be said of the row by itself; None when it only waits for others or could be published."""
-    if row.state == SENT:
-        return "sent"
-    if row.state == SKIPPED:
-        return "skipped"
-    if row.state == FAILED:
-        return f"failed: {row.last_error or 'for no recorded reason'}"
-    if row.state == PARKED:
-        return "parked"
-    if row.state not in KNOWN_STATES:
-        return f"failed: unknown state {row.state!r}"
-    if row.leased_by is not None:
-        return f"leased by {row.leased_by} until {moment(row.lease_until).isoformat()}"
-    if not row.due:
-        return f"waiting until {moment(row.next_attempt).isoformat()}"
-    return None
+    """Say why the row by itself is not published; None if it only waits for others or could be published."""
+    match row.state:
+        case "SENT" | "SKIPPED" | "PARKED":
+            return row.state.lower()
+        case "FAILED":
+            return f"failed: {row.last_error or 'for no recorded reason'}"
+        case "PENDING" if row.leased_by is not None:
+            return f"leased by {row.leased_by} until {moment(row.lease_until).isoformat()}"
+        case "PENDING":
+            return None if row.due else f"waiting until {moment(row.next_attempt).isoformat()}"
+    return f"failed: unknown state {row.state!r}"
 
 
 def why(row: Place, head: Place, target_error: str | None) -> str:
-    """One sentence on what the row waits for; `head` is the first row of its key that is not done."""
+    """Say in one sentence what the row waits for; `head` is the first row of its key that is not done."""
     if row.state == PARKED:
         return f"blocked by {head.event_id} (parked)"
     if row.state != PENDING or row.leased_by is not None:
         return standing(row) or "ready"
-    held = head.event_id != row.event_id
     if target_error is not None and head.state == PENDING:
         return f"target unavailable: {target_error}"
-    return f"blocked by {head.event_id}" if held else standing(row) or "ready"
+    return f"blocked by {head.event_id}" if head.event_id != row.event_id else standing(row) or "ready"
 
 
 _GET: Final = "SELECT {columns} FROM {outbox} WHERE event_id = ?"
@@ -131,8 +121,8 @@ SELECT count(*), {age} FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED') AND 
 """
 _PARKED: Final = "SELECT count(*) FROM {outbox} WHERE state NOT IN ('SENT', 'SKIPPED') AND state = 'PARKED'"
 _DEAD: Final = "SELECT count(*) FROM {outbox} WHERE state NOT IN ('PENDING', 'PARKED', 'SENT', 'SKIPPED')"
-# Rows that are done grow without bound, so they are counted up to a number only, and estimated from there on: by the
-# size that PostgreSQL keeps of their index, or by the numbers of SQLite's rows, of which prune takes the lowest.
+# Rows that are done can be very many, so they are counted up to a limit and estimated above it: by the size of their
+# index that PostgreSQL keeps, or by the row numbers of SQLite, of which prune deletes the lowest.
 _DONE: Final = """
 SELECT count(CASE WHEN state = 'SENT' THEN 1 END), count(CASE WHEN state = 'SKIPPED' THEN 1 END)
   FROM (SELECT state FROM {outbox} WHERE state IN ('SENT', 'SKIPPED') LIMIT ?) AS done
@@ -169,90 +159,166 @@ SELECT {place} FROM {outbox} AS o
    AND {holds} ORDER BY o.seq LIMIT 1
 """
 _ALL: Final = 2**31 - 1
+_PAGE: Final = 1_000
+_SENT: Final = """
+SELECT updatedat, id, event_id, eventtype FROM {outbox}
+ WHERE state IN ('SENT', 'SKIPPED') AND state = 'SENT' AND updatedat <= {ago}
+   AND (updatedat > {moment} OR (updatedat = {moment} AND id > {row_id}))
+ ORDER BY updatedat, id LIMIT ?
+"""
+_KNOWN: Final = "SELECT event_id FROM {outbox} WHERE event_id IN {among}"
+_OLDEST: Final = "SELECT min(createdat) FROM {outbox}"
+_BEFORE_ALL: Final = ("0001-01-02T00:00:00.000Z", "00000000-0000-0000-0000-000000000000")
 
 
-class Looking:
-    """Questions to one outbox, each answered by one look at the database."""
+class HandledEvents(Protocol):
+    """An inbox, as far as `reconcile` reads it."""
 
-    def __init__(self, database: Database, words: Phrases) -> None:
+    def processed(self, consumer: str, event_ids: Iterable[UUID]) -> set[UUID]:
+        """Return those of the events that the consumer has handled."""
+        ...
+
+    def event_ids(self, consumer: str, *, after: UUID | None = None, limit: int = 1_000) -> list[UUID]:
+        """Return events that the consumer has handled, in the order of their ids."""
+        ...
+
+
+class Queries:
+    """Questions about one outbox, each answered by one read transaction unless its method says otherwise."""
+
+    def __init__(self, database: Database, tables: Tables) -> None:
         self._database = database
-        self._words = words
+        self._tables = tables
 
     def get(self, event_id: EventId) -> OutboxRow | None:
-        """The row of the event; None when there is none."""
-        with self._database.reading() as session:
-            rows = session.rows(self._words(_GET), (stored_id(event_id),))
+        """Return the row of the event; None if there is none."""
+        rows = self._rows(_GET, stored_id(event_id))
         return row_of(rows[0]) if rows else None
 
-    def failed(self, *, limit: int, after: EventId | int | None) -> list[OutboxRow]:
-        """Rows that failed or are in an unknown state, oldest first, behind the event `after`."""
-        with self._database.reading() as session:
-            seq = after if isinstance(after, int) else self._seq(session, after)
-            return [row_of(row) for row in session.rows(self._words(_FAILED), (seq, limit))]
+    def failed(self, *, limit: int = _ALL, after: EventId | int | None = None) -> list[OutboxRow]:
+        """Return rows that failed or are in an unknown state, oldest first, behind the event `after`."""
+        seq = after
+        if not isinstance(seq, int):
+            found = [] if after is None else self._rows(_SEQ, stored_id(str(after)))
+            seq = int(found[0][0]) if found else 0
+        return [row_of(row) for row in self._rows(_FAILED, seq, limit)]
 
-    def audit(self, *, limit: int) -> list[AuditEntry]:
-        """What was done by hand, the newest first."""
-        with self._database.reading() as session:
-            return [audit_of(row) for row in session.rows(self._words(_AUDIT), (limit,))]
+    def failed_groups(self) -> list[FailureGroup]:
+        """Count the failed rows by type and kind of error, the most frequent first."""
+        groups: dict[str, list[OutboxRow]] = {}
+        for row in self.failed():
+            groups.setdefault(group_of(row), []).append(row)
+        counted = [
+            FailureGroup(group, rows[0].event_type, len(rows), rows[0].last_error, rows[0].event_id)
+            for group, rows in groups.items()
+        ]
+        return sorted(counted, key=lambda group: -group.count)
+
+    def audit(self, limit: int) -> list[AuditEntry]:
+        """Return what operators did, the newest first."""
+        return [
+            AuditEntry(seq, moment(at), actor, action, event_id_of(event_id), reason, before, after)
+            for seq, at, actor, action, event_id, reason, before, after in self._rows(_AUDIT, limit)
+        ]
 
     def keys(self, *, blocked: bool, limit: int) -> list[KeyState]:
-        """Keys whose head is not free to go, or all that are not done, the oldest head first."""
+        """Return the keys whose first row cannot be published now, or all that are not done, oldest first."""
         with self._database.reading() as session:
             return self._keys(session, blocked, limit)
 
     def why(self, event_id: EventId) -> str:
-        """One sentence on what the event waits for."""
+        """Say in one sentence what the event waits for."""
         with self._database.reading() as session:
-            found = session.rows(self._words(_ONE), (stored_id(event_id),))
+            found = session.rows(self._tables(_ONE), (stored_id(event_id),))
             if not found:
                 return f"unknown: no event {event_id} is recorded here"
             tenant, lane, *place = found[0]
             row = Place(*place)
-            heads = session.rows(self._words(_HEAD), (tenant, lane))
-            target_error = session.rows(self._words(_META))[0][0]
+            heads = session.rows(self._tables(_HEAD), (tenant, lane))
+            target_error = session.rows(self._tables(_META))[0][0]
         return why(row, Place(*heads[0]) if heads else row, target_error)
 
     def status(self) -> OutboxStatus:
-        """How much there is of everything."""
+        """Count the rows by state, and measure how old the oldest is."""
         with self._database.reading() as session:
-            pending, age = session.rows(self._words(_PENDING))[0]
+            pending, age = session.rows(self._tables(_PENDING))[0]
             sent, skipped = self._done(session)
+            transaction_seconds, dead_tuples = self._postgres_figures(session)
             return OutboxStatus(
                 pending=pending,
                 sent=sent,
-                failed=session.rows(self._words(_DEAD))[0][0],
-                parked=session.rows(self._words(_PARKED))[0][0],
+                failed=session.rows(self._tables(_DEAD))[0][0],
+                parked=session.rows(self._tables(_PARKED))[0][0],
                 skipped=skipped,
                 blocked_keys=len(self._keys(session, True, _ALL)),
                 oldest_pending_seconds=max(float(age), 0.0),
-                oldest_open_transaction_seconds=self._oldest_open_transaction(session),
-                target_error=session.rows(self._words(_META))[0][0],
-                dead_tuples=self._dead_tuples(session),
+                oldest_open_transaction_seconds=transaction_seconds,
+                target_error=session.rows(self._tables(_META))[0][0],
+                dead_tuples=dead_tuples,
             )
 
-    def _done(self, session: Session) -> tuple[int, int]:
-        """How many rows were sent and skipped; an estimate where there are more than 100,000."""
-        sent, skipped = session.rows(self._words(_DONE), (_MOST_COUNTED,))[0]
-        if sent + skipped < _MOST_COUNTED:
-            return sent, skipped
-        in_all = int(session.rows(self._words(_DONE_IN_ALL[self._words.dialect]))[0][0])
-        return sent * max(in_all, _MOST_COUNTED) // _MOST_COUNTED, skipped * max(in_all, _MOST_COUNTED) // _MOST_COUNTED
+    def reconcile(
+        self, inbox: HandledEvents, *, consumer: str, older_than: float, types: Collection[str] | None
+    ) -> Reconciliation:
+        """Compare the sent events with those that the consumer has handled, a page at a time."""
+        ok, missing = 0, []
+        for sent in self._sent(older_than, types):
+            handled = inbox.processed(consumer, sent)
+            ok += len(handled)
+            missing += [event_id for event_id in sent if event_id not in handled]
+        return Reconciliation(ok, missing, list(self._unknown(inbox, consumer)))
 
-    def _seq(self, session: Session, event_id: EventId | None) -> int:
-        found = [] if event_id is None else session.rows(self._words(_SEQ), (stored_id(event_id),))
-        return int(found[0][0]) if found else 0
+    def _rows(self, statement: str, *values: object) -> Sequence[Row]:
+        with self._database.reading() as session:
+            return session.rows(self._tables(statement), values)
 
     def _keys(self, session: Session, blocked: bool, limit: int) -> list[KeyState]:
-        rows = session.rows(self._words(_KEYS), (int(blocked), limit))
-        return [key_of(tenant, lane, Place(*place), count - 1) for tenant, lane, count, *place in rows]
+        keys = []
+        for tenant, lane, count, *place in session.rows(self._tables(_KEYS), (int(blocked), limit)):
+            head = Place(*place)
+            reason = standing(head) or "ready"
+            keys.append(KeyState(tenant or None, lane, event_id_of(head.event_id), head.state, reason, count - 1))
+        return keys
 
-    def _oldest_open_transaction(self, session: Session) -> float:
-        if self._words.dialect == "sqlite":
-            return 0.0
-        return float(session.rows(_OPEN_TRANSACTIONS, (self._words.names.space & 0xFFFFFFFF,))[0][0])
+    def _done(self, session: Session) -> tuple[int, int]:
+        """Count the sent and the skipped rows; estimate where there are more than 100,000."""
+        sent, skipped = session.rows(self._tables(_DONE), (_MOST_COUNTED,))[0]
+        if sent + skipped < _MOST_COUNTED:
+            return sent, skipped
+        in_all = max(int(session.rows(self._tables(_DONE_IN_ALL[self._tables.dialect]))[0][0]), _MOST_COUNTED)
+        return sent * in_all // _MOST_COUNTED, skipped * in_all // _MOST_COUNTED
 
-    def _dead_tuples(self, session: Session) -> int:
-        if self._words.dialect == "sqlite":
-            return 0
-        found = session.rows(_DEAD_TUPLES, (self._words.names.schema, self._words.names.table))
-        return int(found[0][0]) if found else 0
+    def _postgres_figures(self, session: Session) -> tuple[float, int]:
+        """Return the age of the oldest transaction that has added an event, and the number of dead tuples."""
+        if self._tables.dialect == "sqlite":
+            return 0.0, 0
+        seconds = session.rows(_OPEN_TRANSACTIONS, (self._tables.space & 0xFFFFFFFF,))[0][0]
+        dead = session.rows(_DEAD_TUPLES, (self._tables.schema, self._tables.table))
+        return float(seconds), int(dead[0][0]) if dead else 0
+
+    def _sent(self, older_than: float, types: Collection[str] | None) -> Iterator[list[UUID]]:
+        after: tuple[object, object] = _BEFORE_ALL
+        while page := self._rows(_SENT, f"{older_than:.3f}", after[0], after[0], str(after[1]), _PAGE):
+            after = page[-1][0], page[-1][1]
+            ids = (event_id_of(row[2]) for row in page if types is None or _is_of(row[3], types))
+            yield [event_id for event_id in ids if isinstance(event_id, UUID)]
+
+    def _unknown(self, inbox: HandledEvents, consumer: str) -> Iterator[UUID]:
+        oldest = self._rows(_OLDEST)[0][0]
+        after = None
+        while page := inbox.event_ids(consumer, after=after, limit=_PAGE):
+            after = page[-1]
+            rows = self._rows(_KNOWN, msgspec.json.encode([str(each) for each in page]).decode())
+            known = {str(event_id) for (event_id,) in rows}
+            yield from (each for each in page if str(each) not in known and not _was_pruned(each, oldest))
+
+
+def _was_pruned(event_id: UUID, oldest: object) -> bool:
+    """Say whether the time in a UUIDv7 is before the oldest row left; ids without a time count as newer."""
+    if event_id.version != 7:
+        return False
+    return oldest is None or event_id.int >> 80 < moment(oldest).timestamp() * 1_000
+
+
+def _is_of(event_type: str, types: Collection[str]) -> bool:
+    return event_type in types or event_type.startswith(tuple(each[:-1] for each in types if each.endswith(".*")))

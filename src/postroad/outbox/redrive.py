@@ -1,22 +1,27 @@
-"""Sends failed and parked rows on their way again, a few first if asked; who did it and why is written with it."""
+"""What operators do to events: redrive or skip those that failed, and replay those that were sent.
+
+Each change is written to the audit with the name of the operator and the reason.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
 from postroad.clock import Clock
 from postroad.connections import Database, Row, Session
-from postroad.errors import NotRedrivable
+from postroad.errors import InvalidInput, NotRedrivable, TargetUnavailable
 from postroad.events import ordering_key
-from postroad.outbox.dialects import Phrases
-from postroad.outbox.queries import row_of, stored_id
-from postroad.outbox.rows import PENDING, SENT, SKIPPED, EventId, OutboxRow
-from postroad.outbox.schema.names import CHANNEL
-from postroad.queues import fingerprint
+from postroad.outbox.dispatching.decisions import Plan
+from postroad.outbox.dispatching.publisher import Outlet, Rejected, Renderer, Sent, TargetDown, Tried, Verdict
+from postroad.outbox.dispatching.store import ClaimedRow, Key
+from postroad.outbox.queries import group_of, row_of, stored_id
+from postroad.outbox.rows import PENDING, SENT, SKIPPED, EventId, OutboxRow, ReplayReport
+from postroad.outbox.schema import CHANNEL, Tables
 
 _BY_ID: Final = "SELECT {columns} FROM {outbox} WHERE event_id IN {among} ORDER BY seq {for_update}"
 _BY_FILTER: Final = """
@@ -33,7 +38,7 @@ SELECT {columns} FROM {outbox} AS o
    AND EXISTS (SELECT 1 FROM {parked} AS p WHERE p.tenant = coalesce(o.tenant, '') AND p.lane = o.lane)
  ORDER BY seq {for_update}
 """
-AUDIT: Final = """
+_AUDIT: Final = """
 INSERT INTO {audit} (actor, action, event_id, reason, before, after)
 SELECT ?, ?, event_id, ?, state, ? FROM {outbox} WHERE event_id IN {among} ORDER BY seq
 """
@@ -54,9 +59,13 @@ _GAP: Final = "INSERT INTO {gaps} (tenant, lane, seq, event_id) VALUES (?, ?, ?,
 _NOTIFY: Final = "SELECT pg_notify(?, ?)"
 
 
+_LOOK_SECONDS: Final = 0.05
+_LONGEST_LOOK_SECONDS: Final = 60.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which rows are meant: those named, those that fit every filter given, or those named that fit."""
+    """Which rows to redrive: those named, those that fit every filter given, or those named that fit."""
 
     event_ids: tuple[str, ...] = ()
     lane: str | None = None
@@ -66,7 +75,7 @@ class Selection:
     limit: int | None = None
 
     def fits(self, row: OutboxRow) -> bool:
-        """Whether the row fits every filter given."""
+        """Return whether the row fits every filter given."""
         return (
             self.lane in (None, row.lane)
             and self.tenant_id in (None, row.tenant_id)
@@ -75,87 +84,108 @@ class Selection:
         )
 
 
-def group_of(row: OutboxRow) -> str:
-    """The group of failures that the row belongs to."""
-    return fingerprint(row.last_error, row.event_type)
+class Repairs:
+    """Redrives and skips rows of one outbox, each time in one transaction with the entries in the audit."""
 
-
-class Redriving:
-    """The changes that an operator makes, each in one transaction with its entries in the audit."""
-
-    def __init__(self, database: Database, words: Phrases) -> None:
+    def __init__(self, database: Database, tables: Tables) -> None:
         self._database = database
-        self._words = words
+        self._tables = tables
 
     def selected(self, selection: Selection) -> list[OutboxRow]:
-        """The rows that a redrive of the selection would send again, in order."""
+        """Return the rows that a redrive of the selection would send again, in order."""
         with self._database.transaction() as session:
             return self._with_parked_keys(session, self._select(session, selection))
 
     def redrive(self, selection: Selection, *, by: str, reason: str) -> list[OutboxRow]:
-        """Make the selected rows pending again."""
+        """Make the selected rows pending again, and return them."""
         with self._database.transaction() as session:
             rows = self._with_parked_keys(session, self._select(session, selection))
             if rows:
-                ids, keys = _json(row.event_id for row in rows), _keys(rows)
-                session.change(self._words(AUDIT), (by, "redrive", reason, PENDING, ids))
-                session.change(self._words(_REDRIVE), (ids,))
-                session.change(self._words(_NO_GAP), (ids,))
-                session.change(self._words(_OPEN_KEYS), (keys,))
+                ids = _json(row.event_id for row in rows)
+                session.change(self._tables(_AUDIT), (by, "redrive", reason, PENDING, ids))
+                session.change(self._tables(_REDRIVE), (ids,))
+                session.change(self._tables(_NO_GAP), (ids,))
+                session.change(self._tables(_OPEN_KEYS), (_keys(rows),))
                 self._wake(session)
         return rows
 
     def skip(self, event_id: EventId, *, by: str, reason: str) -> None:
-        """Give the row up and open its key; the key's next message names it."""
+        """Give the row up and unblock its key; the key's next message names the event."""
         with self._database.transaction() as session:
             row = self._select(session, Selection(event_ids=(stored_id(event_id),)))[0]
-            ids, tenant = _json([row.event_id]), row.tenant_id or ""
-            session.change(self._words(AUDIT), (by, "skip", reason, SKIPPED, ids))
-            session.change(self._words(_SKIP), (str(row.event_id),))
-            session.change(self._words(_GAP), (tenant, row.lane, row.seq, str(row.event_id)))
-            parked_by = session.rows(self._words(_PARKED_BY), (tenant, row.lane))
+            ids, key, tenant = _json([row.event_id]), _keys([row]), row.tenant_id or ""
+            session.change(self._tables(_AUDIT), (by, "skip", reason, SKIPPED, ids))
+            session.change(self._tables(_SKIP), (str(row.event_id),))
+            session.change(self._tables(_GAP), (tenant, row.lane, row.seq, str(row.event_id)))
+            parked_by = session.rows(self._tables(_PARKED_BY), (tenant, row.lane))
             if [(str(row.event_id),)] == [tuple(found) for found in parked_by]:
-                behind = session.rows(self._words(_OF_PARKED_KEYS), (_keys([row]),))
-                session.change(self._words(_UNPARK), (_json(row_of(found).event_id for found in behind),))
-                session.change(self._words(_OPEN_KEYS), (_keys([row]),))
+                behind = session.rows(self._tables(_OF_PARKED_KEYS), (key,))
+                session.change(self._tables(_UNPARK), (_json(row_of(found).event_id for found in behind),))
+                session.change(self._tables(_OPEN_KEYS), (key,))
             self._wake(session)
 
+    def redrive_canaries_first(
+        self,
+        selection: Selection,
+        *,
+        canaries: int,
+        by: str,
+        reason: str,
+        look: Callable[[EventId], OutboxRow | None],
+        clock: Clock,
+        sleep: Callable[[float], None],
+    ) -> list[OutboxRow]:
+        """Redrive a few of the rows, and the others once those were sent; return the rows that were redriven.
+
+        Only the first few are redriven if one of them fails as before, or if none is tried within a minute.
+        """
+        chosen = self.selected(selection)
+        if not chosen:
+            return []
+        groups = {str(row.event_id): group_of(row) for row in chosen}
+        first = self.redrive(_only(chosen[:canaries]), by=by, reason=reason)
+        done = {row.event_id for row in first}
+        rest = [row for row in chosen if row.event_id not in done]
+        if not rest or not _were_sent(first, groups, look, clock, sleep):
+            return first
+        return first + self.redrive(_only(rest), by=by, reason=reason)
+
     def _select(self, session: Session, selection: Selection) -> list[OutboxRow]:
-        found = self._named(session, selection) if selection.event_ids else self._filtered(session, selection)
+        if selection.event_ids:
+            found = self._named(session, selection.event_ids)
+        else:
+            filters = (selection.lane, selection.tenant_id, selection.type)
+            found = session.rows(self._tables(_BY_FILTER), [value for each in filters for value in (each, each)])
         fitting = [row for row in map(row_of, found) if selection.fits(row)]
         return fitting[: selection.limit]
 
-    def _named(self, session: Session, selection: Selection) -> list[Row]:
-        found = session.rows(self._words(_BY_ID), (_json(selection.event_ids),))
+    def _named(self, session: Session, event_ids: Sequence[str]) -> list[Row]:
+        found = session.rows(self._tables(_BY_ID), (_json(event_ids),))
         states = {str(row.event_id): row.state for row in map(row_of, found)}
-        for event_id in selection.event_ids:
+        for event_id in event_ids:
             state = states.get(event_id, "not recorded here")
             if event_id not in states or state in (PENDING, SENT, SKIPPED):
                 raise NotRedrivable(f"event {event_id} is {state}")
         return found
 
-    def _filtered(self, session: Session, selection: Selection) -> list[Row]:
-        filters = (selection.lane, selection.tenant_id, selection.type)
-        return session.rows(self._words(_BY_FILTER), [value for each in filters for value in (each, each)])
-
     def _with_parked_keys(self, session: Session, rows: Sequence[OutboxRow]) -> list[OutboxRow]:
-        """The rows with all others of their parked keys: a key comes back as a whole, or its order would be lost."""
+        """Add all other rows of the parked keys: a key is redriven as a whole, or its order would be lost."""
         together = {row.seq: row for row in rows}
         while together:
             before = len(together)
-            found = session.rows(self._words(_OF_PARKED_KEYS), (_keys(list(together.values())),))
+            found = session.rows(self._tables(_OF_PARKED_KEYS), (_keys(list(together.values())),))
             together |= {row.seq: row for row in map(row_of, found)}
-            if len(together) == before:  # a dispatcher that was parking another row of them has ended meanwhile
+            if len(together) == before:  # no dispatcher has parked another row of them meanwhile
                 break
         return [together[seq] for seq in sorted(together)]
 
     def _wake(self, session: Session) -> None:
-        if self._words.dialect == "postgresql":
-            session.rows(_NOTIFY, (CHANNEL, self._words.names.table))
+        if self._tables.dialect == "postgresql":
+            session.rows(_NOTIFY, (CHANNEL, self._tables.table))
 
 
 def lane_named(key: object) -> str | None:
-    """The lane that `key=` of a redrive means."""
+    """Return the stored lane that the argument `key` of a redrive or replay means."""
     if key is None or isinstance(key, str):
         return key
     if isinstance(key, dict) and key:
@@ -171,57 +201,148 @@ def _keys(rows: Sequence[OutboxRow]) -> str:
     return msgspec.json.encode(sorted({(row.tenant_id or "", row.lane) for row in rows})).decode()
 
 
-_LOOK_EVERY_SECONDS: Final = 0.05
-_LONGEST_SECONDS: Final = 60.0
-
-
-def redrive_behind_canaries(
-    redriving: Redriving,
-    selection: Selection,
-    *,
-    canaries: int,
-    by: str,
-    reason: str,
-    look: Callable[[EventId], OutboxRow | None],
-    clock: Clock,
-    sleep: Callable[[float], None],
-) -> list[OutboxRow]:
-    """The rows that were redriven: all of them, or the canaries alone when one failed as before or none settled."""
-    chosen = redriving.selected(selection)
-    if not chosen:
-        return []
-    groups = {str(row.event_id): group_of(row) for row in chosen}
-    first = redriving.redrive(_only(chosen[:canaries]), by=by, reason=reason)
-    done = {row.event_id for row in first}
-    rest = [row for row in chosen if row.event_id not in done]
-    if not rest or not _went_through(first, groups, look, clock, sleep):
-        return first
-    return first + redriving.redrive(_only(rest), by=by, reason=reason)
-
-
 def _only(rows: Sequence[OutboxRow]) -> Selection:
     return Selection(event_ids=tuple(str(row.event_id) for row in rows))
 
 
-def _went_through(
+def _were_sent(
     rows: Sequence[OutboxRow],
     groups: dict[str, str],
     look: Callable[[EventId], OutboxRow | None],
     clock: Clock,
     sleep: Callable[[float], None],
 ) -> bool:
-    until = clock.monotonic() + _LONGEST_SECONDS
+    until = clock.monotonic() + _LONGEST_LOOK_SECONDS
     waiting = list(rows)
     while waiting and clock.monotonic() < until:
         now = [found for row in waiting if (found := look(row.event_id)) is not None]
-        if any(_failed_again(row, groups) for row in now):
+        # A first attempt that failed in the same way is enough; there is no need to wait for its retries.
+        tried = (row for row in now if row.state != SENT and row.attempts > 0)
+        if any(group_of(row) == groups.get(str(row.event_id)) for row in tried):
             return False
         waiting = [row for row in now if row.state == PENDING and not row.attempts]
         if waiting:
-            sleep(_LOOK_EVERY_SECONDS)
+            sleep(_LOOK_SECONDS)
     return not waiting
 
 
-def _failed_again(row: OutboxRow, groups: dict[str, str]) -> bool:
-    """A first attempt that failed in the same way is enough; its retries need not be waited for."""
-    return row.state != SENT and row.attempts > 0 and group_of(row) == groups.get(str(row.event_id))
+_SENT: Final = """
+SELECT event_id FROM {outbox}
+ WHERE state IN ('SENT', 'SKIPPED') AND state = 'SENT' AND updatedat >= {moment} AND updatedat < {moment}
+   AND (CAST(? AS text) IS NULL OR eventtype = ?) AND (CAST(? AS text) IS NULL OR lane = ?)
+ ORDER BY seq
+"""
+_READ_SENT: Final = """
+SELECT CAST(id AS text), coalesce(tenant, ''), lane, seq, CAST(payload AS text), redrives, event_id FROM {outbox}
+ WHERE event_id IN {among} AND state = 'SENT' ORDER BY seq
+"""
+_PAGE: Final = 100
+_CALL: Final = 10
+_EVER: Final = (datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
+_AGAIN: Final = "Repair the topic and replay again; `postroad outbox audit` lists what was replayed before."
+_FOREVER: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentSelection:
+    """Which sent events to replay: those that fit every filter given."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    type: str | None = None
+    lane: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, moment in (("since", self.since), ("until", self.until)):
+            if moment is not None and moment.tzinfo is None:
+                raise InvalidInput(
+                    f"{name}: {moment} has no time zone", field=name, remedy="Give a time with its zone, such as UTC."
+                )
+
+    def event_ids(self, database: Database, tables: Tables) -> list[str]:
+        """Return the ids of the events that fit, in the order in which they were recorded."""
+        times = (
+            f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+            for moment in (self.since or _EVER[0], self.until or _EVER[1])
+        )
+        with database.reading() as session:
+            found = session.rows(tables(_SENT), (*times, self.type, self.type, self.lane, self.lane))
+        return [event_id for (event_id,) in found]
+
+
+class Replay:
+    """One replay. A key stops at an event that fails; the other keys go on."""
+
+    def __init__(
+        self, database: Database, tables: Tables, renderer: Renderer, outlet: Outlet, *, by: str, reason: str
+    ) -> None:
+        self._database = database
+        self._tables = tables
+        self._outlet = outlet
+        self._plan = Plan(renderer.message, publish_batch=_CALL, atomic=outlet.atomic)
+        self._by, self._reason = by, reason
+        self._stopped: set[Key] = set()
+        self._error: str | None = None
+        self._replayed = self._failed = self._held = 0
+
+    def run(self, event_ids: Sequence[str], progress: Callable[[int], None] | None = None) -> ReplayReport:
+        """Publish the events, page by page; raise TargetUnavailable when the topic refuses everything."""
+        for start in range(0, len(event_ids), _PAGE):
+            rows = self._read(event_ids[start : start + _PAGE])
+            going = {event_id: row for event_id, row in rows.items() if row.key not in self._stopped}
+            self._held += len(rows) - len(going)
+            self._publish(going)
+            if progress is not None:
+                progress(self._replayed)
+        return ReplayReport(len(event_ids), self._replayed, self._failed, self._held, self._error)
+
+    def _read(self, event_ids: Sequence[str]) -> dict[str, ClaimedRow]:
+        """Return the rows that still exist, by event id, in order."""
+        with self._database.reading() as session:
+            found = session.rows(self._tables(_READ_SENT), (_json(event_ids),))
+        return {
+            event_id: ClaimedRow(row_id, Key(tenant, lane), seq, payload, 0, redrives, 0)
+            for row_id, tenant, lane, seq, payload, redrives, event_id in found
+        }
+
+    def _publish(self, rows: dict[str, ClaimedRow]) -> None:
+        event_ids = {row.id: event_id for event_id, row in rows.items()}
+        sent: list[str] = []
+        self._plan.add(list(rows.values()), until=_FOREVER)
+        try:
+            for row, verdict in self._verdicts():
+                if isinstance(verdict, Sent):
+                    sent.append(event_ids[row.id])
+                else:
+                    self._stop(row, verdict)
+        finally:
+            self._record(sent)
+
+    def _verdicts(self) -> Iterator[tuple[ClaimedRow, Verdict]]:
+        """Publish the planned rows, call by call, and yield the verdict on each."""
+        while not self._plan.empty:
+            call, unbuildable = self._plan.next_call()
+            yield from unbuildable.verdicts
+            self._held += len(unbuildable.untouched)
+            if call.entries:
+                outcome = self._plan.finish(call, self._outlet.publish(call.messages))
+                yield from sorted(outcome.verdicts, key=lambda each: isinstance(each[1], TargetDown))
+                self._held += len(outcome.untouched)
+
+    def _stop(self, row: ClaimedRow, verdict: Verdict) -> None:
+        if isinstance(verdict, TargetDown):
+            error = TargetUnavailable(verdict.error, retry_after=verdict.retry_after)
+            error.remedy = _AGAIN
+            raise error
+        self._stopped.add(row.key)
+        if isinstance(verdict, Tried | Rejected):
+            self._failed += 1
+            self._error = verdict.error
+        else:
+            self._held += 1
+
+    def _record(self, sent: Sequence[str]) -> None:
+        self._replayed += len(sent)
+        if sent:
+            with self._database.transaction() as session:
+                session.change(self._tables(_AUDIT), (self._by, "replay", self._reason, SENT, _json(sent)))

@@ -1,4 +1,4 @@
-"""What an outbox tells about its rows, its keys and itself."""
+"""The records that an outbox returns about its rows, its keys and itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EventId = UUID | str
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """One event of the outbox and how far it has come."""
+    """One event of the outbox and its state."""
 
     id: EventId
     event_id: EventId
@@ -38,27 +38,27 @@ class OutboxRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxStatus:
-    """How much the outbox holds, how old it is and what stands in its way."""
+    """How many rows the outbox holds in each state, how old they are and what blocks them."""
 
     pending: int
     sent: int
-    """Rows that are still kept; estimated, as `skipped` is, where more than 100,000 are done."""
+    """Rows that were not pruned yet; estimated, as `skipped` is, if more than 100,000 are done."""
     failed: int
     """FAILED rows, and rows in a state that Postroad does not know."""
     parked: int
     skipped: int
     blocked_keys: int
-    """Keys whose first row is not due, or was given up: as many as `Outbox.keys` lists."""
+    """Keys whose first row is not due or has failed: as many as `Outbox.keys` lists."""
     oldest_pending_seconds: float
     oldest_open_transaction_seconds: float
-    """Age of the oldest transaction that has added an event and not ended."""
+    """Age of the oldest open transaction that has added an event."""
     target_error: str | None
     dead_tuples: int
 
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """One key, its first row that is not done, and why nothing of it is published now."""
+    """One key, its first row that is not done, and why none of its rows is published now."""
 
     tenant_id: str | None
     lane: str
@@ -83,7 +83,7 @@ class FailureGroup:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """What somebody did to a row by hand, and why."""
+    """What an operator did to an event, and why."""
 
     seq: int
     at: datetime
@@ -97,10 +97,10 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What became of a replay."""
+    """The result of a replay."""
 
     selected: int
-    """Events that fit; in a dry run nothing is published of them."""
+    """Events that fit the filters; a dry run publishes none of them."""
     replayed: int = 0
     failed: int = 0
     """Events that could not be published. Later events of their keys are not tried."""

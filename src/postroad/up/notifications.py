@@ -54,7 +54,7 @@ def send_notifications(backend: Backend, stop: threading.Event) -> None:
 
 def checked_database(backend_url: str, settings: NotificationSettings) -> str:
     """The address of the database; ConfigurationError when it is none, or the backend's own file."""
-    from postroad.notifications.relay import refuse_engine_file
+    from postroad.notifications import refuse_engine_file
 
     with _named(_OF_WORKER):
         refuse_engine_file(backend_url, settings.required_database(), field=_DATABASE)
@@ -63,7 +63,7 @@ def checked_database(backend_url: str, settings: NotificationSettings) -> str:
 
 def named_queues(backend: Backend, settings: NotificationSettings) -> dict[str, Queue | None]:
     """The queues that the environment names, by what they hold; None for one that it does not name."""
-    from postroad.notifications.relay import queue_name
+    from postroad.notifications import queue_name
 
     with _named(_OF_WORKER):
         return {

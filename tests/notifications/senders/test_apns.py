@@ -404,7 +404,7 @@ def test_no_library_logs_tokens_or_credentials(
 
 
 def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "postroad.notifications.senders.wire", None)
+    monkeypatch.setitem(sys.modules, "postroad.notifications.senders.http2", None)
 
     with pytest.raises(ConfigurationError, match="is not installed") as refused:
         APNSSender(key="", key_id=KEY_ID, team_id=TEAM_ID, topic=TOPIC)

@@ -24,12 +24,12 @@ from tests.outbox.dispatching.processes import (
 )
 from tests.outbox.dispatching.publishers import Recorder
 from tests.outbox.dispatching.test_leases import Holding
-from tests.outbox.grounds import Ground, postgres_ground
+from tests.outbox.fixtures import OutboxFixture, postgres_fixture
 from tests.waiting import eventually
 
 from postroad.outbox import DispatcherConfig
-from postroad.outbox.dispatching.messages import FIRST_KEY
-from postroad.outbox.dispatching.store import store_for
+from postroad.outbox.dispatching.dispatcher import store_for
+from postroad.outbox.dispatching.store import FIRST_KEY
 
 pytestmark = pytest.mark.slow
 LEASE = 1.0
@@ -63,13 +63,13 @@ def dispatchers_of(tmp_path: Path) -> Iterator[MakeDispatchers]:
         each.end()
 
 
-def sent(ground: Ground) -> int:
-    return int(ground.run("SELECT count(*) FROM outbox WHERE state = 'SENT'")[0][0])
+def sent(fixture: OutboxFixture) -> int:
+    return int(fixture.run("SELECT count(*) FROM outbox WHERE state = 'SENT'")[0][0])
 
 
 @pytest.mark.parametrize(("moment", "rows"), [("before", 0), ("after", 1)])
 def test_a_producer_killed_around_its_commit_leaves_both_rows_or_none(
-    on_postgres: Ground, moment: str, rows: int
+    on_postgres: OutboxFixture, moment: str, rows: int
 ) -> None:
     on_postgres.run("CREATE TABLE orders (id text)")
 
@@ -81,17 +81,17 @@ def test_a_producer_killed_around_its_commit_leaves_both_rows_or_none(
 
 @pytest.mark.parametrize("failpoint", ["outbox.after_claim", "outbox.after_publish", "outbox.before_settle"])
 def test_what_a_killed_dispatcher_held_is_published_by_another_under_the_same_ids(
-    ground: Ground, dispatchers_of: MakeDispatchers, failpoint: str
+    fixture: OutboxFixture, dispatchers_of: MakeDispatchers, failpoint: str
 ) -> None:
-    events = [ground.add(payload={"n": n}) for n in range(5)]
-    dispatchers = dispatchers_of(ground.dsn)
+    events = [fixture.add(payload={"n": n}) for n in range(5)]
+    dispatchers = dispatchers_of(fixture.dsn)
     doomed = dispatchers.start(f"{failpoint}=kill9#1")
     assert doomed.wait(30) == -signal.SIGKILL
     before = len(dispatchers.published())
 
     successor = dispatchers.start()
 
-    eventually(lambda: sent(ground) == 5)
+    eventually(lambda: sent(fixture) == 5)
     published = dispatchers.published()
     check_order(published)
     assert {each.event_id for each in published} == {str(event.event_id) for event in events}
@@ -101,86 +101,86 @@ def test_what_a_killed_dispatcher_held_is_published_by_another_under_the_same_id
 
 
 def test_a_dispatcher_killed_in_the_middle_of_a_key_leaves_no_hole(
-    ground: Ground, dispatchers_of: MakeDispatchers
+    fixture: OutboxFixture, dispatchers_of: MakeDispatchers
 ) -> None:
     for n in range(20):
-        ground.add(payload={"n": n})
-    dispatchers = dispatchers_of(ground.dsn)
+        fixture.add(payload={"n": n})
+    dispatchers = dispatchers_of(fixture.dsn)
     doomed = dispatchers.start("outbox.mid_batch=kill9#7")
     assert doomed.wait(30) == -signal.SIGKILL
 
     dispatchers.start()
 
-    eventually(lambda: sent(ground) == 20)
+    eventually(lambda: sent(fixture) == 20)
     check_order(dispatchers.published())
 
 
 def test_a_dispatcher_paused_beyond_its_lease_settles_nothing_when_it_wakes(
-    ground: Ground, dispatchers_of: MakeDispatchers
+    fixture: OutboxFixture, dispatchers_of: MakeDispatchers
 ) -> None:
     for n in range(5):
-        ground.add(payload={"n": n})
-    dispatchers = dispatchers_of(ground.dsn)
+        fixture.add(payload={"n": n})
+    dispatchers = dispatchers_of(fixture.dsn)
     paused = dispatchers.start("outbox.before_settle=stop:4#1")
     eventually(lambda: _is_stopped(paused.pid))
 
     successor = dispatchers.start()
 
-    eventually(lambda: sent(ground) == 5)
-    attempts_before = ground.run("SELECT attempts, updatedat FROM outbox ORDER BY seq")
+    eventually(lambda: sent(fixture) == 5)
+    attempts_before = fixture.run("SELECT attempts, updatedat FROM outbox ORDER BY seq")
     eventually(lambda: not _is_stopped(paused.pid))
     late = stopped(paused)
     check_order(dispatchers.published())
     assert (late["sent"], late["stale"]) == (0, 5)
     assert stopped(successor)["sent"] == 5
-    assert ground.run("SELECT attempts, updatedat FROM outbox ORDER BY seq") == attempts_before
+    assert fixture.run("SELECT attempts, updatedat FROM outbox ORDER BY seq") == attempts_before
 
 
 def test_a_publish_whose_answer_was_lost_is_repeated_under_the_same_id(
-    ground: Ground, dispatchers_of: MakeDispatchers
+    fixture: OutboxFixture, dispatchers_of: MakeDispatchers
 ) -> None:
-    event = ground.add()
-    dispatchers = dispatchers_of(ground.dsn)
+    event = fixture.add()
+    dispatchers = dispatchers_of(fixture.dsn)
 
     process = dispatchers.start("outbox.after_publish=raise#1")
 
-    eventually(lambda: sent(ground) == 1)
+    eventually(lambda: sent(fixture) == 1)
     assert [each.event_id for each in dispatchers.published()] == [str(event.event_id)] * 2
-    assert ground.run("SELECT attempts FROM outbox") == [(2,)]
+    assert fixture.run("SELECT attempts FROM outbox") == [(2,)]
     assert stopped(process)["retried"] == 1
 
 
-def test_sigterm_ends_with_everything_given_back(ground: Ground, dispatchers_of: MakeDispatchers) -> None:
+def test_sigterm_ends_with_everything_given_back(fixture: OutboxFixture, dispatchers_of: MakeDispatchers) -> None:
     for n in range(300):
-        ground.add(key={"transferId": f"tr_{n % 3}"}, payload={"n": n})
-    process = dispatchers_of(ground.dsn).start()
-    eventually(lambda: sent(ground) > 10)
+        fixture.add(key={"transferId": f"tr_{n % 3}"}, payload={"n": n})
+    process = dispatchers_of(fixture.dsn).start()
+    eventually(lambda: sent(fixture) > 10)
 
     report = stopped(process)
 
-    assert report["sent"] == sent(ground)
-    assert ground.run("SELECT count(*) FROM outbox WHERE lease_owner IS NOT NULL OR lease_until IS NOT NULL") == [(0,)]
+    assert report["sent"] == sent(fixture)
+    assert fixture.run("SELECT count(*) FROM outbox WHERE lease_owner IS NOT NULL OR lease_until IS NOT NULL") == [(0,)]
 
 
 def test_after_a_crash_of_postgresql_claims_go_on_and_nothing_is_lost(
     tmp_path: Path, dispatchers_of: MakeDispatchers
 ) -> None:
     with crashing_postgres(tmp_path) as (dsn, crash):
-        ground = postgres_ground(dsn)
+        fixture = postgres_fixture(dsn)
         dispatchers = dispatchers_of(dsn)
         process = dispatchers.start()
         for n in range(40):
-            ground.add(key={"transferId": f"tr_{n % 4}"}, payload={"n": n})
-        eventually(lambda: sent(ground) > 0)
+            fixture.add(key={"transferId": f"tr_{n % 4}"}, payload={"n": n})
+        eventually(lambda: sent(fixture) > 0)
         crash()
         for n in range(40):
-            ground.add(key={"transferId": f"tr_{n % 4}"}, payload={"n": n})
+            fixture.add(key={"transferId": f"tr_{n % 4}"}, payload={"n": n})
 
-        eventually(lambda: sent(ground) == 80)
+        eventually(lambda: sent(fixture) == 80)
 
         check_order(dispatchers.published())
         assert stopped(process)["sent"] == 80
-        ground.outbox.close()
+        fixture.outbox.close()
 
 
 def test_a_row_whose_lease_a_crash_forgot_is_counted_as_sent_once(
@@ -192,35 +192,35 @@ def test_a_row_whose_lease_a_crash_forgot_is_counted_as_sent_once(
         threads = stack.enter_context(ThreadPoolExecutor())
         stack.callback(stop.set)
         stack.callback(holding.let_go.set)
-        ground = postgres_ground(dsn)
-        stack.callback(ground.outbox.close)
+        fixture = postgres_fixture(dsn)
+        stack.callback(fixture.outbox.close)
         for n in range(7):
-            ground.add(key={"transferId": f"tr_{n}"}, payload={"n": n})
-        ground.run("CHECKPOINT")
+            fixture.add(key={"transferId": f"tr_{n}"}, payload={"n": n})
+        fixture.run("CHECKPOINT")
         kill_writer = stop_the_writer_of_the_log(dsn)
-        first = threads.submit(dispatcher_of(ground.outbox, holding).run, stop)
+        first = threads.submit(dispatcher_of(fixture.outbox, holding).run, stop)
         assert holding.entered.wait(20)
         kill_writer()
         crash()
 
-        second = dispatcher_of(ground.outbox, Recorder()).drain()
+        second = dispatcher_of(fixture.outbox, Recorder()).drain()
 
         holding.let_go.set()
-        eventually(lambda: sent(ground) == 7 and len(holding.published) % 7 == 0)
+        eventually(lambda: sent(fixture) == 7 and len(holding.published) % 7 == 0)
         stop.set()
         assert first.result(30).sent + second.sent == 7
-        assert ground.run("SELECT DISTINCT attempts FROM outbox") == [(1,)]
+        assert fixture.run("SELECT DISTINCT attempts FROM outbox") == [(1,)]
 
 
 def test_tokens_of_leases_that_a_crash_forgot_are_not_given_again(tmp_path: Path) -> None:
     with crashing_postgres(tmp_path) as (dsn, crash):
-        ground = postgres_ground(dsn)
-        ground.add()
+        fixture = postgres_fixture(dsn)
+        fixture.add()
         tokens: list[int] = []
         for _ in range(3):
-            ground.run("CHECKPOINT")
+            fixture.run("CHECKPOINT")
             kill_writer = stop_the_writer_of_the_log(dsn)
-            store = store_for(ground.outbox, owner="host-1", config=DispatcherConfig())
+            store = store_for(fixture.outbox, owner="host-1", config=DispatcherConfig())
             store.open()
             tokens += [row.token for row in store.claim(1, after=FIRST_KEY)]
             kill_writer()
@@ -229,7 +229,7 @@ def test_tokens_of_leases_that_a_crash_forgot_are_not_given_again(tmp_path: Path
 
         assert len(tokens) == 3
         assert sorted(set(tokens)) == tokens
-        ground.outbox.close()
+        fixture.outbox.close()
 
 
 def _is_stopped(pid: int) -> bool:

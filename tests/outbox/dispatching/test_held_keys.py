@@ -11,15 +11,13 @@ import psycopg
 import pytest
 from tests.outbox.dispatching.conftest import QUICK, MakeDispatcher
 from tests.outbox.dispatching.publishers import Recorder, failing, number_of
-from tests.outbox.grounds import Ground, an_event
+from tests.outbox.fixtures import OutboxFixture, an_event
 from tests.waiting import eventually
 
 from postroad import OutgoingMessage
 from postroad.errors import RowRejected
 from postroad.outbox import OutboxDispatcher
-from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching import postgres_statements as sql
-from postroad.outbox.dispatching.store import with_phrases
 
 FAR = "2999-01-01T00:00:00.000Z"
 PAST = "2000-01-01T00:00:00.000Z"
@@ -27,33 +25,33 @@ CLAIM = {"limit": 50, "leaving": 0, "tenant": "", "lane": "", "deep": True, "ski
 HELD = "SELECT count(*) FROM outbox WHERE held = 0 AND state NOT IN ('SENT', 'SKIPPED')"
 
 
-def add_keys(ground: Ground, count: int, rows: int = 2) -> None:
-    with ground.connection() as connection:
+def add_keys(fixture: OutboxFixture, count: int, rows: int = 2) -> None:
+    with fixture.connection() as connection:
         keys = [{"transferId": f"k{key}"} for key in range(count)]
-        ground.outbox.add_many(connection, [an_event(key=key, payload={"n": n}) for n in range(rows) for key in keys])
+        fixture.outbox.add_many(connection, [an_event(key=key, payload={"n": n}) for n in range(rows) for key in keys])
         connection.commit()
 
 
-def hold_back(ground: Ground, **columns: object) -> None:
+def hold_back(fixture: OutboxFixture, **columns: object) -> None:
     """Change the first row of each key by plain SQL."""
     for column, value in columns.items():
-        ground.run(
+        fixture.run(
             f"UPDATE outbox SET {column} = ? WHERE seq IN (SELECT min(seq) FROM outbox GROUP BY lane)",
             value,
         )
 
 
-def settle_down(ground: Ground, dispatcher: OutboxDispatcher) -> None:
+def settle_down(fixture: OutboxFixture, dispatcher: OutboxDispatcher) -> None:
     """Look until no look finds anything that it did not know."""
-    while ground.run(HELD) != [(0,)]:
+    while fixture.run(HELD) != [(0,)]:
         dispatcher.run_once()
 
 
-def cost_of_a_look(ground: Ground, dispatcher: OutboxDispatcher, monkeypatch: pytest.MonkeyPatch) -> int:
+def cost_of_a_look(fixture: OutboxFixture, dispatcher: OutboxDispatcher, monkeypatch: pytest.MonkeyPatch) -> int:
     """Pages that PostgreSQL reads, or statements that SQLite is asked, for one look that finds nothing."""
-    if ground.on_postgres:
-        text = Phrases(ground.outbox.names, "postgresql")(with_phrases(sql.CLAIM, sql.WORDS))
-        with psycopg.connect(ground.dsn, autocommit=True) as connection:
+    if fixture.on_postgres:
+        text = fixture.outbox.tables.with_phrases(sql.PHRASES)(sql.CLAIM)
+        with psycopg.connect(fixture.dsn, autocommit=True) as connection:
             connection.execute("VACUUM outbox")
             plan = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text}", CLAIM).fetchone()
         assert plan is not None
@@ -66,11 +64,11 @@ def cost_of_a_look(ground: Ground, dispatcher: OutboxDispatcher, monkeypatch: py
         connection.set_trace_callback(asked.append)
         return connection
 
-    ground.outbox.close()
+    fixture.outbox.close()
     with monkeypatch.context() as patch:
         patch.setattr(sqlite3, "connect", traced)
         dispatcher.run_once()
-    ground.outbox.close()
+    fixture.outbox.close()
     return len(asked)
 
 
@@ -78,35 +76,37 @@ def cost_of_a_look(ground: Ground, dispatcher: OutboxDispatcher, monkeypatch: py
     "columns", [{"state": "FAILED"}, {"state": "MISSPELT"}, {"next_attempt": FAR}, {"next_attempt": "infinity"}]
 )
 def test_a_look_costs_the_same_however_many_keys_are_held_back(
-    ground: Ground,
+    fixture: OutboxFixture,
     dispatcher_of: MakeDispatcher,
     recorder: Recorder,
     columns: dict[str, object],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dispatcher = dispatcher_of(ground.outbox, recorder)
+    dispatcher = dispatcher_of(fixture.outbox, recorder)
     dispatcher.run_once()
-    before = cost_of_a_look(ground, dispatcher, monkeypatch)
-    add_keys(ground, 1_000)
-    hold_back(ground, **columns)
+    before = cost_of_a_look(fixture, dispatcher, monkeypatch)
+    add_keys(fixture, 1_000)
+    hold_back(fixture, **columns)
 
-    settle_down(ground, dispatcher)
+    settle_down(fixture, dispatcher)
 
-    assert cost_of_a_look(ground, dispatcher, monkeypatch) <= before + 10
+    assert cost_of_a_look(fixture, dispatcher, monkeypatch) <= before + 10
     assert recorder.published == []
-    assert len(ground.outbox.keys(limit=2_000)) == 1_000
+    assert len(fixture.outbox.keys(limit=2_000)) == 1_000
 
 
-def test_parked_keys_cost_nothing_and_park_what_comes_later(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
-    add_keys(ground, 30)
+def test_parked_keys_cost_nothing_and_park_what_comes_later(
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher
+) -> None:
+    add_keys(fixture, 30)
     poison = Recorder(fail=failing(0, error=RowRejected("never")))
-    dispatcher = dispatcher_of(ground.outbox, poison, replace(QUICK, policy="park"))
+    dispatcher = dispatcher_of(fixture.outbox, poison, replace(QUICK, policy="park"))
     dispatcher.drain()
-    add_keys(ground, 30)
+    add_keys(fixture, 30)
 
-    settle_down(ground, dispatcher)
+    settle_down(fixture, dispatcher)
 
-    assert ground.run("SELECT state, count(*) FROM outbox GROUP BY state ORDER BY state") == [
+    assert fixture.run("SELECT state, count(*) FROM outbox GROUP BY state ORDER BY state") == [
         ("FAILED", 30),
         ("PARKED", 90),
     ]
@@ -121,51 +121,51 @@ def test_parked_keys_cost_nothing_and_park_what_comes_later(ground: Ground, disp
     ],
 )
 def test_plain_sql_that_takes_a_failed_row_out_of_the_way_opens_its_key(
-    ground: Ground, dispatcher_of: MakeDispatcher, statement: str
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher, statement: str
 ) -> None:
-    add_keys(ground, 3)
-    hold_back(ground, state="FAILED")
-    settle_down(ground, dispatcher_of(ground.outbox, Recorder()))
+    add_keys(fixture, 3)
+    hold_back(fixture, state="FAILED")
+    settle_down(fixture, dispatcher_of(fixture.outbox, Recorder()))
     recorder = Recorder()
 
-    ground.run(statement)
-    dispatcher_of(ground.outbox, recorder).drain()
+    fixture.run(statement)
+    dispatcher_of(fixture.outbox, recorder).drain()
 
     expected = [0, 1] if "PENDING" in statement else [1]
     assert [recorder.numbers(f"k{key}") for key in range(3)] == [expected] * 3
 
 
 def test_plain_sql_that_makes_a_waiting_row_due_is_noticed(
-    ground: Ground, dispatcher_of: MakeDispatcher, recorder: Recorder
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher, recorder: Recorder
 ) -> None:
-    add_keys(ground, 3)
-    hold_back(ground, next_attempt=FAR)
-    dispatcher = dispatcher_of(ground.outbox, recorder)
-    settle_down(ground, dispatcher)
+    add_keys(fixture, 3)
+    hold_back(fixture, next_attempt=FAR)
+    dispatcher = dispatcher_of(fixture.outbox, recorder)
+    settle_down(fixture, dispatcher)
 
-    hold_back(ground, next_attempt=PAST)
+    hold_back(fixture, next_attempt=PAST)
     dispatcher.drain()
 
     assert [recorder.numbers(f"k{key}") for key in range(3)] == [[0, 1]] * 3
 
 
 def test_a_long_key_goes_on_in_order_after_its_first_row_was_redriven(
-    ground: Ground, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher
 ) -> None:
-    add_keys(ground, 1, rows=2_500)
-    hold_back(ground, state="FAILED")
-    settle_down(ground, dispatcher_of(ground.outbox, Recorder()))
-    ground.outbox.redrive(key="k0", by="ops", reason="repaired")
+    add_keys(fixture, 1, rows=2_500)
+    hold_back(fixture, state="FAILED")
+    settle_down(fixture, dispatcher_of(fixture.outbox, Recorder()))
+    fixture.outbox.redrive(key="k0", by="ops", reason="repaired")
     recorder = Recorder()
 
-    report = dispatcher_of(ground.outbox, recorder, replace(QUICK, batch=500)).drain(timeout=120)
+    report = dispatcher_of(fixture.outbox, recorder, replace(QUICK, batch=500)).drain(timeout=120)
 
     assert report.sent == 2_500
     assert recorder.numbers("k0") == list(range(2_500))
 
 
-def test_a_key_whose_retry_went_through_goes_on_in_order(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
-    add_keys(ground, 20, rows=5)
+def test_a_key_whose_retry_went_through_goes_on_in_order(fixture: OutboxFixture, dispatcher_of: MakeDispatcher) -> None:
+    add_keys(fixture, 20, rows=5)
     tried: set[tuple[str | None, int]] = set()
 
     def fail_once(message: OutgoingMessage) -> Exception | None:
@@ -176,7 +176,7 @@ def test_a_key_whose_retry_went_through_goes_on_in_order(ground: Ground, dispatc
         return TimeoutError("no answer")
 
     recorder = Recorder(fail=fail_once)
-    dispatcher = dispatcher_of(ground.outbox, recorder)
+    dispatcher = dispatcher_of(fixture.outbox, recorder)
     dispatcher.start()
 
     eventually(lambda: len(recorder.published) == 100)
@@ -184,28 +184,30 @@ def test_a_key_whose_retry_went_through_goes_on_in_order(ground: Ground, dispatc
 
 
 def test_another_policy_is_applied_to_what_was_held_back_under_the_last_one(
-    ground: Ground, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher
 ) -> None:
-    add_keys(ground, 3)
+    add_keys(fixture, 3)
     poison = failing(0, error=RowRejected("never"))
-    blocking = dispatcher_of(ground.outbox, Recorder(fail=poison))
+    blocking = dispatcher_of(fixture.outbox, Recorder(fail=poison))
     blocking.drain()
-    settle_down(ground, blocking)
+    settle_down(fixture, blocking)
     recorder = Recorder()
 
-    dispatcher_of(ground.outbox, recorder, replace(QUICK, policy="skip")).drain()
+    dispatcher_of(fixture.outbox, recorder, replace(QUICK, policy="skip")).drain()
 
     assert [recorder.numbers(f"k{key}") for key in range(3)] == [[1]] * 3
 
 
-def test_rows_that_are_always_due_again_leave_room_for_others(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
-    add_keys(ground, 40, rows=1)
+def test_rows_that_are_always_due_again_leave_room_for_others(
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher
+) -> None:
+    add_keys(fixture, 40, rows=1)
     recorder = Recorder(fail=failing(0))
     config = replace(QUICK, backoff=(0,), batch=2, retry_max=1_000)
-    dispatcher = dispatcher_of(ground.outbox, recorder, config)
+    dispatcher = dispatcher_of(fixture.outbox, recorder, config)
     for _ in range(40):
         dispatcher.run_once()
-    ground.add(key={"transferId": "fresh"}, payload={"n": 1})
+    fixture.add(key={"transferId": "fresh"}, payload={"n": 1})
 
     while not recorder.published:
         dispatcher.run_once()
@@ -213,10 +215,10 @@ def test_rows_that_are_always_due_again_leave_room_for_others(ground: Ground, di
     assert len(recorder.calls) < 40 * 40
 
 
-def test_statistics_of_a_quiet_moment_do_not_change_how_held_rows_are_found(on_postgres: Ground) -> None:
+def test_statistics_of_a_quiet_moment_do_not_change_how_held_rows_are_found(on_postgres: OutboxFixture) -> None:
     on_postgres.run("ANALYZE outbox")
     add_keys(on_postgres, 1_000)
-    text = Phrases(on_postgres.outbox.names, "postgresql")(with_phrases(sql.CLAIM, sql.WORDS))
+    text = on_postgres.outbox.tables.with_phrases(sql.PHRASES)(sql.CLAIM)
 
     with psycopg.connect(on_postgres.dsn) as connection:
         plan = json.dumps(connection.execute(f"EXPLAIN (FORMAT JSON) {text}", CLAIM).fetchall())

@@ -13,16 +13,14 @@ import pytest
 from tests.outbox.dispatching.conftest import QUICK, MakeDispatcher
 from tests.outbox.dispatching.publishers import Recorder, failing
 from tests.outbox.dispatching.test_held_keys import add_keys, hold_back
-from tests.outbox.grounds import Ground
+from tests.outbox.fixtures import OutboxFixture
 from tests.waiting import eventually
 
 from postroad import OutgoingMessage
 from postroad.errors import ConfigurationError, RowRejected
 from postroad.outbox import Outbox
-from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching import postgres_statements as sql
 from postroad.outbox.dispatching.postgres import PostgresDispatchStore
-from postroad.outbox.dispatching.store import with_phrases
 
 NEVER = RowRejected("never")
 _WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -30,29 +28,29 @@ _FIRST_IS_DUE = "UPDATE outbox SET next_attempt = now() + interval '{}' WHERE se
 
 
 @contextmanager
-def being_held(ground: Ground, *, seq: int, behind: int, meanwhile: Callable[[], object]) -> Iterator[None]:
+def being_held(fixture: OutboxFixture, *, seq: int, behind: int, meanwhile: Callable[[], object]) -> Iterator[None]:
     """Hold one row back behind another; something else begins before that is committed, and waits for it."""
-    ids = dict(ground.run("SELECT seq, id FROM outbox"))
-    hold = Phrases(ground.outbox.names, "postgresql")(with_phrases(sql.HOLD, sql.WORDS))
-    with ground.connection() as walker:
+    ids = dict(fixture.run("SELECT seq, id FROM outbox"))
+    hold = fixture.outbox.tables.with_phrases(sql.PHRASES)(sql.HOLD)
+    with fixture.connection() as walker:
         walker.execute(hold, {"ids": [ids[seq]], "held_by": [ids[behind]]})
         other = threading.Thread(target=meanwhile)
         other.start()
-        eventually(lambda: ground.run(_WAITING))
+        eventually(lambda: fixture.run(_WAITING))
         walker.commit()
     other.join()
     yield
 
 
-def a_key_with_a_retry(ground: Ground) -> None:
+def a_key_with_a_retry(fixture: OutboxFixture) -> None:
     """Three rows: the first waits for its retry, the second behind it, and nobody has looked at the third yet."""
-    add_keys(ground, 1, rows=3)
-    ground.run("UPDATE outbox SET held = 1 WHERE seq = 1")
-    ground.run("UPDATE outbox SET held = 2 WHERE seq = 2")
+    add_keys(fixture, 1, rows=3)
+    fixture.run("UPDATE outbox SET held = 1 WHERE seq = 1")
+    fixture.run("UPDATE outbox SET held = 2 WHERE seq = 2")
 
 
 def test_a_row_is_released_that_is_being_held_behind_one_that_is_released(
-    on_postgres: Ground, dispatcher_of: MakeDispatcher, recorder: Recorder
+    on_postgres: OutboxFixture, dispatcher_of: MakeDispatcher, recorder: Recorder
 ) -> None:
     a_key_with_a_retry(on_postgres)
 
@@ -68,7 +66,7 @@ def test_a_row_is_released_that_is_being_held_behind_one_that_is_released(
 
 
 def test_a_release_that_cannot_see_what_is_being_held_fails_and_can_be_repeated(
-    on_postgres: Ground, dispatcher_of: MakeDispatcher, recorder: Recorder
+    on_postgres: OutboxFixture, dispatcher_of: MakeDispatcher, recorder: Recorder
 ) -> None:
     a_key_with_a_retry(on_postgres)
     failures: list[Exception] = []
@@ -91,7 +89,7 @@ def test_a_release_that_cannot_see_what_is_being_held_fails_and_can_be_repeated(
 
 
 def test_a_redrive_brings_back_a_row_that_is_being_parked(
-    on_postgres: Ground, dispatcher_of: MakeDispatcher, recorder: Recorder
+    on_postgres: OutboxFixture, dispatcher_of: MakeDispatcher, recorder: Recorder
 ) -> None:
     parking = replace(QUICK, policy="park")
     events = [on_postgres.add(key={"transferId": "k0"}, payload={"n": n}) for n in range(3)]
@@ -112,7 +110,7 @@ def test_a_redrive_brings_back_a_row_that_is_being_parked(
 
 
 def test_a_row_is_not_held_behind_one_that_has_failed_since_where_keys_go_on(
-    on_postgres: Ground, dispatcher_of: MakeDispatcher, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    on_postgres: OutboxFixture, dispatcher_of: MakeDispatcher, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     skipping = replace(QUICK, policy="skip")
     on_postgres.add(key={"transferId": "k0"}, payload={"n": 0})
@@ -145,26 +143,26 @@ def test_a_row_is_not_held_behind_one_that_has_failed_since_where_keys_go_on(
 
 
 def test_a_dispatcher_of_the_old_policy_holds_nothing_that_the_new_one_lets_go(
-    ground: Ground, dispatcher_of: MakeDispatcher, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground.add(key={"transferId": "k0"}, payload={"n": 0})
-    old = dispatcher_of(ground.outbox, Recorder(fail=failing(0, error=NEVER)))
+    fixture.add(key={"transferId": "k0"}, payload={"n": 0})
+    old = dispatcher_of(fixture.outbox, Recorder(fail=failing(0, error=NEVER)))
     old.run_once()
     old._store.open()
     skipping = replace(QUICK, policy="skip")
-    dispatcher_of(ground.outbox, Recorder(), skipping).run_once()
-    ground.add(key={"transferId": "k0"}, payload={"n": 1})
+    dispatcher_of(fixture.outbox, Recorder(), skipping).run_once()
+    fixture.add(key={"transferId": "k0"}, payload={"n": 1})
     with monkeypatch.context() as patch:
         patch.setattr(old._store, "open", lambda: None)  # as one that has run all the time
         old.run_once()
 
-    dispatcher_of(ground.outbox, recorder, skipping).drain()
+    dispatcher_of(fixture.outbox, recorder, skipping).drain()
 
     assert recorder.numbers("k0") == [1]
 
 
 def test_a_row_is_not_held_behind_one_that_somebody_is_taking_out_of_the_way(
-    on_postgres: Ground, dispatcher_of: MakeDispatcher, recorder: Recorder
+    on_postgres: OutboxFixture, dispatcher_of: MakeDispatcher, recorder: Recorder
 ) -> None:
     add_keys(on_postgres, 1)
     hold_back(on_postgres, state="FAILED")
@@ -183,7 +181,7 @@ def test_a_row_is_not_held_behind_one_that_somebody_is_taking_out_of_the_way(
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_a_server_whose_transactions_do_not_see_what_others_commit_is_refused(
-    on_postgres: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher, level: str
+    on_postgres: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher, level: str
 ) -> None:
     on_postgres.add()
     name = on_postgres.run("SELECT current_database()")[0][0]

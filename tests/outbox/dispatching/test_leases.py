@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tests.outbox.dispatching.conftest import QUICK, MakeDispatcher
 from tests.outbox.dispatching.publishers import Recorder
-from tests.outbox.grounds import Ground
+from tests.outbox.fixtures import OutboxFixture
 from tests.waiting import eventually
 
 from postroad import OutgoingMessage
@@ -33,18 +33,18 @@ class Holding(Recorder):
 
 
 def test_a_key_that_one_dispatcher_holds_is_not_claimed_by_another(
-    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
     holding = Holding()
     for n in (1, 2):
-        ground.add(payload={"n": n})
-    passing = threading.Thread(target=dispatcher_of(ground.outbox, holding).run_once)
+        fixture.add(payload={"n": n})
+    passing = threading.Thread(target=dispatcher_of(fixture.outbox, holding).run_once)
     passing.start()
     assert holding.entered.wait(10)
-    ground.add(payload={"n": 3})
-    ground.add(key={"transferId": "tr_2"}, payload={"n": 4})
+    fixture.add(payload={"n": 3})
+    fixture.add(key={"transferId": "tr_2"}, payload={"n": 4})
 
-    report = dispatcher_of(ground.outbox, recorder).run_once()
+    report = dispatcher_of(fixture.outbox, recorder).run_once()
 
     holding.let_go.set()
     passing.join()
@@ -54,11 +54,11 @@ def test_a_key_that_one_dispatcher_holds_is_not_claimed_by_another(
 
 
 def test_several_dispatchers_publish_every_row_once_and_in_order(
-    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
     for n in range(120):
-        ground.add(key={"transferId": f"tr_{n % 7}"}, payload={"n": n})
-    dispatchers = [dispatcher_of(ground.outbox, recorder, replace(QUICK, batch=5)) for _ in range(3)]
+        fixture.add(key={"transferId": f"tr_{n % 7}"}, payload={"n": n})
+    dispatchers = [dispatcher_of(fixture.outbox, recorder, replace(QUICK, batch=5)) for _ in range(3)]
 
     with ThreadPoolExecutor(3) as pool:
         reports = list(pool.map(lambda dispatcher: dispatcher.drain(), dispatchers))
@@ -68,39 +68,39 @@ def test_several_dispatchers_publish_every_row_once_and_in_order(
 
 
 def test_a_lease_with_less_than_half_left_is_renewed_before_the_next_call(
-    ground: Ground, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher
 ) -> None:
     left: list[float] = []
 
     def wait_for_half(messages: Sequence[OutgoingMessage]) -> None:
-        left.append(_lease_left(ground))
+        left.append(_lease_left(fixture))
         if len(left) == 1:
-            eventually(lambda: _lease_left(ground) < LEASE / 2)
+            eventually(lambda: _lease_left(fixture) < LEASE / 2)
 
     for n in (1, 2):
-        ground.add(payload={"n": n})
+        fixture.add(payload={"n": n})
     recorder = Recorder(refuse=wait_for_half)
 
-    report = dispatcher_of(ground.outbox, recorder, replace(QUICK, lease=LEASE)).run_once()
+    report = dispatcher_of(fixture.outbox, recorder, replace(QUICK, lease=LEASE)).run_once()
 
     assert report == DispatchReport(claimed=2, sent=2)
     assert left[1] > LEASE / 2
 
 
 def test_who_lost_a_key_stops_it_and_settles_nothing(
-    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
     holding = Holding()
     for n in (1, 2, 3):
-        ground.add(payload={"n": n})
-    late = dispatcher_of(ground.outbox, holding, replace(QUICK, lease=0.2))
+        fixture.add(payload={"n": n})
+    late = dispatcher_of(fixture.outbox, holding, replace(QUICK, lease=0.2))
     reports: list[DispatchReport] = []
     passing = threading.Thread(target=lambda: reports.append(late.run_once()))
     passing.start()
     assert holding.entered.wait(10)
-    successor = dispatcher_of(ground.outbox, recorder)
+    successor = dispatcher_of(fixture.outbox, recorder)
     successor.start()
-    eventually(lambda: ground.outbox.status().sent == 3)
+    eventually(lambda: fixture.outbox.status().sent == 3)
 
     holding.let_go.set()
     passing.join()
@@ -108,51 +108,57 @@ def test_who_lost_a_key_stops_it_and_settles_nothing(
     assert reports == [DispatchReport(claimed=3, stale=3)]
     assert holding.numbers() == [1]
     assert recorder.numbers() == [1, 2, 3]
-    assert ground.run("SELECT attempts FROM outbox ORDER BY seq") == [(1,), (1,), (1,)]
+    assert fixture.run("SELECT attempts FROM outbox ORDER BY seq") == [(1,), (1,), (1,)]
 
 
-def test_a_token_that_grew_meanwhile_makes_the_settlement_stale(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
-    ground.add(payload={"n": 1})
-    recorder = Recorder(refuse=lambda messages: _take_over(ground))
+def test_a_token_that_grew_meanwhile_makes_the_settlement_stale(
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher
+) -> None:
+    fixture.add(payload={"n": 1})
+    recorder = Recorder(refuse=lambda messages: _take_over(fixture))
 
-    report = dispatcher_of(ground.outbox, recorder).run_once()
+    report = dispatcher_of(fixture.outbox, recorder).run_once()
 
     assert report == DispatchReport(claimed=1, stale=1)
-    assert ground.run("SELECT state, attempts FROM outbox") == [("PENDING", 0)]
+    assert fixture.run("SELECT state, attempts FROM outbox") == [("PENDING", 0)]
 
 
-def test_a_row_that_was_parked_meanwhile_is_not_counted_as_sent(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
-    ground.add()
+def test_a_row_that_was_parked_meanwhile_is_not_counted_as_sent(
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher
+) -> None:
+    fixture.add()
     holding = Holding()
     with ThreadPoolExecutor() as threads:
-        passing = threads.submit(dispatcher_of(ground.outbox, holding).run_once)
+        passing = threads.submit(dispatcher_of(fixture.outbox, holding).run_once)
         assert holding.entered.wait(10)
-        ground.run("UPDATE outbox SET state = 'PARKED', lease_owner = NULL, lease_until = NULL")
+        fixture.run("UPDATE outbox SET state = 'PARKED', lease_owner = NULL, lease_until = NULL")
         holding.let_go.set()
 
         assert passing.result() == DispatchReport(claimed=1, stale=1)
 
 
-def test_tokens_grow_with_every_claim(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
-    ground.add(payload={"n": 1})
+def test_tokens_grow_with_every_claim(fixture: OutboxFixture, dispatcher_of: MakeDispatcher) -> None:
+    fixture.add(payload={"n": 1})
     dispatcher = dispatcher_of(
-        ground.outbox, Recorder(fail=lambda message: TimeoutError()), replace(QUICK, backoff=(0,))
+        fixture.outbox, Recorder(fail=lambda message: TimeoutError()), replace(QUICK, backoff=(0,))
     )
     tokens = []
 
     for _ in range(3):
         dispatcher.run_once()
-        tokens += ground.run("SELECT lease_token FROM outbox")
+        tokens += fixture.run("SELECT lease_token FROM outbox")
 
     assert tokens == sorted(set(tokens))
 
 
-def _take_over(ground: Ground) -> None:
-    ground.run("UPDATE outbox SET lease_token = lease_token + 1")
+def _take_over(fixture: OutboxFixture) -> None:
+    fixture.run("UPDATE outbox SET lease_token = lease_token + 1")
 
 
-def _lease_left(ground: Ground) -> float:
+def _lease_left(fixture: OutboxFixture) -> float:
     text = "extract(epoch FROM lease_until - now())::float8"
-    if not ground.on_postgres:
+    if not fixture.on_postgres:
         text = "(julianday(lease_until) - julianday('now')) * 86400"
-    return float(ground.run(f"SELECT {text} FROM outbox WHERE lease_until IS NOT NULL ORDER BY seq DESC LIMIT 1")[0][0])
+    return float(
+        fixture.run(f"SELECT {text} FROM outbox WHERE lease_until IS NOT NULL ORDER BY seq DESC LIMIT 1")[0][0]
+    )

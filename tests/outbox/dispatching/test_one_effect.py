@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.outbox.dispatching.conftest import MakeDispatcher
-from tests.outbox.grounds import Ground
+from tests.outbox.fixtures import OutboxFixture
 
 from postroad import Backend, OutgoingMessage, QueueSpec, SendResult, connect
 from postroad.inbox import Consumer, DomainEvent, Inbox
@@ -43,15 +43,15 @@ def backend(tmp_path: Path, clock: FakeClock) -> Iterator[Backend]:
 
 
 @pytest.fixture
-def inbox(ground: Ground) -> Iterator[Inbox]:
-    with Inbox.open(ground.dsn) as opened:
+def inbox(fixture: OutboxFixture) -> Iterator[Inbox]:
+    with Inbox.open(fixture.dsn) as opened:
         opened.init()
         yield opened
 
 
 @pytest.mark.parametrize(("later", "copies"), [(0, 1), (301, 2)])
 def test_an_event_that_is_published_twice_has_one_effect(
-    ground: Ground,
+    fixture: OutboxFixture,
     backend: Backend,
     clock: FakeClock,
     inbox: Inbox,
@@ -62,11 +62,11 @@ def test_an_event_that_is_published_twice_has_one_effect(
     queue = backend.create_queue(QueueSpec("ledger.fifo", fifo=True))
     topic = backend.topic("events.fifo", fifo=True)
     topic.subscribe(queue)
-    events = [ground.add(payload={"n": n}) for n in (1, 2)]
-    dispatcher = dispatcher_of(ground.outbox, Forgetful(topic))
+    events = [fixture.add(payload={"n": n}) for n in (1, 2)]
+    dispatcher = dispatcher_of(fixture.outbox, Forgetful(topic))
     dispatcher.run_once()
     clock.advance(later)
-    ground.set(events[0], next_attempt="2020-01-01T00:00:00.000Z")
+    fixture.set(events[0], next_attempt="2020-01-01T00:00:00.000Z")
     effects: list[Any] = []
 
     def handler(event: DomainEvent, connection: object) -> None:
@@ -78,4 +78,4 @@ def test_an_event_that_is_published_twice_has_one_effect(
 
     assert arrived == copies + 1
     assert effects == [1, 2]
-    assert ground.run("SELECT state, attempts FROM outbox ORDER BY seq") == [("SENT", 2), ("SENT", 1)]
+    assert fixture.run("SELECT state, attempts FROM outbox ORDER BY seq") == [("SENT", 2), ("SENT", 1)]

@@ -7,11 +7,9 @@ from typing import Any
 import psycopg
 import pytest
 from benchmarks.outbox_load import fill, fill_sent
-from tests.outbox.grounds import Ground
+from tests.outbox.fixtures import OutboxFixture
 
-from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching import postgres_statements as sql
-from postroad.outbox.dispatching.store import with_phrases
 
 LEASE = {"owner": "x", "lease": 30.0}
 MINE = {"ids": "{}", "tokens": "{}", "states": "{}", "counts": "{}", "errors": [], "delays": "{}"}
@@ -22,11 +20,11 @@ CLAIM = {"limit": 50, "leaving": 0, "tenant": "", "lane": "", "deep": True, "ski
     ("statement", "values"), [(sql.CLAIM, CLAIM | LEASE), (sql.SETTLE, MINE | LEASE), (sql.RENEW, MINE | LEASE)]
 )
 def test_statistics_of_a_quiet_moment_do_not_make_it_walk_the_whole_backlog(
-    on_postgres: Ground, statement: str, values: dict[str, Any]
+    on_postgres: OutboxFixture, statement: str, values: dict[str, Any]
 ) -> None:
     fill_sent(on_postgres.dsn, 20_000)
     fill(on_postgres.dsn, 2_000)
-    text = Phrases(on_postgres.outbox.names, "postgresql")(with_phrases(statement, sql.WORDS))
+    text = on_postgres.outbox.tables.with_phrases(sql.PHRASES)(statement)
 
     with psycopg.connect(on_postgres.dsn) as connection:
         plan = "\n".join(line for (line,) in connection.execute(f"EXPLAIN {text}", values))

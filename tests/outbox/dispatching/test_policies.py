@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.outbox.dispatching.conftest import QUICK, MakeDispatcher
 from tests.outbox.dispatching.publishers import Recorder, failing
-from tests.outbox.grounds import Ground
+from tests.outbox.fixtures import OutboxFixture
 
 from postroad.errors import RowRejected
 from postroad.outbox import AesGcmCipher, DispatcherConfig, Outbox
@@ -16,103 +16,107 @@ from postroad.outbox.dispatching.config import Policy
 POISON = RowRejected("never")
 
 
-def states(ground: Ground) -> list[str]:
-    return [state for (state,) in ground.run("SELECT state FROM outbox ORDER BY seq")]
+def states(fixture: OutboxFixture) -> list[str]:
+    return [state for (state,) in fixture.run("SELECT state FROM outbox ORDER BY seq")]
 
 
 def with_policy(policy: Policy) -> DispatcherConfig:
     return replace(QUICK, policy=policy)
 
 
-def test_block_lets_the_rows_behind_a_failed_one_wait(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
+def test_block_lets_the_rows_behind_a_failed_one_wait(fixture: OutboxFixture, dispatcher_of: MakeDispatcher) -> None:
     recorder = Recorder(fail=failing(1, error=POISON))
     for n in (1, 2, 3):
-        ground.add(payload={"n": n})
-    ground.add(key={"transferId": "tr_2"}, payload={"n": 4})
+        fixture.add(payload={"n": n})
+    fixture.add(key={"transferId": "tr_2"}, payload={"n": 4})
 
-    dispatcher_of(ground.outbox, recorder, with_policy("block")).drain()
+    dispatcher_of(fixture.outbox, recorder, with_policy("block")).drain()
 
-    assert states(ground) == ["FAILED", "PENDING", "PENDING", "SENT"]
+    assert states(fixture) == ["FAILED", "PENDING", "PENDING", "SENT"]
     assert recorder.numbers() == []
 
 
-def test_a_redriven_row_goes_first_and_its_key_follows(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
-    first = ground.add(payload={"n": 1})
-    ground.add(payload={"n": 2})
-    dispatcher_of(ground.outbox, Recorder(fail=failing(1, error=POISON))).drain()
-    ground.outbox.redrive([first.event_id], by="ops", reason="repaired")
+def test_a_redriven_row_goes_first_and_its_key_follows(fixture: OutboxFixture, dispatcher_of: MakeDispatcher) -> None:
+    first = fixture.add(payload={"n": 1})
+    fixture.add(payload={"n": 2})
+    dispatcher_of(fixture.outbox, Recorder(fail=failing(1, error=POISON))).drain()
+    fixture.outbox.redrive([first.event_id], by="ops", reason="repaired")
     recorder = Recorder()
 
-    dispatcher_of(ground.outbox, recorder).drain()
+    dispatcher_of(fixture.outbox, recorder).drain()
 
     assert recorder.numbers() == [1, 2]
     assert [message.attributes.get("Redriven") for message in recorder.published] == ["1", None]
 
 
 def test_a_skipped_row_opens_its_key_and_the_next_message_names_the_gap(
-    ground: Ground, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher
 ) -> None:
-    first = ground.add(payload={"n": 1})
+    first = fixture.add(payload={"n": 1})
     for n in (2, 3):
-        ground.add(payload={"n": n})
-    dispatcher_of(ground.outbox, Recorder(fail=failing(1, error=POISON))).drain()
-    ground.outbox.skip(first.event_id, by="ops", reason="not needed")
+        fixture.add(payload={"n": n})
+    dispatcher_of(fixture.outbox, Recorder(fail=failing(1, error=POISON))).drain()
+    fixture.outbox.skip(first.event_id, by="ops", reason="not needed")
     recorder = Recorder()
 
-    dispatcher_of(ground.outbox, recorder).drain()
+    dispatcher_of(fixture.outbox, recorder).drain()
 
     assert recorder.numbers() == [2, 3]
     assert [message.attributes.get("Gap") for message in recorder.published] == [str(first.event_id), None]
 
 
-def test_skip_goes_on_and_names_what_was_left_out_once(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
+def test_skip_goes_on_and_names_what_was_left_out_once(fixture: OutboxFixture, dispatcher_of: MakeDispatcher) -> None:
     recorder = Recorder(fail=failing(1, 2, error=POISON))
-    events = [ground.add(payload={"n": n}) for n in (1, 2, 3, 4)]
+    events = [fixture.add(payload={"n": n}) for n in (1, 2, 3, 4)]
 
-    report = dispatcher_of(ground.outbox, recorder, with_policy("skip")).drain()
+    report = dispatcher_of(fixture.outbox, recorder, with_policy("skip")).drain()
 
     gaps = [message.attributes.get("Gap") for message in recorder.published]
     assert (report.sent, report.failed) == (2, 2)
-    assert states(ground) == ["FAILED", "FAILED", "SENT", "SENT"]
+    assert states(fixture) == ["FAILED", "FAILED", "SENT", "SENT"]
     assert gaps == [f"{events[0].event_id},{events[1].event_id}", None]
 
 
-def test_a_gap_names_ten_events_at_the_most(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
+def test_a_gap_names_ten_events_at_the_most(fixture: OutboxFixture, dispatcher_of: MakeDispatcher) -> None:
     recorder = Recorder(fail=failing(*range(12), error=POISON))
-    events = [ground.add(payload={"n": n}) for n in range(13)]
+    events = [fixture.add(payload={"n": n}) for n in range(13)]
 
-    dispatcher_of(ground.outbox, recorder, with_policy("skip")).drain()
+    dispatcher_of(fixture.outbox, recorder, with_policy("skip")).drain()
 
     assert recorder.published[0].attributes["Gap"] == ",".join(str(event.event_id) for event in events[:10])
 
 
-def test_park_sets_the_key_aside_with_what_is_added_later(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
+def test_park_sets_the_key_aside_with_what_is_added_later(
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher
+) -> None:
     recorder = Recorder(fail=failing(1, error=POISON))
     for n in (1, 2):
-        ground.add(payload={"n": n})
-    dispatcher = dispatcher_of(ground.outbox, recorder, with_policy("park"))
+        fixture.add(payload={"n": n})
+    dispatcher = dispatcher_of(fixture.outbox, recorder, with_policy("park"))
     dispatcher.run_once()
-    at_once = states(ground)
-    ground.add(payload={"n": 3})
-    ground.add(key={"transferId": "tr_2"}, payload={"n": 4})
+    at_once = states(fixture)
+    fixture.add(payload={"n": 3})
+    fixture.add(key={"transferId": "tr_2"}, payload={"n": 4})
 
     dispatcher.drain()
 
     assert at_once == ["FAILED", "PARKED"]
-    assert states(ground) == ["FAILED", "PARKED", "PARKED", "SENT"]
-    assert ground.outbox.status().pending == 0
+    assert states(fixture) == ["FAILED", "PARKED", "PARKED", "SENT"]
+    assert fixture.outbox.status().pending == 0
 
 
-def test_a_parked_key_that_is_redriven_is_published_in_order(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
-    events = [ground.add(payload={"n": n}) for n in (1, 2, 3)]
-    dispatcher_of(ground.outbox, Recorder(fail=failing(1, error=POISON)), with_policy("park")).drain()
-    ground.outbox.redrive([events[0].event_id], by="ops", reason="repaired")
+def test_a_parked_key_that_is_redriven_is_published_in_order(
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher
+) -> None:
+    events = [fixture.add(payload={"n": n}) for n in (1, 2, 3)]
+    dispatcher_of(fixture.outbox, Recorder(fail=failing(1, error=POISON)), with_policy("park")).drain()
+    fixture.outbox.redrive([events[0].event_id], by="ops", reason="repaired")
     recorder = Recorder()
 
-    dispatcher_of(ground.outbox, recorder, with_policy("park")).drain()
+    dispatcher_of(fixture.outbox, recorder, with_policy("park")).drain()
 
     assert recorder.numbers() == [1, 2, 3]
-    assert states(ground) == ["SENT", "SENT", "SENT"]
+    assert states(fixture) == ["SENT", "SENT", "SENT"]
 
 
 @pytest.mark.parametrize(
@@ -129,38 +133,38 @@ def test_a_parked_key_that_is_redriven_is_published_in_order(ground: Ground, dis
     ],
 )
 def test_a_row_that_holds_no_event_is_failed_at_once_and_others_flow(
-    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher, payload: str
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher, payload: str
 ) -> None:
     row_id = "0190f3a8-7b1c-7cc3-98c4-dc0c0c073990"
-    ground.run("INSERT INTO outbox (id, eventtype, payload) VALUES (?, 't', ?)", row_id, payload)
-    ground.add(key={"transferId": "tr_2"}, payload={"n": 2})
+    fixture.run("INSERT INTO outbox (id, eventtype, payload) VALUES (?, 't', ?)", row_id, payload)
+    fixture.add(key={"transferId": "tr_2"}, payload={"n": 2})
 
-    report = dispatcher_of(ground.outbox, recorder).drain()
+    report = dispatcher_of(fixture.outbox, recorder).drain()
 
     assert (report.sent, report.failed) == (1, 1)
-    [(state, attempts, error)] = ground.run("SELECT state, attempts, lasterror FROM outbox WHERE id = ?", row_id)
+    [(state, attempts, error)] = fixture.run("SELECT state, attempts, lasterror FROM outbox WHERE id = ?", row_id)
     assert (state, attempts) == ("FAILED", 1)
     assert error.startswith("malformed: ")
 
 
 def test_a_row_above_the_limit_is_failed_as_too_large(
-    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
-    ground.add(payload={"text": "x" * 1_000})
-    small = Outbox.open(ground.dsn, max_bytes=1_000)
+    fixture.add(payload={"text": "x" * 1_000})
+    small = Outbox.open(fixture.dsn, max_bytes=1_000)
 
     dispatcher_of(small, recorder).run_once()
     small.close()
 
-    [(state, error)] = ground.run("SELECT state, lasterror FROM outbox")
+    [(state, error)] = fixture.run("SELECT state, lasterror FROM outbox")
     assert (state, error.split(":")[0]) == ("FAILED", "too-large")
 
 
 def test_an_encrypted_payload_is_published_readable(
-    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
-    sealed = Outbox.open(ground.dsn, cipher=AesGcmCipher({"k1": b"k" * 32}, "k1"))
-    secret = Ground(outbox=sealed, dsn=ground.dsn).add(payload={"n": 7})
+    sealed = Outbox.open(fixture.dsn, cipher=AesGcmCipher({"k1": b"k" * 32}, "k1"))
+    secret = OutboxFixture(outbox=sealed, dsn=fixture.dsn).add(payload={"n": 7})
 
     dispatcher_of(sealed, recorder).run_once()
     sealed.close()
@@ -170,55 +174,55 @@ def test_an_encrypted_payload_is_published_readable(
 
 @pytest.mark.parametrize("cipher", [None, AesGcmCipher({"k2": b"z" * 32}, "k2")])
 def test_a_payload_that_nobody_here_can_read_is_failed_and_never_published(
-    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher, cipher: AesGcmCipher | None
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher, cipher: AesGcmCipher | None
 ) -> None:
-    sealed = Outbox.open(ground.dsn, cipher=AesGcmCipher({"k1": b"k" * 32}, "k1"))
-    Ground(outbox=sealed, dsn=ground.dsn).add()
+    sealed = Outbox.open(fixture.dsn, cipher=AesGcmCipher({"k1": b"k" * 32}, "k1"))
+    OutboxFixture(outbox=sealed, dsn=fixture.dsn).add()
     sealed.close()
-    other = Outbox.open(ground.dsn, cipher=cipher)
+    other = Outbox.open(fixture.dsn, cipher=cipher)
 
     dispatcher_of(other, recorder).run_once()
     other.close()
 
-    [(state, error)] = ground.run("SELECT state, lasterror FROM outbox")
+    [(state, error)] = fixture.run("SELECT state, lasterror FROM outbox")
     assert (state, error.split(":")[0]) == ("FAILED", "crypto")
     assert recorder.calls == []
 
 
 def test_an_unknown_state_is_never_published_and_holds_its_key(
-    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
-    odd = ground.add(payload={"n": 1})
-    ground.add(payload={"n": 2})
-    ground.set(odd, state="DONE")
+    odd = fixture.add(payload={"n": 1})
+    fixture.add(payload={"n": 2})
+    fixture.set(odd, state="DONE")
 
-    report = dispatcher_of(ground.outbox, recorder).drain()
+    report = dispatcher_of(fixture.outbox, recorder).drain()
 
     assert report.claimed == 0
-    assert states(ground) == ["DONE", "PENDING"]
+    assert states(fixture) == ["DONE", "PENDING"]
 
 
 def test_a_row_that_is_never_due_holds_its_key_and_is_not_looped_on(
-    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
-    late = ground.add(payload={"n": 1})
-    ground.add(payload={"n": 2})
-    ground.set(late, next_attempt="infinity")
+    late = fixture.add(payload={"n": 1})
+    fixture.add(payload={"n": 2})
+    fixture.set(late, next_attempt="infinity")
 
-    report = dispatcher_of(ground.outbox, recorder).drain()
+    report = dispatcher_of(fixture.outbox, recorder).drain()
 
     assert report.claimed == 0
-    assert [key.head for key in ground.outbox.keys(blocked=True)] == [late.event_id]
+    assert [key.head for key in fixture.outbox.keys(blocked=True)] == [late.event_id]
 
 
 def test_a_row_behind_the_head_waits_until_it_is_due_itself(
-    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
     for n in (1, 2, 3):
-        event = ground.add(payload={"n": n})
+        event = fixture.add(payload={"n": n})
         if n == 2:
-            ground.set(event, next_attempt="9999-01-01T00:00:00Z")
+            fixture.set(event, next_attempt="9999-01-01T00:00:00Z")
 
-    dispatcher_of(ground.outbox, recorder).drain()
+    dispatcher_of(fixture.outbox, recorder).drain()
 
     assert recorder.numbers() == [1]

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from tests.outbox.dispatching.conftest import QUICK, MakeDispatcher
 from tests.outbox.dispatching.publishers import Recorder
-from tests.outbox.grounds import Ground, an_event
+from tests.outbox.fixtures import OutboxFixture, an_event
 from tests.waiting import eventually
 
 from postroad.outbox import Outbox
@@ -17,69 +17,69 @@ from postroad.outbox import Outbox
 OLD = "2000-01-01T00:00:00.000Z"
 
 
-def add_rows(ground: Ground, count: int, state: str, updated: str | None = OLD) -> None:
-    with ground.connection() as connection:
+def add_rows(fixture: OutboxFixture, count: int, state: str, updated: str | None = OLD) -> None:
+    with fixture.connection() as connection:
         key = {"transferId": state}
-        ground.outbox.add_many(connection, [an_event(type=f"t.{state}", key=key) for _ in range(count)])
+        fixture.outbox.add_many(connection, [an_event(type=f"t.{state}", key=key) for _ in range(count)])
         connection.commit()
-    ground.run("UPDATE outbox SET state = ? WHERE eventtype = ?", state, f"t.{state}")
+    fixture.run("UPDATE outbox SET state = ? WHERE eventtype = ?", state, f"t.{state}")
     if updated is not None:
-        ground.run("UPDATE outbox SET updatedat = ? WHERE eventtype = ?", updated, f"t.{state}")
+        fixture.run("UPDATE outbox SET updatedat = ? WHERE eventtype = ?", updated, f"t.{state}")
 
 
 def test_a_running_dispatcher_deletes_all_that_is_done_and_older_than_a_week(
-    ground: Ground, dispatcher_of: MakeDispatcher, recorder: Recorder
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher, recorder: Recorder
 ) -> None:
-    add_rows(ground, 1_200, "SENT")
-    add_rows(ground, 3, "SKIPPED")
-    add_rows(ground, 2, "FAILED")
-    add_rows(ground, 2, "PARKED")
-    recent = ground.add()
-    dispatcher = dispatcher_of(ground.outbox, recorder)
+    add_rows(fixture, 1_200, "SENT")
+    add_rows(fixture, 3, "SKIPPED")
+    add_rows(fixture, 2, "FAILED")
+    add_rows(fixture, 2, "PARKED")
+    recent = fixture.add()
+    dispatcher = dispatcher_of(fixture.outbox, recorder)
 
     dispatcher.start()
 
-    eventually(lambda: ground.count() == 5 and recorder.published)
-    assert ground.run("SELECT state, count(*) FROM outbox GROUP BY state ORDER BY state") == [
+    eventually(lambda: fixture.count() == 5 and recorder.published)
+    assert fixture.run("SELECT state, count(*) FROM outbox GROUP BY state ORDER BY state") == [
         ("FAILED", 2),
         ("PARKED", 2),
         ("SENT", 1),
     ]
-    assert ground.outbox.get(recent.event_id) is not None
+    assert fixture.outbox.get(recent.event_id) is not None
 
 
-def test_one_pass_deletes_one_batch(ground: Ground, dispatcher_of: MakeDispatcher, recorder: Recorder) -> None:
-    add_rows(ground, 600, "SENT")
+def test_one_pass_deletes_one_batch(fixture: OutboxFixture, dispatcher_of: MakeDispatcher, recorder: Recorder) -> None:
+    add_rows(fixture, 600, "SENT")
 
-    dispatcher_of(ground.outbox, recorder).run_once()
+    dispatcher_of(fixture.outbox, recorder).run_once()
 
-    assert ground.count() == 100
+    assert fixture.count() == 100
 
 
 def test_without_keep_sent_everything_is_kept(
-    ground: Ground, dispatcher_of: MakeDispatcher, recorder: Recorder
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher, recorder: Recorder
 ) -> None:
-    add_rows(ground, 3, "SENT")
+    add_rows(fixture, 3, "SENT")
 
-    dispatcher_of(ground.outbox, recorder, replace(QUICK, keep_sent=None)).drain()
+    dispatcher_of(fixture.outbox, recorder, replace(QUICK, keep_sent=None)).drain()
 
-    assert ground.count() == 3
+    assert fixture.count() == 3
 
 
 def test_rows_are_kept_for_as_long_as_they_are_wanted(
-    ground: Ground, dispatcher_of: MakeDispatcher, recorder: Recorder
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher, recorder: Recorder
 ) -> None:
-    add_rows(ground, 3, "SENT", updated=None)
-    dispatcher_of(ground.outbox, recorder, replace(QUICK, keep_sent=timedelta(hours=1))).drain()
-    assert ground.count() == 3
+    add_rows(fixture, 3, "SENT", updated=None)
+    dispatcher_of(fixture.outbox, recorder, replace(QUICK, keep_sent=timedelta(hours=1))).drain()
+    assert fixture.count() == 3
 
-    dispatcher_of(ground.outbox, recorder, replace(QUICK, keep_sent=timedelta(0))).drain()
+    dispatcher_of(fixture.outbox, recorder, replace(QUICK, keep_sent=timedelta(0))).drain()
 
-    assert ground.count() == 0
+    assert fixture.count() == 0
 
 
 def test_a_row_that_somebody_reads_for_update_holds_up_no_dispatcher(
-    on_postgres: Ground, dispatcher_of: MakeDispatcher, recorder: Recorder
+    on_postgres: OutboxFixture, dispatcher_of: MakeDispatcher, recorder: Recorder
 ) -> None:
     add_rows(on_postgres, 3, "SENT")
     with on_postgres.connection() as reader:
@@ -91,7 +91,7 @@ def test_a_row_that_somebody_reads_for_update_holds_up_no_dispatcher(
 
 
 def test_a_dispatcher_without_the_right_to_delete_goes_on_without_pruning(
-    on_postgres: Ground, dispatcher_of: MakeDispatcher, recorder: Recorder, caplog: pytest.LogCaptureFixture
+    on_postgres: OutboxFixture, dispatcher_of: MakeDispatcher, recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_rows(on_postgres, 3, "SENT")
     on_postgres.add()

@@ -13,14 +13,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.outbox.dispatching.conftest import QUICK, MakeDispatcher
 from tests.outbox.dispatching.publishers import Recorder, failing
-from tests.outbox.grounds import Ground, an_event
+from tests.outbox.fixtures import OutboxFixture, an_event
 from tests.pooler import pooler
 from tests.waiting import eventually
 
 from postroad import OutgoingMessage, SendResult
 from postroad.errors import ConfigurationError, SchemaMismatch, TargetUnavailable
 from postroad.outbox import DispatcherConfig, Outbox
-from postroad.outbox.dispatching import listener
+from postroad.outbox.dispatching import postgres
 
 SELDOM = replace(QUICK, poll=60)
 
@@ -38,18 +38,20 @@ class Slow:
         return [SendResult(ok=True) for _ in messages]
 
 
-def test_a_commit_wakes_an_idle_dispatcher(ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher) -> None:
-    dispatcher = dispatcher_of(ground.outbox, recorder, SELDOM)
+def test_a_commit_wakes_an_idle_dispatcher(
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
+) -> None:
+    dispatcher = dispatcher_of(fixture.outbox, recorder, SELDOM)
     dispatcher.start()
     eventually(lambda: dispatcher.ready)
 
     for n in range(3):
-        ground.add(payload={"n": n})
+        fixture.add(payload={"n": n})
         eventually(lambda n=n: len(recorder.published) == n + 1)  # type: ignore[misc]
 
 
 def test_a_commit_that_fails_keeps_no_other_from_waking_a_dispatcher(
-    on_postgres: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    on_postgres: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
     on_postgres.run("CREATE TABLE parents (id int PRIMARY KEY)")
     on_postgres.run("CREATE TABLE children (id int REFERENCES parents DEFERRABLE INITIALLY DEFERRED)")
@@ -70,7 +72,7 @@ def test_a_commit_that_fails_keeps_no_other_from_waking_a_dispatcher(
 
 
 def test_a_commit_that_takes_long_is_found_although_another_one_woke_the_dispatcher(
-    on_postgres: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    on_postgres: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
     on_postgres.run("CREATE TABLE slow (id int)")
     on_postgres.run(
@@ -100,25 +102,25 @@ def test_a_commit_that_takes_long_is_found_although_another_one_woke_the_dispatc
 
 
 def test_without_listening_polling_finds_everything(
-    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
-    dispatcher = dispatcher_of(ground.outbox, recorder, replace(QUICK, listen=False))
+    dispatcher = dispatcher_of(fixture.outbox, recorder, replace(QUICK, listen=False))
     dispatcher.start()
 
-    ground.add()
+    fixture.add()
 
     eventually(lambda: len(recorder.published) == 1)
 
 
 def test_behind_a_pooler_that_swallows_notifications_it_warns_once_and_polls(
-    on_postgres: Ground,
+    on_postgres: OutboxFixture,
     recorder: Recorder,
     dispatcher_of: MakeDispatcher,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(listener, "_LISTEN", b"LISTEN elsewhere")
-    monkeypatch.setattr(listener, "_TEST_SECONDS", 0.1)
+    monkeypatch.setattr(postgres, "_LISTEN", b"LISTEN elsewhere")
+    monkeypatch.setattr(postgres, "_TEST_SECONDS", 0.1)
     dispatcher = dispatcher_of(on_postgres.outbox, recorder)
 
     dispatcher.start()
@@ -129,13 +131,13 @@ def test_behind_a_pooler_that_swallows_notifications_it_warns_once_and_polls(
 
 
 def test_behind_a_pooler_that_shares_its_connections_everything_is_published_in_order(
-    on_postgres: Ground,
+    on_postgres: OutboxFixture,
     recorder: Recorder,
     dispatcher_of: MakeDispatcher,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(listener, "_TEST_SECONDS", 0.1)
+    monkeypatch.setattr(postgres, "_TEST_SECONDS", 0.1)
     for n in range(12):
         on_postgres.add(key={"transferId": f"tr_{n % 3}"}, payload={"n": n})
     with pooler(on_postgres.dsn, size=2) as dsn:
@@ -155,28 +157,28 @@ def test_behind_a_pooler_that_shares_its_connections_everything_is_published_in_
 
 
 def test_a_stop_event_ends_a_drain_whose_target_refuses_everything(
-    ground: Ground, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher
 ) -> None:
-    ground.add()
+    fixture.add()
     down = Recorder(fail=lambda _: TargetUnavailable("no such topic"))
-    dispatcher = dispatcher_of(ground.outbox, down, replace(QUICK, target_pause=60))
+    dispatcher = dispatcher_of(fixture.outbox, down, replace(QUICK, target_pause=60))
     stop = threading.Event()
     draining = threading.Thread(target=dispatcher.drain, args=(3_600,), kwargs={"stop": stop})
 
     draining.start()
-    eventually(lambda: ground.outbox.status().target_error is not None)
+    eventually(lambda: fixture.outbox.status().target_error is not None)
     stop.set()
     draining.join(20)
 
     assert not draining.is_alive()
-    assert ground.run("SELECT state, attempts, lease_owner FROM outbox") == [("PENDING", 0, None)]
+    assert fixture.run("SELECT state, attempts, lease_owner FROM outbox") == [("PENDING", 0, None)]
 
 
-def test_stopping_lets_calls_end_and_gives_back_the_rest(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
+def test_stopping_lets_calls_end_and_gives_back_the_rest(fixture: OutboxFixture, dispatcher_of: MakeDispatcher) -> None:
     slow = Slow()
     for n in range(3):
-        ground.add(payload={"n": n})
-    dispatcher = dispatcher_of(ground.outbox, slow)
+        fixture.add(payload={"n": n})
+    dispatcher = dispatcher_of(fixture.outbox, slow)
     dispatcher.start()
     assert slow.entered.wait(10)
 
@@ -185,7 +187,7 @@ def test_stopping_lets_calls_end_and_gives_back_the_rest(ground: Ground, dispatc
     slow.go_on.set()
     stopping.join()
 
-    assert ground.run("SELECT state, lease_owner FROM outbox ORDER BY seq") == [
+    assert fixture.run("SELECT state, lease_owner FROM outbox ORDER BY seq") == [
         ("SENT", None),
         ("PENDING", None),
         ("PENDING", None),
@@ -194,38 +196,38 @@ def test_stopping_lets_calls_end_and_gives_back_the_rest(ground: Ground, dispatc
 
 
 def test_a_call_that_does_not_end_keeps_its_lease_and_nobody_waits_for_it(
-    ground: Ground, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher
 ) -> None:
     slow = Slow()
-    ground.add()
-    dispatcher = dispatcher_of(ground.outbox, slow)
+    fixture.add()
+    dispatcher = dispatcher_of(fixture.outbox, slow)
     dispatcher.start()
     assert slow.entered.wait(10)
 
     dispatcher.stop(timeout=0.1)
 
-    [(state, owner)] = ground.run("SELECT state, lease_owner FROM outbox")
+    [(state, owner)] = fixture.run("SELECT state, lease_owner FROM outbox")
     slow.go_on.set()
     assert state == "PENDING"
     assert owner is not None
 
 
 def test_a_stop_event_of_the_caller_ends_a_run_with_its_report(
-    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
-    ground.add()
+    fixture.add()
     stop = threading.Event()
     threading.Timer(0.3, stop.set).start()
 
-    report = dispatcher_of(ground.outbox, recorder).run(stop)
+    report = dispatcher_of(fixture.outbox, recorder).run(stop)
 
     assert report.sent == 1
 
 
 def test_a_dispatcher_works_for_one_caller_at_a_time(
-    ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
-    dispatcher = dispatcher_of(ground.outbox, recorder)
+    dispatcher = dispatcher_of(fixture.outbox, recorder)
     dispatcher.start()
     eventually(lambda: dispatcher.ready)
 
@@ -245,15 +247,15 @@ def test_without_tables_it_does_not_start_and_names_the_remedy(
     assert "postroad outbox init" in refused.value.remedy
 
 
-def test_newer_tables_are_left_alone(ground: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher) -> None:
-    ground.run("UPDATE outbox_meta SET version = 99")
+def test_newer_tables_are_left_alone(fixture: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher) -> None:
+    fixture.run("UPDATE outbox_meta SET version = 99")
 
     with pytest.raises(SchemaMismatch, match="99"):
-        dispatcher_of(ground.outbox, recorder).run_once()
+        dispatcher_of(fixture.outbox, recorder).run_once()
 
 
 def test_a_read_only_server_is_refused_at_the_start(
-    on_postgres: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    on_postgres: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
     on_postgres.add()
     name = on_postgres.run("SELECT current_database()")[0][0]
@@ -267,7 +269,7 @@ def test_a_read_only_server_is_refused_at_the_start(
 
 
 def test_cut_connections_are_made_anew_and_nothing_is_lost(
-    on_postgres: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    on_postgres: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
     dispatcher = dispatcher_of(on_postgres.outbox, recorder)
     dispatcher.start()
@@ -282,7 +284,7 @@ def test_cut_connections_are_made_anew_and_nothing_is_lost(
 
 
 def test_an_open_transaction_holds_its_own_key_only(
-    on_postgres: Ground, recorder: Recorder, dispatcher_of: MakeDispatcher
+    on_postgres: OutboxFixture, recorder: Recorder, dispatcher_of: MakeDispatcher
 ) -> None:
     dispatcher = dispatcher_of(on_postgres.outbox, recorder)
     dispatcher.start()
@@ -300,7 +302,7 @@ def test_an_open_transaction_holds_its_own_key_only(
 
 
 def test_a_wrong_clock_changes_neither_leases_nor_due_times(
-    on_postgres: Ground, dispatcher_of: MakeDispatcher, monkeypatch: pytest.MonkeyPatch
+    on_postgres: OutboxFixture, dispatcher_of: MakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
@@ -316,15 +318,17 @@ def test_a_wrong_clock_changes_neither_leases_nor_due_times(
     assert 20 < lease <= 30
 
 
-def test_the_figures_of_alarms_are_counted_when_somebody_looks(ground: Ground, dispatcher_of: MakeDispatcher) -> None:
+def test_the_figures_of_alarms_are_counted_when_somebody_looks(
+    fixture: OutboxFixture, dispatcher_of: MakeDispatcher
+) -> None:
     registry = CollectorRegistry()
     dispatcher = dispatcher_of(
-        ground.outbox, Recorder(fail=failing(2)), DispatcherConfig(retry_max=1), metrics=registry, service="cts"
+        fixture.outbox, Recorder(fail=failing(2)), DispatcherConfig(retry_max=1), metrics=registry, service="cts"
     )
     for n in (1, 2):
-        event = ground.add(key={"transferId": f"tr_{n}"}, payload={"n": n})
-        ground.set(event, createdat="2020-01-01T00:00:00.000Z")
-    ground.set(ground.add(key={"transferId": "tr_3"}), state="DONE")
+        event = fixture.add(key={"transferId": f"tr_{n}"}, payload={"n": n})
+        fixture.set(event, createdat="2020-01-01T00:00:00.000Z")
+    fixture.set(fixture.add(key={"transferId": "tr_3"}), state="DONE")
     before = [_figure(registry, name) for name in ("event_outbox_backlog", "dead_letter_count")]
     lag = _figure(registry, "event_publish_lag_seconds")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 from tests.outbox.dispatching.conftest import MakeDispatcher
-from tests.outbox.grounds import postgres_ground
+from tests.outbox.fixtures import postgres_fixture
 from tests.outbox.test_migrating import SEED_ROW, SEED_TABLE
 
 from postroad import connect
@@ -23,16 +23,16 @@ def test_what_the_seeds_sql_inserts_reaches_its_queues_under_legal_names(
     with psycopg.connect(postgres_dsn) as connection:
         connection.execute(SEED_TABLE)
         connection.execute(SEED_ROW)
-    ground = postgres_ground(postgres_dsn)
+    fixture = postgres_fixture(postgres_dsn)
     with connect(f"sqlite:///{tmp_path / 'bus.db'}") as backend:
         apply(transfers_topology(), backend)
         topic = backend.topic(bus_name("events.transfers"), fifo=True)
 
-        report = dispatcher_of(ground.outbox, topic).drain()
+        report = dispatcher_of(fixture.outbox, topic).drain()
 
         arrived = [backend.queue(name).peek() for name in QUEUES]
-    [(event_id, state)] = ground.run("SELECT payload -> 'envelope' ->> 'eventId', state FROM outbox")
-    ground.outbox.close()
+    [(event_id, state)] = fixture.run("SELECT payload -> 'envelope' ->> 'eventId', state FROM outbox")
+    fixture.outbox.close()
     assert (report.sent, state) == (1, "SENT")
     for [message] in arrived:
         body = json.loads(message.body)

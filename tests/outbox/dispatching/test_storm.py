@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from benchmarks.outbox_load import fill
 from tests.outbox.dispatching.processes import Dispatchers, check_order, crashing_postgres, stopped
-from tests.outbox.grounds import Ground, postgres_ground
+from tests.outbox.fixtures import OutboxFixture, postgres_fixture
 from tests.waiting import eventually
 
 ROWS = int(os.environ.get("OUTBOX_STORM_ROWS", "4000"))
@@ -40,7 +40,7 @@ def test_every_event_is_published_and_no_key_is_out_of_order_whatever_happens(
 ) -> None:
     chance = random.Random(1)
     with crashing_postgres(tmp_path) as (dsn, crash):
-        ground = postgres_ground(dsn)
+        fixture = postgres_fixture(dsn)
         fill(dsn, ROWS // 2, keys=KEYS)
         dispatchers = Dispatchers(
             dsn, tmp_path, lease=1.0, poll=0.1, backoff=[0.05], retry_max=RETRY_MAX, policy=policy
@@ -55,17 +55,17 @@ def test_every_event_is_published_and_no_key_is_out_of_order_whatever_happens(
             _cause("crash", dispatchers, start=start, crash=crash, chance=chance)
 
             try:
-                eventually(lambda: _open_rows(ground) == 0)
+                eventually(lambda: _open_rows(fixture) == 0)
             except AssertionError:
-                pytest.fail(f"still open: {ground.run(_OPEN)}")
+                pytest.fail(f"still open: {fixture.run(_OPEN)}")
 
             assert len(dispatchers.alive()) == DISPATCHERS
             reports = [stopped(process) for process in dispatchers.alive()]
         finally:
             dispatchers.end()
         published = dispatchers.published()
-        rows = ground.run("SELECT event_id, seq, state, attempts, lasterror FROM outbox")
-        ground.outbox.close()
+        rows = fixture.run("SELECT event_id, seq, state, attempts, lasterror FROM outbox")
+        fixture.outbox.close()
     check_order(published)
     _check_rows(rows, Counter(each.event_id for each in published), poison)
     assert sum(report["sent"] for report in reports) <= ROWS
@@ -93,9 +93,9 @@ def _cause(
         start()
 
 
-def _open_rows(ground: Ground) -> int:
+def _open_rows(fixture: OutboxFixture) -> int:
     try:
-        return int(ground.run("SELECT count(*) FROM outbox WHERE state = 'PENDING'")[0][0])
+        return int(fixture.run("SELECT count(*) FROM outbox WHERE state = 'PENDING'")[0][0])
     except psycopg.OperationalError:
         return -1
 

@@ -20,8 +20,8 @@ from postroad.errors import (
     TopicNotFound,
     Unavailable,
 )
-from postroad.outbox.dispatching.publisher import Rejected, TargetDown, Tried, Untried, described, judge
-from postroad.outbox.dispatching.target import TargetPause
+from postroad.outbox.dispatching.decisions import TargetPause
+from postroad.outbox.dispatching.publisher import Rejected, TargetDown, Tried, Untried, described, verdict_of
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ from postroad.outbox.dispatching.target import TargetPause
     ids=lambda error: type(error).__name__,
 )
 def test_what_is_the_targets_fault_is_not_the_rows(error: Exception) -> None:
-    assert judge(error) == TargetDown(f"{type(error).__name__}: x", getattr(error, "retry_after", None) or None)
+    assert verdict_of(error) == TargetDown(f"{type(error).__name__}: x", getattr(error, "retry_after", None) or None)
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,17 @@ def test_what_is_the_targets_fault_is_not_the_rows(error: Exception) -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_an_unknown_outcome_is_tried_again(error: Exception) -> None:
-    assert judge(error) == Tried(f"{type(error).__name__}: x")
+    assert verdict_of(error) == Tried(f"{type(error).__name__}: x")
 
 
 def test_a_message_that_can_never_go_is_rejected_with_its_class() -> None:
-    assert judge(RowRejected("no")) == Rejected("rejected: no")
-    assert judge(InvalidMessage("no")) == Rejected("rejected: no")
-    assert judge(MessageTooLarge("no")) == Rejected("too-large: no")
+    assert verdict_of(RowRejected("no")) == Rejected("rejected: no")
+    assert verdict_of(InvalidMessage("no")) == Rejected("rejected: no")
+    assert verdict_of(MessageTooLarge("no")) == Rejected("too-large: no")
 
 
 def test_a_message_held_back_by_the_publisher_was_not_tried() -> None:
-    assert judge(HeldBack("behind")) == Untried()
+    assert verdict_of(HeldBack("behind")) == Untried()
 
 
 def test_an_error_is_described_in_one_short_line() -> None:
@@ -73,7 +73,7 @@ def test_an_error_is_described_in_one_short_line() -> None:
     [(2, 2.0), (0.5, 0.5), (0, None), (-1, None), (float("nan"), None), (float("inf"), None), ("5", None)],
 )
 def test_a_target_may_ask_for_a_pause_that_is_a_time(asked: Any, pause: float | None) -> None:
-    verdict = judge(TargetUnavailable("busy", retry_after=asked))
+    verdict = verdict_of(TargetUnavailable("busy", retry_after=asked))
 
     assert isinstance(verdict, TargetDown)
     assert verdict.retry_after == pause

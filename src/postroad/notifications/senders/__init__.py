@@ -1,4 +1,4 @@
-"""Senders of pushes: Apple's and Google's providers over HTTP/2."""
+"""Senders of pushes to Apple and Google, over HTTP/2."""
 
 from postroad.notifications.senders.apns import APNSSender
 from postroad.notifications.senders.fcm import FCMSender

@@ -1,4 +1,4 @@
-"""Where a provider is, and how its certificate is checked."""
+"""The address of a provider, how its certificate is checked, and the proxy on the way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import httpx
 
 from postroad.errors import ConfigurationError
 
-# Below the 350 seconds after which the network forgets idle connections without a word.
+# Below the 350 seconds after which load balancers and NAT gateways of AWS drop idle connections silently.
 IDLE_SECONDS: Final = 300.0
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 _LOCAL_NAMES: Final = ("localhost",)
@@ -23,14 +23,14 @@ _LOCAL_NAMES: Final = ("localhost",)
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A provider's address, whom to believe that it is the provider, and whether it may speak HTTP/1.1."""
+    """A provider's address, the authorities to trust, and whether it may speak HTTP/1.1."""
 
     base_url: str
     trust: ssl.SSLContext
     http1: bool
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open a connection that offers HTTP/2, through the proxy that the environment names for this address."""
+        """Open a connection that offers HTTP/2, through the proxy that the environment names for it."""
         url = httpx.URL(self.base_url)
         is_secure = url.scheme == "https"
         port = url.port or (443 if is_secure else 80)
@@ -44,7 +44,7 @@ class Provider:
         return reader, writer
 
     def http1_transport(self) -> httpx.AsyncHTTPTransport:
-        """Connections to this provider that speak HTTP/1.1 and follow nobody elsewhere."""
+        """Return a transport for HTTP/1.1 to this provider."""
         limits = httpx.Limits(max_connections=None, keepalive_expiry=IDLE_SECONDS)
         return httpx.AsyncHTTPTransport(
             verify=self.trust, trust_env=False, proxy=proxy_for(self.base_url), limits=limits
@@ -52,14 +52,13 @@ class Provider:
 
 
 def provider(base_url: str, ca_file: str | Path | None, *, http1: bool) -> Provider:
-    """The provider at this address; ConfigurationError names what cannot be used."""
+    """Return the provider at this address; raise ConfigurationError for what cannot be used."""
     return Provider(_checked_url(base_url), trusting(ca_file), http1)
 
 
 def trusting(ca_file: str | Path | None, *, public: bool = False) -> ssl.SSLContext:
-    """Who is believed: the authorities of `ca_file`, or the public ones without it; with `public` both."""
-    everybody = ca_file is None or public
-    context = httpx.create_ssl_context() if everybody else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    """Trust the authorities of `ca_file`, or the public ones without it; both if `public`."""
+    context = httpx.create_ssl_context() if ca_file is None or public else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if ca_file is not None:
         try:
             context.load_verify_locations(ca_file)
@@ -84,7 +83,7 @@ def _checked_url(base_url: object) -> str:
 
 
 def proxy_for(base_url: str) -> str | None:
-    """The proxy that the environment names for this address."""
+    """Return the proxy that the environment names for this address."""
     url = httpx.URL(base_url)
     if _is_local(url.host) or proxy_bypass(url.host):
         return None
@@ -93,7 +92,7 @@ def proxy_for(base_url: str) -> str | None:
 
 
 async def _tunnel(proxy: str, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Have the proxy connect to the host."""
+    """Let the proxy connect to the host."""
     named = httpx.Proxy(proxy)
     trust = httpx.create_ssl_context() if named.url.scheme == "https" else None
     default_port = 443 if trust else 80

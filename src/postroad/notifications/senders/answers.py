@@ -1,10 +1,9 @@
-"""What both providers' senders share: arguments, answers, and what is kept out of the log."""
+"""What the senders of both providers share: checks of arguments, answers, ids, and quiet libraries."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import re
 import threading
 import uuid
@@ -13,10 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 
+from postroad.arguments import FINITE
 from postroad.errors import ConfigurationError
 from postroad.notifications.devices import TokenResult
 
@@ -28,24 +29,24 @@ _MOST_IN_A_ROW: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the provider said; `status` is None when nothing was heard, and `why` then says what happened."""
+    """The answer of a provider; `status` is None if none came, and `why` then says what happened."""
 
     status: int | None
     headers: Mapping[str, str]
     body: bytes
     why: str = ""
     lost_connection: int | None = None
-    """The number of the connection that was lost with it."""
+    """The number of the connection that was lost before the answer came."""
 
 
-class Doubt:
-    """Tells devices that are dead from a configuration that is wrong.
+class MismatchCounter:
+    """Distinguishes dead devices from a wrong configuration.
 
-    Some refusals mean that one device belongs to another app or project. When five follow each other without a
-    success, it is our own topic or project that is wrong, and no device is at fault.
+    Some refusals mean that a device belongs to another app or project. After five of them without a success in between,
+    it is our own topic or project that is wrong, and no device is dead.
 
     Args:
-        reasons: The provider's words for such a refusal.
+        reasons: The provider's codes of such refusals.
     """
 
     def __init__(self, *reasons: str) -> None:
@@ -53,8 +54,8 @@ class Doubt:
         self._lock = threading.Lock()
         self._in_a_row = 0
 
-    def judge(self, result: TokenResult) -> TokenResult:
-        """Return the result, as `auth` when it is one refusal too many."""
+    def checked(self, result: TokenResult) -> TokenResult:
+        """Return the result, with the outcome `auth` from the fifth refusal on."""
         with self._lock:
             if result.outcome == "sent":
                 self._in_a_row = 0
@@ -65,7 +66,7 @@ class Doubt:
 
 
 def document(answer: Answer) -> dict[str, Any]:
-    """The JSON object of the answer; empty when it holds none."""
+    """Return the JSON object of the answer; empty if it holds none."""
     try:
         found = msgspec.json.decode(answer.body)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -74,28 +75,28 @@ def document(answer: Answer) -> dict[str, Any]:
 
 
 def member(value: object, name: str) -> dict[str, Any]:
-    """The object under this name; empty when there is none."""
+    """Return the object under this name; empty if there is none."""
     found = value.get(name) if isinstance(value, dict) else None
     return found if isinstance(found, dict) else {}
 
 
 def items(value: object) -> list[Any]:
-    """The list, or an empty one for everything else."""
+    """Return the list; empty for everything else."""
     return value if isinstance(value, list) else []
 
 
-def word(value: object) -> str:
-    """A provider's word for what happened, fit for a log line."""
+def printable(value: object) -> str:
+    """Return a text of the provider in a form that is fit for a log line."""
     return _UNPRINTABLE.sub("?", value)[:_MOST_OF_A_REASON] if isinstance(value, str) else ""
 
 
 def unanswered(answer: Answer, token: str) -> TokenResult:
-    """Whether the push arrived is not known: send it again."""
+    """Return the result of a push that may or may not have arrived: send it again."""
     return TokenResult(token, "retry", None, answer.why, lost_connection=answer.lost_connection)
 
 
 def retry_after(answer: Answer, now: datetime) -> float | None:
-    """The seconds that the provider asks to wait, given as a number or as a date."""
+    """Return the seconds that the provider asks to wait, which it gives as a number or as a date."""
     text = answer.headers.get("retry-after", "").strip()
     if _SECONDS.fullmatch(text):
         return float(text)
@@ -106,12 +107,13 @@ def retry_after(answer: Answer, now: datetime) -> float | None:
     return max(0.0, (moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds())
 
 
+TIMEOUT: Final = Annotated[float, Meta(gt=0, le=FINITE, description="a number of seconds above 0")]
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_:-]|\.(?!\.)){0,254}")
 
 
 @contextmanager
 def needing_extra() -> Iterator[None]:
-    """Say how to install what an import inside does not find."""
+    """Raise ConfigurationError with the remedy if an import inside the block fails."""
     try:
         yield
     except ImportError as error:
@@ -119,23 +121,9 @@ def needing_extra() -> Iterator[None]:
 
 
 def checked_name(value: object, field: str) -> str:
-    """The name, fit for a URL, a header and a token's claim."""
+    """Return the name, which is fit for a URL, a header and a claim of a token."""
     if not isinstance(value, str) or _NAME.fullmatch(value) is None:
         raise ConfigurationError(f"{field}: is not a name of letters, digits, dots and hyphens", field=field)
-    return value
-
-
-def checked_seconds(value: object, field: str) -> float:
-    """The number of seconds, above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigurationError(f"{field}: {value!r} is not a number of seconds above 0", field=field)
-    return float(value)
-
-
-def checked_lifetime(value: object, field: str) -> int:
-    """The whole number of seconds, 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigurationError(f"{field}: {value!r} is not a whole number of seconds of 0 or more", field=field)
     return value
 
 
@@ -143,12 +131,12 @@ _PUSHES: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://postroad.dev/push")
 
 
 def collapse_id(push_id: str) -> str:
-    """The name under which the provider and the device keep only the newest of several copies."""
+    """Return the id under which provider and device keep only the newest of several copies."""
     return hashlib.sha256(push_id.encode()).hexdigest()[:32]
 
 
 def request_id(push_id: str, token: str) -> str:
-    """The name of this push to this device, the same whenever it is sent."""
+    """Return the id of this push to this device, the same whenever it is sent."""
     return str(uuid.uuid5(_PUSHES, f"{push_id}\n{token}"))
 
 
@@ -165,10 +153,10 @@ _LOGGERS: Final = (
 
 
 def silence_libraries() -> None:
-    """Keep the libraries quiet in the threads that talk to providers, and nowhere else."""
+    """Silence the libraries in the threads that talk to providers, and nowhere else."""
     for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_spoken_elsewhere)
+        logging.getLogger(name).addFilter(_is_elsewhere)
 
 
-def _spoken_elsewhere(_: logging.LogRecord) -> bool:
+def _is_elsewhere(_: logging.LogRecord) -> bool:
     return threading.current_thread().name != THREAD_NAME

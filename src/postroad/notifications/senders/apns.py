@@ -1,43 +1,69 @@
-"""Pushes to Apple's devices: APNs with a team's token, over one HTTP/2 connection."""
+"""Pushes to Apple's devices: APNs with the token of a team, over one HTTP/2 connection."""
 
 from __future__ import annotations
 
+import math
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Meta
 
+from postroad.arguments import check
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import InvalidNotification
-from postroad.notifications.checks import checked_token
+from postroad.errors import ConfigurationError, InvalidNotification
 from postroad.notifications.devices import Outcome, TokenResult
-from postroad.notifications.messages import PushNotification, PushPayload
+from postroad.notifications.messages import PushNotification, PushPayload, checked_token
 from postroad.notifications.senders.answers import (
+    TIMEOUT,
     Answer,
-    Doubt,
-    checked_lifetime,
+    MismatchCounter,
     checked_name,
-    checked_seconds,
     collapse_id,
     document,
     needing_extra,
+    printable,
     request_id,
     retry_after,
     unanswered,
-    word,
 )
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+_REUSED_SECONDS: Final = 50 * 60
+_SOONEST_SECONDS: Final = 20 * 60
 _DEAD_TOKENS: Final = frozenset({"BadDeviceToken", "DeviceTokenNotForTopic"})
 _REFUSED_TEAM: Final = frozenset({"ExpiredProviderToken", "InvalidProviderToken"})
 _REFUSED_TOPIC: Final = frozenset({"BadTopic", "MissingTopic", "TopicDisallowed"})
+_LIFETIME: Final = Annotated[int, Meta(ge=0, description="a whole number of seconds of 0 or more")]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class APNSSender:
-    """Sends pushes to Apple's devices. All threads share its connection and its token."""
+    """Sends pushes to Apple's devices. All threads share its connection and its token.
+
+    Args:
+        key: The text of the .p8 file that Apple offers for download, a P-256 private key in PEM.
+        key_id: Apple's id of this key.
+        team_id: Apple's id of the team.
+        topic: The bundle id of the app.
+        base_url: APNs for production by default; `https://api.sandbox.push.apple.com` for development builds.
+        ca_file: The authorities to trust instead of the public ones; for tests.
+        timeout: Seconds to wait for an answer, by default 10.
+        expires_in: Seconds for which Apple tries to deliver a push, by default a day; 0: once, at once.
+        clock: The time; for tests.
+
+    Raises:
+        ConfigurationError: An argument cannot be used, or the extra `push` is not installed.
+
+    Example:
+        key = Path("AuthKey.p8").read_text()
+        apns = APNSSender(key=key, key_id="ABC123", team_id="DEF456", topic="com.example.chat")
+    """
 
     def __init__(
         self,
@@ -54,37 +80,38 @@ class APNSSender:
     ) -> None:
         names = {"key_id": checked_name(key_id, "key_id"), "team_id": checked_name(team_id, "team_id")}
         self._topic = checked_name(topic, "topic")
-        self._expires_in = checked_lifetime(expires_in, "expires_in")
+        check(expires_in, _LIFETIME, "expires_in", ConfigurationError)
+        self._expires_in = expires_in
         self._clock = clock
-        seconds = checked_seconds(timeout, "timeout")
+        check(timeout, TIMEOUT, "timeout", ConfigurationError)
         with needing_extra():
             from postroad.notifications.senders.addresses import provider
-            from postroad.notifications.senders.tokens import ProviderToken
-            from postroad.notifications.senders.wire import Wire
-        self._team = ProviderToken(key, clock=clock, **names)
-        self._doubt = Doubt("DeviceTokenNotForTopic")
-        self._wire = Wire(provider(base_url, ca_file, http1=False), timeout=seconds)
+            from postroad.notifications.senders.http2 import ProviderClient
+
+            self._team = ProviderToken(key, clock=clock, **names)
+        self._mismatches = MismatchCounter("DeviceTokenNotForTopic")
+        self._client = ProviderClient(provider(base_url, ca_file, http1=False), timeout=timeout)
 
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
-        """Send the push to the device. Sent again under the same `push_id` it replaces the first one."""
-        path = f"/3/device/{quote(_safe(token), safe='')}"
+        """Send the push to the device. If it is sent again under the same `push_id`, it replaces the first one."""
+        if checked_token(token) == ".":
+            raise InvalidNotification("token: is not a device token", field="token")
+        path = f"/3/device/{quote(token, safe='')}"
         headers, body = self._headers(token, push_id), _body(push)
         team = self._team.current()
         result, refused = self._post(path, team, headers, body, token)
         if refused and (another := self._team.instead_of(team)) is not None:
             result, _ = self._post(path, another, headers, body, token)
-        return self._doubt.judge(result)
+        return self._mismatches.checked(result)
 
     def close(self) -> None:
-        """Close the connection. Closing twice changes nothing."""
-        self._wire.close()
+        """Close the connection; safe to repeat."""
+        self._client.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _headers(self, token: str, push_id: str) -> dict[str, str]:
@@ -100,22 +127,16 @@ class APNSSender:
         }
 
     def _post(self, path: str, team: str, headers: dict[str, str], body: bytes, token: str) -> tuple[TokenResult, bool]:
-        """The result, and whether it was the team's token that was refused."""
-        answer = self._wire.post(path, {**headers, "authorization": f"bearer {team}"}, body)
+        """Return the result, and whether the team's token was refused."""
+        answer = self._client.post(path, {**headers, "authorization": f"bearer {team}"}, body)
         result = _result(answer, token, self._clock.now())
         return result, result.reason in _REFUSED_TEAM
 
 
 def aps(payload: PushPayload) -> dict[str, Any]:
-    """Sound, badge and thread as Apple's devices read them."""
+    """Return sound, badge and thread as Apple's devices read them."""
     found = {"sound": payload.sound, "badge": payload.badge, "thread-id": payload.thread}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _safe(token: str) -> str:
-    if checked_token(token) == ".":
-        raise InvalidNotification("token: is no device token", field="token")
-    return token
 
 
 def _body(push: PushNotification) -> bytes:
@@ -130,13 +151,13 @@ def _result(answer: Answer, token: str, now: datetime) -> TokenResult:
     if answer.status is None:
         return unanswered(answer, token)
     said = document(answer)
-    reason = word(said.get("reason"))
+    reason = printable(said.get("reason"))
     return TokenResult(
         token,
         _outcome(answer.status, reason),
         answer.status,
         reason,
-        word(answer.headers.get("apns-id")) or None,
+        printable(answer.headers.get("apns-id")) or None,
         retry_after(answer, now),
         _dead_since(said) if answer.status == 410 else None,
     )
@@ -147,14 +168,14 @@ def _outcome(status: int, reason: str) -> Outcome:
         return "sent"
     if status == 410 or (status == 400 and reason in _DEAD_TOKENS):
         return "dead_token"
-    # What concerns our team, key, certificate or topic concerns every push.
+    # A refused team, key, certificate or topic concerns every push.
     if status == 403 or (status == 400 and reason in _REFUSED_TOPIC):
         return "auth"
     return "permanent" if 400 <= status < 500 and status != 429 else "retry"
 
 
 def _dead_since(said: dict[str, Any]) -> datetime | None:
-    """The moment that Apple gives in milliseconds."""
+    """Return the moment that Apple gives in milliseconds."""
     milliseconds = said.get("timestamp")
     if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float):
         return None
@@ -162,3 +183,64 @@ def _dead_since(said: dict[str, Any]) -> datetime | None:
         return _EPOCH + timedelta(milliseconds=milliseconds)
     except (OverflowError, ValueError):
         return None
+
+
+class ProviderToken:
+    """Apple's token of a team, which all threads share until it expires."""
+
+    def __init__(self, key: str, *, key_id: str, team_id: str, clock: Clock) -> None:
+        self._key = _private_key(key)
+        self._key_id = key_id
+        self._team_id = team_id
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._text: str | None = None
+        self._signed_at = 0.0
+        self._renewed_at = -math.inf
+
+    def current(self) -> str:
+        """Return the token to use now."""
+        with self._lock:
+            if self._text is None:
+                return self._sign()
+            is_old = self._clock.monotonic() - self._signed_at >= _REUSED_SECONDS
+            return self._renew() if is_old else self._text
+
+    def instead_of(self, refused: str) -> str | None:
+        """Return another token than the refused one; None if Apple would not accept another one so soon."""
+        with self._lock:
+            if self._text != refused:
+                return self._text
+            may_renew = self._clock.monotonic() - self._renewed_at >= _SOONEST_SECONDS
+            return self._renew() if may_renew else None
+
+    def _renew(self) -> str:
+        self._renewed_at = self._clock.monotonic()
+        return self._sign()
+
+    def _sign(self) -> str:
+        import jwt
+
+        claims = {"iss": self._team_id, "iat": int(self._clock.now().timestamp())}
+        self._text = jwt.encode(claims, self._key, algorithm="ES256", headers={"kid": self._key_id})
+        self._signed_at = self._clock.monotonic()
+        return self._text
+
+
+def _private_key(key: str) -> EllipticCurvePrivateKey:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        private = load_pem_private_key(key.encode(), None)
+    except (AttributeError, TypeError, ValueError, UnsupportedAlgorithm):
+        private = None
+    if not isinstance(private, EllipticCurvePrivateKey) or not isinstance(private.curve, SECP256R1):
+        # Without its cause, which could show a part of the key.
+        raise ConfigurationError(
+            "key: is not a P-256 private key in PEM",
+            field="key",
+            remedy="Give the text of the .p8 file that Apple offered for download, without a password.",
+        ) from None
+    return private

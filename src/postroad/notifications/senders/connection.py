@@ -1,7 +1,7 @@
-"""One connection to a provider: many posts at once, each of which hears its own answer as soon as it is there.
+"""One connection to a provider: many posts at once, each of which gets its answer as soon as it arrives.
 
-A server that shuts down sends GOAWAY with the last stream that it still answers. h2 takes that for the end of the
-connection and refuses every later frame, so GOAWAY frames are taken out of what is read before h2 sees it.
+A server that shuts down sends GOAWAY with the last stream that it still answers. h2 would end the
+connection then and refuse every later frame, so GOAWAY frames are removed before h2 sees them.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _STREAM_NUMBER: Final = 0x7FFF_FFFF
 Header = tuple[str, str]
 
 
-class Unheard(Exception):
-    """No answer came, and nobody knows whether the post arrived; `args` say why."""
+class NoAnswer(Exception):
+    """No answer came, and the post may or may not have arrived; `args` say why."""
 
 
 class Refused(Exception):
-    """The provider says that it never began with the post."""
+    """The provider said that it never began with the post."""
 
 
 class _Post:
-    """A post, and what came of its answer so far."""
+    """A post, and the part of its answer that has arrived."""
 
     def __init__(self, headers: Sequence[Header], content: bytes, answer: asyncio.Future[Answer]) -> None:
         self.headers, self.unsent, self.answer = headers, content, answer
@@ -52,11 +52,11 @@ class _Post:
 
 
 class Connection:
-    """Posts to one provider on one HTTP/2 connection; on many where it speaks HTTP/1.1 only.
+    """Posts to one provider on one HTTP/2 connection, or on many if it speaks HTTP/1.1 only.
 
     Args:
         provider: Where to connect to.
-        number: Tells this connection from the sender's others.
+        number: The number of this connection among those of the sender.
         going_away: Called when the provider wants no further posts on this connection.
     """
 
@@ -74,12 +74,12 @@ class Connection:
         self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
         self._frames = GoAwayFilter()
         self._most_streams = 0
-        """How many posts the provider allows at once; none before it has said how many."""
+        """How many posts the provider allows at once; 0 until it has said so."""
         self._waiting: deque[_Post] = deque()
         self._streams: dict[int, _Post] = {}
 
     def is_usable(self, now: float) -> bool:
-        """Whether a post may be sent here at the loop's time `now`."""
+        """Return whether a post may be sent here at the loop's time `now`."""
         is_idle = self.is_established and not (self._streams or self._waiting)
         is_old = is_idle and now - self.heard_at > IDLE_SECONDS
         return not self.is_lost and not is_old
@@ -88,12 +88,12 @@ class Connection:
         """Post and return the whole answer.
 
         Raises:
-            Unheard: No answer came.
+            NoAnswer: No answer came.
             Refused: The provider never began with it.
         """
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
-            # Those who wait for it hear why it failed; when all have given up, nobody needs to.
+            # Posts that wait for it get its exception; if all have given up, nobody needs it.
             self._opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(self._opening)
         if self._http1 is not None:
@@ -109,14 +109,14 @@ class Connection:
             self._forget(post)
 
     async def close(self) -> None:
-        """Close the connection; what is under way is not answered any more."""
+        """Close the connection; posts in progress are not answered."""
         for task in filter(None, (self._opening, self._reading)):
             task.cancel()
         self._end("Closed")
         if self._http1 is not None:
             await self._http1.aclose()
         if self._writer is not None:
-            # Without waiting for the provider to agree.
+            # Without waiting for the provider.
             self._writer.transport.abort()
             with suppress(OSError):
                 await self._writer.wait_closed()
@@ -129,7 +129,7 @@ class Connection:
             reader, self._writer = await self._provider.connect()
         except (OSError, EOFError, ValueError, httpx.InvalidURL, asyncio.LimitOverrunError) as error:
             self.is_lost = True
-            raise Unheard("ConnectError") from error
+            raise NoAnswer("ConnectError") from error
         secured = self._writer.get_extra_info("ssl_object")
         if self._provider.http1 and (secured is None or secured.selected_alpn_protocol() != "h2"):
             self._writer.close()
@@ -148,7 +148,7 @@ class Connection:
         except OSError:
             pass
         except (H2Error, ValueError) as error:
-            # The provider sent what is no HTTP/2.
+            # The provider sent something that is not HTTP/2.
             why = type(error).__name__
         self._end(why)
 
@@ -176,10 +176,10 @@ class Connection:
         elif isinstance(event, StreamEnded):
             _settle(post, Answer(post.status, httpx.Headers(post.answer_headers), post.body))
         elif isinstance(event, StreamReset):
-            _settle(post, Unheard("StreamReset"))
+            _settle(post, NoAnswer("StreamReset"))
 
     def _refuse_above(self, last_stream: int) -> None:
-        """Begin with nothing more, and give up the streams that the provider does not answer."""
+        """Begin with no more posts, and give up the streams that the provider does not answer."""
         self._going_away(self)
         for post in (*self._waiting, *self._streams.values()):
             if post.stream is None or post.stream > last_stream:
@@ -187,20 +187,19 @@ class Connection:
         self._waiting.clear()
 
     def _send_waiting(self) -> None:
-        """Begin with as many posts as the provider allows, and send of all what it has room for."""
+        """Begin with as many posts as the provider allows, and send as much of all as it has room for."""
         while self._waiting and len(self._streams) < self._most_streams:
             post = self._waiting.popleft()
             post.stream = self._h2.get_next_available_stream_id()
             self._streams[post.stream] = post
             self._h2.send_headers(post.stream, post.headers, end_stream=not post.unsent)
         for stream, post in self._streams.items():
-            while post.unsent and (room := self._room(stream)):
+            while post.unsent and (
+                room := min(self._h2.local_flow_control_window(stream), self._h2.max_outbound_frame_size)
+            ):
                 chunk, post.unsent = post.unsent[:room], post.unsent[room:]
                 self._h2.send_data(stream, chunk, end_stream=not post.unsent)
         self._flush()
-
-    def _room(self, stream: int) -> int:
-        return min(self._h2.local_flow_control_window(stream), self._h2.max_outbound_frame_size)
 
     def _forget(self, post: _Post) -> None:
         if post.stream is None:
@@ -218,7 +217,7 @@ class Connection:
     def _end(self, why: str) -> None:
         self.is_lost = True
         for post in (*self._waiting, *self._streams.values()):
-            _settle(post, Unheard(why))
+            _settle(post, NoAnswer(why))
         if self._writer is not None:
             self._writer.close()
 
@@ -228,13 +227,13 @@ class Connection:
 
 
 class GoAwayFilter:
-    """Takes GOAWAY frames out of the bytes of one connection, however they are cut."""
+    """Removes GOAWAY frames from the bytes of one connection, however they are split."""
 
     def __init__(self) -> None:
         self._held = b""
-        """The beginning of a frame that is not known to be another one."""
+        """The beginning of a frame that may be a GOAWAY."""
         self._left = 0
-        """How much of the frame is still to come that is being passed on."""
+        """How many bytes of the frame that is being passed on are still to come."""
 
     def split(self, data: bytes) -> tuple[bytes, list[int]]:
         """Return the bytes of all other frames, and from each GOAWAY the last stream that is still answered."""
@@ -269,7 +268,7 @@ async def _exchange(transport: httpx.AsyncHTTPTransport, request: httpx.Request)
         finally:
             await response.aclose()
     except httpx.HTTPError as error:
-        raise Unheard(type(error).__name__) from error
+        raise NoAnswer(type(error).__name__) from error
 
 
 def _settle(post: _Post, answer: Answer | Exception) -> None:

@@ -1,42 +1,61 @@
-"""Pushes to Google's devices: FCM v1 with a project's access token."""
+"""Pushes to Google's devices: FCM v1 with the access token of a project."""
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace
 from typing import Any, Final, Self
 
 import msgspec
 
+from postroad.arguments import check
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import ConfigurationError
-from postroad.notifications.checks import checked_token
 from postroad.notifications.devices import Outcome, TokenResult
-from postroad.notifications.messages import PushNotification, PushPayload
+from postroad.notifications.messages import PushNotification, checked_token
 from postroad.notifications.senders.answers import (
+    TIMEOUT,
     Answer,
-    Doubt,
+    MismatchCounter,
     checked_name,
-    checked_seconds,
     collapse_id,
     document,
     items,
     member,
     needing_extra,
+    printable,
     retry_after,
     unanswered,
-    word,
 )
 from postroad.notifications.senders.apns import aps
-from postroad.notifications.senders.tokens import AccessTokens, NoToken
 
 _TTL: Final = "86400s"
+_SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
+_TOKEN: Final = re.compile(r"[!-~]{1,16384}")
 
 
 class FCMSender:
-    """Sends pushes to devices that Firebase knows. All threads share its connection and its token."""
+    """Sends pushes to devices that are registered with Firebase. All threads share its connection and its token.
+
+    Args:
+        project_id: The id of the Firebase project.
+        token_provider: Returns an access token. Give this or `credentials_file`.
+        credentials_file: The JSON key file of a service account, with which tokens are fetched.
+        base_url: The address of FCM; another one for tests.
+        ca_file: The authorities to trust instead of the public ones; for tests.
+        timeout: Seconds to wait for an answer, by default 10.
+        clock: The time; for tests.
+
+    Raises:
+        ConfigurationError: An argument cannot be used, or the extra `push` is not installed.
+
+    Example:
+        fcm = FCMSender(project_id="chat-1", credentials_file="service-account.json")
+    """
 
     def __init__(
         self,
@@ -51,16 +70,23 @@ class FCMSender:
     ) -> None:
         self._path = f"/v1/projects/{checked_name(project_id, 'project_id')}/messages:send"
         self._clock = clock
-        seconds = checked_seconds(timeout, "timeout")
+        check(timeout, TIMEOUT, "timeout", ConfigurationError)
         with needing_extra():
             from postroad.notifications.senders.addresses import provider
-            from postroad.notifications.senders.wire import Wire
-        self._wire = Wire(provider(base_url, ca_file, http1=True), timeout=seconds)
-        self._doubt = Doubt("SENDER_ID_MISMATCH")
-        self._tokens = _tokens(token_provider, credentials_file, ca_file, seconds)
+            from postroad.notifications.senders.http2 import ProviderClient
+        self._client = ProviderClient(provider(base_url, ca_file, http1=True), timeout=timeout)
+        self._mismatches = MismatchCounter("SENDER_ID_MISMATCH")
+        if (token_provider is None) == (credentials_file is None):
+            raise ConfigurationError(
+                "token_provider: give either it or credentials_file, and not both", field="token_provider"
+            )
+        if token_provider is not None:
+            self._tokens = AccessTokens(token_provider)
+        else:
+            self._tokens = _service_account_tokens(str(credentials_file), ca_file, timeout)
 
     def send(self, push: PushNotification, token: str, *, push_id: str) -> TokenResult:
-        """Send the push to the device. Sent again under the same `push_id` it replaces the first one."""
+        """Send the push to the device. If it is sent again under the same `push_id`, it replaces the first one."""
         body = _body(push, checked_token(token), collapse_id(push_id))
         try:
             access = self._tokens.current()
@@ -69,58 +95,36 @@ class FCMSender:
                 result = self._post(self._tokens.instead_of(access), body, token)
         except NoToken as error:
             return TokenResult(token, "retry" if error.passing else "auth", None, error.why)
-        return self._doubt.judge(result)
+        return self._mismatches.checked(result)
 
     def close(self) -> None:
-        """Close the connection. Closing twice changes nothing."""
-        self._wire.close()
+        """Close the connection; safe to repeat."""
+        self._client.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _post(self, access: str, body: bytes, token: str) -> TokenResult:
         headers = {"content-type": "application/json", "authorization": f"Bearer {access}"}
-        return _result(self._wire.post(self._path, headers, body), token, self._clock.now())
-
-
-def _tokens(
-    token_provider: Callable[[], str] | None,
-    credentials_file: str | Path | None,
-    ca_file: str | Path | None,
-    timeout: float,
-) -> AccessTokens:
-    if (token_provider is None) == (credentials_file is None):
-        raise ConfigurationError(
-            "token_provider: give either it or credentials_file, and not both", field="token_provider"
-        )
-    if token_provider is not None:
-        return AccessTokens(token_provider)
-    with needing_extra():
-        from postroad.notifications.senders.service_account import service_account_tokens
-    return service_account_tokens(str(credentials_file), ca_file, timeout)
+        return _result(self._client.post(self._path, headers, body), token, self._clock.now())
 
 
 def _body(push: PushNotification, token: str, collapse: str) -> bytes:
     payload = push.payload
+    android = {"tag": collapse, "sound": payload.sound, "notification_count": payload.badge}
+    android = {name: value for name, value in android.items() if value is not None}
     message = {
         "token": token,
         "notification": {"title": payload.title, "body": payload.body},
         "data": payload.data,
-        "android": {"collapse_key": collapse, "ttl": _TTL, "notification": _android(payload, collapse)},
+        "android": {"collapse_key": collapse, "ttl": _TTL, "notification": android},
         "apns": {"headers": {"apns-collapse-id": collapse}, "payload": {"aps": aps(payload)}},
         "webpush": {"headers": {"Topic": collapse}, "notification": {"tag": collapse}},
     }
     return msgspec.json.encode({"message": message})
-
-
-def _android(payload: PushPayload, collapse: str) -> dict[str, Any]:
-    found = {"tag": collapse, "sound": payload.sound, "notification_count": payload.badge}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _result(answer: Answer, token: str, now: datetime) -> TokenResult:
@@ -134,15 +138,15 @@ def _result(answer: Answer, token: str, now: datetime) -> TokenResult:
         _outcome(answer.status, code, error),
         answer.status,
         code,
-        word(said.get("name")) or None,
+        printable(said.get("name")) or None,
         retry_after(answer, now),
     )
 
 
 def _code(error: dict[str, Any]) -> str:
-    """FCM's own word when it gives one, else that of all Google APIs."""
-    codes = [word(member({"detail": detail}, "detail").get("errorCode")) for detail in items(error.get("details"))]
-    return next(filter(None, codes), word(error.get("status")))
+    """Return FCM's own error code if there is one, else the status that all Google APIs give."""
+    codes = [printable(member({"detail": detail}, "detail").get("errorCode")) for detail in items(error.get("details"))]
+    return next(filter(None, codes), printable(error.get("status")))
 
 
 def _outcome(status: int, code: str, error: dict[str, Any]) -> Outcome:
@@ -152,14 +156,93 @@ def _outcome(status: int, code: str, error: dict[str, Any]) -> Outcome:
         return "dead_token"
     if status == 400 and code == "INVALID_ARGUMENT" and "message.token" in _violations(error):
         return "dead_token"
-    # What concerns our account or project concerns every push.
+    # A refused account or project concerns every push.
     if status in (401, 403, 404):
         return "auth"
     return "permanent" if 400 <= status < 500 and status != 429 else "retry"
 
 
 def _violations(error: dict[str, Any]) -> set[str]:
-    """The fields that Google says are wrong."""
+    """Return the fields that Google names as wrong."""
     details = [detail for detail in items(error.get("details")) if isinstance(detail, dict)]
     violations = [violation for detail in details for violation in items(detail.get("fieldViolations"))]
-    return {word(violation.get("field")) for violation in violations if isinstance(violation, dict)}
+    return {printable(violation.get("field")) for violation in violations if isinstance(violation, dict)}
+
+
+class NoToken(Exception):
+    """No token could be fetched; `passing` if asking again may help."""
+
+    def __init__(self, why: str, *, passing: bool) -> None:
+        super().__init__(why)
+        self.why = why
+        self.passing = passing
+
+
+class AccessTokens:
+    """Google's access token, which one thread fetches and all share."""
+
+    def __init__(self, fetch: Callable[[], str], expired: Callable[[], bool] = lambda: False) -> None:
+        self._fetch = fetch
+        self._expired = expired
+        self._lock = threading.Lock()
+        self._token: str | None = None
+
+    def current(self) -> str:
+        """Return the token to use now."""
+        with self._lock:
+            if self._token is None or self._expired():
+                self._token = _fetched(self._fetch)
+            return self._token
+
+    def instead_of(self, refused: str) -> str:
+        """Return a token that was fetched after the refused one."""
+        with self._lock:
+            if self._token is None or self._token == refused:
+                self._token = _fetched(self._fetch)
+            return self._token
+
+
+def _fetched(fetch: Callable[[], str]) -> str:
+    try:
+        token: object = fetch()
+    except Exception as error:
+        # Only its class: the text of an unknown exception may hold a secret.
+        passing = isinstance(error, OSError) or bool(getattr(error, "retryable", False))
+        raise NoToken(type(error).__name__, passing=passing) from error
+    if not isinstance(token, str) or _TOKEN.fullmatch(token) is None:
+        raise NoToken("NoUsableToken", passing=False)
+    return token
+
+
+def _service_account_tokens(path: str, ca_file: str | Path | None, timeout: float) -> AccessTokens:
+    """Return the tokens of the service account of this file, which also says where to fetch them."""
+    with needing_extra():
+        import httpx
+        from google.auth import exceptions
+        from google.oauth2 import service_account
+
+        from postroad.notifications.senders.addresses import trusting
+    try:
+        account = service_account.Credentials.from_service_account_file(path, scopes=[_SCOPE])  # type: ignore[no-untyped-call]  # google-auth has no types here
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, exceptions.GoogleAuthError):
+        # Without its cause, which could show a part of the file and so of a key.
+        raise ConfigurationError(
+            f"credentials_file: {path} is not the key file of a service account",
+            field="credentials_file",
+            remedy="Give the JSON file that Google offered for download, readable by this process.",
+        ) from None
+
+    def fetch() -> str:
+        with httpx.Client(verify=trusting(ca_file, public=True), timeout=timeout) as client:
+
+            def request(url: str, method: str = "GET", body: Any = None, headers: Any = None, **_: Any) -> Any:
+                try:
+                    response = client.request(method, url, content=body, headers=headers)
+                except httpx.HTTPError as error:
+                    raise exceptions.TransportError(type(error).__name__, retryable=True) from error  # type: ignore[no-untyped-call]  # google-auth has no types here
+                return SimpleNamespace(status=response.status_code, headers=response.headers, data=response.content)
+
+            account.refresh(request)
+        return str(account.token)
+
+    return AccessTokens(fetch, lambda: bool(account.expired))

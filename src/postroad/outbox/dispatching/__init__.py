@@ -2,7 +2,6 @@
 
 from postroad.outbox.dispatching.config import DispatcherConfig, DispatchReport
 from postroad.outbox.dispatching.dispatcher import OutboxDispatcher
-from postroad.outbox.dispatching.messages import bus_name, group_id
-from postroad.outbox.dispatching.publisher import Publisher
+from postroad.outbox.dispatching.publisher import Publisher, bus_name, group_id
 
 __all__ = ["DispatchReport", "DispatcherConfig", "OutboxDispatcher", "Publisher", "bus_name", "group_id"]

@@ -1,7 +1,8 @@
-"""The dispatcher: moves committed events, key by key in the order of their commits, onto a topic."""
+"""The dispatcher: publishes committed events to a topic, key by key in the order of their commits."""
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
@@ -9,36 +10,66 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from postroad.errors import ConfigurationError, PostroadError
-from postroad.outbox.dialects import Phrases
 from postroad.outbox.dispatching.config import DispatcherConfig, DispatchReport
-from postroad.outbox.dispatching.messages import Render, Renderer
-from postroad.outbox.dispatching.metrics import EventLog, OutboxMetrics
-from postroad.outbox.dispatching.publisher import Outlet, Publisher, Sender, described
-from postroad.outbox.dispatching.pump import PRUNE_BATCH, Pump
-from postroad.outbox.dispatching.store import Dispatchable, store_for, waker_for
-from postroad.outbox.upkeep import prune_batch
+from postroad.outbox.dispatching.publisher import Outlet, Publisher, Render, Renderer, described
+from postroad.outbox.dispatching.pump import PRUNE_BATCH, EventLog, Pump
+from postroad.outbox.dispatching.store import DispatchStore, Gauges
+from postroad.outbox.schema import prune_batch
+from postroad.queues import Queue
 from postroad.signals import stopped_by_sigterm
+from postroad.telemetry import gauge, histogram
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from postroad.outbox.dispatching.postgres import Listener
+    from postroad.outbox.dispatching.sqlite import Watcher
+    from postroad.outbox.outbox import Outbox
+
 _STOP_SECONDS = 20.0
 _LONGEST_WAIT = 0.1
-"""How long a caller's stop event may be set before it is seen."""
+"""How long a caller's stop event may be set before the dispatcher sees it."""
 _HEALTHY_SECONDS = 60.0
 _RECONNECT = (0.05, 0.1, 0.2, 0.5, 1.0)
+_FRESH_SECONDS = 0.05
+_GAUGES: dict[str, dict[str, str]] = {
+    "event_outbox_backlog": {},
+    "event_publish_lag_seconds": {},
+    "dead_letter_count": {"queue": ""},
+}
 
 
 class OutboxDispatcher:
-    """Publishes what an outbox holds. Several may work on one outbox, in one process or in many."""
+    """Publishes the events of an outbox. Several dispatchers may share an outbox, in one process or in many.
+
+    Args:
+        outbox: The outbox, with a DSN or path of its own.
+        publisher: A topic, a queue, or an object with `publish(messages)` that returns a result with `ok` and `error`
+            for each message. Events of one key are published in the order of their commits.
+        config: How it claims, publishes and retries. The defaults suit a topic that answers within a second.
+        name: Its name in leases and log lines; by default host name and process id.
+        service: The label `service` of its metrics, and the attribute `PublisherId` of its messages.
+        metrics: The Prometheus registry of its metrics; by default the global one.
+        render: Makes the message of an event, where the default body and attributes do not fit. Its `dedup_id` is
+            replaced by the event's id.
+
+    Raises:
+        ConfigurationError: The outbox has no DSN or path, or the publisher neither `publish` nor `send`.
+
+    Example:
+        dispatcher = OutboxDispatcher(outbox, backend.topic("transfers.fifo", fifo=True))
+        dispatcher.run()  # until SIGTERM
+    """
 
     def __init__(
         self,
-        outbox: Dispatchable,
-        publisher: Publisher | Sender,
+        outbox: Outbox,
+        publisher: Publisher | Queue,
         config: DispatcherConfig = DispatcherConfig(),  # noqa: B008  it is frozen
         *,
         name: str | None = None,
@@ -49,7 +80,7 @@ class OutboxDispatcher:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self.config = config
         self._outbox = outbox
-        # Two dispatchers of one name must not take each other's leases for their own.
+        # Two dispatchers of the same name must not take each other's leases for their own.
         self._store = store_for(outbox, owner=f"{self.name}/{secrets.token_hex(4)}", config=config)
         self._event_log = EventLog(self.name)
         self._metrics = OutboxMetrics(service, self._store.gauges, metrics)
@@ -61,7 +92,7 @@ class OutboxDispatcher:
             config,
             event_log=self._event_log,
             observe=self._metrics.observe,
-            prune=self._pruning(),
+            prune=None if config.keep_sent is None else self._prune,
         )
         self._working = threading.Lock()
         self._stopping = threading.Event()
@@ -73,16 +104,16 @@ class OutboxDispatcher:
 
     @property
     def ready(self) -> bool:
-        """Whether it runs, the database answers and the target takes messages."""
+        """Whether it runs, the database answers and the target accepts messages."""
         return self._running and self._connected and not self._pump.target.paused
 
     @property
     def healthy(self) -> bool:
-        """Whether it goes on: it does not run, or its thread did something within the last minute."""
+        """False if it runs, but its thread did nothing within the last minute."""
         return not self._running or time.monotonic() - self._turned_at < _HEALTHY_SECONDS
 
     def run_once(self) -> DispatchReport:
-        """One pass: claim, publish, settle."""
+        """Claim, publish and settle once; return what was done."""
         with self._at_work():
             self._pump.look()
             self._finish(_STOP_SECONDS)
@@ -90,7 +121,12 @@ class OutboxDispatcher:
             return self._pump.take_report()
 
     def drain(self, timeout: float = 30.0, *, stop: threading.Event | None = None) -> DispatchReport:
-        """Pass after pass, until nothing is due, the time is over or it is told to stop."""
+        """Publish until no row is due, and return what was done.
+
+        Args:
+            timeout: Stop after this many seconds, even if rows are due.
+            stop: Stop soon after this event is set.
+        """
         deadline = time.monotonic() + timeout
         with self._at_work():
             self._pump.look()
@@ -100,74 +136,68 @@ class OutboxDispatcher:
                     break
                 self._pump.wait(min(left, _LONGEST_WAIT), looking=True)
                 self._pump.work(looking=True)
-            self._pump.give_back()
+            self._pump.release()
             self._finish(_STOP_SECONDS)
             return self._pump.take_report()
 
     def run(self, stop: threading.Event | None = None) -> DispatchReport:
-        """Publish until told to stop or SIGTERM arrives; then calls under way end, and the rest is given back."""
+        """Publish until `stop` is set, `stop()` is called or SIGTERM arrives.
+
+        Then running calls finish, and the other rows are released.
+        """
         self._stopping.clear()
         with stopped_by_sigterm(self._stopping):
             return self._run(stop)
 
     def start(self) -> None:
-        """Run in a thread. What cannot work (no tables, a read-only server) is raised here."""
+        """Run in a thread; raise what makes it impossible, such as missing tables or a read-only server."""
         with self._at_work():
             self._stopping.clear()
         self._thread = threading.Thread(target=self._run_on, name="postroad-outbox-dispatch", daemon=True)
         self._thread.start()
 
     def stop(self, timeout: float = _STOP_SECONDS) -> None:
-        """Stop what `start` or `run` began: no new claims, running calls end and settle, leases are given back."""
+        """Stop what `start` or `run` began: claim no more, let running calls finish, and release the other rows."""
         self._stop_seconds = timeout
         self._stopping.set()
         self._pump.wake()
         if self._thread is not None:
             self._thread.join(timeout + _LONGEST_WAIT)
 
-    def _pruning(self) -> Callable[[], int] | None:
-        older_than = self.config.keep_sent
-        if older_than is None:
-            return None
-        words = Phrases(self._outbox.names, self._outbox.dialect)
-        return lambda: prune_batch(self._outbox.database, words, older_than=older_than, batch=PRUNE_BATCH)
+    def _prune(self) -> int:
+        assert self.config.keep_sent is not None
+        return prune_batch(
+            self._outbox.database, self._outbox.tables, older_than=self.config.keep_sent, batch=PRUNE_BATCH
+        )
 
     def _run(self, stop: threading.Event | None = None) -> DispatchReport:
-        def told_to_stop() -> bool:
+        def is_stopped() -> bool:
             return self._stopping.is_set() or (stop is not None and stop.is_set())
 
         with self._at_work(), self._woken():
             self._turned_at = time.monotonic()
             self._running = True
-            self._event_log.tell("outbox_started")
+            self._event_log.write("outbox_started")
             try:
                 self._pump.wake()
-                while not told_to_stop():
-                    self._undeterred(self._flow, told_to_stop)
+                while not is_stopped():
+                    self._step(is_stopped, looking=True)
             finally:
                 self._running = False
                 self._wind_up(time.monotonic() + self._stop_seconds)
             return self._pump.take_report()
 
     def _run_on(self) -> None:
-        """Run in a thread that `start` made, whatever the database does."""
+        """Run in the thread that `start` made, and start again after errors of the database."""
         while not self._stopping.is_set():
             try:
                 self._run()
             except PostroadError as error:
-                self._event_log.tell("outbox_database_lost", error=described(error))
+                self._event_log.write("outbox_database_lost", error=described(error))
                 self._stopping.wait(_RECONNECT[-1])
 
-    def _flow(self) -> None:
-        self._pump.work(looking=True)
-        self._pump.wait(_LONGEST_WAIT, looking=True)
-
-    def _ebb(self) -> None:
-        self._pump.work(looking=False)
-        self._pump.wait(_LONGEST_WAIT, looking=False)
-
     def _finish(self, seconds: float) -> None:
-        """Let everything that was claimed come to its end."""
+        """Publish and settle all rows that are claimed."""
         deadline = time.monotonic() + seconds
         self._pump.work(looking=False)
         while not self._pump.idle and (left := deadline - time.monotonic()) > 0:
@@ -175,24 +205,25 @@ class OutboxDispatcher:
             self._pump.work(looking=False)
 
     def _wind_up(self, deadline: float) -> None:
-        """Give back what is not in a call, wait for what is, and write down what became of it."""
+        """Release the rows that are not in a call, wait for those that are, and settle them."""
 
         def is_over() -> bool:
             return self._pump.idle or time.monotonic() >= deadline
 
-        self._pump.give_back()
+        self._pump.release()
         while not is_over():
-            self._undeterred(self._ebb, is_over)
-        self._event_log.tell("outbox_stopped" if self._pump.idle else "outbox_stop_timed_out")
+            self._step(is_over, looking=False)
+        self._event_log.write("outbox_stopped" if self._pump.idle else "outbox_stop_timed_out")
 
-    def _undeterred(self, step: Callable[[], None], give_up: Callable[[], bool]) -> None:
-        """Take a step; when the database fails, connect anew until it answers or there is no point any more."""
+    def _step(self, give_up: Callable[[], bool], *, looking: bool) -> None:
+        """Work and wait once; if the database fails, reconnect until it answers or `give_up` returns True."""
         self._turned_at = time.monotonic()
         try:
-            step()
+            self._pump.work(looking=looking)
+            self._pump.wait(_LONGEST_WAIT, looking=looking)
         except PostroadError as error:
             self._connected = False
-            self._event_log.tell("outbox_database_lost", error=described(error))
+            self._event_log.write("outbox_database_lost", error=described(error))
             self._reconnect(give_up)
 
     def _reconnect(self, give_up: Callable[[], bool]) -> None:
@@ -205,12 +236,12 @@ class OutboxDispatcher:
                 self._store.open()
                 self._pump.doubt_leases()
                 self._connected = True
-                self._event_log.tell("outbox_database_back")
+                self._event_log.write("outbox_database_back")
                 return
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
-        """One at a time, with an open database, which is closed in the end."""
+        """Let one caller at a time work, and open the database for it."""
         if not self._working.acquire(blocking=False):
             raise ConfigurationError(
                 f"dispatcher {self.name!r} is at work already",
@@ -229,12 +260,63 @@ class OutboxDispatcher:
 
     @contextmanager
     def _woken(self) -> Iterator[None]:
-        """Be woken when rows are added, where that is possible."""
-        waker = waker_for(self._outbox, self._pump.wake) if self.config.listen else None
+        """Be woken when rows are added, if that is possible here."""
+        waker = _waker_for(self._outbox, self._pump.wake) if self.config.listen else None
         if waker is not None and not waker.start():
-            self._event_log.tell("outbox_listen_unavailable", poll=self.config.poll)
+            self._event_log.write("outbox_listen_unavailable", poll=self.config.poll)
         try:
             yield
         finally:
             if waker is not None:
                 waker.stop()
+
+
+def store_for(outbox: Outbox, *, owner: str, config: DispatcherConfig) -> DispatchStore:
+    """Return the rows of the outbox for the dispatcher that is called `owner` in leases."""
+    store: Callable[..., DispatchStore]
+    if outbox.dialect == "postgresql":
+        from postroad.outbox.dispatching.postgres import PostgresDispatchStore as store
+    else:
+        from postroad.outbox.dispatching.sqlite import SQLiteDispatchStore as store
+    return store(outbox.database, outbox.tables, owner=owner, lease=config.lease, policy=config.policy)
+
+
+def _waker_for(outbox: Outbox, wake: Callable[[], None]) -> Listener | Watcher:
+    """Return a thread that calls `wake` soon after rows were added."""
+    database: Any = outbox.database
+    if outbox.dialect == "postgresql":
+        from postroad.outbox.dispatching.postgres import Listener
+
+        return Listener(database, outbox.tables, wake)
+    from postroad.outbox.dispatching.sqlite import Watcher
+
+    return Watcher(database, wake)
+
+
+class OutboxMetrics:
+    """The gauges and the histogram of one dispatcher. The gauges read NaN once this object is gone."""
+
+    def __init__(self, service: str, count: Callable[[], Gauges], registry: CollectorRegistry | None) -> None:
+        self._count = count
+        self._counted: tuple[float, Gauges] | None = None
+        self.observe: Callable[[float], None] = (
+            histogram("postroad_publish_seconds", registry).labels(service=service).observe
+        )
+        mine = ref(self)
+        for place, (name, labels) in enumerate(_GAUGES.items()):
+            gauge(name, registry).labels(service=service, **labels).set_function(partial(_read, mine, place))
+
+    def read(self, place: int) -> float:
+        """Return one of the gauges; all that are read together share a query. NaN if the database does not answer."""
+        now = time.monotonic()
+        if self._counted is None or now - self._counted[0] > _FRESH_SECONDS:
+            try:
+                self._counted = now, self._count()
+            except PostroadError:
+                return math.nan
+        return float(self._counted[1][place])
+
+
+def _read(mine: ref[OutboxMetrics], place: int) -> float:
+    metrics = mine()
+    return math.nan if metrics is None else metrics.read(place)

@@ -1,32 +1,28 @@
-"""A dispatcher's rows on PostgreSQL. Statements run by themselves: one is one transaction, and none needs a session."""
+"""A dispatcher's rows on PostgreSQL, and its wake-up by LISTEN.
+
+Every statement is a transaction of its own, and none depends on the session.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
 from postroad.connections import Row
-from postroad.errors import ConfigurationError, Unavailable
-from postroad.outbox.dialects import Phrases
+from postroad.errors import ConfigurationError, PostroadError, Unavailable
 from postroad.outbox.dispatching import postgres_statements as sql
 from postroad.outbox.dispatching.config import Policy
-from postroad.outbox.dispatching.messages import (
-    FIRST_KEY,
-    ClaimedRow,
-    Gauges,
-    Key,
-    Lease,
-    Settled,
-    Settlement,
-    given_back,
-)
-from postroad.outbox.dispatching.plan import contiguous
-from postroad.outbox.dispatching.store import with_phrases
-from postroad.outbox.migrations import require
+from postroad.outbox.dispatching.decisions import released
+from postroad.outbox.dispatching.store import FIRST_KEY, ClaimedRow, Gauges, Key, Lease, Settled, Settlement
 from postroad.outbox.rows import FAILED, SENT
+from postroad.outbox.schema import CHANNEL, Tables, require
 
 if TYPE_CHECKING:
     from postroad.connections import PostgresDatabase
@@ -35,18 +31,17 @@ if TYPE_CHECKING:
 class PostgresDispatchStore:
     """Claims and settles over one connection in autocommit mode."""
 
-    def __init__(self, database: PostgresDatabase, words: Phrases, *, owner: str, lease: float, policy: Policy) -> None:
+    def __init__(self, database: PostgresDatabase, tables: Tables, *, owner: str, lease: float, policy: Policy) -> None:
         self._database = database
-        self._words = words
+        self._tables = tables.with_phrases(sql.PHRASES)
         self._owner = owner
         self._lease = lease
         self._policy = policy
         self._connection: psycopg.Connection[Row] | None = None
-        self._filled: dict[str, bytes] = {}
 
     def open(self) -> None:
         self.close()
-        require(self._database, self._words)
+        require(self._database, self._tables)
         self._connection = self._database.connect()
         self._check_server()
         with self._transaction():
@@ -70,9 +65,9 @@ class PostgresDispatchStore:
         if stuck:
             self._change(sql.HOLD, ids=stuck, held_by=held_by)
             found.pop()
-        kept, cut_off = contiguous(_placed(*row) for row in found)
+        kept, cut_off = _contiguous(found)
         if cut_off:
-            self.settle([given_back(row) for row in cut_off])
+            self.settle([released(row) for row in cut_off])
         return kept
 
     def renew(self, rows: Sequence[ClaimedRow]) -> set[Lease]:
@@ -80,9 +75,11 @@ class PostgresDispatchStore:
         return {(row_id, token) for row_id, token in mine}
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        # In the order of keys and rows, so that dispatchers that meet here lock in the same order.
+        # In the order of keys and rows, so that concurrent dispatchers lock in the same order.
         ordered = sorted(settlements, key=lambda each: (each.row.key, each.row.seq))
-        if any(self._has_consequences(each) for each in ordered):
+        if any(
+            each.row.gap if each.state == SENT else each.state == FAILED and self._policy != "block" for each in ordered
+        ):
             with self._transaction():
                 ages = self._settle(ordered)
                 self._follow_up([each for each in ordered if each.row.lease in ages])
@@ -90,12 +87,12 @@ class PostgresDispatchStore:
             ages = self._settle(ordered)
         return [Settled(each, ages[each.row.lease]) for each in ordered if each.row.lease in ages]
 
-    def tell_target(self, error: str | None, *, pause: float = 0.0) -> None:
-        self._change(sql.TELL_TARGET, error=error, pause=pause)
+    def set_target_error(self, error: str | None, *, pause: float = 0.0) -> None:
+        self._change(sql.SET_TARGET_ERROR, error=error, pause=pause)
 
     def gauges(self) -> Gauges:
         with self._database.reading() as session:
-            return Gauges(*session.rows(self._words(sql.GAUGES))[0])
+            return Gauges(*session.rows(self._tables(sql.GAUGES))[0])
 
     def close(self) -> None:
         if self._connection is not None:
@@ -116,7 +113,7 @@ class PostgresDispatchStore:
             )
 
     def _settle(self, settlements: Sequence[Settlement]) -> dict[Lease, float]:
-        """The ages of the rows that were ours to settle, by their leases: of one row there may be two."""
+        """Settle the rows that this dispatcher still holds; return their ages by lease, as one row may have two."""
         mine = _ids_and_tokens([each.row for each in settlements])
         errors = [each.error for each in settlements]
         ages = _by_lease(
@@ -137,11 +134,6 @@ class PostgresDispatchStore:
             ages |= _by_lease(self._rows(sql.SETTLED_BEFORE, **mine, states=states))
         return ages
 
-    def _has_consequences(self, settlement: Settlement) -> bool:
-        if settlement.state == SENT:
-            return bool(settlement.row.gap)
-        return settlement.state == FAILED and self._policy != "block"
-
     def _follow_up(self, settlements: Sequence[Settlement]) -> None:
         failed = [each.row.id for each in settlements if each.state == FAILED]
         if announced := [each.row.id for each in settlements if each.state == SENT and each.row.gap]:
@@ -159,11 +151,11 @@ class PostgresDispatchStore:
 
     def _rows(self, statement: str, **values: Any) -> list[Row]:
         with self._translated() as connection:
-            return connection.execute(self._fill(statement), values).fetchall()
+            return connection.execute(self._tables(statement).encode(), values).fetchall()
 
     def _change(self, statement: str, **values: Any) -> int:
         with self._translated() as connection:
-            return connection.execute(self._fill(statement), values).rowcount
+            return connection.execute(self._tables(statement).encode(), values).rowcount
 
     @contextmanager
     def _translated(self) -> Iterator[psycopg.Connection[Row]]:
@@ -174,28 +166,20 @@ class PostgresDispatchStore:
         except psycopg.Error as error:
             raise self._database.translate(error) from error
 
-    def _fill(self, statement: str) -> bytes:
-        if statement not in self._filled:
-            self._filled[statement] = self._words(with_phrases(statement, sql.WORDS)).encode()
-        return self._filled[statement]
 
-
-def _placed(
-    tenant: str,
-    lane: str,
-    seq: int,
-    place: int,
-    row_id: str,
-    payload: str,
-    attempts: int,
-    redrives: int,
-    token: int,
-    gap: Sequence[str] | None,
-    waited: bool,
-    *_: object,
-) -> tuple[int, ClaimedRow]:
-    key, gaps = Key(tenant, lane), tuple(gap or ())
-    return place, ClaimedRow(row_id, key, seq, payload, attempts, redrives, token, gaps, waited)
+def _contiguous(found: Iterable[Row]) -> tuple[list[ClaimedRow], list[ClaimedRow]]:
+    """Return the claimed rows, sorted by key and place in the key, and apart those behind a place that is missing."""
+    placed: list[tuple[Key, int, ClaimedRow]] = []
+    for tenant, lane, seq, place, row_id, payload, attempts, redrives, token, gap, waited, *_ in found:
+        key = Key(tenant, lane)
+        row = ClaimedRow(row_id, key, seq, payload, attempts, redrives, token, tuple(gap or ()), waited)
+        placed.append((key, place, row))
+    kept: list[ClaimedRow] = []
+    cut_off: list[ClaimedRow] = []
+    for _, group in groupby(sorted(placed, key=lambda each: each[:2]), key=lambda each: each[0]):
+        for expected, (_, place, row) in enumerate(group, 1):
+            (kept if place == expected else cut_off).append(row)
+    return kept, cut_off
 
 
 def _by_lease(rows: Iterable[Row]) -> dict[Lease, float]:
@@ -206,6 +190,97 @@ def _ids_and_tokens(rows: Sequence[ClaimedRow]) -> dict[str, str]:
     return {"ids": _array(row.id for row in rows), "tokens": _array(str(row.token) for row in rows)}
 
 
-def _array(words: Iterable[str]) -> str:
-    """An array as PostgreSQL reads it, of words that need no quotes; the driver's own way takes far longer."""
-    return "{" + ",".join(words) + "}"
+def _array(texts: Iterable[str]) -> str:
+    """Return an array of texts that need no quotes, as PostgreSQL reads it; the driver needs far longer for this."""
+    return "{" + ",".join(texts) + "}"
+
+
+_LISTEN: Final = f"LISTEN {CHANNEL}".encode()
+# Until this time commits need not notify: the dispatcher looks again after it. Triggers write odd numbers, this even.
+_QUIET: Final = """
+SELECT setval('{wake}', ((extract(epoch FROM clock_timestamp()) * 1000)::bigint + %s) / 2 * 2)
+ WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
+"""
+_QUIET_MILLISECONDS: Final = 10
+_QUIET_EVERY_SECONDS: Final = 20.0
+_NOTIFY: Final = "SELECT pg_notify(?, ?)"
+_TEST_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.5
+_PAUSES: Final = (0.1, 0.2, 0.5, 1.0)
+
+
+class Listener:
+    """A thread that calls `wake` when rows were added, and reconnects after an outage of the server."""
+
+    def __init__(self, database: PostgresDatabase, tables: Tables, wake: Callable[[], None]) -> None:
+        self._database = database
+        self._table = tables.table
+        self._quiet = tables(_QUIET).encode()
+        self._quiet_again_at = 0.0
+        self._wake = wake
+        self._stop = threading.Event()
+        self._connection: psycopg.Connection[Row] | None = None
+        self._thread = threading.Thread(target=self._listen, name="postroad-outbox-listen", daemon=True)
+
+    def start(self) -> bool:
+        """Start the thread; return False, and start nothing, if a notification to itself does not arrive."""
+        self._connection = self._connected()
+        # Notify over another connection: behind a pooler that shares its connections, this one receives nothing.
+        test = uuid.uuid4().hex
+        with self._database.transaction() as session:
+            session.rows(_NOTIFY, (CHANNEL, test))
+        if test not in (notice.payload for notice in self._connection.notifies(timeout=_TEST_SECONDS)):
+            self._close()
+            return False
+        self._ask_for_quiet(0)
+        self._thread.start()
+        return True
+
+    def stop(self) -> None:
+        """End the thread and close its connection."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._close()
+
+    def _connected(self) -> psycopg.Connection[Row]:
+        connection = self._database.connect()
+        connection.execute(_LISTEN)
+        return connection
+
+    def _listen(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                if self._connection is None:
+                    self._connection = self._connected()
+                    self._ask_for_quiet(0)
+                    self._wake()
+                self._receive()
+                failures = 0
+            except (psycopg.Error, PostroadError):
+                self._close()
+                self._stop.wait(_PAUSES[min(failures, len(_PAUSES) - 1)])
+                failures += 1
+
+    def _receive(self) -> None:
+        assert self._connection is not None
+        tables = {notice.payload for notice in self._connection.notifies(timeout=_LOOK_SECONDS, stop_after=1)}
+        # All outboxes of a database share one channel.
+        if self._table in tables:
+            self._ask_for_quiet(_QUIET_MILLISECONDS)
+            self._wake()
+        elif time.monotonic() >= self._quiet_again_at:
+            self._ask_for_quiet(0)
+
+    def _ask_for_quiet(self, milliseconds: int) -> None:
+        """Write that a dispatcher listens, and for how long commits need not notify it."""
+        assert self._connection is not None
+        self._connection.execute(self._quiet, (milliseconds,))
+        self._quiet_again_at = time.monotonic() + _QUIET_EVERY_SECONDS
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None

@@ -1,11 +1,14 @@
-"""What a dispatcher says to PostgreSQL. A claim need not wait for the disk (a lease that a crash forgets is only
-claimed again, under a token of its own), so it turns that off for itself."""
+"""The statements of a dispatcher on PostgreSQL.
+
+A claim turns synchronous commits off for itself, since it need not wait for the disk: a row whose lease is lost in a
+crash is only claimed again, under another token.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-WORDS: Final = {
+PHRASES: Final = {
     "redriven_too_soon": """(%(skip)s AND o.redrives > 0 AND EXISTS (
       SELECT FROM {outbox} b WHERE {open_b} AND b.held IN (0, 1, 2) AND coalesce(b.tenant, '') = coalesce(o.tenant, '')
          AND b.lane = o.lane AND b.lease_until > now()))""",
@@ -16,18 +19,18 @@ WORDS: Final = {
     "open_b": "b.state NOT IN ('SENT', 'SKIPPED') AND (NOT %(skip)s OR b.state = 'PENDING')",
     "open": "o.state NOT IN ('SENT', 'SKIPPED')",
 }
-"""What statements say again and again; a word may stand for others that come after it.
+"""Parts of several statements; a phrase may use those that come after it.
 
-Of rows that are known by their ids the state is asked in a way that no index answers: statistics of a moment without
-backlog would make the planner walk the index of all open rows instead.
+Where rows are found by their ids, the state is compared in a way that no index supports: with statistics taken when
+there was no backlog, the planner would walk the index of all open rows instead.
 """
 
-# Walks from key to key over rows that nothing holds, and stops as soon as it has enough; rows whose time to be tried
-# again has come stand beside, and the two take turns. Only heads are locked, and what makes them free is looked at
-# again once they are. Rows behind a head are taken while they are free and follow each other, so many that together
-# they fill the batch, once all keys were looked at (`deep`); a row that was tried before travels alone. Where keys go
-# on without what failed (`skip`), a head that was redriven waits until nobody holds a later row. What the walk found
-# stuck comes as the last row, for HOLD.
+# The claim walks from key to key over rows that are not held, and stops as soon as it has enough. Rows whose retry is
+# due are found separately, and the two kinds take turns. Only the first row of a key is locked, and whether it is free
+# is checked again after that. Once all keys were visited (`deep`), rows behind the first are claimed too while they are
+# free and consecutive, as many as fill the batch; a row that was tried before is claimed alone. Where keys go on
+# without their failed rows (`skip`), a redriven row waits until no later row is leased. The rows that were found stuck
+# are returned in the last row, for HOLD.
 CLAIM: Final = """
 WITH RECURSIVE head AS (
   SELECT %(tenant)s::text COLLATE "C" AS tenant, %(lane)s::text COLLATE "C" AS lane, 0::bigint AS seq, NULL::uuid AS id,
@@ -92,11 +95,11 @@ UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, array_agg(stuck.id), array_agg(stuck.held_by)
   FROM (SELECT id, held_by FROM head WHERE stuck LIMIT 10000) AS stuck HAVING count(*) > 0
 """
-# Whoever holds a row back has locked the row on which it depends and seen that it still stands in the way; whoever
-# takes that row out of the way releases those behind it afterwards. So none is held that nothing will release. Whether
-# a failed row stands in the way is told by the policy in force, which cannot change meanwhile. The row is written, not
-# only locked, so that a release whose transaction cannot see what was held behind it fails instead. In a key that is
-# parked, what comes behind is parked.
+# A transaction that holds a row back has locked the row that blocks it, and has seen that it still does. A transaction
+# that unblocks the key releases the rows behind afterwards. So no row is held that nothing will release. Whether a
+# failed row blocks its key depends on the policy in the database, which cannot change meanwhile. The blocking row is
+# written, not only locked, so that a release whose transaction cannot see the held rows fails instead. In a parked key,
+# the rows behind are parked too.
 HOLD: Final = """
 WITH settings AS MATERIALIZED (
   SELECT policy FROM {meta} FOR SHARE
@@ -151,17 +154,17 @@ UPDATE {outbox} o
  WHERE o.id = mine.id AND {pending} AND o.lease_token = mine.token AND o.lease_owner = %(owner)s
 RETURNING o.id::text, o.lease_token, extract(epoch FROM now() - o.createdat)::float8
 """
-# A settlement whose answer was lost may have been written: then the token is still ours, nobody holds the row, and it
-# is in the state that we wanted.
+# A settlement whose answer was lost may have been written: then the row still has our token, is not leased, and is in
+# the state that we wanted.
 SETTLED_BEFORE: Final = """
 SELECT o.id::text, o.lease_token, extract(epoch FROM now() - o.createdat)::float8
   FROM {outbox} o JOIN unnest(%(ids)s::uuid[], %(tokens)s::bigint[], %(states)s::text[]) AS mine(id, token, state)
     ON o.id = mine.id
  WHERE o.lease_token = mine.token AND o.lease_owner IS NULL AND o.state = mine.state
 """
-# Claims do not wait for the disk, so a crash forgets tokens that were given, and the sequence would give them again.
-# Every connection therefore begins with tokens far beyond any that may have been forgotten, and this is on disk before
-# the first of them is used. The lock lets one do it at a time.
+# Claims do not wait for the disk, so a crash may lose tokens that were used, and the sequence would return them again.
+# Every connection therefore starts with tokens far beyond any that may have been lost, and this is on disk before the
+# first of them is used. The lock lets one connection at a time do this.
 SKIP_TOKENS: Final = """
 WITH alone AS MATERIALIZED (SELECT FROM {meta} FOR UPDATE)
 SELECT setval('{token}', nextval('{token}') + 4294967296) FROM alone
@@ -185,7 +188,7 @@ UPDATE {outbox} o SET state = 'PARKED', held = 2, updatedat = now(), lease_owner
  WHERE failed.id = ANY (%(ids)s::uuid[]) AND {open} AND o.held IN (0, 1, 2) AND o.state = 'PENDING'
    AND coalesce(o.tenant, '') = coalesce(failed.tenant, '') AND o.lane = failed.lane AND o.seq > failed.seq
 """
-TELL_TARGET: Final = """
+SET_TARGET_ERROR: Final = """
 UPDATE {meta} SET target_error = %(error)s, target_error_at = CASE WHEN %(error)s::text IS NOT NULL THEN now() END,
        paused_until = CASE WHEN %(error)s::text IS NOT NULL THEN now() + make_interval(secs => %(pause)s) END
  WHERE target_error IS DISTINCT FROM %(error)s OR %(error)s::text IS NOT NULL
@@ -201,7 +204,7 @@ SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
        current_setting('default_transaction_isolation')
 """
 SET_POLICY: Final = "UPDATE {meta} SET policy = %(policy)s WHERE policy <> %(policy)s"
-# What a failed row holds back depends on the policy, so all is looked at anew when it changes. Rows are locked in the
+# Which rows a failed row holds back depends on the policy, so all are released when it changes. Rows are locked in the
 # order in which settlements lock them.
 RELEASE_ALL: Final = """
 WITH locked AS MATERIALIZED (

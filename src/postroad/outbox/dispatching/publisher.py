@@ -1,8 +1,10 @@
-"""The publisher, whatever it is: its calls answer with one verdict for each message, and never raise."""
+"""What a dispatcher publishes: the message of each row, the call to the publisher, and the verdict on each message."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,50 +13,28 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from postroad import failpoints
-from postroad.errors import (
-    CircuitOpenError,
-    ConfigurationError,
-    HeldBack,
-    InvalidInput,
-    MessageTooLarge,
-    NotPermitted,
-    QueueNotFound,
-    RateLimited,
-    RowRejected,
-    StorageFull,
-    StreamNotFound,
-    TargetUnavailable,
-    Throttled,
-    TopicNotFound,
-)
-from postroad.queues import OutgoingMessage
+from postroad import errors, failpoints
+from postroad.events import DomainEvent, sendable
+from postroad.outbox.dispatching.store import ClaimedRow
+from postroad.queues import OutgoingMessage, Queue
 from postroad.telemetry import redact
 
 _MOST_CHARACTERS = 500
 _MOST_READ = 4_000
 _OF_THE_TARGET = (
-    TargetUnavailable,
-    TopicNotFound,
-    QueueNotFound,
-    StreamNotFound,
-    NotPermitted,
-    Throttled,
-    RateLimited,
-    CircuitOpenError,
-    ConfigurationError,
-    StorageFull,
+    *(errors.TargetUnavailable, errors.TopicNotFound, errors.QueueNotFound, errors.StreamNotFound, errors.NotPermitted),
+    *(errors.Throttled, errors.RateLimited, errors.CircuitOpenError, errors.ConfigurationError, errors.StorageFull),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The target has it."""
+    """The target took it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """It failed, or nobody knows: to be tried again under the same id."""
+    """It failed, or the outcome is unknown: it is tried again under the same id."""
 
     error: str
 
@@ -68,7 +48,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class TargetDown:
-    """The target refuses everything for now, whatever the row."""
+    """The target refuses every message for now."""
 
     error: str
     retry_after: float | None = None
@@ -76,7 +56,7 @@ class TargetDown:
 
 @dataclass(frozen=True, slots=True)
 class Untried:
-    """It was not sent, and has to wait for an earlier one."""
+    """It was not sent, and waits for an earlier message."""
 
 
 Verdict = Sent | Tried | Rejected | TargetDown | Untried
@@ -84,59 +64,47 @@ SENT = Sent()
 UNTRIED = Untried()
 
 
-def judge(error: BaseException) -> Verdict:
-    """What an error of the publisher means; an error that nobody knows leaves the outcome unknown."""
-    if isinstance(error, HeldBack):
+def verdict_of(error: BaseException) -> Verdict:
+    """Return what an error of the publisher means; an unknown error leaves the outcome unknown."""
+    if isinstance(error, errors.HeldBack):
         return UNTRIED
     if isinstance(error, _OF_THE_TARGET):
-        return TargetDown(described(error), _pause(getattr(error, "retry_after", None)))
-    if isinstance(error, MessageTooLarge):
+        # The publisher may be anybody's, and so may be its retry_after.
+        asked = getattr(error, "retry_after", None)
+        is_time = isinstance(asked, int | float) and 0 < asked < math.inf
+        return TargetDown(described(error), asked if is_time else None)
+    if isinstance(error, errors.MessageTooLarge):
         return Rejected(described(error, "too-large"))
-    if isinstance(error, RowRejected | InvalidInput):
+    if isinstance(error, errors.RowRejected | errors.InvalidInput):
         return Rejected(described(error, "rejected"))
     return Tried(described(error))
 
 
 def described(error: BaseException, label: str | None = None) -> str:
-    """The error in one line of at most 500 characters, without secrets, that begins with its class or the label."""
+    """Return the error in one line of at most 500 characters without secrets, behind its class or the label."""
     text = redact(f"{label or type(error).__name__}: {error}"[:_MOST_READ])
     return "".join(character for character in text if character.isprintable())[:_MOST_CHARACTERS]
 
 
-def _pause(asked: object) -> float | None:
-    """The pause that a target asks for, where that is a time: a publisher of anybody's may say anything."""
-    seconds = asked if isinstance(asked, int | float) else 0.0
-    return seconds if 0 < seconds < math.inf else None
-
-
 @runtime_checkable
 class Publisher(Protocol):
-    """A topic, or anything else that takes messages and answers for each with `ok` and `error`."""
+    """A topic, or anything else that publishes messages and returns a result with `ok` and `error` for each."""
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> Sequence[Any]:
-        """Publish the messages; one result for each."""
-        ...
-
-
-@runtime_checkable
-class Sender(Protocol):
-    """A queue."""
-
-    def send(self, messages: Sequence[OutgoingMessage]) -> Sequence[Any]:
-        """Send the messages; one result for each."""
+        """Publish the messages; return one result for each."""
         ...
 
 
 class Outlet:
-    """Where messages go. `atomic` says that a call publishes all of its messages or none."""
+    """Publishes messages and returns a verdict on each; it never raises.
 
-    def __init__(self, publisher: object) -> None:
-        if isinstance(publisher, Publisher):
-            self._publish = publisher.publish
-        elif isinstance(publisher, Sender):
-            self._publish = publisher.send
-        else:
-            raise ConfigurationError(
+    `atomic` says that a call publishes all of its messages or none.
+    """
+
+    def __init__(self, publisher: Publisher | Queue) -> None:
+        self._publish: Any = getattr(publisher, "publish", None) or getattr(publisher, "send", None)
+        if self._publish is None:
+            raise errors.ConfigurationError(
                 f"publisher: {type(publisher).__name__} has neither publish nor send",
                 field="publisher",
                 remedy="Give a topic, a queue, or an object with publish(messages).",
@@ -146,38 +114,37 @@ class Outlet:
         self.atomic = bool(getattr(traits, "atomic_batch", False))
 
     def publish(self, messages: Sequence[OutgoingMessage]) -> list[Verdict]:
-        """Publish in one call; a refusal of all for the sake of one is repeated one by one, to find out which."""
-        prepared = messages if self._fifo else [_plain(message) for message in messages]
+        """Publish in one call; if the whole call is rejected, publish one by one to find out which message it was."""
+        prepared = messages
+        if not self._fifo:
+            prepared = [msgspec.structs.replace(message, group=None, dedup_id=None) for message in messages]
         verdicts = self._call(prepared)
         if len(messages) > 1 and isinstance(verdicts, Rejected):
             return self._one_by_one(prepared)
         return [verdicts] * len(messages) if not isinstance(verdicts, list) else verdicts
 
     def _call(self, messages: Sequence[OutgoingMessage]) -> list[Verdict] | Verdict:
-        """A verdict for each message, or one for all when the call raised."""
+        """Return a verdict for each message, or one for all if the call raised."""
         try:
             results = list(self._publish(messages))
             failpoints.hit("outbox.after_publish")
         except BaseException as error:
-            return judge(error)
+            return verdict_of(error)
         silent = Tried("OutcomeUnknown: the publisher gave no result for this message")
         verdicts = [_verdict(result) for result in results[: len(messages)]]
         return verdicts + [silent] * (len(messages) - len(verdicts))
 
     def _one_by_one(self, messages: Sequence[OutgoingMessage]) -> list[Verdict]:
-        """Verdicts of calls of one message each; what comes behind a failed one of its group is not tried."""
+        """Publish each message in a call of its own, but none behind a failed one of its group."""
         verdicts: list[Verdict] = []
         stopped: set[str | None] = set()
         for message in messages:
-            verdict = UNTRIED if message.group in stopped else self._alone(message)
+            found = UNTRIED if message.group in stopped else self._call([message])
+            verdict = found[0] if isinstance(found, list) else found
             verdicts.append(verdict)
             if not isinstance(verdict, Sent) and message.group is not None:
                 stopped.add(message.group)
         return verdicts
-
-    def _alone(self, message: OutgoingMessage) -> Verdict:
-        verdict = self._call([message])
-        return verdict[0] if isinstance(verdict, list) else verdict
 
 
 def _verdict(result: Any) -> Verdict:
@@ -185,19 +152,103 @@ def _verdict(result: Any) -> Verdict:
         return SENT
     if result.error is None:
         return Tried("PublishError: the publisher gave no reason")
-    return judge(result.error)
+    return verdict_of(result.error)
 
 
-def _plain(message: OutgoingMessage) -> OutgoingMessage:
-    """Without what only FIFO takes."""
-    return msgspec.structs.replace(message, group=None, dedup_id=None)
+_GROUP = re.compile(r"[!-~]{1,128}")
+
+
+def group_id(tenant_id: str | None, lane: str) -> str:
+    """Return the FIFO group of a key: the key itself, or its SHA-256 if SNS and SQS would reject it.
+
+    Args:
+        tenant_id: The event's tenant, which stands before the key; None or "" where there is none.
+        lane: The event's ordering key, as `OutboxRow.lane` has it.
+    """
+    name = f"{tenant_id}:{lane}" if tenant_id else lane
+    if _GROUP.fullmatch(name):
+        return name
+    return f"h:{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def bus_name(name: str) -> str:
+    """Return the name of a FIFO topic or queue on AWS: `events.transfers` becomes `events-transfers.fifo`."""
+    return f"{name.removesuffix('.fifo').replace('.', '-')}.fifo"
+
+
+_MOST_GAPS = 10
+_HEADING = frozenset({"v", "eventId", "occurredAt", "tenantId", "traceparent", "type"})
+Render = Callable[[DomainEvent], OutgoingMessage]
+
+
+class Unbuildable(Exception):
+    """No message can be made of the row; the verdict says why."""
+
+    def __init__(self, label: str, error: Exception) -> None:
+        super().__init__(label)
+        self.verdict = Rejected(described(error, label))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renderer:
+    """Makes the messages of an outbox's rows."""
+
+    max_bytes: int
+    decrypt: Callable[[DomainEvent], DomainEvent]
+    """Decrypts the payload, or raises Undecryptable."""
+    service: str = "default"
+    """The attribute `PublisherId` of the messages."""
+    render: Render | None = None
+
+    def message(self, row: ClaimedRow) -> OutgoingMessage:
+        """Return the row's message; raise Unbuildable if there is none, or what `render` raises."""
+        event = self._event(row)
+        if self.render is not None:
+            return msgspec.structs.replace(self.render(event), dedup_id=str(event.event_id))
+        body = _with_further_fields(event.to_json(), row.payload)
+        if len(body) > self.max_bytes:
+            raise Unbuildable("too-large", errors.MessageTooLarge(f"{len(body):,} bytes, above {self.max_bytes:,}"))
+        event_id = str(event.event_id)
+        attributes = {"EventType": event.type, "EventId": event_id, "Seq": str(row.seq), "PublisherId": self.service}
+        if event.tenant_id:
+            attributes["TenantId"] = event.tenant_id
+        if event.traceparent:
+            attributes["TraceParent"] = event.traceparent
+        if row.gap:
+            attributes["Gap"] = ",".join(row.gap[:_MOST_GAPS])
+        if row.redrives:
+            attributes["Redriven"] = str(row.redrives)
+        group = group_id(row.key.tenant, row.key.lane)
+        return OutgoingMessage(body, attributes=attributes, group=group, dedup_id=event_id)
+
+    def _event(self, row: ClaimedRow) -> DomainEvent:
+        try:
+            event = DomainEvent.from_json(row.payload)
+        except errors.InvalidMessage as error:
+            raise Unbuildable("malformed", error) from error
+        if not event.key:
+            raise Unbuildable("malformed", errors.InvalidMessage("key: is missing or empty", field="key"))
+        try:
+            return self.decrypt(event)
+        except errors.Undecryptable as error:
+            raise Unbuildable("crypto", error) from error
+
+
+def _with_further_fields(body: bytes, stored: str) -> bytes:
+    """Add to the body what the stored envelope holds beyond the fields that Postroad knows."""
+    envelope: dict[str, Any] = msgspec.json.decode(stored)["envelope"]
+    if envelope.keys() <= _HEADING:
+        return body
+    further = {name: value for name, value in envelope.items() if name not in _HEADING}
+    event = msgspec.json.decode(body)
+    return sendable(msgspec.json.encode({**event, "envelope": {**event["envelope"], **further}}))
 
 
 Work = Callable[[], None]
 
 
 class Callers:
-    """Up to `most` daemon threads, started as they are needed, that end when told to."""
+    """Up to `most` daemon threads that make calls, started as they are needed."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -207,7 +258,7 @@ class Callers:
         self._lock = threading.Lock()
 
     def submit(self, work: Work) -> None:
-        """Run the work on a thread; at most `most` at a time are submitted."""
+        """Run the work on a thread; the caller submits at most `most` at a time."""
         with self._lock:
             self._busy += 1
             if self._busy > len(self._threads) and len(self._threads) < self._most:
@@ -217,7 +268,7 @@ class Callers:
         self._work.put(work)
 
     def close(self, *, timeout: float) -> None:
-        """End the threads that are idle; those that are stuck in a call end after it."""
+        """End the threads, those in a call after it; wait for each of them up to `timeout` seconds."""
         threads, self._threads = self._threads, []
         for _ in threads:
             self._work.put(None)

@@ -1,113 +1,110 @@
-"""What a dispatcher needs of the database, and which store and wake-up fit it. Drivers are imported when needed."""
+"""The rows that a dispatcher claims and settles, and the store that it does this in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
 
-from postroad.connections import Database, Dialect
-from postroad.events import DomainEvent
-from postroad.outbox.dialects import Phrases
-from postroad.outbox.dispatching.config import DispatcherConfig
-from postroad.outbox.dispatching.messages import ClaimedRow, Gauges, Key, Lease, Settled, Settlement
-from postroad.outbox.schema import Names
 
-Wake = Callable[[], None]
+class Key(NamedTuple):
+    """The ordering key of one tenant's events; the tenant is empty where there is none."""
+
+    tenant: str
+    lane: str
+
+
+FIRST_KEY = Key("", "")
+"""Comes before every key: a stored key is never empty."""
+
+Lease = tuple[str, int]
+"""The id of a row and the token under which it was claimed."""
+
+
+class ClaimedRow(NamedTuple):
+    """A row that this dispatcher may publish while its lease lasts."""
+
+    id: str
+    key: Key
+    seq: int
+    payload: str
+    attempts: int
+    redrives: int
+    token: int
+    gap: tuple[str, ...] = ()
+    """Skipped events of the key that the message of this row has to name."""
+    waited: bool = False
+    """Whether it was claimed because its retry was due, and not on the walk from key to key."""
+
+    @property
+    def lease(self) -> Lease:
+        """The id and token, which differ for every claim of the row."""
+        return self.id, self.token
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What to write about one row, which also ends its lease."""
+
+    row: ClaimedRow
+    kind: Literal["sent", "retried", "failed", "held"]
+    state: str
+    error: str | None = None
+    """None leaves the last error as it is, or clears it where the row is sent."""
+    delay: float | None = None
+    """Seconds until it is due again; None leaves the time as it is."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it was an attempt."""
+        return self.kind != "held"
+
+
+class Settled(NamedTuple):
+    """A settlement that was written, and the age of the row in seconds."""
+
+    settlement: Settlement
+    age: float
+
+
+class Gauges(NamedTuple):
+    """The three figures that alarms watch."""
+
+    backlog: int
+    lag_seconds: float
+    dead_letters: int
 
 
 class DispatchStore(Protocol):
-    """The rows of one outbox as one dispatcher sees them. All verbs but `gauges` are called by one thread at a time."""
+    """The rows of one outbox for one dispatcher. One thread at a time calls its methods, except `gauges`."""
 
     def open(self) -> None:
-        """Connect, or connect anew, and make sure that the tables are there and can be written."""
+        """Connect, again if need be, and check that the tables exist and can be written."""
         ...
 
     def claim(self, limit: int, *, after: Key, leaving: int = 0) -> list[ClaimedRow]:
-        """Lease up to `limit` rows of keys behind `after`: of each key the first rows, in order, when they are due.
+        """Lease up to `limit` rows of keys behind `after`: of each key the first rows, in order, if they are due.
 
-        The first `leaving` of these keys are left to others.
+        The first `leaving` of these keys are left to other dispatchers.
         """
         ...
 
     def renew(self, rows: Sequence[ClaimedRow]) -> set[Lease]:
-        """Lease the rows anew; the leases that were still ours."""
+        """Extend the leases of the rows, and return those that this dispatcher still held."""
         ...
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        """Write what became of rows that are still ours, and free them; those that were not are left out."""
+        """Write the settlements of rows that this dispatcher still holds, and return those."""
         ...
 
-    def tell_target(self, error: str | None, *, pause: float = 0.0) -> None:
-        """Let everybody see what is wrong with the target, and for how long it is left alone; None: nothing is."""
+    def set_target_error(self, error: str | None, *, pause: float = 0.0) -> None:
+        """Store why the target is unavailable and how many seconds this dispatcher pauses; None: it is available."""
         ...
 
     def gauges(self) -> Gauges:
-        """Count, on a connection of its own."""
+        """Count the rows, on a connection of its own."""
         ...
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         ...
-
-
-class Dispatchable(Protocol):
-    """The outbox, as far as a dispatcher needs it."""
-
-    names: Names
-    dialect: Dialect
-    max_bytes: int
-
-    @property
-    def database(self) -> Database: ...
-
-    def opened(self, event: DomainEvent) -> DomainEvent:
-        """The event with a readable payload, or Undecryptable."""
-        ...
-
-
-class Waker(Protocol):
-    """Wakes a dispatcher when rows were added."""
-
-    def start(self) -> bool:
-        """Begin; False when it cannot work here."""
-        ...
-
-    def stop(self) -> None:
-        """End."""
-        ...
-
-
-def store_for(outbox: Dispatchable, *, owner: str, config: DispatcherConfig) -> DispatchStore:
-    """The outbox's rows, for the dispatcher that is called `owner` in leases."""
-    words = Phrases(outbox.names, outbox.dialect)
-    if outbox.dialect == "postgresql":
-        from postroad.connections import PostgresDatabase
-        from postroad.outbox.dispatching.postgres import PostgresDispatchStore
-
-        database = cast(PostgresDatabase, outbox.database)
-        return PostgresDispatchStore(database, words, owner=owner, lease=config.lease, policy=config.policy)
-    from postroad.connections import ApplicationFile
-    from postroad.outbox.dispatching.sqlite import SQLiteDispatchStore
-
-    file = cast(ApplicationFile, outbox.database)
-    return SQLiteDispatchStore(file, words, owner=owner, lease=config.lease, policy=config.policy)
-
-
-def waker_for(outbox: Dispatchable, wake: Wake) -> Waker:
-    """What calls `wake` soon after rows were added."""
-    if outbox.dialect == "postgresql":
-        from postroad.connections import PostgresDatabase
-        from postroad.outbox.dispatching.listener import Listener
-
-        return Listener(cast(PostgresDatabase, outbox.database), outbox.names, wake)
-    from postroad.connections import ApplicationFile
-    from postroad.outbox.dispatching.watcher import Watcher
-
-    return Watcher(cast(ApplicationFile, outbox.database), wake)
-
-
-def with_phrases(statement: str, words: Mapping[str, str]) -> str:
-    """The statement with each {word} replaced by what it stands for."""
-    for word, meaning in words.items():
-        statement = statement.replace(f"{{{word}}}", meaning)
-    return statement

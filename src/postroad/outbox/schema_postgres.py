@@ -1,26 +1,24 @@
 """The tables of an outbox on PostgreSQL.
 
-`{outbox}_open` finds the first row of a key and the next key behind any key, so a claim walks from key to key whatever
-the backlog: it must repeat the index's expressions, `held`, `coalesce(tenant, '')`, `lane`, `seq` and
-`state NOT IN ('SENT', 'SKIPPED')`. No index of new rows holds a lease, an attempt or a due time, so that a claim
-rewrites no index entry; failed rows have no index of their own, since each partial index adds to the cost of every
-insert.
+The index `{outbox}_open` finds the first row of a key and the next key, so that a claim walks from key to key however
+large the backlog is. A claim must repeat the expressions of the index: `held`, `coalesce(tenant, '')`, `lane`, `seq`
+and `state NOT IN ('SENT', 'SKIPPED')`. No index of new rows holds a lease, an attempt or a due time, so that a claim
+rewrites no index entry. Failed rows have no index of their own, since each partial index makes every insert slower.
 
-A claim walks over rows with `held = 0` only. Rows that cannot go now are moved out of its way: 1 means that the row
-waits for its `next_attempt` (`{outbox}_waiting` finds those that are due), 2 that it is given up, or waits behind an
-earlier row of its key whose `held` is not 0. When such a row changes its state or is deleted, by whomever, a trigger
-releases those behind it.
+A claim walks over rows with `held = 0` only. 1 means that the row waits for its `next_attempt` (`{outbox}_waiting`
+finds those that are due), 2 that it has failed, or waits behind an earlier row of its key whose `held` is not 0. When
+such a row changes its state or is deleted, whoever does it, a trigger releases the rows behind it.
 
-`{gaps}` holds the events that a key went on without and that its next message has to name; `{parked}` the keys that
-are set aside; `{meta}` the dispatchers' policy, which tells whether a failed row holds its key, and what is wrong with
-the target. `{token}` gives lease tokens.
+`{gaps}` holds skipped events that the next message of their key has to name, `{parked}` the keys that are parked, and
+`{meta}` the policy of the dispatchers, which decides whether a failed row blocks its key, and the error of the target.
+`{token}` is the sequence of lease tokens.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# The seed's own table, word for word.
+# The table of the seed, unchanged.
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS {outbox} (
   id uuid PRIMARY KEY,
@@ -83,7 +81,7 @@ CREATE TABLE IF NOT EXISTS {meta} (
   paused_until timestamptz
 );
 """
-# What plain SQL leaves out, as far as it can be read; it looks only at what it has made sure of, so it never fails.
+# Reads from the payload what an INSERT in plain SQL left out. It checks each type before it reads, so it never fails.
 _READ: Final = """
 CREATE OR REPLACE FUNCTION {read}(payload jsonb, OUT event_id text, OUT tenant text, OUT lane text)
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -111,9 +109,9 @@ BEGIN
   END IF;
 END $$;
 """
-# Takes the lock of the key's slot and only then the number: within a key, the order of numbers is the order of commits.
-# It runs with its owner's rights, since producers may do nothing but insert. Names are written out in full, so that no
-# search path leads it astray: setting one for every row would cost more than all the rest.
+# It locks the slot of the key before it takes the number: within a key, numbers are in the order of the commits. It
+# runs with the privileges of its owner, since producers may only insert. All names are qualified, so that it does not
+# depend on the search path: setting one for every row would cost more than all the rest.
 _FILL: Final = """
 CREATE OR REPLACE FUNCTION {fill}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -141,8 +139,7 @@ END $$;
 CREATE OR REPLACE TRIGGER {table}_fill BEFORE INSERT ON {outbox} FOR EACH ROW EXECUTE FUNCTION {fill}();
 """
 # A NOTIFY holds a lock of the whole server until its commit is on disk, so of many commits within ten milliseconds one
-# notifies, and who is woken looks again after that time. It is decided at the commit (the trigger is deferred), not
-# where the row is added.
+# notifies, and the dispatcher looks again after that time. The trigger is deferred, so it decides this at the commit.
 _TELL: Final = """
 CREATE OR REPLACE FUNCTION {tell}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -161,7 +158,8 @@ DROP TRIGGER IF EXISTS {table}_tell ON {outbox};
 CREATE CONSTRAINT TRIGGER {table}_tell AFTER INSERT ON {outbox} DEFERRABLE INITIALLY DEFERRED
   FOR EACH ROW EXECUTE FUNCTION {tell}();
 """
-# The seed's rows keep their order; of rows with one event id the first has it, the others go by their row's id.
+# The seed's rows keep their order. If several have the same event id, the first keeps it, and the others get their
+# row's.
 _ADOPT: Final = """
 WITH postroad_adopted AS (DELETE FROM {outbox} WHERE seq IS NULL RETURNING *)
 INSERT INTO {outbox} (id, eventtype, payload, state, attempts, lasterror, next_attempt, createdat, updatedat, event_id)
@@ -176,10 +174,10 @@ CREATE INDEX IF NOT EXISTS {table}_heads ON {outbox} (coalesce(tenant, ''), lane
   WHERE state NOT IN ('SENT', 'SKIPPED');
 CREATE INDEX IF NOT EXISTS {table}_done ON {outbox} (updatedat) WHERE state IN ('SENT', 'SKIPPED');
 """
-# Of a key with many rows the first thousand are released; the one behind them comes up by itself once they are gone,
-# since it is due and nothing is before it, and then releases the next. Somebody may be holding back further rows
-# meanwhile, and has locked the one that they wait behind: this waits for that lock, and sees them when it looks again.
-# Rows are locked in the order of `seq`, as by everyone else.
+# The first thousand rows of a key are released. The next row is claimed by itself once they are gone, since it is due
+# and nothing is before it, and then releases the next thousand. Another transaction may hold back further rows
+# meanwhile, and has locked the row that blocks them: this waits for that lock, and sees them when it looks again. Rows
+# are locked in the order of `seq`, as everywhere.
 _HOLD: Final = """
 ALTER TABLE {outbox} ADD COLUMN IF NOT EXISTS held smallint NOT NULL DEFAULT 0;
 DROP INDEX IF EXISTS {schema}.{table}_heads;
@@ -225,7 +223,7 @@ CREATE OR REPLACE TRIGGER {table}_release_deleted AFTER DELETE ON {outbox} FOR E
     "state NOT IN ('SENT', 'SKIPPED') AND state = 'PENDING' AND coalesce(tenant, '') = coalesce(OLD.tenant, '')"
     " AND lane = OLD.lane",
 )
-# Claims and retries find room on the page of their row; autovacuum comes long before a fifth of the rows is dead.
+# Claims and retries find room on the page of their row; autovacuum runs long before a fifth of the rows is dead.
 _UPKEEP: Final = """
 ALTER TABLE {outbox} SET (
   fillfactor = 80,
@@ -236,10 +234,10 @@ ALTER TABLE {outbox} SET (
   autovacuum_analyze_scale_factor = 0.1
 );
 """
-# Only somebody who will look again may keep commits from notifying: what the trigger itself writes into {wake} stays
-# when its commit fails, and would silence others. So a dispatcher that was woken writes there until when commits need
-# not notify, and looks again after that. Its numbers are even, and hold for a minute. Where no dispatcher listens
-# nothing can be missed, and the trigger itself sees to it that of many commits within ten milliseconds one notifies.
+# Only a dispatcher that will look again may keep commits from notifying: what the trigger itself writes into {wake}
+# stays even if its commit fails, and would silence others. So a dispatcher that was woken writes until when commits
+# need not notify, and looks again after that. Its numbers are even, and valid for a minute. If no dispatcher listens,
+# nothing can be missed, and the trigger itself makes sure that of many commits within ten milliseconds one notifies.
 _TELL_LISTENERS: Final = """
 CREATE OR REPLACE FUNCTION {tell}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE

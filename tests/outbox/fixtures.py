@@ -19,7 +19,7 @@ Connection = Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class OutboxFixture:
     """An outbox that is initialised, and the database it is in."""
 
     outbox: Outbox
@@ -71,13 +71,13 @@ def an_event(**fields: Any) -> DomainEvent:
     return DomainEvent(**({"type": "transfers.submitted", "key": {"transferId": "tr_1"}, "payload": {"n": 1}} | fields))
 
 
-def postgres_ground(dsn: str, **options: Any) -> Ground:
+def postgres_fixture(dsn: str, **options: Any) -> OutboxFixture:
     outbox = Outbox.postgres(dsn, **options)
     outbox.init()
-    return Ground(outbox=outbox, dsn=dsn)
+    return OutboxFixture(outbox=outbox, dsn=dsn)
 
 
-def sqlite_ground(path: Path, **options: Any) -> Ground:
+def sqlite_fixture(path: Path, **options: Any) -> OutboxFixture:
     outbox = Outbox.sqlite(path, **options)
     outbox.init()
-    return Ground(outbox=outbox, dsn=f"sqlite:///{path}")
+    return OutboxFixture(outbox=outbox, dsn=f"sqlite:///{path}")

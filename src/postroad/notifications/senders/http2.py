@@ -1,7 +1,6 @@
 """One HTTP/2 connection to a provider, shared by all threads.
 
-The connection lives on a thread of its own, with an event loop: its HTTP/2 state must not be touched by several threads
-at once.
+The connection belongs to a thread of its own with an event loop, since only one thread at a time may use its state.
 """
 
 from __future__ import annotations
@@ -18,46 +17,44 @@ import httpx
 from postroad.errors import ConfigurationError
 from postroad.notifications.senders.addresses import Provider
 from postroad.notifications.senders.answers import THREAD_NAME, Answer, silence_libraries
-from postroad.notifications.senders.connection import Connection, Refused, Unheard
+from postroad.notifications.senders.connection import Connection, NoAnswer, Refused
 
 _PLAIN: Final = (("accept-encoding", "identity"),)
 
 
-class Wire:
-    """Posts to one provider. What goes wrong on the way is an answer without a status."""
+class ProviderClient:
+    """Posts to one provider. If no answer comes, it returns an answer without a status."""
 
     def __init__(self, provider: Provider, *, timeout: float) -> None:
         self._provider = provider
         self._timeout = timeout
         self._starting = threading.Lock()
-        self._line: _Line | None = None
+        self._running: _Loop | None = None
         self._closed = False
 
     def post(self, path: str, headers: Mapping[str, str], content: bytes) -> Answer:
-        """Post and wait for the whole answer, no longer than the timeout."""
-        return self._running().run(path, headers, content)
-
-    def close(self) -> None:
-        """Close the connection; what is under way is answered without a status. Closing twice changes nothing."""
-        with self._starting:
-            self._closed = True
-            line, self._line = self._line, None
-        if line is not None:
-            line.close()
-
-    def _running(self) -> _Line:
+        """Post, and wait for the whole answer no longer than the timeout."""
         with self._starting:
             if self._closed:
                 raise ConfigurationError("this sender is closed", remedy="Send before closing it.")
-            if self._line is None:
-                self._line = _Line(self._provider, self._timeout)
-                # A sender that nobody closed takes its thread along when it is forgotten.
-                weakref.finalize(self, self._line.close)
-            return self._line
+            if self._running is None:
+                self._running = _Loop(self._provider, self._timeout)
+                # The thread of a sender that was never closed ends when the sender is garbage collected.
+                weakref.finalize(self, self._running.close)
+            running = self._running
+        return running.run(path, headers, content)
+
+    def close(self) -> None:
+        """Close the connection; posts in progress get an answer without a status. Safe to repeat."""
+        with self._starting:
+            self._closed = True
+            running, self._running = self._running, None
+        if running is not None:
+            running.close()
 
 
 class _Call:
-    """One post: its thread waits for the answer, which the line tells once."""
+    """One post, whose thread waits for the answer."""
 
     connection: Connection
     exchange: asyncio.Task[Answer]
@@ -68,21 +65,21 @@ class _Call:
         self.begun_at = 0.0
         self.is_late = False
         self.was_refused = False
-        self._answer = _unheard("Closed")
-        self._told = threading.Lock()
-        self._told.acquire()
+        self._answer = _unanswered("Closed")
+        self._done = threading.Lock()
+        self._done.acquire()
 
-    def tell(self, answer: Answer) -> None:
+    def finish(self, answer: Answer) -> None:
         self._answer = answer
-        self._told.release()
+        self._done.release()
 
     def wait(self) -> Answer:
-        self._told.acquire()
+        self._done.acquire()
         return self._answer
 
 
-class _Line:
-    """An event loop in a thread, and the connection that lives in it."""
+class _Loop:
+    """An event loop in a thread, and its connection."""
 
     def __init__(self, provider: Provider, timeout: float) -> None:
         self._provider = provider
@@ -99,10 +96,10 @@ class _Line:
 
     def run(self, path: str, headers: Mapping[str, str], content: bytes) -> Answer:
         call = _Call(httpx.URL(self._provider.base_url + path), headers, content)
-        # Under the guard, so that nothing is handed to a loop that has been told to stop and would never answer.
+        # Under the guard, so that no call is given to a loop that has been stopped and would never answer.
         with self._guard:
             if self._stopped:
-                return _unheard("Closed")
+                return _unanswered("Closed")
             self._loop.call_soon_threadsafe(self._begin, call)
         return call.wait()
 
@@ -117,7 +114,7 @@ class _Line:
 
     def _begin(self, call: _Call) -> None:
         call.begun_at = self._loop.time()
-        call.timer = self._loop.call_later(self._timeout, self._is_late, call)
+        call.timer = self._loop.call_later(self._timeout, self._time_out, call)
         self._send(call)
 
     def _send(self, call: _Call) -> None:
@@ -127,7 +124,7 @@ class _Line:
         call.exchange = self._loop.create_task(call.connection.post(call.url, call.headers, call.content))
         call.exchange.add_done_callback(lambda done: self._ended(call, done))
 
-    def _is_late(self, call: _Call) -> None:
+    def _time_out(self, call: _Call) -> None:
         call.is_late = True
         call.exchange.cancel()
 
@@ -137,10 +134,10 @@ class _Line:
             self._send(call)
             return
         call.timer.cancel()
-        call.tell(answer)
+        call.finish(answer)
 
     def _answer(self, call: _Call, done: asyncio.Task[Answer]) -> Answer | None:
-        """What is to be told; None when the provider never began with it and is asked once more."""
+        """Return the answer; None if the provider never began with the post, which is then sent once more."""
         try:
             return done.result()
         except asyncio.CancelledError:
@@ -150,24 +147,22 @@ class _Line:
                 call.was_refused = True
                 return None
             why = "GoAway"
-        except Unheard as error:
+        except NoAnswer as error:
             why = str(error)
         except Exception as error:
             why = type(error).__name__
             self._give_up(call.connection)
         if call.is_late:
-            # The connection may be dead; what else is under way on it has its own time.
+            # The connection may be dead; other posts on it have their own timeouts.
             self._give_up(call.connection)
-        return _unheard(why, self._lost_with(call))
-
-    def _lost_with(self, call: _Call) -> int | None:
-        """The connection that was lost with the call; a timeout is a loss when nothing else was heard meanwhile."""
+        # After a timeout the connection counts as lost if nothing else was received on it.
         connection = call.connection
         is_silent = call.is_late and connection.heard_at < call.begun_at
-        return connection.number if connection.is_established and (connection.is_lost or is_silent) else None
+        is_lost = connection.is_established and (connection.is_lost or is_silent)
+        return _unanswered(why, connection.number if is_lost else None)
 
     def _give_up(self, connection: Connection) -> None:
-        """Use another connection from now on, and close this one when nothing can be under way on it any more."""
+        """Use another connection from now on, and close this one when no post can be in progress on it."""
         if connection is self._connection:
             self._connection = self._opened()
             self._given_up.add(connection)
@@ -197,5 +192,5 @@ class _Line:
         await asyncio.gather(*(connection.close() for connection in opened), return_exceptions=True)
 
 
-def _unheard(why: str, lost_connection: int | None = None) -> Answer:
+def _unanswered(why: str, lost_connection: int | None = None) -> Answer:
     return Answer(None, {}, b"", why, lost_connection)

@@ -17,7 +17,7 @@ POST = (
 )
 
 
-class Ground:
+class InboxFixture:
     """One database with an inbox and a ledger in it."""
 
     def __init__(self, dsn: str) -> None:
@@ -49,12 +49,12 @@ class Ground:
 
 
 @contextmanager
-def ground_at(dsn: str) -> Iterator[Ground]:
-    """A ground whose tables are made."""
-    ground = Ground(dsn)
-    ground.inbox.init()
-    ground.rows(LEDGER)
+def inbox_fixture(dsn: str) -> Iterator[InboxFixture]:
+    """A fixture whose tables are made."""
+    fixture = InboxFixture(dsn)
+    fixture.inbox.init()
+    fixture.rows(LEDGER)
     try:
-        yield ground
+        yield fixture
     finally:
-        ground.inbox.close()
+        fixture.inbox.close()

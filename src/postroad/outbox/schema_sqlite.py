@@ -1,7 +1,7 @@
-"""The tables of an outbox on SQLite: the same names and meanings, with JSON and UTC timestamps as text.
+"""The tables of an outbox on SQLite: as on PostgreSQL, with JSON and UTC timestamps as text.
 
-Times are `strftime('%Y-%m-%dT%H:%M:%fZ', 'now')`, so that their order is the order of the text. `{meta}` also holds
-the counters for which PostgreSQL has sequences.
+Times are written by `strftime('%Y-%m-%dT%H:%M:%fZ', 'now')`, so that they sort as texts. `{meta}` also holds the
+counters for which PostgreSQL has sequences.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COLUMNS: Final = {
     "lease_until": "ALTER TABLE {outbox} ADD COLUMN lease_until TEXT",
     "redrives": "ALTER TABLE {outbox} ADD COLUMN redrives INTEGER NOT NULL DEFAULT 0",
 }
-"""What the seed's table lacks; SQLite cannot add a column only where it is missing."""
+"""The columns that the seed's table lacks; SQLite has no ADD COLUMN IF NOT EXISTS."""
 
 _BESIDE: Final = """
 CREATE TABLE IF NOT EXISTS {audit} (
@@ -71,17 +71,17 @@ CREATE TABLE IF NOT EXISTS {meta} (
 );
 INSERT INTO {meta} (one, version) VALUES (1, 0) ON CONFLICT DO NOTHING;
 """
-# The id of the event, where the payload holds one; a UUID without dashes gets them, so that one event has one id.
+# The id of the event, if the payload holds one. A UUID without dashes gets them, so that an event has one id.
 _EVENT_ID: Final = """
   (SELECT CASE WHEN length(id) = 32 AND id NOT GLOB '*[^0-9a-f]*' THEN substr(id, 1, 8) || '-' || substr(id, 9, 4)
                || '-' || substr(id, 13, 4) || '-' || substr(id, 17, 4) || '-' || substr(id, 21) ELSE id END
      FROM (SELECT nullif(lower(json_extract(payload, '$.envelope.eventId')), '') AS id
             WHERE json_valid(payload) AND json_type(payload, '$.envelope.eventId') = 'text'))"""
-# Times that plain SQL writes in another form (datetime('now', '+1 hour')) would not be in their order; what is no time
-# stays as it is.
+# Times that plain SQL writes in another form, such as datetime('now', '+1 hour'), would not sort correctly. A text that
+# is not a time stays as it is.
 _DUE: Final = "coalesce(strftime('%Y-%m-%dT%H:%M:%fZ', NEW.next_attempt), NEW.next_attempt)"
-# Reads nothing that it has not made sure of, so that it never fails an insert. The single writer of SQLite makes the
-# order of numbers the order of commits.
+# It checks each type before it reads, so that it never fails an insert. SQLite has one writer at a time, so numbers are
+# in the order of the commits.
 _FILL: Final = """
 DROP TRIGGER IF EXISTS {fill};
 CREATE TRIGGER {fill} AFTER INSERT ON {outbox} FOR EACH ROW BEGIN
@@ -127,7 +127,7 @@ CREATE INDEX IF NOT EXISTS {table}_failed ON {outbox} (seq)
   WHERE state NOT IN ('PENDING', 'PARKED', 'SENT', 'SKIPPED');
 CREATE INDEX IF NOT EXISTS {table}_done ON {outbox} (updatedat) WHERE state IN ('SENT', 'SKIPPED');
 """
-# As on PostgreSQL, where it is explained.
+# See schema_postgres.py.
 _HOLD: Final = """
 DROP INDEX IF EXISTS {table}_heads;
 CREATE INDEX IF NOT EXISTS {table}_open ON {outbox} (held, coalesce(tenant, ''), lane, seq)
