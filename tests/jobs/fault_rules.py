@@ -9,7 +9,7 @@ import pytest
 from tests.jobs.floor import APP, SEED, Floor
 from tests.jobs.processes import dispatcher
 
-from postroad.journal.states import every_event
+from postroad.journal.port import every_event
 from postroad.tasks import Reconciler
 
 

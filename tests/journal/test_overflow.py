@@ -12,7 +12,7 @@ from tests.memory import memory_blobs, memory_records
 from postroad.errors import EventTooLarge, InvalidEvent, OverflowMismatch
 from postroad.journal import JournalEvent
 from postroad.journal.overflow import Overflow, blob_key
-from postroad.journal.records import Entry
+from postroad.journal.port import Entry
 from postroad.journal.store import StoredJournal
 from postroad.testing.journal.fixture import completed
 

@@ -17,8 +17,7 @@ from postroad.items.sqlite import SQLiteItems
 from postroad.journal import tasks_by_state
 from postroad.journal.maintenance import Difference, verify
 from postroad.journal.overflow import Overflow
-from postroad.journal.sqlite import SQLiteRecords
-from postroad.journal.sqlite.tables import BACKWARD, COLUMNS, FORWARD
+from postroad.journal.sqlite import BACKWARD, COLUMNS, FORWARD, SQLiteRecords
 from postroad.journal.store import StoredJournal
 from postroad.testing.journal import JournalConformance, JournalFixture
 from postroad.testing.journal.fixture import add, completed, heartbeat, pending, whole

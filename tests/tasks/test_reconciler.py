@@ -15,7 +15,7 @@ from tests.waiting import eventually
 from postroad import Backend, OutgoingMessage
 from postroad.errors import ConfigurationError, InvalidEvent, InvalidTask, OverflowMismatch, Unavailable
 from postroad.journal import JournalEvent, task_history, task_state
-from postroad.journal.records import Entry
+from postroad.journal.port import Entry
 from postroad.queues import AckResult, Delivery
 from postroad.tasks import DeadLetterHandler, Reconciler, TaskWorker
 from postroad.tasks.leases import Lease, Outcome

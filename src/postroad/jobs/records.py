@@ -6,14 +6,13 @@ The item says whether tasks may still be added and whether the job is over; ever
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
 from postroad import failpoints
-from postroad.blobs import BlobRef
 from postroad.items import ABSENT, Expect
-from postroad.journal import Appends, JournalEvent, OwingItems, Versioned, owes, owing_nothing
+from postroad.journal import Appends, JournalEvent, Owing, OwingItems, owing_nothing
 from postroad.ports import Store
 from postroad.tasks import open_job_key
 
@@ -22,7 +21,7 @@ STATUSES: Final = ("processing", "completed", "partial_failure", "cancelled")
 _PAGE: Final = 200
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Job(Owing, frozen=True, kw_only=True, rename="camel"):
     """A job as its item holds it."""
 
     status: Status = "processing"
@@ -38,8 +37,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Whether a failure was recorded since the job began or was last resumed."""
     resuming: dict[str, int] = {}
     """Tasks that begin anew, with the run that they are to begin."""
-    owed: list[dict[str, Any]] = []
-    owed_at: BlobRef | None = None
 
     @property
     def is_over(self) -> bool:
@@ -62,14 +59,14 @@ class JobRecords:
         self._tenant = tenant
         self._items = backend.items()
         recorded_in: Appends = backend.journal() if journal is None else journal
-        self._jobs = OwingItems(Job, self._items, backend.blobs(), recorded_in)
+        self._jobs = OwingItems(Job, HeldJob, self._items, backend.blobs(), recorded_in)
         # A journal that was brought along has commits of its own.
         self._together = journal is None and backend.joins_writes
 
     def read(self, job_id: str) -> HeldJob | None:
         """The job as it stands, its events recorded."""
-        held = _held(self._jobs.read(self._key(job_id)))
-        if held is None or not owes(held.job):
+        held = self._jobs.read(self._key(job_id))
+        if held is None or not held.job.owes:
             return held
         return self._pay(job_id, held)
 
@@ -124,7 +121,7 @@ class JobRecords:
 
     def _put(self, job_id: str, job: Job, version: int | Expect) -> HeldJob | None:
         ok, found = self._jobs.put(self._key(job_id), job, version)
-        return _held(found) if ok else None
+        return found if ok else None
 
     def _append(self, events: Sequence[JournalEvent]) -> None:
         failpoints.hit("dispatcher.before_job_event")
@@ -136,7 +133,3 @@ class JobRecords:
         paid = self._put(job_id, owing_nothing(held.job), held.version)
         self._jobs.forget(held.job)
         return paid or self.read(job_id) or held
-
-
-def _held(found: Versioned[Job] | None) -> HeldJob | None:
-    return None if found is None else HeldJob(found.record, found.version)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Annotated, Any, Final, Literal, Union
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from postroad.arguments import check
-from postroad.errors import InvalidEvent
-from postroad.events import refusal
-from postroad.journal import checks
-from postroad.journal.checks import ID_PATTERN, MAX_TIMESTAMP, MIN_TIMESTAMP, is_id
-
+MIN_TIMESTAMP: Final = 10**12
+MAX_TIMESTAMP: Final = 10**13 - 1
+ID_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,256}"
 Id = str
-"""An id under one of `ID_NAMES`: looked at by `check_properties`, where ids seen before cost a look-up."""
+"""An id under one of `ID_NAMES`; `check_properties` checks it, where an id seen before costs only a look-up."""
 ID_NAMES: Final = ("requestId", "jobId", "taskId", "workerId", "failedTaskId")
 NestedId = Annotated[str, msgspec.Meta(pattern=rf"^{ID_PATTERN}\Z")]
 MAX_INTEGER: Final = 2**63 - 1
@@ -243,41 +239,3 @@ EVENT_CLASSES: Final[dict[str, type[Properties]]] = {
     "Job Resumed": JobResumed,
     "Task Health Check": TaskHealthCheck,
 }
-_ENTITY_TYPES: Final = {"Task": "TASK", "Job": "JOB"}
-
-
-def entity_type_of(event_type: str) -> str | None:
-    """The type of the entity that an event of this type is about; None where the type does not tell."""
-    return "HEALTH" if event_type == "Task Health Check" else _ENTITY_TYPES.get(event_type.partition(" ")[0])
-
-
-def check_properties(
-    event_type: str, properties: dict[str, Any], *, entity_id: str | None = None, partial: bool = False
-) -> None:
-    """Refuse wrong or missing properties of a known type. `partial`: some of them are in a blob.
-
-    The entity's id was looked at before, and is the one that most properties repeat."""
-    known = EVENT_CLASSES.get(event_type)
-    if known is None:
-        return
-    try:
-        msgspec.convert(properties, _part(known) if partial else known)
-    except msgspec.ValidationError as error:
-        refused = refusal(error, root="properties")
-        raise InvalidEvent(refused.message, field=refused.field) from None
-    for name in ID_NAMES:
-        value = properties.get(name, entity_id)
-        # An id that was seen a moment ago is known again.
-        fits = value is None or value == entity_id or (isinstance(value, str) and is_id(value))
-        if not fits:
-            check(value, checks.Id, f"properties.{name}", InvalidEvent)
-
-
-@functools.cache
-def _part(cls: type[Properties]) -> type[msgspec.Struct]:
-    """The same properties, of which each may be absent."""
-    fields: list[tuple[str, Any, Any]] = [
-        (field.encode_name, Union[field.type, msgspec.UnsetType], msgspec.UNSET)  # noqa: UP007  # built, not written
-        for field in msgspec.structs.fields(cls)
-    ]
-    return msgspec.defstruct(f"PartOf{cls.__name__}", fields, frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from postroad.bus import attributes_of
 from postroad.errors import InvalidInput, NotSupported, PostroadError
 from postroad.events import Codec
 from postroad.items import ABSENT, Item
-from postroad.journal import EVENT_CLASSES, Followed, Follows, JournalEvent, whole
+from postroad.journal import EVENT_CLASSES, Followed, JournalEvent, StoredJournal, whole
 from postroad.ports import Store
 from postroad.queues import OutgoingMessage
 from postroad.tasks.log import tell
@@ -138,7 +138,7 @@ class EventPublisher:
 
     def _follow(self, position: str | None) -> Followed:
         journal = self._backend.journal()
-        if not isinstance(journal, Follows):
+        if not isinstance(journal, StoredJournal):
             raise NotSupported("this journal cannot be followed, so its events cannot be published")
         return journal.follow(self._tenant, PUBLISHED, position)
 

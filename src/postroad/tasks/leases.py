@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from postroad.blobs import BlobRef
-from postroad.journal import EVENT_TO_STATE, JournalEvent
+from postroad.journal import EVENT_TO_STATE, JournalEvent, Owing
 
 
 class Outcome(msgspec.Struct, frozen=True, rename="camel"):
@@ -39,7 +38,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     last_lines: list[str] | None = None
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Lease(Owing, frozen=True, kw_only=True, rename="camel"):
     """The state of one task as its item holds it."""
 
     run: int = 1
@@ -64,10 +63,6 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     last_event_type: str | None = None
     """What was recorded last with a write of this item; None where that is not known."""
     last_event_at: int | None = None
-    owed: list[dict[str, Any]] = []
-    """Items of events that may not be in the journal yet."""
-    owed_at: BlobRef | None = None
-    """Where they are when they are too large."""
 
     def with_last_of(self, events: Sequence[JournalEvent]) -> Lease:
         """The lease that knows the last of these events, which are recorded with it."""

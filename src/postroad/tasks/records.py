@@ -12,7 +12,7 @@ import msgspec
 from postroad.clock import Clock
 from postroad.errors import InvalidMessage, PostroadError
 from postroad.items import ABSENT, Expect
-from postroad.journal import Appends, JournalEvent, OwingItems, Versioned, owes, owing_nothing
+from postroad.journal import Appends, JournalEvent, OwingItems, owing_nothing
 from postroad.ports import Store
 from postroad.queues import Delivery, OutgoingMessage, Queue
 from postroad.tasks.leases import Held, Lease, lease_key, open_job_key
@@ -80,7 +80,7 @@ class TaskRecords:
         self._backend = backend
         self._items = backend.items()
         recorded_in: Appends = backend.journal() if journal is None else journal
-        self._leases = OwingItems(Lease, self._items, backend.blobs(), recorded_in)
+        self._leases = OwingItems(Lease, Held, self._items, backend.blobs(), recorded_in)
         # A journal that was brought along has commits of its own.
         self.together = journal is None and backend.joins_writes
         self._wake_ups = WakeUps(backend)
@@ -103,7 +103,7 @@ class TaskRecords:
 
     def read(self, tenant: str, request_id: str) -> Held | None:
         """The lease as it stands."""
-        return _held(self._leases.read(lease_key(tenant, request_id)))
+        return self._leases.read(lease_key(tenant, request_id))
 
     def read_many(self, tenant: str, prefix: str) -> dict[str, Held]:
         """The leases of all tasks whose request id begins like this, by what follows; one request for many."""
@@ -112,8 +112,7 @@ class TaskRecords:
         while True:
             page = self._items.scan(start, limit=_PAGE, cursor=cursor)
             for item in page.items:
-                if (held := _held(self._leases.decoded(item))) is not None:
-                    found[item.key.removeprefix(start)] = held
+                found[item.key.removeprefix(start)] = self._leases.decoded(item)
             if (cursor := page.cursor) is None:
                 return found
 
@@ -186,7 +185,7 @@ class TaskRecords:
 
     def _put(self, key: str, lease: Lease, version: int | Expect) -> Written:
         ok, found = self._leases.put(key, lease, version)
-        return Written(ok, _held(found))
+        return Written(ok, found)
 
     def append(self, events: Sequence[JournalEvent]) -> None:
         """Append the events, or raise why one of them was refused."""
@@ -194,7 +193,7 @@ class TaskRecords:
 
     def _paid(self, held: Held | None) -> Held | None:
         """The lease as known to owe nothing; the item says so at its next write."""
-        if held is None or not owes(held.lease):
+        if held is None or not held.lease.owes:
             return held
         self._leases.forget(held.lease)
         return Held(owing_nothing(held.lease), held.version)
@@ -202,10 +201,6 @@ class TaskRecords:
 
 def _version(expect: Held | None) -> int | Expect:
     return ABSENT if expect is None else expect.version
-
-
-def _held(found: Versioned[Lease] | None) -> Held | None:
-    return None if found is None else Held(found.record, found.version)
 
 
 WITH_ITS_JOB: Final = "the job was cancelled"
