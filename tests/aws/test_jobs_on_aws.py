@@ -24,9 +24,9 @@ from postroad.jobs.dispatcher import worker_roles
 from postroad.journal import JournalEvent
 from postroad.journal.events import TaskCompleted
 from postroad.tasks import ensure_queues
-from postroad.tasks.config import WorkerConfig
 from postroad.tasks.event_publisher import EventPublisher
 from postroad.tasks.reconciler import ReconcilerLease
+from postroad.tasks.worker import WorkerConfig
 
 pytestmark = pytest.mark.aws
 

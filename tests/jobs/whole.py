@@ -11,7 +11,7 @@ from tests.waiting import eventually
 from postroad import Backend
 from postroad.jobs.dispatcher import worker_roles
 from postroad.tasks import TaskWorker
-from postroad.tasks.roles import RoleThreads
+from postroad.tasks.threads import RoleThreads
 
 
 def run_the_example(backend: Backend, *, wait: float) -> None:

@@ -100,6 +100,6 @@ def parent_of(pid: int) -> int:
 
 def ours(pid: int) -> list[int]:
     """The processes that stem from this one, zombies not counted."""
-    from postroad.tasks.children.kernel import descendants
+    from postroad.tasks.processes import descendants
 
     return [each for each in descendants(pid) if is_alive(each) and each != os.getpid()]

@@ -14,8 +14,7 @@ import postroad
 from postroad import Backend
 from postroad.errors import ConfigurationError
 from postroad.journal import JournalEvent
-from postroad.tasks.alerts import AlertResult
-from postroad.tasks.health import HealthCheck, classify_health
+from postroad.tasks.health import AlertResult, HealthCheck, classify_health
 
 T = 1_800_000_000_000
 MINUTE = 60_000

@@ -16,9 +16,8 @@ from postroad.errors import PostroadError, Unavailable
 from postroad.jobs.dispatcher import worker_roles
 from postroad.journal import JournalEvent, task_state
 from postroad.queues import Delivery
-from postroad.tasks.roles import Role, RoleThreads
 from postroad.tasks.runner import TaskRunner
-from postroad.tasks.worker_threads import Poller
+from postroad.tasks.threads import Poller, Role, RoleThreads
 
 
 class Failing:

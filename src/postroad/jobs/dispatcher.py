@@ -20,9 +20,8 @@ from postroad.tasks import (
     ReconcilerLease,
     Role,
     WakeUp,
-    open_dispatch_queue,
+    log_event,
     open_queue,
-    tell,
     tenant_and_app,
     wants_events,
 )
@@ -102,7 +101,7 @@ class JobDispatcher:
                 result = mover.dispatch(job_id)
             except Exception as error:
                 # Whatever is wrong with one job, the others go on.
-                tell("job_dispatch_failed", job_id=job_id, error=error)
+                log_event("job_dispatch_failed", job_id=job_id, error=error)
                 continue
             moved += len(result.dispatched) + result.completed + (result.failed_task is not None)
         self._publish_events()
@@ -116,7 +115,7 @@ class JobDispatcher:
             self._publisher.run_once()
         except Exception as error:
             # Jobs go forward whether anybody hears of it or not.
-            tell("worker_role_failed", role="events", error=error)
+            log_event("worker_role_failed", role="events", error=error)
 
     def _wake(self, delivery: Delivery) -> None:
         try:
@@ -128,7 +127,7 @@ class JobDispatcher:
         try:
             self._mover(wake_up.tenant_id).advance(wake_up.job_id, wake_up.task_id, state=wake_up.state)
         except Exception as error:
-            tell("job_dispatch_failed", job_id=wake_up.job_id, error=error)
+            log_event("job_dispatch_failed", job_id=wake_up.job_id, error=error)
             if delivery.receive_count < _MOST_WAKINGS:
                 with suppress(PostroadError):
                     self._queue.release([delivery], after=2.0 ** (delivery.receive_count - 1), error=str(error))
@@ -138,7 +137,7 @@ class JobDispatcher:
     @cached_property
     def _queue(self) -> Queue:
         # Opened when it is first looked at: a function behind EventBridge has no rights on it and no need of it.
-        return open_dispatch_queue(self._backend, self._queue_name)
+        return open_queue(self._backend, self._queue_name, ending="-dispatch")
 
     def _mover(self, tenant: str) -> Mover:
         mover = self._movers.get(tenant)

@@ -27,7 +27,7 @@ from postroad.tasks import (
     TaskId,
     TaskMessage,
     TaskRecords,
-    tell,
+    log_event,
 )
 
 JOB_COMPLETED: Final = "Job Completed"
@@ -329,7 +329,7 @@ def quietly(move: Callable[[], DispatchResult], job_id: str) -> DispatchResult:
     try:
         return move()
     except PostroadError as error:
-        tell("job_dispatch_failed", job_id=job_id, error=error)
+        log_event("job_dispatch_failed", job_id=job_id, error=error)
         return DispatchResult()
 
 

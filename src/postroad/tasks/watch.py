@@ -1,4 +1,4 @@
-"""A child as its monitor sees it: forked, fed, heard, ended in time, and gone with all its descendants."""
+"""A child as its monitor sees it: it is forked, gets an order, replies, and ends in time with all its descendants."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import select
 import signal
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from postroad.tasks.children import kernel
-from postroad.tasks.children.child import ChildSetup, PipeEnds, run_child
-from postroad.tasks.children.output import Echo, Lines, Tail, checked_activity
-from postroad.tasks.children.wire import (
+from postroad.tasks.child_output import Echo, Lines, Tail, checked_activity
+from postroad.tasks.processes import (
     ACTIVITY,
     RESULT,
     SETTLED,
@@ -28,8 +25,15 @@ from postroad.tasks.children.wire import (
     WorkerGone,
     WorkerLink,
     encode,
+    end_descendants,
     frame,
+    kill,
+    kill_group,
+    oom_kills,
+    resident_bytes,
 )
+from postroad.tasks.registry import TaskDefinition
+from postroad.tasks.task_child import ChildSetup, PipeEnds, run_child
 
 _SETTLING_MS = 30_000
 # Linux counts kilobytes there, macOS bytes.
@@ -37,47 +41,47 @@ _RSS_UNIT = 1 if sys.platform == "darwin" else 1_024
 
 
 class ChildNotReady(Exception):
-    """A child that never came so far as to wait for an order."""
+    """A child did not get ready for an order."""
 
 
 class ChildExits:
-    """Tells when some child of this process has ended: `readable` is readable then."""
+    """Notices the ends of children of this process: `readable` is readable then."""
 
     def __init__(self) -> None:
-        self._oom_kills = kernel.oom_kills()
+        self._oom_kills = oom_kills()
         self.readable, written = os.pipe()
         for end in (self.readable, written):
             os.set_blocking(end, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(written, warn_on_full_buffer=False)
 
-    def heard(self) -> None:
-        """Be quiet until the next one."""
-        some(self.readable)
+    def clear(self) -> None:
+        """Reset `readable` until the next end."""
+        read_some(self.readable)
 
     def look_for_oom(self) -> bool:
-        """Whether the kernel has killed for want of memory since the last look, which an idle monitor takes often."""
-        before, self._oom_kills = self._oom_kills, kernel.oom_kills()
+        """Return whether the kernel has killed for lack of memory since the last look; an idle monitor looks often."""
+        before, self._oom_kills = self._oom_kills, oom_kills()
         return self._oom_kills > before
 
 
 @dataclass(slots=True, kw_only=True)
 class Child:
-    """A living child. `orders` is written, the others are read; none of them blocks."""
+    """A running child. `orders` is written, the other pipes are read; none of them blocks."""
 
     pid: int
     orders: int
-    words: int
+    replies: int
     out: int
     err: int
     frames: Frames = field(default_factory=Frames)
     served: int = 0
     status: int | None = None
-    """How it ended; None while it lives."""
+    """Its wait status; None while it runs."""
     peak_rss_bytes: int = 0
 
     def has_ended(self) -> bool:
-        """Whether the process is no more; then it is known how it ended."""
+        """Return whether the process has ended; then `status` is set."""
         if self.status is None:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid:
@@ -85,38 +89,38 @@ class Child:
         return self.status is not None
 
     def close(self) -> None:
-        """Give the ends back."""
-        for end in (self.orders, self.words, self.out, self.err):
+        """Close all pipes."""
+        for end in (self.orders, self.replies, self.out, self.err):
             if end >= 0:
                 os.close(end)
 
-    def close_orders(self) -> None:
-        """Let the child read the end."""
-        os.close(self.orders)
-        self.orders = -1
-
 
 def fork_child(setup: ChildSetup) -> Child:
-    """Fork a child and wait until it has settled in."""
+    """Fork a child and wait until it is set up."""
     sys.stdout.flush()
     sys.stderr.flush()
     pipes = [os.pipe() for _ in range(4)]
-    (orders_in, orders), (words, words_in), (out, out_in), (err, err_in) = pipes
+    (orders_in, orders), (replies, replies_in), (out, out_in), (err, err_in) = pipes
     monitor = os.getpid()
     pid = os.fork()
     if pid == 0:
-        run_child(setup, PipeEnds(orders=orders_in, words=words_in, out=out_in, err=err_in), monitor)
-    for end in (orders_in, words_in, out_in, err_in):
+        run_child(setup, PipeEnds(orders=orders_in, replies=replies_in, out=out_in, err=err_in), monitor)
+    for end in (orders_in, replies_in, out_in, err_in):
         os.close(end)
-    for end in (orders, words, out, err):
+    for end in (orders, replies, out, err):
         os.set_blocking(end, False)
-    child = Child(pid=pid, orders=orders, words=words, out=out, err=err)
-    _await_settled(child)
-    return child
+    child = Child(pid=pid, orders=orders, replies=replies, out=out, err=err)
+    events = select.poll()
+    events.register(replies, select.POLLIN)
+    if events.poll(_SETTLING_MS) and SETTLED in child.frames.feed(read_some(replies) or b""):
+        return child
+    child.close()
+    kill(pid, signal.SIGKILL)
+    raise ChildNotReady
 
 
-def some(descriptor: int) -> bytes | None:
-    """What can be read now; None when there is nothing at the moment, nothing at all at the end."""
+def read_some(descriptor: int) -> bytes | None:
+    """Return what can be read now; None if there is nothing at the moment, an empty value at the end."""
     try:
         return os.read(descriptor, 1 << 16)
     except BlockingIOError:
@@ -125,23 +129,12 @@ def some(descriptor: int) -> bytes | None:
         return b""
 
 
-def _await_settled(child: Child) -> None:
-    events = select.poll()
-    events.register(child.words, select.POLLIN)
-    if events.poll(_SETTLING_MS) and SETTLED in child.frames.feed(some(child.words) or b""):
-        return
-    child.close()
-    with suppress(ProcessLookupError):
-        os.kill(child.pid, signal.SIGKILL)
-    raise ChildNotReady
-
-
 _END_SECONDS = 5.0
 _LONGEST_POLL = 60.0
-# What surrounds the largest result in its frame, or the longest error.
+# The rest of the frame around the largest result, or the longest error.
 _FRAME_BYTES = 1_048_576
-# How often the worker hears of activities at the most, however often a child speaks of them.
-_TELL_SECONDS = 0.1
+# The shortest time between two activities that are sent to the worker.
+_ACTIVITY_SECONDS = 0.1
 
 
 class Watch:
@@ -156,7 +149,7 @@ class Watch:
         self._grace = order.kill_grace
         self._task = setup.tasks.get(order.name)
         self._lasts = child.served + 1 < setup.child_reuse and self._task.command is None and not self._task.fresh
-        self._unfed = memoryview(_input_of(order, directory, self._task.command is not None, self._task.fresh, setup))
+        self._unfed = memoryview(_input_of(order, directory, self._task, setup))
         child.frames.limit = setup.max_output_bytes + _FRAME_BYTES
         self._tail = Tail()
         self._streams = {child.out: Lines(setup.max_output_bytes), child.err: Lines(setup.max_output_bytes)}
@@ -165,50 +158,50 @@ class Watch:
             child.out: Echo(order.request_id, is_result=is_command),
             child.err: Echo(order.request_id),
         }
-        self._said = b""
+        self._reply = b""
         self._activity: bytes | None = None
-        self._untold: bytes | None = None
-        self._tell_at = 0.0
+        self._unsent: bytes | None = None
+        self._send_at = 0.0
         self._began = time.monotonic()
         self._end_at = self._began + order.timeout
         self._kill_at = inf
         self._killed_with: str | None = None
         self._timed_out = False
         self.ended = False
-        """Whether the child is no more, rather than waiting for its next order."""
+        """Whether the child has ended, rather than waiting for its next order."""
 
     def until_done(self) -> Report:
-        """Watch until the child has ended or waits for more."""
+        """Watch until the child has ended or waits for another order."""
         events = self._events()
-        while not self.ended and not (self._lasts and self._said[:1] == RESULT):
+        while not self.ended and not (self._lasts and self._reply[:1] == RESULT):
             for descriptor, _ in events.poll(self._poll_ms()):
                 self._attend(descriptor, events)
             self._keep_time()
         self._child.served += 1
-        return self._report_of_ended() if self.ended else self._report(0, None, kernel.resident_bytes(self._child.pid))
+        return self._report_of_ended() if self.ended else self._report(0, None, resident_bytes(self._child.pid))
 
     def _events(self) -> select.poll:
         events = select.poll()
         events.register(self._child.orders, select.POLLOUT)
-        for descriptor in (self._link.fileno(), self._exits.readable, self._child.words, *self._streams):
+        for descriptor in (self._link.fileno(), self._exits.readable, self._child.replies, *self._streams):
             events.register(descriptor, select.POLLIN)
         return events
 
     def _attend(self, descriptor: int, events: select.poll) -> None:
         if descriptor == self._exits.readable:
-            self._exits.heard()
+            self._exits.clear()
             self.ended = self._child.has_ended()
         elif descriptor == self._link.fileno():
-            for told in self._link.hear():
-                if isinstance(told, Halt):
-                    self._halt(told.grace)
+            for received in self._link.receive():
+                if isinstance(received, Halt):
+                    self._halt(received.grace)
         elif descriptor == self._child.orders:
             self._feed(events)
         elif not self._read(descriptor):
             events.unregister(descriptor)
 
     def _feed(self, events: select.poll) -> None:
-        """Give the child what it has not read yet."""
+        """Write the rest of the input to the child."""
         try:
             self._unfed = self._unfed[os.write(self._child.orders, self._unfed[: 1 << 16]) :]
         except BlockingIOError:
@@ -218,41 +211,37 @@ class Watch:
         if not self._unfed:
             events.unregister(self._child.orders)
             if self._task.command is not None or self._task.fresh:
-                self._child.close_orders()
+                # The child reads the end of its input.
+                os.close(self._child.orders)
+                self._child.orders = -1
 
     def _read(self, descriptor: int) -> bool:
-        """Take in what the child says or prints; False at the end of it."""
-        data = some(descriptor)
-        if data and descriptor == self._child.words:
+        """Read replies or output of the child; return False at their end."""
+        data = read_some(descriptor)
+        if data and descriptor == self._child.replies:
             try:
-                self._listen(data)
+                replies = self._child.frames.feed(data)
             except FrameTooLong:
-                self._said = b""
+                self._reply = b""
                 return False
+            for reply in replies:
+                if reply[:1] != ACTIVITY:
+                    self._reply = reply
+                elif (activity := checked_activity(reply[1:])) is not None:
+                    # The task can write to the pipe, too: what is not an activity is dropped.
+                    self._activity = self._unsent = activity
         elif data:
             self._tail.feed(data)
             self._echoes[descriptor].feed(data)
             if self._task.command is not None:
                 activities = self._streams[descriptor].feed(data)
-                if descriptor == self._child.out:
-                    self._tell_of(activities)
+                if descriptor == self._child.out and activities:
+                    self._activity = self._unsent = activities[-1]
         return data != b""
 
-    def _listen(self, data: bytes) -> None:
-        for word in self._child.frames.feed(data):
-            if word[:1] == ACTIVITY:
-                # The pipe is the child's to write: what is no activity is dropped.
-                self._tell_of([told for told in (checked_activity(word[1:]),) if told is not None])
-            else:
-                self._said = word
-
-    def _tell_of(self, activities: list[bytes]) -> None:
-        for activity in activities[-1:]:
-            self._activity = self._untold = activity
-
     def _poll_ms(self) -> float:
-        tell_at = inf if self._untold is None else self._tell_at
-        left = min(self._end_at, self._kill_at, tell_at) - time.monotonic()
+        send_at = inf if self._unsent is None else self._send_at
+        left = min(self._end_at, self._kill_at, send_at) - time.monotonic()
         return max(0.0, min(left, _LONGEST_POLL)) * 1_000 + 1
 
     def _keep_time(self) -> None:
@@ -262,24 +251,24 @@ class Watch:
             self._halt(self._grace)
         if now >= self._kill_at:
             self._halt(0.0)
-        if self._untold is not None and now >= self._tell_at and not self.ended:
-            self._link.tell(Active(self._untold))
-            self._untold, self._tell_at = None, now + _TELL_SECONDS
+        if self._unsent is not None and now >= self._send_at and not self.ended:
+            self._link.send(Active(self._unsent))
+            self._unsent, self._send_at = None, now + _ACTIVITY_SECONDS
 
     def _halt(self, grace: float) -> None:
         self._end_at = inf
         self._kill_at = time.monotonic() + grace if grace > 0 else inf
         number = signal.SIGTERM if grace > 0 else signal.SIGKILL
         self._killed_with = number.name
-        kernel.kill_group(self._child.pid, number)
+        kill_group(self._child.pid, number)
 
     def _report_of_ended(self) -> Report:
-        """The report of a child that has ended, after all its descendants have."""
+        """Return the report of a child that has ended, after all its descendants have ended."""
         assert self._child.status is not None
-        if not kernel.end_descendants(within=_END_SECONDS):
-            # Something cannot be killed. The zygote goes on trying; the worker gets another monitor.
+        if not end_descendants(within=_END_SECONDS):
+            # A process cannot be killed. The zygote keeps trying; the worker gets another monitor.
             raise WorkerGone
-        for descriptor in (self._child.words, *self._streams):
+        for descriptor in (self._child.replies, *self._streams):
             while self._read(descriptor) and some_left(descriptor):
                 continue
         code = os.waitstatus_to_exitcode(self._child.status)
@@ -301,7 +290,7 @@ class Watch:
             timed_out=self._timed_out,
             oom=number == signal.SIGKILL and self._killed_with is None and self._exits.look_for_oom(),
             peak_rss_bytes=rss,
-            said=self._said,
+            reply=self._reply,
             too_long=command and out.too_long,
             out=out.last if command else None,
             err=err.last if command else None,
@@ -311,19 +300,19 @@ class Watch:
 
 
 def some_left(descriptor: int) -> bool:
-    """Whether reading goes on: there is something, or it is not yet known to be the end."""
+    """Return whether there is more to read, or the end was not read yet."""
     events = select.poll()
     events.register(descriptor, select.POLLIN)
     return bool(events.poll(0))
 
 
-def _input_of(order: Order, directory: Path, is_command: bool, fresh: bool, setup: ChildSetup) -> bytes:
-    """What goes into the child's pipe: where it works, its order, and what an exec'd program reads behind them."""
+def _input_of(order: Order, directory: Path, task: TaskDefinition, setup: ChildSetup) -> bytes:
+    """Return the child's input: its directory, its order, and what an exec'd program reads after them."""
     data = encode(order)
-    told = frame(str(directory).encode()) + frame(data)
-    if is_command:
-        return told + order.document
-    return told + frame(setup.plan) + frame(data) if fresh else told
+    head = frame(str(directory).encode()) + frame(data)
+    if task.command is not None:
+        return head + order.document
+    return head + frame(setup.plan) + frame(data) if task.fresh else head
 
 
 def _name(number: int) -> str:

@@ -1,8 +1,8 @@
-"""The zygote: started by exec with a short environment, it imports the tasks once and forks monitors for a worker.
+"""The zygote: it is started with a short environment, imports the tasks once, and forks monitors for a worker.
 
-A monitor forks one child at a time, watches it, and lets nothing of it live on. It has no threads. All orphans of its
-child become its own children, so that after the child's end every process that is left is known and killed. When the
-worker's end of the socket closes, everything ends.
+A monitor has no threads. It forks one child at a time, watches it, and kills everything that the child leaves behind:
+orphans of the child become children of the monitor, so every process that is left is known. When the worker's end of
+the socket closes, everything ends.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import NoReturn
 
-from postroad.tasks.children import kernel
-from postroad.tasks.children.child import ChildSetup
-from postroad.tasks.children.functions import decode_plan, entry_of, find_tasks
-from postroad.tasks.children.watch import Child, ChildExits, ChildNotReady, Watch, fork_child
-from postroad.tasks.children.wire import (
+import msgspec
+
+from postroad.tasks.processes import (
     Catalog,
     Order,
     Plan,
@@ -33,16 +32,24 @@ from postroad.tasks.children.wire import (
     Refusal,
     WorkerGone,
     WorkerLink,
+    address_space_bytes,
+    adopt_orphans,
+    descendants,
+    end_descendants,
+    kill,
+    kill_group,
     message,
     read_frame,
 )
+from postroad.tasks.task_child import ChildSetup, entry_of, find_tasks
+from postroad.tasks.watch import Child, ChildExits, ChildNotReady, Watch, fork_child
 
 _TICK_MS = 1_000
 _KILL_SECONDS = 5.0
 
 
 class Monitor:
-    """Runs the children of one slot of a worker until the worker or the zygote is gone."""
+    """Runs the children of one slot of a worker until the worker or the zygote ends."""
 
     def __init__(self, setup: ChildSetup, link: WorkerLink, directory: str, zygote: int) -> None:
         self._setup = setup
@@ -54,26 +61,23 @@ class Monitor:
         self._widest = min((task.memory_limit or inf for task in setup.tasks.definitions()), default=inf)
 
     def serve(self) -> NoReturn:
-        """Run orders one after the other; ends with the process."""
-        kernel.adopt_orphans()
+        """Run orders one after the other until the process ends."""
+        adopt_orphans()
         try:
             while True:
-                self._serve_once()
+                if self._child is None:
+                    self._child = fork_child(self._setup)
+                self._link.send(Ready(self._child.pid, os.getpid()))
+                order = self._await_order(self._child)
+                if order is not None:
+                    self._run(self._child, order)
+                else:
+                    # It died while it waited; the next child takes its place.
+                    self._end_child(self._child)
         except (WorkerGone, ChildNotReady):
             pass
         finally:
             self._end()
-
-    def _serve_once(self) -> None:
-        if self._child is None:
-            self._child = fork_child(self._setup)
-        self._link.tell(Ready(self._child.pid, os.getpid()))
-        order = self._await_order(self._child)
-        if order is not None:
-            self._run(self._child, order)
-        else:
-            # It died while it waited, by whatever hand; the next one is as good.
-            self._end_child(self._child)
 
     def _await_order(self, child: Child) -> Order | None:
         events = select.poll()
@@ -84,12 +88,12 @@ class Monitor:
             if not ready:
                 self._exits.look_for_oom()
             if self._link.fileno() in ready:
-                # A halt that comes now was meant for the order before, which has ended by itself.
-                orders = [told for told in self._link.hear() if isinstance(told, Order)]
+                # A halt that arrives now was meant for the previous order, which has ended.
+                orders = [received for received in self._link.receive() if isinstance(received, Order)]
                 if orders:
                     return orders[0]
             if self._exits.readable in ready:
-                self._exits.heard()
+                self._exits.clear()
                 if child.has_ended():
                     return None
             if os.getppid() != self._zygote:
@@ -102,32 +106,28 @@ class Monitor:
             watch = Watch(child, order, self._setup, self._link, self._exits, directory)
             report = watch.until_done()
         finally:
-            _remove(directory)
+            try:
+                directory.rmdir()
+            except OSError:
+                shutil.rmtree(directory, ignore_errors=True)
         if watch.ended:
             self._child = None
             child.close()
-        elif self._widest != inf and kernel.address_space_bytes(child.pid) > self._widest:
-            # The next task may have a limit that this child has outgrown without it.
+        elif self._widest != inf and address_space_bytes(child.pid) > self._widest:
+            # The next task may have a memory limit below what this child uses.
             self._end_child(child)
-        self._link.tell(report)
+        self._link.send(report)
 
     def _end_child(self, child: Child) -> None:
         self._child = None
         child.close()
-        kernel.end_descendants(within=_KILL_SECONDS)
+        end_descendants(within=_KILL_SECONDS)
 
     def _end(self) -> NoReturn:
         if self._child is not None:
-            kernel.kill_group(self._child.pid, signal.SIGKILL)
-        kernel.end_descendants(within=_KILL_SECONDS)
+            kill_group(self._child.pid, signal.SIGKILL)
+        end_descendants(within=_KILL_SECONDS)
         os._exit(0)
-
-
-def _remove(directory: Path) -> None:
-    try:
-        directory.rmdir()
-    except OSError:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 CONTROL = 0
@@ -136,16 +136,16 @@ _PARTING_SECONDS = 1.0
 
 
 def main() -> None:
-    """Serve the worker at the other end of standard input until it is gone."""
+    """Serve the worker at the other end of standard input until it ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # The worker hears these and decides; whoever signals a whole group must not end its children first.
+        # The worker handles these; a signal to the whole group must not end its children first.
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=os.dup(CONTROL))
     os.dup2(os.open(os.devnull, os.O_RDONLY), CONTROL)
     data = read_frame(control.fileno())
     if data is None:
         return
-    plan = decode_plan(data)
+    plan = msgspec.msgpack.decode(data, type=Plan)
     try:
         tasks = find_tasks(plan)
         catalog = Catalog(tuple(entry_of(definition) for definition in tasks.definitions()))
@@ -167,7 +167,7 @@ def main() -> None:
 
 
 class Zygote:
-    """Forks a monitor for each socket it is sent, and kills what a dead monitor leaves behind."""
+    """Forks a monitor for each socket it receives, and kills what a dead monitor leaves behind."""
 
     def __init__(self, plan: Plan, setup: ChildSetup, control: socket.socket) -> None:
         self._plan = plan
@@ -176,21 +176,25 @@ class Zygote:
         self._monitors: set[int] = set()
 
     def serve(self) -> None:
-        """Serve until the worker is gone."""
-        kernel.adopt_orphans()
-        _prepare_for_children()
+        """Serve until the worker ends."""
+        adopt_orphans()
+        # Do once what every child would have to do: flush each line, and print where it crashed.
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # made by this interpreter
+        faulthandler.enable(file=2)
+        gc.collect()
+        gc.freeze()
         events = select.poll()
         events.register(self._control, select.POLLIN)
         try:
             while os.getppid() == self._plan.worker:
-                if events.poll(_ZYGOTE_TICK_MS) and not self._hear():
+                if events.poll(_ZYGOTE_TICK_MS) and not self._receive():
                     break
                 self._reap_monitors()
         finally:
             self._end()
 
-    def _hear(self) -> bool:
-        """Fork a monitor for each socket that came; False when the worker is gone."""
+    def _receive(self) -> bool:
+        """Fork a monitor for each socket that arrived; return False if the worker is gone."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
         except OSError:
@@ -212,39 +216,23 @@ class Zygote:
         Monitor(self._setup, WorkerLink(socket.socket(fileno=descriptor)), self._plan.directory, zygote).serve()
 
     def _reap_monitors(self) -> None:
-        """Reap monitors that ended, and kill what came to us from them."""
+        """Reap monitors that ended, and kill the processes they left to us."""
         ended = False
-        while pid := _reap():
-            ended = True
-            self._monitors.discard(pid)
+        with suppress(ChildProcessError):
+            while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                ended = True
+                self._monitors.discard(pid)
         if ended:
-            for orphan in set(kernel.descendants(os.getpid())) - self._spared():
-                kernel.kill(orphan, signal.SIGKILL)
-
-    def _spared(self) -> set[int]:
-        return self._monitors.union(*(kernel.descendants(monitor) for monitor in self._monitors))
+            spared = self._monitors.union(*(descendants(monitor) for monitor in self._monitors))
+            for orphan in set(descendants(os.getpid())) - spared:
+                kill(orphan, signal.SIGKILL)
 
     def _end(self) -> None:
-        """Let monitors end by themselves, and kill what is left after a second."""
+        """Wait a second for monitors to end by themselves, then kill what is left."""
         self._control.close()
         deadline = time.monotonic() + _PARTING_SECONDS
         while self._monitors and time.monotonic() < deadline:
             self._reap_monitors()
             time.sleep(0.005)
-        kernel.end_descendants(within=_KILL_SECONDS)
+        end_descendants(within=_KILL_SECONDS)
         shutil.rmtree(self._plan.directory, ignore_errors=True)
-
-
-def _prepare_for_children() -> None:
-    """Do once what every child would have to do: what it prints is seen at once, and so is where it crashed."""
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # made by this interpreter
-    faulthandler.enable(file=2)
-    gc.collect()
-    gc.freeze()
-
-
-def _reap() -> int:
-    try:
-        return os.waitpid(-1, os.WNOHANG)[0]
-    except ChildProcessError:
-        return 0
