@@ -8,6 +8,7 @@ continues its work.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +27,7 @@ from postroad.tasks import (
     TaskId,
     TaskMessage,
     TaskRecords,
+    first_lease,
     log_event,
 )
 
@@ -174,19 +176,12 @@ class Scheduler:
         while True:
             held = self.lease(job_id, task_id)
             task = graph.tasks[task_id]
-            first = Lease(
-                name=task.name,
-                queue=self.queue_name,
-                app=self.factory.app,
-                job_id=job_id,
-                task_id=task_id,
-                begun_at=self.factory.now_ms(),
-            )
+            which = TaskId(tenant_id=self.tenant, request_id=request_id, run=1, job_id=job_id, task_id=task_id)
+            first = first_lease(which, task.name, self.queue_name, self.factory.app, self.factory.now_ms())
             lease = first if held is None else held.lease
             if lease.outcome is not None:
                 return False
-            which = TaskId(tenant_id=self.tenant, request_id=request_id, run=lease.run, job_id=job_id, task_id=task_id)
-            event = self.factory.event(CANCELLED, which, reason=WITH_ITS_JOB)
+            event = self.factory.event(CANCELLED, replace(which, run=lease.run), reason=WITH_ITS_JOB)
             if self.tasks.write(self.tenant, request_id, lease.settled(event), [event], expect=held).ok:
                 return True
 

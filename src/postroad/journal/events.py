@@ -14,14 +14,14 @@ Id = str
 ID_NAMES: Final = ("requestId", "jobId", "taskId", "workerId", "failedTaskId")
 NestedId = Annotated[str, msgspec.Meta(pattern=rf"^{ID_PATTERN}\Z")]
 MAX_INTEGER: Final = 2**63 - 1
-"""What every store holds as a whole number."""
+"""The largest whole number that every store holds."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
 TimeoutMs = Annotated[int, msgspec.Meta(ge=1, le=43_200_000)]
 """How long a task may run; twelve hours at the most."""
 Milliseconds = Annotated[int, msgspec.Meta(ge=MIN_TIMESTAMP, le=MAX_TIMESTAMP)]
 Seconds = Annotated[int, msgspec.Meta(ge=0, lt=MIN_TIMESTAMP // 10)]
-"""Seconds since 1970; milliseconds are too large to be taken for them."""
+"""Seconds since 1970; milliseconds are above the limit."""
 
 
 class Properties(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -58,10 +58,9 @@ class TaskProcessingStarted(TaskProperties, frozen=True, kw_only=True):
     attempt_number: Number | None = None
 
 
-class TaskProcessingFailed(TaskProperties, frozen=True, kw_only=True):
-    """An attempt failed; there will be another."""
+class FailureProperties(TaskProperties, frozen=True, kw_only=True):
+    """What every event of a failure carries."""
 
-    attempt_number: Number
     error: str
     error_category: str
     crash: dict[str, Any] | None = None
@@ -69,8 +68,14 @@ class TaskProcessingFailed(TaskProperties, frozen=True, kw_only=True):
     last_lines: list[str] | None = None
 
 
+class TaskProcessingFailed(FailureProperties, frozen=True, kw_only=True):
+    """An attempt failed; there will be another."""
+
+    attempt_number: Number
+
+
 class Usage(Properties, frozen=True, kw_only=True):
-    """What the task consumed."""
+    """The usage that the task reported."""
 
     input_tokens: Count | None = None
     output_tokens: Count | None = None
@@ -86,16 +91,11 @@ class TaskCompleted(TaskProperties, frozen=True, kw_only=True):
     usage: Usage | None = None
 
 
-class TaskFailed(TaskProperties, frozen=True, kw_only=True):
+class TaskFailed(FailureProperties, frozen=True, kw_only=True):
     """The task failed for good."""
 
-    error: str
-    error_category: str
     retry_count: Count
     source: Literal["worker", "dlq"]
-    crash: dict[str, Any] | None = None
-    traceback: list[str] | None = None
-    last_lines: list[str] | None = None
 
 
 class TaskTimeout(TaskProperties, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ class MemoryUsage(Properties, frozen=True, kw_only=True):
 
 
 class Activity(Properties, frozen=True, kw_only=True):
-    """What the child last said it was doing."""
+    """The last activity that the child reported."""
 
     type: str
     step_name: str | None = None
@@ -140,7 +140,7 @@ class TaskInterrupted(TaskProperties, frozen=True, kw_only=True):
 
 
 class TaskCancelled(TaskProperties, frozen=True, kw_only=True):
-    """Somebody cancelled the task."""
+    """The task was cancelled."""
 
     reason: str
 
@@ -184,7 +184,7 @@ class JobCompleted(JobProperties, frozen=True, kw_only=True):
 
 
 class JobCancelled(JobProperties, frozen=True, kw_only=True):
-    """Somebody cancelled the job."""
+    """The job was cancelled."""
 
     total_tasks: Count
     task_statuses: dict[str, str | None]
@@ -205,7 +205,7 @@ class JobResumed(JobProperties, frozen=True, kw_only=True):
 
 
 class HealthSummary(Properties, frozen=True, kw_only=True):
-    """How many tasks run, and how well."""
+    """The number of running tasks in each health."""
 
     total_processing: Count
     healthy: Count
@@ -215,7 +215,7 @@ class HealthSummary(Properties, frozen=True, kw_only=True):
 
 
 class TaskHealthCheck(Properties, frozen=True, kw_only=True):
-    """The running tasks were looked at."""
+    """The running tasks were checked."""
 
     summary: HealthSummary
     tasks: list[dict[str, Any]]

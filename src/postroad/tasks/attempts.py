@@ -13,7 +13,7 @@ from postroad import failpoints
 from postroad.errors import InvalidEvent, PostroadError
 from postroad.journal import ATTEMPT_FAILED, COMPLETED, FAILED, HEARTBEAT, INTERRUPTED, STARTED, TIMEOUT, JournalEvent
 from postroad.queues import Delivery, legible
-from postroad.tasks.leases import Failure, Held, Lease, Then, lease_end, pause_before_retry
+from postroad.tasks.leases import Failure, Held, Lease, Then, first_lease, lease_end, pause_before_retry
 from postroad.tasks.messages import TaskMessage, log_event
 from postroad.tasks.processes import Order, Report, TaskEntry, resident_bytes
 from postroad.tasks.verdicts import Completed, Failed, Halted, TimedOut, Verdict
@@ -65,8 +65,9 @@ class Attempt:
         """Take the lease and record the start; return False if another worker was faster."""
         shared, now = self._shared, self._shared.now()
         until = lease_end(now, shared.config.visibility_extension)
-        first = before.lease if before is not None else self._first_lease()
-        lease = first.taken(owner=shared.worker_id, run=self.task.run, until=until, now_ms=int(now * 1_000))
+        queue, app, now_ms = shared.queue_name, shared.factory.app, int(now * 1_000)
+        first = first_lease(self.task, self._message.name, queue, app, now_ms) if before is None else before.lease
+        lease = first.taken(owner=shared.worker_id, run=self.task.run, until=until, now_ms=now_ms)
         started = shared.factory.event(
             STARTED,
             self.task,
@@ -74,7 +75,7 @@ class Attempt:
             effectiveUntil=until,
             workerId=shared.worker_id,
             processId=pid,
-            startedAt=int(now * 1_000),
+            startedAt=now_ms,
             attemptNumber=lease.attempts,
         )
         written = shared.records.write(self.task.tenant_id, self.task.request_id, lease, [started], expect=before)
@@ -105,7 +106,13 @@ class Attempt:
     def beat(self) -> bool:
         """Extend the message and the lease, and record a heartbeat; return False if the lease was lost."""
         self._beats += 1
-        self._failed_extensions = 0 if self._extended() else self._failed_extensions + 1
+        extended = False
+        try:
+            (result,) = self._shared.queue.extend([self._delivery], seconds=self._shared.config.visibility_extension)
+            extended = result.ok
+        except PostroadError as error:
+            self._log("task_heartbeat_failed", error=error)
+        self._failed_extensions = 0 if extended else self._failed_extensions + 1
         if self._failed_extensions >= _FAILURES_BEFORE_KILL or not self._refreshed():
             self._log("task_lease_lost")
             return False
@@ -160,17 +167,6 @@ class Attempt:
     def _lease(self) -> Lease:
         assert self._held is not None
         return self._held.lease
-
-    def _first_lease(self) -> Lease:
-        return Lease(
-            run=self.task.run,
-            name=self._message.name,
-            queue=self._shared.queue_name,
-            app=self._shared.factory.app,
-            job_id=self.task.job_id,
-            task_id=self.task.task_id,
-            begun_at=self._shared.factory.now_ms(),
-        )
 
     def _end(self, event: JournalEvent, **fields: Any) -> None:
         """End the run with this event. A journal that is down gets it when the message comes back."""
@@ -251,26 +247,14 @@ class Attempt:
             if written.ok:
                 return True
             if written.held is None or not written.held.lease.is_held_by(shared.worker_id, self._lease.token):
-                return self._was_written(written.held, events, then)
+                outcome = None if written.held is None else written.held.lease.outcome
+                if outcome is not None and outcome.event_id == str(events[-1].event_id):
+                    # An earlier write of ours succeeded, and its answer was lost.
+                    then(shared.records.record(events))
+                    return True
+                self._log("task_lease_lost")
+                return False
             held = written.held
-
-    def _was_written(self, held: Held | None, events: Sequence[JournalEvent], then: Then) -> bool:
-        """Return whether the lease is the result of an earlier write of ours whose answer was lost."""
-        outcome = None if held is None else held.lease.outcome
-        if outcome is not None and outcome.event_id == str(events[-1].event_id):
-            then(self._shared.records.record(events))
-            return True
-        self._log("task_lease_lost")
-        return False
-
-    def _extended(self) -> bool:
-        queue, config = self._shared.queue, self._shared.config
-        try:
-            (result,) = queue.extend([self._delivery], seconds=config.visibility_extension)
-        except PostroadError as error:
-            self._log("task_heartbeat_failed", error=error)
-            return False
-        return result.ok
 
     def _refreshed(self) -> bool:
         """Refresh the lease; return False only if it is known to be lost."""

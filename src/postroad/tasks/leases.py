@@ -19,7 +19,7 @@ from postroad.items import ABSENT, Expect
 from postroad.journal import EVENT_TO_STATE, Appends, JournalEvent, Owing, OwingItems, owing_nothing
 from postroad.ports import Store
 from postroad.queues import Delivery, OutgoingMessage, Queue
-from postroad.tasks.messages import log_event
+from postroad.tasks.messages import TaskId, log_event
 
 
 class Outcome(msgspec.Struct, frozen=True, rename="camel"):
@@ -79,6 +79,10 @@ class Lease(Owing, frozen=True, kw_only=True, rename="camel"):
         last = events[-1]
         return msgspec.structs.replace(self, last_event_type=last.event_type, last_event_at=last.timestamp)
 
+    def task(self, tenant: str, request_id: str) -> TaskId:
+        """Return the run that the lease is about."""
+        return TaskId(tenant_id=tenant, request_id=request_id, run=self.run, job_id=self.job_id, task_id=self.task_id)
+
     def is_live(self, now: float) -> bool:
         """Return whether a worker holds it."""
         return self.owner is not None and now < self.effective_until
@@ -129,6 +133,20 @@ class Lease(Owing, frozen=True, kw_only=True, rename="camel"):
             failure=None,
             begun_at=now_ms,
         )
+
+
+def first_lease(task: TaskId, name: str, queue: str, app: str, begun_at: int, digest: str = "") -> Lease:
+    """Return the lease of a run that has none yet."""
+    return Lease(
+        run=task.run,
+        name=name,
+        digest=digest,
+        queue=queue,
+        app=app,
+        job_id=task.job_id,
+        task_id=task.task_id,
+        begun_at=begun_at,
+    )
 
 
 class Held(NamedTuple):

@@ -16,20 +16,8 @@ from contextlib import suppress
 import msgspec
 
 from postroad.errors import ConfigurationError
-from postroad.tasks.processes import (
-    Catalog,
-    Frames,
-    FromMonitor,
-    Halt,
-    Order,
-    Plan,
-    Refusal,
-    TaskEntry,
-    from_monitor,
-    from_zygote,
-    message,
-    read_frame,
-)
+from postroad.tasks import processes
+from postroad.tasks.processes import FromMonitor, Order, Plan, TaskEntry
 from postroad.tasks.registry import TaskDefinition
 from postroad.tasks.task_child import BOOT, entry_of, import_path, main_module
 
@@ -45,7 +33,7 @@ class ChildSlot:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        self._frames = Frames()
+        self._frames = processes.Frames()
         self._received: list[FromMonitor] = []
         self._sending = threading.Lock()
         self._events = select.poll()
@@ -53,12 +41,12 @@ class ChildSlot:
 
     def order(self, order: Order) -> None:
         """Let the waiting child run an order."""
-        self._send(message(order))
+        self._send(processes.message(order))
 
     def halt(self, grace: float) -> None:
         """End the running child; a child that has ended already is not affected."""
         with suppress(SlotLost):
-            self._send(message(Halt(grace)))
+            self._send(processes.message(processes.Halt(grace)))
 
     def receive(self, timeout: float | None = None) -> FromMonitor | None:
         """Return the next message of the monitor; None after the timeout. Raise `SlotLost` if the monitor is gone."""
@@ -71,7 +59,7 @@ class ChildSlot:
                 raise SlotLost from error
             if not data:
                 raise SlotLost
-            self._received += [from_monitor.decode(found) for found in self._frames.feed(data)]
+            self._received += [processes.from_monitor.decode(found) for found in self._frames.feed(data)]
         return self._received.pop(0)
 
     def close(self) -> None:
@@ -168,10 +156,10 @@ class ChildPool:
                 start_new_session=True,
             )
         self._control = here
-        self._control.sendall(message(self._plan))
-        answer = read_frame(self._control.fileno())
-        found = Refusal("it ended at once") if answer is None else from_zygote.decode(answer)
-        if not isinstance(found, Catalog):
+        self._control.sendall(processes.message(self._plan))
+        answer = processes.read_frame(self._control.fileno())
+        found = processes.Refusal("it ended at once") if answer is None else processes.from_zygote.decode(answer)
+        if not isinstance(found, processes.Catalog):
             self._end()
             raise ConfigurationError(
                 f"imports: the tasks cannot be loaded in a child: {found.error}",

@@ -36,7 +36,7 @@ from postroad.journal import (
 )
 from postroad.ports import Store
 from postroad.queues import MAX_DELAY, Queue
-from postroad.tasks.leases import Held, Lease, TaskRecords
+from postroad.tasks.leases import Held, Lease, TaskRecords, first_lease
 from postroad.tasks.messages import (
     AnyRequestId,
     EventFactory,
@@ -152,7 +152,14 @@ class TaskProducer:
         if lease.outcome is None or lease.outcome.state == "completed":
             state = "not finished" if lease.outcome is None else "completed"
             raise Conflict(f"task {request_id!r} is {state}; only failed and cancelled tasks are retried")
-        pending = self._last_pending(request_id, lease)
+        pending = last_pending(self._journal, self._tenant, request_id)
+        if pending is None and lease.job_id is not None:
+            raise Conflict(
+                f"task {request_id!r} was cancelled before it began",
+                remedy=f"Resume its job: postroad job resume {lease.job_id}",
+            )
+        if pending is None:
+            raise NotFound(f"the journal holds no input of task {request_id!r}")
         message = msgspec.structs.replace(message_of(pending), run=lease.run + 1)
         submission = Submission.of(message, self._tenant, self._factory, depends_on=pending.properties.get("dependsOn"))
         if lease.job_id is not None:
@@ -173,9 +180,7 @@ class TaskProducer:
             lease = self._waiting(request_id) if held is None else held.lease
             if lease.outcome is not None:
                 return False
-            task = TaskId(
-                tenant_id=self._tenant, request_id=request_id, run=lease.run, job_id=lease.job_id, task_id=lease.task_id
-            )
+            task = lease.task(self._tenant, request_id)
             event = self._factory.event(CANCELLED, task, reason="cancelled on request")
             if self._records.write(self._tenant, request_id, lease.settled(event), [event], expect=held).ok:
                 return True
@@ -196,25 +201,8 @@ class TaskProducer:
         if name is None:
             raise NotFound(f"there is no task {request_id!r}")
         job_id, _, task_id = request_id.partition(".")
-        return Lease(
-            name=name,
-            queue=self._queue_name,
-            app=self._factory.app,
-            job_id=job_id,
-            task_id=task_id,
-            begun_at=self._factory.now_ms(),
-        )
-
-    def _last_pending(self, request_id: str, lease: Lease) -> JournalEvent:
-        found = last_pending(self._journal, self._tenant, request_id)
-        if found is None and lease.job_id is not None:
-            raise Conflict(
-                f"task {request_id!r} was cancelled before it began",
-                remedy=f"Resume its job: postroad job resume {lease.job_id}",
-            )
-        if found is None:
-            raise NotFound(f"the journal holds no input of task {request_id!r}")
-        return found
+        task = TaskId(tenant_id=self._tenant, request_id=request_id, run=1, job_id=job_id, task_id=task_id)
+        return first_lease(task, name, self._queue_name, self._factory.app, self._factory.now_ms())
 
 
 def name_in_job(journal: Journal, tenant: str, request_id: str) -> str | None:
@@ -263,16 +251,8 @@ class Submission:
 
     def lease(self, queue: str) -> Lease:
         """Return the lease of a first run."""
-        return Lease(
-            run=self.message.run,
-            name=self.message.name,
-            digest=self.digest(),
-            queue=queue,
-            app=self.app,
-            job_id=self.message.job_id,
-            task_id=self.message.task_id,
-            begun_at=self.pending.timestamp,
-        )
+        task = self.message.task(self.tenant)
+        return first_lease(task, self.message.name, queue, self.app, self.pending.timestamp, self.digest())
 
 
 class Submissions:

@@ -19,7 +19,7 @@ from postroad.journal import FAILED, PENDING, Expiry, Journal, JournalEvent, Ove
 from postroad.ports import Store
 from postroad.queues import legible
 from postroad.tasks.leases import LEASES, Held, Lease, TaskRecords, decode_lease, lease_key
-from postroad.tasks.messages import EventFactory, TaskId, log_event, tenant_and_app
+from postroad.tasks.messages import EventFactory, log_event, tenant_and_app
 from postroad.tasks.producer import Submission, Submissions, message_of
 from postroad.tasks.registry import Lifetime
 
@@ -34,18 +34,14 @@ class LeaseExpiry:
         self._items = items
         self._blobs = blobs
         self._prefix = lease_key(tenant, "")
-        self._cursor: str | None = None
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether a round is under way."""
-        return self._cursor is not None
+        self.cursor: str | None = None
+        """The position of a round that is under way; None between two rounds."""
 
     def step(self, now_ms: int) -> int:
         """Examine the next few leases; return how many were deleted."""
-        page = self._items.scan(self._prefix, limit=_AT_ONCE, cursor=self._cursor)
+        page = self._items.scan(self._prefix, limit=_AT_ONCE, cursor=self.cursor)
         forgotten = sum(self._forget(item, now_ms - KEPT_SECONDS * 1_000) for item in page.items)
-        self._cursor = page.cursor
+        self.cursor = page.cursor
         if page.cursor is None and self._blobs is not None:
             self._blobs.prune(LEASES, older_than=KEPT_SECONDS)
         return forgotten
@@ -176,7 +172,7 @@ class Reconciler:
         if self._marked is None or watermark - self._marked >= _MARK_EVERY_MS:
             self._items.put(self._mark, msgspec.json.encode(watermark))
             self._marked = watermark
-        if now - self._forgot_at >= _FORGET_EVERY_MS or self._lease_expiry.is_under_way:
+        if now - self._forgot_at >= _FORGET_EVERY_MS or self._lease_expiry.cursor is not None:
             self._lease_expiry.step(now)
             self._forgot_at = now
         self._expiry.step(now)
@@ -199,18 +195,14 @@ class Reconciler:
     def _fail(self, pending: JournalEvent, held: Held | None, error: str) -> None:
         """Fail a run that no worker could ever read."""
         request_id, known = pending.entity_id, pending.properties
-        task = TaskId(
-            tenant_id=self._tenant,
-            request_id=request_id,
-            run=known.get("run", 1),
-            job_id=known.get("jobId"),
-            task_id=known.get("taskId"),
+        first = Lease(
+            run=known.get("run", 1), queue=self._queue_name, job_id=known.get("jobId"), task_id=known.get("taskId")
         )
+        task = first.task(self._tenant, request_id)
         event = self._factory.event(
             FAILED, task, error=legible(error), errorCategory="validation", retryCount=0, source="worker"
         )
-        lease = Lease(run=task.run, queue=self._queue_name, job_id=task.job_id, task_id=task.task_id)
-        settled = (lease if held is None else held.lease).settled(event)
+        settled = (first if held is None else held.lease).settled(event)
         if self._records.write(self._tenant, request_id, settled, [event], expect=held).ok:
             log_event("task_refused", request_id=request_id, error=error)
 

@@ -23,22 +23,9 @@ import msgspec
 
 from postroad.errors import ConfigurationError, describe
 from postroad.events import checked_bytes
+from postroad.tasks import processes
 from postroad.tasks.error_categories import ErrorClass, NonRetryable, Retryable, classify_exception
-from postroad.tasks.processes import (
-    ACTIVITY,
-    FAILURE,
-    RESULT,
-    SETTLED,
-    Order,
-    Plan,
-    TaskEntry,
-    die_with_parent,
-    frame,
-    give_up_privileges,
-    limit_memory,
-    read_frame,
-    write_all,
-)
+from postroad.tasks.processes import Order, Plan, TaskEntry
 from postroad.tasks.registry import TaskContext, TaskDefinition, TaskFunction, TaskRegistry, default_tasks
 
 ORDERS, REPLIES = 4, 3
@@ -86,15 +73,15 @@ def run_child(setup: ChildSetup, ends: PipeEnds, monitor: int) -> NoReturn:
 def _settle_in(monitor: int, ends: PipeEnds) -> None:
     """Set up its own session and pipes, close everything else, give up privileges, and reset signal handlers."""
     os.setsid()
-    die_with_parent(monitor)
+    processes.die_with_parent(monitor)
     _take_places(ends)
-    give_up_privileges()
+    processes.give_up_privileges()
     for number in _RESET_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.set_wakeup_fd(-1)
     atexit._clear()
-    reply(SETTLED)
+    reply(processes.SETTLED)
 
 
 def _take_places(ends: PipeEnds) -> None:
@@ -110,13 +97,13 @@ def _take_places(ends: PipeEnds) -> None:
 
 def reply(data: bytes) -> None:
     """Send a reply to the monitor."""
-    write_all(REPLIES, frame(data))
+    processes.write_all(REPLIES, processes.frame(data))
 
 
 def _work(setup: ChildSetup) -> int:
     clean = dict(os.environ)
     for number in range(1, setup.child_reuse + 1):
-        if (head := read_frame(ORDERS)) is None or (data := read_frame(ORDERS)) is None:
+        if (head := processes.read_frame(ORDERS)) is None or (data := processes.read_frame(ORDERS)) is None:
             return 0
         order = _decode(data)
         task = setup.tasks.get(order.name)
@@ -129,7 +116,7 @@ def _work(setup: ChildSetup) -> int:
         except MemoryError:
             answer = OUT_OF_MEMORY
         reply(answer)
-        if answer[:1] == FAILURE:
+        if answer[:1] == processes.FAILURE:
             return 1
         if number < setup.child_reuse:
             gc.collect(0)
@@ -145,7 +132,7 @@ def _prepare(task: TaskDefinition, order: Order, clean: dict[str, str], *, direc
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
     os.environ.update(environment)
-    limit_memory(task.memory_limit)
+    processes.limit_memory(task.memory_limit)
 
 
 def _become(task: TaskDefinition, setup: ChildSetup) -> NoReturn:
@@ -180,7 +167,7 @@ def _leave(code: int) -> NoReturn:
 
 def run_fresh() -> None:
     """Run one order in a new interpreter; standard input holds the plan and the order."""
-    plan_data, order_data = read_frame(0), read_frame(0)
+    plan_data, order_data = processes.read_frame(0), processes.read_frame(0)
     assert plan_data is not None
     assert order_data is not None
     os.set_inheritable(REPLIES, False)
@@ -193,11 +180,11 @@ def run_fresh() -> None:
     except Exception as error:
         answer = failed(error)
     reply(answer)
-    sys.exit(0 if answer[:1] == RESULT else 1)
+    sys.exit(0 if answer[:1] == processes.RESULT else 1)
 
 
 # Made beforehand, because a child that is out of memory may not be able to make it.
-OUT_OF_MEMORY = FAILURE + json.dumps({"error": "MemoryError", "cause": "oom"}).encode()
+OUT_OF_MEMORY = processes.FAILURE + json.dumps({"error": "MemoryError", "cause": "oom"}).encode()
 _ERROR_CHARACTERS = 2_000
 _LINE_CHARACTERS = 500
 _TRACEBACK_LINES = 200
@@ -222,7 +209,7 @@ def call(function: TaskFunction, order: Order, *, max_output_bytes: int) -> byte
         job_id=order.job_id,
         task_id=order.task_id,
         dependency_outputs=document.dependencyOutputs,
-        send_activity=lambda activity: reply(ACTIVITY + json.dumps(activity).encode()),
+        send_activity=lambda activity: reply(processes.ACTIVITY + json.dumps(activity).encode()),
     )
     try:
         return _result(_called(function, document.input, context), context.counts, max_output_bytes)
@@ -271,7 +258,7 @@ def _result(output: Any, usage: dict[str, int], max_output_bytes: int) -> bytes:
         return _invalid(f"the result cannot be recorded: {error}")
     if len(data) > max_output_bytes:
         return _invalid(f"the result has {len(data):,} bytes, above the limit of {max_output_bytes:,}")
-    return RESULT + json.dumps({"usage": usage}).encode()[:-1] + b',"output":' + data + b"}"
+    return processes.RESULT + json.dumps({"usage": usage}).encode()[:-1] + b',"output":' + data + b"}"
 
 
 def _invalid(why: str) -> bytes:
@@ -286,7 +273,7 @@ def _failure(text: str, found: ErrorClass, *, located: str | None = None, lines:
         "located": None if located is None else _clean(located, _ERROR_CHARACTERS),
         "traceback": [_clean(line, _LINE_CHARACTERS) for line in lines],
     }
-    return FAILURE + json.dumps(failure).encode()
+    return processes.FAILURE + json.dumps(failure).encode()
 
 
 def _clean(text: str, most: int) -> str:

@@ -95,7 +95,11 @@ class Poller:
                     deliveries = self._shared.queue.receive(
                         max_messages=wanted, wait=self._wait(), visibility=self._shared.config.visibility
                     )
-                empty = 0 if deliveries or not self._looks_idle(wanted) else empty + 1
+                idle = self._until_idle and wanted and not self._busy and not deliveries
+                if idle:
+                    stats = self._shared.queue.stats()
+                    idle = stats.visible + stats.in_flight + stats.delayed == 0
+                empty = empty + 1 if idle else 0
             except Exception as error:
                 # Any error: the worker must go on polling, as the next poll may succeed.
                 if not backoff.failures:
@@ -135,13 +139,6 @@ class Poller:
         if self._until_idle:
             return min(self._shared.config.wait, _SHORT_POLL_SECONDS if short else _SHORT_LONG_POLL_SECONDS)
         return min(self._shared.config.wait, _SLICE_SECONDS) if short else self._shared.config.wait
-
-    def _looks_idle(self, wanted: int) -> bool:
-        """Return whether no runner works and the queue is empty."""
-        if not self._until_idle or not wanted or self._busy:
-            return False
-        stats = self._shared.queue.stats()
-        return stats.visible + stats.in_flight + stats.delayed == 0
 
     def _hand_out(self, deliveries: Sequence[Delivery]) -> None:
         with self._lock:

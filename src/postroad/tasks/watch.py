@@ -11,27 +11,9 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
+from postroad.tasks import processes
 from postroad.tasks.child_output import Echo, Lines, Tail, checked_activity
-from postroad.tasks.processes import (
-    ACTIVITY,
-    RESULT,
-    SETTLED,
-    Active,
-    Frames,
-    FrameTooLong,
-    Halt,
-    Order,
-    Report,
-    WorkerGone,
-    WorkerLink,
-    encode,
-    end_descendants,
-    frame,
-    kill,
-    kill_group,
-    oom_kills,
-    resident_bytes,
-)
+from postroad.tasks.processes import Halt, Order, Report, WorkerGone, WorkerLink
 from postroad.tasks.registry import TaskDefinition
 from postroad.tasks.task_child import ChildSetup, PipeEnds, run_child
 
@@ -48,7 +30,7 @@ class ChildExits:
     """Notices the ends of children of this process: `readable` is readable then."""
 
     def __init__(self) -> None:
-        self._oom_kills = oom_kills()
+        self._oom_kills = processes.oom_kills()
         self.readable, written = os.pipe()
         for end in (self.readable, written):
             os.set_blocking(end, False)
@@ -61,7 +43,7 @@ class ChildExits:
 
     def look_for_oom(self) -> bool:
         """Return whether the kernel has killed for lack of memory since the last look; an idle monitor looks often."""
-        before, self._oom_kills = self._oom_kills, oom_kills()
+        before, self._oom_kills = self._oom_kills, processes.oom_kills()
         return self._oom_kills > before
 
 
@@ -74,7 +56,7 @@ class Child:
     replies: int
     out: int
     err: int
-    frames: Frames = field(default_factory=Frames)
+    frames: processes.Frames = field(default_factory=processes.Frames)
     served: int = 0
     status: int | None = None
     """Its wait status; None while it runs."""
@@ -112,10 +94,10 @@ def fork_child(setup: ChildSetup) -> Child:
     child = Child(pid=pid, orders=orders, replies=replies, out=out, err=err)
     events = select.poll()
     events.register(replies, select.POLLIN)
-    if events.poll(_SETTLING_MS) and SETTLED in child.frames.feed(read_some(replies) or b""):
+    if events.poll(_SETTLING_MS) and processes.SETTLED in child.frames.feed(read_some(replies) or b""):
         return child
     child.close()
-    kill(pid, signal.SIGKILL)
+    processes.kill(pid, signal.SIGKILL)
     raise ChildNotReady
 
 
@@ -141,7 +123,13 @@ class Watch:
     """One order of one child."""
 
     def __init__(
-        self, child: Child, order: Order, setup: ChildSetup, link: WorkerLink, exits: ChildExits, directory: Path
+        self,
+        child: Child,
+        order: Order,
+        setup: ChildSetup,
+        link: WorkerLink,
+        exits: ChildExits,
+        directory: Path,
     ) -> None:
         self._child = child
         self._link = link
@@ -173,12 +161,14 @@ class Watch:
     def until_done(self) -> Report:
         """Watch until the child has ended or waits for another order."""
         events = self._events()
-        while not self.ended and not (self._lasts and self._reply[:1] == RESULT):
+        while not self.ended and not (self._lasts and self._reply[:1] == processes.RESULT):
             for descriptor, _ in events.poll(self._poll_ms()):
                 self._attend(descriptor, events)
             self._keep_time()
         self._child.served += 1
-        return self._report_of_ended() if self.ended else self._report(0, None, resident_bytes(self._child.pid))
+        return (
+            self._report_of_ended() if self.ended else self._report(0, None, processes.resident_bytes(self._child.pid))
+        )
 
     def _events(self) -> select.poll:
         events = select.poll()
@@ -221,11 +211,11 @@ class Watch:
         if data and descriptor == self._child.replies:
             try:
                 replies = self._child.frames.feed(data)
-            except FrameTooLong:
+            except processes.FrameTooLong:
                 self._reply = b""
                 return False
             for reply in replies:
-                if reply[:1] != ACTIVITY:
+                if reply[:1] != processes.ACTIVITY:
                     self._reply = reply
                 elif (activity := checked_activity(reply[1:])) is not None:
                     # The task can write to the pipe, too: what is not an activity is dropped.
@@ -252,7 +242,7 @@ class Watch:
         if now >= self._kill_at:
             self._halt(0.0)
         if self._unsent is not None and now >= self._send_at and not self.ended:
-            self._link.send(Active(self._unsent))
+            self._link.send(processes.Active(self._unsent))
             self._unsent, self._send_at = None, now + _ACTIVITY_SECONDS
 
     def _halt(self, grace: float) -> None:
@@ -260,12 +250,12 @@ class Watch:
         self._kill_at = time.monotonic() + grace if grace > 0 else inf
         number = signal.SIGTERM if grace > 0 else signal.SIGKILL
         self._killed_with = number.name
-        kill_group(self._child.pid, number)
+        processes.kill_group(self._child.pid, number)
 
     def _report_of_ended(self) -> Report:
         """Return the report of a child that has ended, after all its descendants have ended."""
         assert self._child.status is not None
-        if not end_descendants(within=_END_SECONDS):
+        if not processes.end_descendants(within=_END_SECONDS):
             # A process cannot be killed. The zygote keeps trying; the worker gets another monitor.
             raise WorkerGone
         for descriptor in (self._child.replies, *self._streams):
@@ -308,11 +298,11 @@ def some_left(descriptor: int) -> bool:
 
 def _input_of(order: Order, directory: Path, task: TaskDefinition, setup: ChildSetup) -> bytes:
     """Return the child's input: its directory, its order, and what an exec'd program reads after them."""
-    data = encode(order)
-    head = frame(str(directory).encode()) + frame(data)
+    data = processes.encode(order)
+    head = processes.frame(str(directory).encode()) + processes.frame(data)
     if task.command is not None:
         return head + order.document
-    return head + frame(setup.plan) + frame(data) if task.fresh else head
+    return head + processes.frame(setup.plan) + processes.frame(data) if task.fresh else head
 
 
 def _name(number: int) -> str:

@@ -24,23 +24,8 @@ from typing import NoReturn
 
 import msgspec
 
-from postroad.tasks.processes import (
-    Catalog,
-    Order,
-    Plan,
-    Ready,
-    Refusal,
-    WorkerGone,
-    WorkerLink,
-    address_space_bytes,
-    adopt_orphans,
-    descendants,
-    end_descendants,
-    kill,
-    kill_group,
-    message,
-    read_frame,
-)
+from postroad.tasks import processes
+from postroad.tasks.processes import Order, Plan, WorkerGone, WorkerLink
 from postroad.tasks.task_child import ChildSetup, entry_of, find_tasks
 from postroad.tasks.watch import Child, ChildExits, ChildNotReady, Watch, fork_child
 
@@ -62,12 +47,12 @@ class Monitor:
 
     def serve(self) -> NoReturn:
         """Run orders one after the other until the process ends."""
-        adopt_orphans()
+        processes.adopt_orphans()
         try:
             while True:
                 if self._child is None:
                     self._child = fork_child(self._setup)
-                self._link.send(Ready(self._child.pid, os.getpid()))
+                self._link.send(processes.Ready(self._child.pid, os.getpid()))
                 order = self._await_order(self._child)
                 if order is not None:
                     self._run(self._child, order)
@@ -113,7 +98,7 @@ class Monitor:
         if watch.ended:
             self._child = None
             child.close()
-        elif self._widest != inf and address_space_bytes(child.pid) > self._widest:
+        elif self._widest != inf and processes.address_space_bytes(child.pid) > self._widest:
             # The next task may have a memory limit below what this child uses.
             self._end_child(child)
         self._link.send(report)
@@ -121,12 +106,12 @@ class Monitor:
     def _end_child(self, child: Child) -> None:
         self._child = None
         child.close()
-        end_descendants(within=_KILL_SECONDS)
+        processes.end_descendants(within=_KILL_SECONDS)
 
     def _end(self) -> NoReturn:
         if self._child is not None:
-            kill_group(self._child.pid, signal.SIGKILL)
-        end_descendants(within=_KILL_SECONDS)
+            processes.kill_group(self._child.pid, signal.SIGKILL)
+        processes.end_descendants(within=_KILL_SECONDS)
         os._exit(0)
 
 
@@ -142,17 +127,17 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=os.dup(CONTROL))
     os.dup2(os.open(os.devnull, os.O_RDONLY), CONTROL)
-    data = read_frame(control.fileno())
+    data = processes.read_frame(control.fileno())
     if data is None:
         return
     plan = msgspec.msgpack.decode(data, type=Plan)
     try:
         tasks = find_tasks(plan)
-        catalog = Catalog(tuple(entry_of(definition) for definition in tasks.definitions()))
+        catalog = processes.Catalog(tuple(entry_of(definition) for definition in tasks.definitions()))
     except Exception as error:
-        control.sendall(message(Refusal(f"{type(error).__name__}: {error}")))
+        control.sendall(processes.message(processes.Refusal(f"{type(error).__name__}: {error}")))
         return
-    control.sendall(message(catalog))
+    control.sendall(processes.message(catalog))
     if any(inspect.iscoroutinefunction(definition.function) for definition in tasks.definitions()):
         # Once here, and not in each child.
         import asyncio  # noqa: F401
@@ -177,7 +162,7 @@ class Zygote:
 
     def serve(self) -> None:
         """Serve until the worker ends."""
-        adopt_orphans()
+        processes.adopt_orphans()
         # Do once what every child would have to do: flush each line, and print where it crashed.
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # made by this interpreter
         faulthandler.enable(file=2)
@@ -223,9 +208,9 @@ class Zygote:
                 ended = True
                 self._monitors.discard(pid)
         if ended:
-            spared = self._monitors.union(*(descendants(monitor) for monitor in self._monitors))
-            for orphan in set(descendants(os.getpid())) - spared:
-                kill(orphan, signal.SIGKILL)
+            spared = self._monitors.union(*(processes.descendants(monitor) for monitor in self._monitors))
+            for orphan in set(processes.descendants(os.getpid())) - spared:
+                processes.kill(orphan, signal.SIGKILL)
 
     def _end(self) -> None:
         """Wait a second for monitors to end by themselves, then kill what is left."""
@@ -234,5 +219,5 @@ class Zygote:
         while self._monitors and time.monotonic() < deadline:
             self._reap_monitors()
             time.sleep(0.005)
-        end_descendants(within=_KILL_SECONDS)
+        processes.end_descendants(within=_KILL_SECONDS)
         shutil.rmtree(self._plan.directory, ignore_errors=True)
