@@ -1,4 +1,4 @@
-"""The rules of dispatchers that die, for every ground: whoever looks next makes it good, once."""
+"""The rules of dispatchers that die, for every store: the next look completes their work, once."""
 
 from __future__ import annotations
 

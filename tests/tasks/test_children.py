@@ -75,15 +75,15 @@ def order(name: str, input: dict[str, Any] | None = None, *, timeout: float = 20
 
 
 def ready(slot: ChildSlot) -> int:
-    while not isinstance(heard := slot.receive(20), Ready):
-        assert heard is not None
-    return heard.pid
+    while not isinstance(received := slot.receive(20), Ready):
+        assert received is not None
+    return received.pid
 
 
 def report(slot: ChildSlot) -> Report:
-    while not isinstance(heard := slot.receive(20), Report):
-        assert isinstance(heard, Active)
-    return heard
+    while not isinstance(received := slot.receive(20), Report):
+        assert isinstance(received, Active)
+    return received
 
 
 def run(slot: ChildSlot, name: str, input: dict[str, Any] | None = None, **more: Any) -> Report:

@@ -1,4 +1,4 @@
-"""Errors are told apart by status, code, type and words."""
+"""Errors are classified by status, code, type and words."""
 
 from __future__ import annotations
 

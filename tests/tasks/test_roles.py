@@ -156,7 +156,7 @@ def test_a_receiver_that_fails_goes_on_and_logs_each_change_once(
 
 
 def test_a_worker_whose_lane_ends_stops_with_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave(lane: TaskRunner, delivery: Delivery) -> None:
+    def leave(runner: TaskRunner, delivery: Delivery) -> None:
         raise SystemExit(0)
 
     monkeypatch.setattr(TaskRunner, "handle", leave)

@@ -315,9 +315,9 @@ def _code(error: BaseException) -> str | None:
     if isinstance(code, str):
         return code
     number = _attribute(error, "errno")
-    if number is None and (told := _ERRNO.search(str(error))) is not None:
+    if number is None and (named := _ERRNO.search(str(error))) is not None:
         # asyncio joins several failures into one text without their errno.
-        number = int(told[1])
+        number = int(named[1])
     return errno.errorcode.get(number) if isinstance(number, int) else None
 
 

@@ -1,4 +1,4 @@
-"""The health of running tasks: whether they are still heard of or run too long, and the alerts to Slack about it."""
+"""The health of running tasks: which of them are silent or run too long, and the alerts to Slack about them."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ _LOOK_AGAIN = 0.02
 
 
 class TaskHandle(msgspec.Struct, frozen=True):
-    """A submitted task. `created` tells whether this call began the run."""
+    """A submitted task. `created` says whether this call began the run."""
 
     request_id: str
     run: int

@@ -92,7 +92,7 @@ def verdict_of(report: Report, *, is_command: bool) -> Verdict:
     report = msgspec.structs.replace(report, last_lines=tuple(redact(line) for line in report.last_lines))
     if report.timed_out:
         return TimedOut(report.killed_with or "SIGTERM", report.last_lines)
-    # A child that was told to end may have finished before.
+    # A child that received a signal may have finished before.
     finished = report.exit_code == 0 and (report.reply[:1] == RESULT or b'"output"' in (report.out or b""))
     if report.killed_with is not None and not finished:
         return Halted()
@@ -148,25 +148,25 @@ def _failed_command(report: Report) -> Failed:
     """Return the failure that a command wrote to the last line of its stderr."""
     text = (report.err or b"").decode(errors="replace")
     try:
-        said = msgspec.json.decode(text, type=_CommandError)
+        failure = msgspec.json.decode(text, type=_CommandError)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        said = _CommandError(text)
-    found = classify_error(said.error, status=said.status, code=said.code)
+        failure = _CommandError(text)
+    found = classify_error(failure.error, status=failure.status, code=failure.code)
     if report.exit_code == _TEMPORARY_FAILURE:
         found = ErrorClass("server-error", True)
-    return Failed(legible(said.error) or f"exit code {report.exit_code}", found.category, found.retryable)
+    return Failed(legible(failure.error) or f"exit code {report.exit_code}", found.category, found.retryable)
 
 
 def _failed(report: Report) -> Failed:
-    said = msgspec.json.decode(report.reply[1:], type=_Failure)
-    if said.cause is not None:
-        return _crashed(report, said.cause, said.error)
+    failure = msgspec.json.decode(report.reply[1:], type=_Failure)
+    if failure.cause is not None:
+        return _crashed(report, failure.cause, failure.error)
     return Failed(
-        legible(said.error),
-        said.category,
-        said.retryable,
-        located=None if said.located is None else legible(said.located),
-        traceback=tuple(redact("\n".join(said.traceback)).splitlines()),
+        legible(failure.error),
+        failure.category,
+        failure.retryable,
+        located=None if failure.located is None else legible(failure.located),
+        traceback=tuple(redact("\n".join(failure.traceback)).splitlines()),
     )
 
 
