@@ -61,9 +61,7 @@ class JobDispatcher:
     ) -> None:
         self._backend = backend
         self._queue_name = queue
-        who = tenant_and_app(tenant_id, app)
-        self._app = who.app
-        self._tenant = who.tenant_id
+        self._tenant, self._app = tenant_and_app(tenant_id, app)
         self._overflow = Overflow(backend.blobs())
         self._schedulers: dict[str, Scheduler] = {}
         self._publisher: EventPublisher | None = None
@@ -71,7 +69,7 @@ class JobDispatcher:
             # A dispatcher that publishes nothing does not import the bus.
             from postroad.tasks.event_publisher import EventPublisher
 
-            self._publisher = EventPublisher(backend, tenant=who.tenant_id)
+            self._publisher = EventPublisher(backend, tenant=self._tenant)
 
     def handle(self, event: JournalEvent) -> DispatchResult:
         """Do what follows from the end of a task, even if the journal's index does not show it yet."""
@@ -186,7 +184,7 @@ def worker_roles(
     Where looks cost requests, a lease lets only one worker of the tenant reconcile.
     """
     found = []
-    tenant = tenant_and_app(tenant_id, app).tenant_id
+    tenant = tenant_and_app(tenant_id, app)[0]
     if roles is None:
         roles = ROLES if load().task_events else ROLES[:-1]
     if "events" in roles:

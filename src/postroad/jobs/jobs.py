@@ -85,10 +85,10 @@ class Jobs:
         registry: TaskRegistry | None = None,
         journal: Appends | None = None,
     ) -> None:
-        who = tenant_and_app(tenant_id, app)
+        tenant, app = tenant_and_app(tenant_id, app)
         self._registry = registry
         self._queue_name = queue
-        self._scheduler = Scheduler(backend, queue=queue, tenant=who.tenant_id, app=who.app, journal=journal)
+        self._scheduler = Scheduler(backend, queue=queue, tenant=tenant, app=app, journal=journal)
         self._scheduler.submissions.open_queue()
         self._views = JobViews(self._scheduler)
 
@@ -113,11 +113,12 @@ class Jobs:
         graph = Graph(self._read(tasks))
         if not graph.roots:
             raise InvalidJob("tasks: none of them can start; at least one must depend on nothing", field="tasks")
-        recorded = _recorded(graph.tasks.values())
+        recorded = msgspec.to_builtins(list(graph.tasks.values()))
+        encoded = msgspec.json.encode(recorded, order="deterministic")
         event = self._event(JOB_CREATED, job_id, tasks=recorded, totalTasks=len(graph), requestId=request_id)
         job = Job(
             total=len(graph),
-            digest=_digest(recorded),
+            digest=hashlib.sha256(encoded).hexdigest()[:32],
             queue=self._queue_name,
             created_at=event.timestamp,
             request_id=request_id,
@@ -145,8 +146,9 @@ class Jobs:
             graph = self._graph(job_id, held)
             new = self._read(tasks, graph)
             total = held.job.total + len(new)
+            recorded = msgspec.to_builtins(new)
             event = self._event(
-                JOB_TASKS_ADDED, job_id, newTasks=_recorded(new), previousTotalTasks=held.job.total, totalTasksNow=total
+                JOB_TASKS_ADDED, job_id, newTasks=recorded, previousTotalTasks=held.job.total, totalTasksNow=total
             )
             job = msgspec.structs.replace(held.job, total=total)
             if self._scheduler.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
@@ -249,14 +251,3 @@ class Jobs:
             for task_id, held in leases
             if held is not None and self._scheduler.state(job_id, task_id) in FAILED
         }
-
-
-def _recorded(tasks: Any) -> list[dict[str, Any]]:
-    return [
-        {"taskId": task.task_id, "name": task.name, "dependsOn": list(task.depends_on), "input": task.input}
-        for task in tasks
-    ]
-
-
-def _digest(recorded: list[dict[str, Any]]) -> str:
-    return hashlib.sha256(msgspec.json.encode(recorded, order="deterministic")).hexdigest()[:32]

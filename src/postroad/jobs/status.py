@@ -27,8 +27,6 @@ from postroad.journal import (
 from postroad.ports import Store
 from postroad.tasks import Held
 
-PROGRESS: Final = ("waiting", "pending", "processing", "completed", "failed", "cancelled")
-
 
 class JobTaskStatus(msgspec.Struct, frozen=True, rename="camel"):
     """One task of a job; its status is `waiting` until it begins."""
@@ -79,7 +77,7 @@ def status_of(scheduler: Scheduler, job_id: str, job: Job) -> JobStatus:
     graph = scheduler.graphs.graph(job_id) if known is None else known.graph
     leases = scheduler.leases(job_id)
     tasks = [_task_status(scheduler, job_id, task, leases.get(task.task_id)) for task in graph.tasks.values()]
-    progress = {name: sum(task.status == name for task in tasks) for name in PROGRESS}
+    progress = {name: sum(task.status == name for task in tasks) for name in _SIGNS}
     return JobStatus(
         job_id=job_id,
         status=_status(job, tasks),
@@ -120,22 +118,15 @@ def _task_status(scheduler: Scheduler, job_id: str, task: GraphTask, held: Held 
     )
 
 
-_SIGNS = {
-    "waiting": "·",
-    "pending": "○",
-    "processing": "◐",
-    "completed": "●",
-    "failed": "✗",
-    "cancelled": "⊘",
+_SIGNS: Final = {
+    "waiting": ("·", "#e5e7eb"),
+    "pending": ("○", "#fef3c7"),
+    "processing": ("◐", "#bfdbfe"),
+    "completed": ("●", "#bbf7d0"),
+    "failed": ("✗", "#fecaca"),
+    "cancelled": ("⊘", "#d1d5db"),
 }
-_COLOURS = {
-    "waiting": "#e5e7eb",
-    "pending": "#fef3c7",
-    "processing": "#bfdbfe",
-    "completed": "#bbf7d0",
-    "failed": "#fecaca",
-    "cancelled": "#d1d5db",
-}
+"""The sign and the colour of each state."""
 
 
 def draw(job: JobStatus, format: str) -> str:
@@ -152,7 +143,7 @@ def _text(job: JobStatus) -> Iterator[str]:
     yield f"{job.job_id}  {job.status}"
     for task in job.tasks:
         after = f"  after {', '.join(task.depends_on)}" if task.depends_on else ""
-        yield f"{_SIGNS[task.status]} {task.task_id}  {task.name}  {task.status}{after}"
+        yield f"{_SIGNS[task.status][0]} {task.task_id}  {task.name}  {task.status}{after}"
 
 
 def _mermaid(job: JobStatus) -> Iterator[str]:
@@ -161,14 +152,14 @@ def _mermaid(job: JobStatus) -> Iterator[str]:
     for task in job.tasks:
         yield f'  {nodes[task.task_id]}["{_label(task)}"]:::{task.status}'
     yield from (f"  {nodes[needed]} --> {nodes[task.task_id]}" for task in job.tasks for needed in task.depends_on)
-    yield from (f"  classDef {state} fill:{colour}" for state, colour in _COLOURS.items())
+    yield from (f"  classDef {state} fill:{colour}" for state, (_, colour) in _SIGNS.items())
 
 
 def _dot(job: JobStatus) -> Iterator[str]:
     yield f'digraph "{job.job_id}" {{'
     yield "  node [shape=box, style=filled];"
     for task in job.tasks:
-        yield f'  "{task.task_id}" [label="{_label(task)}", fillcolor="{_COLOURS[task.status]}"];'
+        yield f'  "{task.task_id}" [label="{_label(task)}", fillcolor="{_SIGNS[task.status][1]}"];'
     yield from (f'  "{needed}" -> "{task.task_id}";' for task in job.tasks for needed in task.depends_on)
     yield "}"
 

@@ -71,26 +71,22 @@ def _fits(value: Any, levels: int) -> bool:
 
 
 def _differences(found: Mapping[str, Any]) -> Iterator[str]:
-    billing = found.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED")
-    yield from _difference("BillingMode", billing, BILLING)
-    yield from _difference("KeySchema", tuple(key_names(found)), EVENTS.keys)
+    """Yield how a table differs from the events table."""
     types = {entry["AttributeName"]: entry["AttributeType"] for entry in found["AttributeDefinitions"]}
     indexes = {index["IndexName"]: index for index in found.get("GlobalSecondaryIndexes") or ()}
-    for index, wanted in EVENTS.indexes.items():
-        if index not in indexes:
-            yield f"there is no index {index}"
+    pairs: list[tuple[str, object, object]] = [
+        ("BillingMode", found.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED"), BILLING),
+        ("KeySchema", tuple(key_names(found)), EVENTS.keys),
+    ]
+    for name, wanted in EVENTS.indexes.items():
+        if (index := indexes.get(name)) is None:
+            yield f"there is no index {name}"
             continue
-        yield from _difference(f"KeySchema of {index}", tuple(key_names(indexes[index])), wanted.keys)
-        projection = indexes[index].get("Projection", {}).get("ProjectionType")
-        yield from _difference(f"ProjectionType of {index}", projection, wanted.projection)
-    for name in KEY_NAMES:
-        if name in types:
-            yield from _difference(f"AttributeType of {name}", types[name], "S")
-
-
-def _difference(what: str, found: object, wanted: object) -> Iterator[str]:
-    if found != wanted:
-        yield f"{what} is {found}, not {wanted}"
+        pairs.append((f"KeySchema of {name}", tuple(key_names(index)), wanted.keys))
+        projection = index.get("Projection", {}).get("ProjectionType")
+        pairs.append((f"ProjectionType of {name}", projection, wanted.projection))
+    pairs += [(f"AttributeType of {name}", types[name], "S") for name in KEY_NAMES if name in types]
+    yield from (f"{what} is {is_now}, not {wanted}" for what, is_now, wanted in pairs if is_now != wanted)
 
 
 def _check(name: str, wrong: Sequence[str]) -> None:

@@ -72,9 +72,12 @@ class EventBridgeSender:
         entries = [self._entry(event) for event in events]
         ready = [entry for entry in entries if isinstance(entry, Sent)]
         sent = iter(deliver(ready, self._put, most=MAX_ENTRIES, most_bytes=MAX_CALL_BYTES, attempts=self._retries + 1))
+        outcomes = [next(sent) if isinstance(entry, Sent) else entry for entry in entries]
         return [
-            _result(event, next(sent) if isinstance(entry, Sent) else entry)
-            for event, entry in zip(events, entries, strict=True)
+            AppendResult(event.event_id, ok=False, error=outcome)
+            if isinstance(outcome, PostroadError)
+            else AppendResult(event.event_id, ok=True)
+            for event, outcome in zip(events, outcomes, strict=True)
         ]
 
     def _entry(self, event: JournalEvent) -> Sent[dict[str, Any]] | PostroadError:
@@ -106,12 +109,6 @@ class EventBridgeSender:
             return True
         why = f"{entry['ErrorCode']}: {entry.get('ErrorMessage', '')}"
         return Again(Unavailable(f"sending to EventBridge bus {self._bus!r}: {why}"))
-
-
-def _result(event: JournalEvent, outcome: bool | PostroadError) -> AppendResult:
-    if isinstance(outcome, PostroadError):
-        return AppendResult(event_id=event.event_id, ok=False, error=outcome)
-    return AppendResult(event_id=event.event_id, ok=True)
 
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")

@@ -39,29 +39,23 @@ class DeadLetterHandler:
     def __init__(
         self, backend: Store, *, queue: str = "tasks", tenant_id: str | None = None, app: str | None = None
     ) -> None:
-        who = tenant_and_app(tenant_id, app)
-        self._tenant = who.tenant_id
+        self._tenant, app = tenant_and_app(tenant_id, app)
         self._queue_name = queue
         self._letters: Queue = open_queue(backend, queue, ending="-dlq")
         self._records = TaskRecords(backend)
-        self._factory = EventFactory(
-            app=who.app, environment=backend.stage, origin="dlq-processor", clock=backend.clock
-        )
+        self._factory = EventFactory(app=app, environment=backend.stage, origin="dlq-processor", clock=backend.clock)
 
     def run_once(self) -> int:
         """Handle all dead letters in the queue; return how many runs were ended."""
         recorded = 0
         while deliveries := self._letters.receive(max_messages=_AT_ONCE, visibility=_VISIBILITY):
-            recorded += sum(self._handled(delivery) == "ended" for delivery in deliveries)
+            for delivery in deliveries:
+                try:
+                    recorded += self.handle(delivery) == "ended"
+                except Exception as error:
+                    # It comes back by itself, and must not delay the others.
+                    log_event("task_handling_failed", message_id=delivery.message_id, error=error)
         return recorded
-
-    def _handled(self, delivery: Delivery) -> Handled:
-        """Handle one dead letter; after an error it comes back by itself and does not delay the others."""
-        try:
-            return self.handle(delivery)
-        except Exception as error:
-            log_event("task_handling_failed", message_id=delivery.message_id, error=error)
-            return "stays"
 
     def handle(self, delivery: Delivery) -> Handled:
         """Handle one dead letter; return whether it ended its run, its run had ended before, or it stays."""

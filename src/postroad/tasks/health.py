@@ -20,7 +20,7 @@ import msgspec
 from postroad.arguments import check
 from postroad.errors import AlertRefused, ConfigurationError, PostroadError
 from postroad.items import ABSENT
-from postroad.journal import HEARTBEAT, STARTED, Journal, JournalEvent, TaskState, every_event, fold, task_history
+from postroad.journal import HEARTBEAT, STARTED, Journal, JournalEvent, every_event, fold, task_history
 from postroad.ports import Store
 from postroad.settings import alerts_allow_loopback, slack_webhook_url
 from postroad.tasks.messages import log_event, tenant_and_app
@@ -97,8 +97,7 @@ class HealthCheck:
         }
         for name, seconds in given.items():
             check(seconds, Lifetime, name, ConfigurationError)
-        who = tenant_and_app(tenant_id, app)
-        self._tenant, self._app = who.tenant_id, who.app
+        self._tenant, self._app = tenant_and_app(tenant_id, app)
         self._backend = backend
         self._journal: Journal = backend.journal()
         self._items = backend.items()
@@ -128,7 +127,18 @@ class HealthCheck:
         summary = {"totalProcessing": len(tasks)} | {
             health: sum(task["health"] == health for task in tasks) for health in (HEALTHY, WARNING, CRITICAL, OVERTIME)
         }
-        self._record(summary, tasks, moment)
+        event = JournalEvent.create(
+            HEALTH_CHECK,
+            tenant_id=self._tenant,
+            entity_id=self._app,
+            app=self._app,
+            timestamp=moment,
+            context={"source": "system", "environment": self._backend.stage, "origin": "health-check"},
+            properties={"summary": summary, "tasks": tasks},
+        )
+        (result,) = self._journal.append([event])
+        if result.error is not None:
+            raise result.error
         self._alert(CRITICAL, [task for task in tasks if task["health"] in (CRITICAL, OVERTIME)], moment)
         self._alert(WARNING, [task for task in tasks if task["health"] == WARNING], moment)
         return HealthReport(summary, tasks)
@@ -142,49 +152,37 @@ class HealthCheck:
         state = fold(events)
         if state is None:
             return {"requestId": request_id, "status": "not_found"}
-        seen = _seen(events, state)
-        elapsed = moment - seen.started_at
-        since = moment - state.last_event_at
+        # The latest start of the current run, and its signs of life since then.
+        mine = [event for event in events if event.properties.get("run", state.run) == state.run] or events
+        start = next((event for event in reversed(mine) if event.event_type == STARTED), mine[0])
+        signs = [event for event in mine if event.timestamp >= start.timestamp]
+        elapsed, since_sign = moment - start.timestamp, moment - signs[-1].timestamp
         runs = state.state == "processing"
         return {
             "requestId": request_id,
             "currentState": state.state,
-            "health": classify_health(elapsed, moment - seen.last_at, self._limits) if runs else None,
+            "health": classify_health(elapsed, since_sign, self._limits) if runs else None,
             "elapsed": elapsed,
-            "timeSinceLastEvent": moment - seen.last_at if runs else since,
-            "lastEventType": seen.last_type if runs else state.last_event_type,
-            "workerId": seen.worker_id,
-            "lastActivity": seen.activity,
+            "timeSinceLastEvent": since_sign if runs else moment - state.last_event_at,
+            "lastEventType": signs[-1].event_type if runs else state.last_event_type,
+            "workerId": _latest(signs, "workerId"),
+            "lastActivity": _latest([event for event in signs if event.event_type == HEARTBEAT], "lastActivity"),
         }
-
-    def _record(self, summary: dict[str, int], tasks: Sequence[dict[str, Any]], moment: int) -> None:
-        event = JournalEvent.create(
-            HEALTH_CHECK,
-            tenant_id=self._tenant,
-            entity_id=self._app,
-            app=self._app,
-            timestamp=moment,
-            context={"source": "system", "environment": self._backend.stage, "origin": "health-check"},
-            properties={"summary": summary, "tasks": list(tasks)},
-        )
-        (result,) = self._journal.append([event])
-        if result.error is not None:
-            raise result.error
 
     def _alert(self, kind: str, tasks: Sequence[dict[str, Any]], moment: int) -> None:
         """Send an alert about these tasks, unless the same tasks were reported a short while ago."""
-        if self._alerts is None or not tasks or not self._is_news(kind, tasks, moment):
+        key = f"{self._tenant}/{_ALERTED_KEY}{self._app}#{kind}"
+        if self._alerts is None or not tasks or not self._is_news(key, tasks, moment):
             return
         result = self._alerts.send("\n".join(_lines(kind, tasks, self._app)))
         if not result.ok:
             log_event("task_alert_failed", kind=kind, status=result.status, reason=result.reason)
             # The alert was not received, so the next check sends it again.
             with suppress(PostroadError):
-                self._items.delete(self._alerted(kind))
+                self._items.delete(key)
 
-    def _is_news(self, kind: str, tasks: Sequence[dict[str, Any]], moment: int) -> bool:
+    def _is_news(self, key: str, tasks: Sequence[dict[str, Any]], moment: int) -> bool:
         """Return whether these tasks were not reported within a quarter of an hour; true for one process only."""
-        key = self._alerted(kind)
         ids = sorted(task["requestId"] for task in tasks)
         item = self._items.get(key)
         if item is not None:
@@ -194,37 +192,10 @@ class HealthCheck:
         value = msgspec.json.encode((moment, ids))
         return self._items.put(key, value, expect=ABSENT if item is None else item.version).ok
 
-    def _alerted(self, kind: str) -> str:
-        return f"{self._tenant}/{_ALERTED_KEY}{self._app}#{kind}"
-
     def _milliseconds(self, now: datetime | int | None) -> int:
         if isinstance(now, int):
             return now
         return int((self._backend.clock.now() if now is None else now).timestamp() * 1_000)
-
-
-class _Seen(msgspec.Struct, frozen=True):
-    started_at: int
-    last_at: int
-    last_type: str
-    worker_id: str | None
-    activity: dict[str, Any] | None
-
-
-def _seen(events: Sequence[JournalEvent], state: TaskState) -> _Seen:
-    """Return the latest start and the last sign of life of the current run."""
-    mine = [event for event in events if event.properties.get("run", state.run) == state.run] or list(events)
-    starts = [event for event in mine if event.event_type == STARTED]
-    start = starts[-1] if starts else mine[0]
-    signs = [event for event in mine if event.timestamp >= start.timestamp]
-    last = signs[-1]
-    return _Seen(
-        started_at=start.timestamp,
-        last_at=last.timestamp,
-        last_type=last.event_type,
-        worker_id=_latest(signs, "workerId"),
-        activity=_latest([event for event in signs if event.event_type == HEARTBEAT], "lastActivity"),
-    )
 
 
 def _latest(events: Sequence[JournalEvent], name: str) -> Any:

@@ -136,25 +136,17 @@ def tenant_of(delivery: Delivery | PeekedMessage, default: str) -> str:
     return tenant
 
 
-@dataclass(frozen=True, slots=True)
-class TenantApp:
-    """The tenant and the app for which something is done."""
-
-    tenant_id: str
-    app: str
-
-
 def wants_events(publish_events: bool | None) -> bool:
     """Return whether events are published; None means as the settings say."""
     return load().task_events if publish_events is None else publish_events
 
 
-def tenant_and_app(tenant_id: str | None, app: str | None) -> TenantApp:
+def tenant_and_app(tenant_id: str | None, app: str | None) -> tuple[str, str]:
     """Return the tenant and the app; those of the settings where None is given."""
     if tenant_id is not None and app is not None:
-        return TenantApp(tenant_id, app)
+        return tenant_id, app
     settings = load()
-    return TenantApp(settings.tenant if tenant_id is None else tenant_id, settings.app if app is None else app)
+    return settings.tenant if tenant_id is None else tenant_id, settings.app if app is None else app
 
 
 def queue_specs(queue: str = "tasks") -> tuple[QueueSpec, QueueSpec, QueueSpec]:

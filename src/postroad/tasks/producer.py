@@ -93,11 +93,10 @@ class TaskProducer:
         registry: TaskRegistry | None = None,
         journal: Appends | None = None,
     ) -> None:
-        who = tenant_and_app(tenant_id, app)
-        self._tenant = who.tenant_id
+        self._tenant, app = tenant_and_app(tenant_id, app)
         self._registry = registry
         self._queue_name = queue
-        self._factory = EventFactory(app=who.app, environment=backend.stage, origin="producer", clock=backend.clock)
+        self._factory = EventFactory(app=app, environment=backend.stage, origin="producer", clock=backend.clock)
         self._records = TaskRecords(backend, journal)
         self._submissions = Submissions(backend, self._records, queue_name=queue)
         self._submissions.open_queue()

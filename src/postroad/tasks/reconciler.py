@@ -126,8 +126,7 @@ class Reconciler:
         stale_after: float = 60.0,
     ) -> None:
         check(stale_after, Lifetime, "stale_after", ConfigurationError)
-        who = tenant_and_app(tenant_id, app)
-        self._tenant = who.tenant_id
+        self._tenant, app = tenant_and_app(tenant_id, app)
         self._clock = backend.clock
         self._queue_name = queue
         self._mark = f"{self._tenant}/RECONCILED#TASK#{queue}"
@@ -138,7 +137,7 @@ class Reconciler:
         self._submissions = Submissions(backend, self._records, queue_name=queue)
         self._submissions.open_queue()
         self._overflow = Overflow(backend.blobs())
-        self._factory = EventFactory(app=who.app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
+        self._factory = EventFactory(app=app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
         self._lease_expiry = LeaseExpiry(self._items, backend.blobs(), self._tenant)
         self._expiry = Expiry(self._journal, self._tenant)
         self._seen: set[tuple[str, int]] = set()

@@ -21,7 +21,7 @@ from postroad.tasks.leases import Drop, Failure, HandBack, Held, Lease, Quaranti
 from postroad.tasks.messages import NAME, TaskId, TaskMessage, log_event, named_by, read, tenant_of
 from postroad.tasks.pool import ChildSlot, SlotLost
 from postroad.tasks.processes import Active, Ready, Report, kill
-from postroad.tasks.verdicts import Halted, Verdict, crash_of_monitor, lost, verdict_of
+from postroad.tasks.verdicts import Halted, Verdict, crashed, verdict_of
 
 if TYPE_CHECKING:
     from postroad.tasks.threads import Shared
@@ -145,7 +145,7 @@ class TaskRunner:
             verdict = None if report is None else verdict_of(report, is_command=attempt.is_command)
         except SlotLost:
             self._lose_slot()
-            verdict = crash_of_monitor()
+            verdict = crashed("the process that watched the child died", "no-result")
         except BaseException:
             # The child is no longer watched, so it must not go on.
             self._lose_slot()
@@ -198,7 +198,7 @@ class TaskRunner:
         shared, lease = self._shared, held.lease
         failure, events = lease.failure, []
         if is_lost:
-            found = lost(attempts=lease.attempts)
+            found = crashed(f"the worker of attempt {lease.attempts} was lost", "worker-lost")
             failure = msgspec.convert(found.properties, Failure)
             events = [
                 shared.factory.event(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-import msgspec
-
 from postroad.errors import PostroadError
 from postroad.journal import (
     ATTEMPT_FAILED,
@@ -27,12 +25,6 @@ from postroad.tasks.messages import WITH_ITS_JOB, named_by
 _LETTERS_LOOKED_AT = 1_000
 
 
-class _View(msgspec.Struct, frozen=True):
-    verdict: Verdict
-    summary: str
-    next: str
-
-
 def task_story(backend: Store, tenant: str, request_id: str) -> Story | None:
     """Return what happened to a task and what to do next; None if there is no such task."""
     events = task_history(backend.journal(), tenant, request_id, raw=True)
@@ -42,47 +34,49 @@ def task_story(backend: Store, tenant: str, request_id: str) -> Story | None:
     held = TaskRecords(backend).read(tenant, request_id)
     lease = Lease(run=state.run) if held is None else held.lease
     queue = lease.queue or "tasks"
-    view = _view(state, lease, queue, now=backend.clock.now().timestamp())
+    verdict, summary, following = _view(state, lease, queue, now=backend.clock.now().timestamp())
     if state.state == "cancelled" and any(event.properties.get("reason") == WITH_ITS_JOB for event in events):
-        view = _View("failed", "was cancelled with its job", "nothing: its job was cancelled")
-    if view.verdict in ("waiting", "retrying") and _has_dead_letter(backend, queue, request_id, state.run):
-        view = _View("dead", f"its message lies in {queue}-dlq: {_why(state)}", _HANDLE_LETTERS)
+        verdict, summary, following = ("failed", "was cancelled with its job", "nothing: its job was cancelled")
+    if verdict in ("waiting", "retrying") and _has_dead_letter(backend, queue, request_id, state.run):
+        verdict, summary, following = ("dead", f"its message lies in {queue}-dlq: {_why(state)}", _HANDLE_LETTERS)
     return Story(
         id=request_id,
         kind="task",
-        verdict=view.verdict,
-        summary=f"task {request_id}, run {state.run}: {view.summary}",
+        verdict=verdict,
+        summary=f"task {request_id}, run {state.run}: {summary}",
         steps=steps_of(events, where=queue),
         related=_related(events, state),
-        next=view.next,
+        next=following,
     )
 
 
 _HANDLE_LETTERS = "a worker with the role dlq ends the run: postroad worker --roles dlq"
 
 
-def _view(state: TaskState, lease: Lease, queue: str, *, now: float) -> _View:
+def _view(state: TaskState, lease: Lease, queue: str, *, now: float) -> tuple[Verdict, str, str]:
     match state.state:
         case "completed":
-            return _View("completed", f"completed at attempt {state.attempt}", NOTHING)
+            return ("completed", f"completed at attempt {state.attempt}", NOTHING)
         case "failed":
-            return _View("failed", f"failed: {_why(state)}", _again(state))
+            return ("failed", f"failed: {_why(state)}", _again(state))
         case "cancelled":
-            return _View("failed", "was cancelled", _again(state))
+            return ("failed", "was cancelled", _again(state))
     if lease.outcome is not None:
-        return _View("in_flight", f"ended as {lease.outcome.state}", "its last event is on its way to the journal")
+        return ("in_flight", f"ended as {lease.outcome.state}", "its last event is on its way to the journal")
     if lease.is_live(now):
         seconds = max(0, round(lease.effective_until - now))
-        return _View(
-            "in_flight", f"attempt {lease.attempts} runs at {lease.owner}", f"its lease ends in {seconds} s unless kept"
+        return (
+            "in_flight",
+            f"attempt {lease.attempts} runs at {lease.owner}",
+            f"its lease ends in {seconds} s unless kept",
         )
     if lease.owner is not None:
-        return _View("retrying", f"its worker {lease.owner} was lost", f"a worker of queue {queue} takes it again")
+        return ("retrying", f"its worker {lease.owner} was lost", f"a worker of queue {queue} takes it again")
     if state.last_event_type == ATTEMPT_FAILED:
-        return _View("retrying", f"attempt {state.attempt}: {_why(state)}", f"a worker of queue {queue} tries it again")
+        return ("retrying", f"attempt {state.attempt}: {_why(state)}", f"a worker of queue {queue} tries it again")
     if lease.sent_at is None:
-        return _View("waiting", "recorded and not sent", "a reconciler sends it: postroad worker --roles reconciler")
-    return _View("waiting", f"waits in queue {queue}", "a worker takes it: postroad worker --import MODULE")
+        return ("waiting", "recorded and not sent", "a reconciler sends it: postroad worker --roles reconciler")
+    return ("waiting", f"waits in queue {queue}", "a worker takes it: postroad worker --import MODULE")
 
 
 def _why(state: TaskState) -> str:

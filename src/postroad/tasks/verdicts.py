@@ -103,29 +103,19 @@ def verdict_of(report: Report, *, is_command: bool) -> Verdict:
 def _outcome(report: Report, *, is_command: bool) -> Completed | Failed:
     if report.signal is not None:
         cause = "oom" if report.oom else "segv" if report.signal == "SIGSEGV" else "signal"
-        return _crashed(report, cause, f"the child was ended by {report.signal}")
+        return crashed(f"the child was ended by {report.signal}", cause, report)
     try:
         if report.reply[:1] == FAILURE:
             return _failed(report)
         return _of_a_command(report) if is_command else _of_a_function(report)
     except msgspec.DecodeError:
         # The task wrote into a pipe that is not for tasks.
-        return _crashed(report, "no-result", "the child's last word cannot be read")
-
-
-def lost(*, attempts: int) -> Failed:
-    """Return the verdict on an attempt whose worker died."""
-    return Failed(f"the worker of attempt {attempts} was lost", CRASH, True, _forensics("worker-lost"))
-
-
-def crash_of_monitor() -> Failed:
-    """Return the verdict on a child whose monitor died."""
-    return Failed("the process that watched the child died", CRASH, True, _forensics("no-result"))
+        return crashed("the child's last word cannot be read", "no-result", report)
 
 
 def _of_a_function(report: Report) -> Completed | Failed:
     if report.reply[:1] != RESULT:
-        return _crashed(report, "no-result", f"the child ended with exit code {report.exit_code} and no result")
+        return crashed(f"the child ended with exit code {report.exit_code} and no result", "no-result", report)
     if report.exit_code != 0:
         return Failed(f"exit code {report.exit_code} after the result", "unknown", False)
     result = msgspec.json.decode(report.reply[1:], type=_Result)
@@ -160,7 +150,7 @@ def _failed_command(report: Report) -> Failed:
 def _failed(report: Report) -> Failed:
     failure = msgspec.json.decode(report.reply[1:], type=_Failure)
     if failure.cause is not None:
-        return _crashed(report, failure.cause, failure.error)
+        return crashed(failure.error, failure.cause, report)
     return Failed(
         legible(failure.error),
         failure.category,
@@ -170,14 +160,10 @@ def _failed(report: Report) -> Failed:
     )
 
 
-def _crashed(report: Report, cause: str, error: str) -> Failed:
-    return Failed(error, CRASH, True, _forensics(cause, report))
-
-
-def _forensics(cause: str, report: Report | None = None) -> dict[str, Any]:
-    """Return what is known of a crash: always the same fields, None where it is not known."""
+def crashed(error: str, cause: str, report: Report | None = None) -> Failed:
+    """Return the verdict on a crash; the fields of its forensics are None where they are not known."""
     seen = report or Report(pid=0, elapsed_ms=0)
-    return {
+    forensics = {
         "cause": cause,
         "signal": seen.signal,
         "exitCode": seen.exit_code,
@@ -185,3 +171,4 @@ def _forensics(cause: str, report: Report | None = None) -> dict[str, Any]:
         "lastLines": list(seen.last_lines),
         "lastActivity": None if seen.last_activity is None else msgspec.json.decode(seen.last_activity),
     }
+    return Failed(error, CRASH, True, forensics)

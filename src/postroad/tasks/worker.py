@@ -182,16 +182,16 @@ class TaskWorker:
             child_reuse=child_reuse,
             unknown_grace=unknown_grace,
         )
-        who = tenant_and_app(tenant_id, app)
+        tenant, app = tenant_and_app(tenant_id, app)
         check(worker_id, _WorkerId | None, "worker_id", ConfigurationError)
         self.worker_id = _new_id() if worker_id is None else worker_id
         self._config = config
         factory = EventFactory(
-            app=who.app, environment=backend.stage, origin="sqs-worker", clock=backend.clock, worker_id=self.worker_id
+            app=app, environment=backend.stage, origin="sqs-worker", clock=backend.clock, worker_id=self.worker_id
         )
         self._shared = Shared(
             worker_id=self.worker_id,
-            tenant=who.tenant_id,
+            tenant=tenant,
             queue_name=queue,
             config=config,
             queue=open_queue(backend, queue),
@@ -212,7 +212,7 @@ class TaskWorker:
             # A worker that publishes nothing does not import the bus.
             from postroad.tasks.event_publisher import EventPublisher
 
-            self._roles = [EventPublisher(backend, tenant=who.tenant_id).role()]
+            self._roles = [EventPublisher(backend, tenant=tenant).role()]
         self.was_stopped = False
         """Whether the last run ended because of `stop()`."""
         self._stops = 0
