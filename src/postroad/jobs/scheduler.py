@@ -117,7 +117,7 @@ class Scheduler:
             return DispatchResult()
         leases = self.leases(job_id)
         waiting = [task_id for task_id in progress.graph.tasks if task_id not in leases]
-        states = self._states(job_id, progress.graph, leases)
+        states = self.states(job_id, progress.graph, leases)
         for task_id, state in states.items():
             if state == "completed":
                 progress.note_completed(task_id)
@@ -139,19 +139,17 @@ class Scheduler:
         held = self.lease(job_id, task_id)
         return None if held is None else self._state(job_id, task_id, held.lease)
 
-    def states(self, job_id: str, graph: Graph) -> dict[str, str | None]:
+    def states(self, job_id: str, graph: Graph, leases: Mapping[str, Held] | None = None) -> dict[str, str | None]:
         """Return the state of every task; None for a task that was never begun."""
-        return self._states(job_id, graph, self.leases(job_id))
+        known = self.leases(job_id) if leases is None else leases
+        return {
+            task_id: self._state(job_id, task_id, known[task_id].lease) if task_id in known else None
+            for task_id in graph.tasks
+        }
 
     def leases(self, job_id: str) -> dict[str, Held]:
         """Return the leases of all tasks of the job that were ever begun."""
         return self.tasks.read_many(self.tenant, request_id_of(job_id, ""))
-
-    def _states(self, job_id: str, graph: Graph, leases: Mapping[str, Held]) -> dict[str, str | None]:
-        return {
-            task_id: self._state(job_id, task_id, leases[task_id].lease) if task_id in leases else None
-            for task_id in graph.tasks
-        }
 
     def _state(self, job_id: str, task_id: str, lease: Lease) -> str:
         if lease.outcome is not None:

@@ -14,10 +14,9 @@ import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -35,29 +34,19 @@ BOOT = "import sys; sys.path[:] = sys.argv[1:]; from postroad.tasks.{0} import {
 _decode = msgspec.msgpack.Decoder(Order).decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipeEnds:
-    """The child's ends of its pipes."""
-
-    orders: int
-    replies: int
-    out: int
-    err: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildSetup:
+class ChildSetup(NamedTuple):
     """What a child inherits from its zygote."""
 
     tasks: TaskRegistry
-    plan: bytes
-    sys_path: tuple[str, ...]
-    child_reuse: int
-    max_output_bytes: int
+    plan: Plan
+    encoded_plan: bytes
 
 
-def run_child(setup: ChildSetup, ends: PipeEnds, monitor: int) -> NoReturn:
-    """Run orders until the end of the process; never return to the monitor's code."""
+def run_child(setup: ChildSetup, ends: Sequence[int], monitor: int) -> NoReturn:
+    """Run orders until the end of the process; never return to the monitor's code.
+
+    `ends` are the pipes for standard output, standard error, replies and orders.
+    """
     code = 1
     try:
         _settle_in(monitor, ends)
@@ -70,11 +59,18 @@ def run_child(setup: ChildSetup, ends: PipeEnds, monitor: int) -> NoReturn:
         _leave(code)
 
 
-def _settle_in(monitor: int, ends: PipeEnds) -> None:
+def _settle_in(monitor: int, ends: Sequence[int]) -> None:
     """Set up its own session and pipes, close everything else, give up privileges, and reset signal handlers."""
     os.setsid()
     processes.die_with_parent(monitor)
-    _take_places(ends)
+    # First move all ends above their places, so that none is overwritten before it is moved.
+    moved = [os.dup(end) for end in ends]
+    high = max(moved) + 1
+    safe = [os.dup2(end, high + number, inheritable=False) for number, end in enumerate(moved)]
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for place, end in enumerate((nothing, *safe)):
+        os.dup2(end, place, inheritable=place < REPLIES)
+    os.closerange(_FIRST_TO_CLOSE, max(int(entry.name) for entry in os.scandir("/dev/fd")) + 1)
     processes.give_up_privileges()
     for number in _RESET_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -84,17 +80,6 @@ def _settle_in(monitor: int, ends: PipeEnds) -> None:
     reply(processes.SETTLED)
 
 
-def _take_places(ends: PipeEnds) -> None:
-    # First move all ends above their places, so that none is overwritten before it is moved.
-    moved = [os.dup(end) for end in (ends.out, ends.err, ends.replies, ends.orders)]
-    high = max(moved) + 1
-    safe = [os.dup2(end, high + number, inheritable=False) for number, end in enumerate(moved)]
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for place, end in enumerate((nothing, *safe)):
-        os.dup2(end, place, inheritable=place < REPLIES)
-    os.closerange(_FIRST_TO_CLOSE, max(int(entry.name) for entry in os.scandir("/dev/fd")) + 1)
-
-
 def reply(data: bytes) -> None:
     """Send a reply to the monitor."""
     processes.write_all(REPLIES, processes.frame(data))
@@ -102,7 +87,7 @@ def reply(data: bytes) -> None:
 
 def _work(setup: ChildSetup) -> int:
     clean = dict(os.environ)
-    for number in range(1, setup.child_reuse + 1):
+    for number in range(1, setup.plan.child_reuse + 1):
         if (head := processes.read_frame(ORDERS)) is None or (data := processes.read_frame(ORDERS)) is None:
             return 0
         order = _decode(data)
@@ -112,13 +97,13 @@ def _work(setup: ChildSetup) -> int:
             _become(task, setup)
         assert task.function is not None
         try:
-            answer = call(task.function, order, max_output_bytes=setup.max_output_bytes)
+            answer = call(task.function, order, max_output_bytes=setup.plan.max_output_bytes)
         except MemoryError:
             answer = OUT_OF_MEMORY
         reply(answer)
         if answer[:1] == processes.FAILURE:
             return 1
-        if number < setup.child_reuse:
+        if number < setup.plan.child_reuse:
             gc.collect(0)
     return 0
 
@@ -144,7 +129,7 @@ def _become(task: TaskDefinition, setup: ChildSetup) -> NoReturn:
     command = task.command
     if command is None:
         os.set_inheritable(REPLIES, True)
-        command = (sys.executable, "-c", BOOT.format("task_child", "run_fresh"), *setup.sys_path)
+        command = (sys.executable, "-c", BOOT.format("task_child", "run_fresh"), *setup.plan.sys_path)
     try:
         os.execvp(command[0], command)  # noqa: S606  # a fixed program with fixed arguments, never a shell
     except OSError as error:

@@ -15,7 +15,7 @@ from postroad.tasks import processes
 from postroad.tasks.child_output import Echo, Lines, Tail, checked_activity
 from postroad.tasks.processes import Halt, Order, Report, WorkerGone, WorkerLink
 from postroad.tasks.registry import TaskDefinition
-from postroad.tasks.task_child import ChildSetup, PipeEnds, run_child
+from postroad.tasks.task_child import ChildSetup, run_child
 
 _SETTLING_MS = 30_000
 # Linux counts kilobytes there, macOS bytes.
@@ -86,7 +86,7 @@ def fork_child(setup: ChildSetup) -> Child:
     monitor = os.getpid()
     pid = os.fork()
     if pid == 0:
-        run_child(setup, PipeEnds(orders=orders_in, replies=replies_in, out=out_in, err=err_in), monitor)
+        run_child(setup, (out_in, err_in, replies_in, orders_in), monitor)
     for end in (orders_in, replies_in, out_in, err_in):
         os.close(end)
     for end in (orders, replies, out, err):
@@ -123,29 +123,20 @@ class Watch:
     """One order of one child."""
 
     def __init__(
-        self,
-        child: Child,
-        order: Order,
-        setup: ChildSetup,
-        link: WorkerLink,
-        exits: ChildExits,
-        directory: Path,
+        self, child: Child, order: Order, setup: ChildSetup, link: WorkerLink, exits: ChildExits, directory: Path
     ) -> None:
         self._child = child
         self._link = link
         self._exits = exits
         self._grace = order.kill_grace
         self._task = setup.tasks.get(order.name)
-        self._lasts = child.served + 1 < setup.child_reuse and self._task.command is None and not self._task.fresh
+        self._lasts = child.served + 1 < setup.plan.child_reuse and self._task.command is None and not self._task.fresh
         self._unfed = memoryview(_input_of(order, directory, self._task, setup))
-        child.frames.limit = setup.max_output_bytes + _FRAME_BYTES
+        child.frames.limit = setup.plan.max_output_bytes + _FRAME_BYTES
         self._tail = Tail()
-        self._streams = {child.out: Lines(setup.max_output_bytes), child.err: Lines(setup.max_output_bytes)}
+        self._streams = {child.out: Lines(setup.plan.max_output_bytes), child.err: Lines(setup.plan.max_output_bytes)}
         is_command = self._task.command is not None
-        self._echoes = {
-            child.out: Echo(order.request_id, is_result=is_command),
-            child.err: Echo(order.request_id),
-        }
+        self._echoes = {child.out: Echo(order.request_id, is_result=is_command), child.err: Echo(order.request_id)}
         self._reply = b""
         self._activity: bytes | None = None
         self._unsent: bytes | None = None
@@ -160,22 +151,20 @@ class Watch:
 
     def until_done(self) -> Report:
         """Watch until the child has ended or waits for another order."""
-        events = self._events()
-        while not self.ended and not (self._lasts and self._reply[:1] == processes.RESULT):
-            for descriptor, _ in events.poll(self._poll_ms()):
-                self._attend(descriptor, events)
-            self._keep_time()
-        self._child.served += 1
-        return (
-            self._report_of_ended() if self.ended else self._report(0, None, processes.resident_bytes(self._child.pid))
-        )
-
-    def _events(self) -> select.poll:
         events = select.poll()
         events.register(self._child.orders, select.POLLOUT)
         for descriptor in (self._link.fileno(), self._exits.readable, self._child.replies, *self._streams):
             events.register(descriptor, select.POLLIN)
-        return events
+        while not self.ended and not (self._lasts and self._reply[:1] == processes.RESULT):
+            send_at = inf if self._unsent is None else self._send_at
+            left = min(self._end_at, self._kill_at, send_at) - time.monotonic()
+            for descriptor, _ in events.poll(max(0.0, min(left, _LONGEST_POLL)) * 1_000 + 1):
+                self._attend(descriptor, events)
+            self._keep_time()
+        self._child.served += 1
+        if self.ended:
+            return self._report_of_ended()
+        return self._report(0, None, processes.resident_bytes(self._child.pid))
 
     def _attend(self, descriptor: int, events: select.poll) -> None:
         if descriptor == self._exits.readable:
@@ -228,11 +217,6 @@ class Watch:
                 if descriptor == self._child.out and activities:
                     self._activity = self._unsent = activities[-1]
         return data != b""
-
-    def _poll_ms(self) -> float:
-        send_at = inf if self._unsent is None else self._send_at
-        left = min(self._end_at, self._kill_at, send_at) - time.monotonic()
-        return max(0.0, min(left, _LONGEST_POLL)) * 1_000 + 1
 
     def _keep_time(self) -> None:
         now = time.monotonic()
@@ -302,7 +286,7 @@ def _input_of(order: Order, directory: Path, task: TaskDefinition, setup: ChildS
     head = processes.frame(str(directory).encode()) + processes.frame(data)
     if task.command is not None:
         return head + order.document
-    return head + processes.frame(setup.plan) + processes.frame(data) if task.fresh else head
+    return head + processes.frame(setup.encoded_plan) + processes.frame(data) if task.fresh else head
 
 
 def _name(number: int) -> str:

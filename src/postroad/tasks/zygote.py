@@ -36,10 +36,9 @@ _KILL_SECONDS = 5.0
 class Monitor:
     """Runs the children of one slot of a worker until the worker or the zygote ends."""
 
-    def __init__(self, setup: ChildSetup, link: WorkerLink, directory: str, zygote: int) -> None:
+    def __init__(self, setup: ChildSetup, link: WorkerLink, zygote: int) -> None:
         self._setup = setup
         self._link = link
-        self._directory = directory
         self._zygote = zygote
         self._exits = ChildExits()
         self._child: Child | None = None
@@ -85,7 +84,7 @@ class Monitor:
                 raise WorkerGone
 
     def _run(self, child: Child, order: Order) -> None:
-        directory = Path(self._directory, f"{os.getpid()}-{child.pid}-{child.served}")
+        directory = Path(self._setup.plan.directory, f"{os.getpid()}-{child.pid}-{child.served}")
         directory.mkdir(mode=0o700)
         try:
             watch = Watch(child, order, self._setup, self._link, self._exits, directory)
@@ -141,21 +140,13 @@ def main() -> None:
     if any(inspect.iscoroutinefunction(definition.function) for definition in tasks.definitions()):
         # Once here, and not in each child.
         import asyncio  # noqa: F401
-    setup = ChildSetup(
-        tasks=tasks,
-        plan=data,
-        sys_path=plan.sys_path,
-        child_reuse=plan.child_reuse,
-        max_output_bytes=plan.max_output_bytes,
-    )
-    Zygote(plan, setup, control).serve()
+    Zygote(ChildSetup(tasks, plan, data), control).serve()
 
 
 class Zygote:
     """Forks a monitor for each socket it receives, and kills what a dead monitor leaves behind."""
 
-    def __init__(self, plan: Plan, setup: ChildSetup, control: socket.socket) -> None:
-        self._plan = plan
+    def __init__(self, setup: ChildSetup, control: socket.socket) -> None:
         self._setup = setup
         self._control = control
         self._monitors: set[int] = set()
@@ -171,7 +162,7 @@ class Zygote:
         events = select.poll()
         events.register(self._control, select.POLLIN)
         try:
-            while os.getppid() == self._plan.worker:
+            while os.getppid() == self._setup.plan.worker:
                 if events.poll(_ZYGOTE_TICK_MS) and not self._receive():
                     break
                 self._reap_monitors()
@@ -198,7 +189,7 @@ class Zygote:
             self._monitors.add(pid)
             return
         self._control.close()
-        Monitor(self._setup, WorkerLink(socket.socket(fileno=descriptor)), self._plan.directory, zygote).serve()
+        Monitor(self._setup, WorkerLink(socket.socket(fileno=descriptor)), zygote).serve()
 
     def _reap_monitors(self) -> None:
         """Reap monitors that ended, and kill the processes they left to us."""
@@ -208,8 +199,10 @@ class Zygote:
                 ended = True
                 self._monitors.discard(pid)
         if ended:
+            # In this order: a child that a monitor forks meanwhile must not look like an orphan.
+            everything = set(processes.descendants(os.getpid()))
             spared = self._monitors.union(*(processes.descendants(monitor) for monitor in self._monitors))
-            for orphan in set(processes.descendants(os.getpid())) - spared:
+            for orphan in everything - spared:
                 processes.kill(orphan, signal.SIGKILL)
 
     def _end(self) -> None:
@@ -220,4 +213,4 @@ class Zygote:
             self._reap_monitors()
             time.sleep(0.005)
         processes.end_descendants(within=_KILL_SECONDS)
-        shutil.rmtree(self._plan.directory, ignore_errors=True)
+        shutil.rmtree(self._setup.plan.directory, ignore_errors=True)
