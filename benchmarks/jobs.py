@@ -21,10 +21,9 @@ from benchmarks.limits import limit
 from benchmarks.sqs import CREDENTIALS, counted_requests
 from postroad.jobs import JobDispatcher, Jobs
 from postroad.jobs.dispatcher import worker_roles
-from postroad.tasks import TaskWorker, ensure_queues
-from postroad.tasks.records import EventFactory, TaskId, TaskRecords
+from postroad.tasks import EventFactory, TaskId, TaskRecords, TaskWorker, ensure_queues
 from postroad.tasks.registry import TaskRegistry
-from postroad.tasks.roles import RoleThreads
+from postroad.tasks.threads import RoleThreads
 
 TENANT, APP = "bench", "bench"
 Shape = Callable[[int], list[dict[str, Any]]]

@@ -21,9 +21,8 @@ from postroad.engine import disk
 from postroad.engine.disk import CHECKPOINT_PAGES
 from postroad.engine.file import WRITER_CACHE_KIB, make_file, open_file
 from postroad.journal import AppendResult, Journal, JournalEvent, task_state
-from postroad.journal.keys import place_of
-from postroad.journal.records import Entry
-from postroad.journal.sqlite.tables import SCHEMA
+from postroad.journal.port import Entry, place_of
+from postroad.journal.sqlite import SCHEMA
 
 BATCH = 100
 FILL_BATCH = 1_000
@@ -145,7 +144,7 @@ def _rows(events: Sequence[JournalEvent], numbers: dict[str, int]) -> Rows:
             if name not in numbers:
                 numbers[name] = len(numbers) + 1
                 rows[_SCOPE].append((numbers[name], f"{event.tenant_id}#TASK#{name}"))
-        body, place = Entry.of(event).body, place_of(event.timestamp, event.event_id)
+        body, place = Entry.of(event).body, place_of(event)
         rows[_EVENT].append((*(numbers[name] for name in names), place, event.timestamp, zlib.crc32(body), body))
     # A heartbeat leaves the state of its task as it is.
     latest = {event.entity_id: event.event_type for event in events if event.event_type != "Task Heartbeat"}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from postroad.journal import JournalEvent
-from postroad.journal.keys import new_event_id
+from postroad.journal.event import new_event_id
 
 AT_ONCE = 50
 STEP_MS = 3

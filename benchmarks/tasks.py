@@ -18,7 +18,7 @@ from benchmarks.limits import limit
 from benchmarks.processes import child, hear
 from postroad.items import ANY
 from postroad.tasks import TaskProducer, TaskWorker
-from postroad.tasks.children.kernel import resident_bytes
+from postroad.tasks.processes import resident_bytes
 
 TENANT, APP, TASK = "bench", "bench", "noop"
 _PATIENCE_SECONDS = 180.0
@@ -61,7 +61,7 @@ def serve_reusing(url: str, pipe: Connection) -> None:
 
 def _cpu_seconds() -> float:
     """What this process and all that stem from it have used so far."""
-    from postroad.tasks.children.kernel import descendants
+    from postroad.tasks.processes import descendants
 
     ticks = 0
     for pid in (os.getpid(), *descendants(os.getpid())):

@@ -176,13 +176,13 @@ def test_a_backend_finds_its_table_and_its_bus_in_the_environment(
 
 
 def test_an_operator_prunes_the_table_and_nobody_else_does(aws: AwsConnection, unique: Callable[[str], str]) -> None:
-    ground = fresh(aws, unique)
+    fixture = fresh(aws, unique)
     events = [pending("req-1", 1), completed("req-1", 2, output="x" * 300_000), pending("req-2", 3)]
-    add(ground.journal, events)
+    add(fixture.journal, events)
 
-    assert Expiry(ground.journal, "acme").step(T0 + 10**10) == 0
-    pruned = prune(ground.journal, "acme", before=T0 + 10)
+    assert Expiry(fixture.journal, "acme").step(T0 + 10**10) == 0
+    pruned = prune(fixture.journal, "acme", before=T0 + 10)
 
     assert pruned == Pruned(removed=2, kept=1)
-    assert whole(ground.journal, "PK") == [events[2].event_id]
-    assert aws.s3.list_objects_v2(Bucket=ground.blobs.bucket).get("KeyCount") == 0
+    assert whole(fixture.journal, "PK") == [events[2].event_id]
+    assert aws.s3.list_objects_v2(Bucket=fixture.blobs.bucket).get("KeyCount") == 0

@@ -24,9 +24,9 @@ from postroad.jobs.dispatcher import worker_roles
 from postroad.journal import JournalEvent
 from postroad.journal.events import TaskCompleted
 from postroad.tasks import ensure_queues
-from postroad.tasks.config import WorkerConfig
 from postroad.tasks.event_publisher import EventPublisher
 from postroad.tasks.reconciler import ReconcilerLease
+from postroad.tasks.worker import WorkerConfig
 
 pytestmark = pytest.mark.aws
 
@@ -85,8 +85,8 @@ def test_the_example_job_is_run_by_workers_and_dispatchers(
 def counted(backend: Backend) -> Iterator[list[str]]:
     """The operations that the backend asks AWS for."""
     seen: list[str] = []
-    ground: Any = backend._installation
-    clients = [ground._connection.sqs, ground._connection.dynamodb]
+    installation: Any = backend._installation
+    clients = [installation._connection.sqs, installation._connection.dynamodb]
     for client in clients:
         client.meta.events.register("before-call", lambda model, **_: seen.append(model.name), unique_id="test-calls")
     yield seen
@@ -170,15 +170,15 @@ def test_a_reconciler_that_died_is_followed_when_its_lease_ends(backend: Backend
 
 
 def test_a_bus_hears_how_tasks_ended(backend: Backend, unique: Callable[[str], str]) -> None:
-    tenant, heard = unique("tenant"), list[TaskCompleted]()
+    tenant, received = unique("tenant"), list[TaskCompleted]()
     publisher = EventPublisher(backend, tenant=tenant)
     properties = {"requestId": "r", "output": [1], "durationMs": 1, "exitCode": 0}
     ended = JournalEvent.create("Task Completed", tenant_id=tenant, entity_id="r", properties=properties)
     with backend.bus("tasks", unique("g"), config=postroad.BusConfig(wait_time_seconds=1)) as bus:
-        bus.subscribe(TaskCompleted, heard.append)
+        bus.subscribe(TaskCompleted, received.append)
         backend.journal().append([ended])
 
         assert (publisher.run_once(), publisher.run_once()) == (1, 0)
 
-        eventually(lambda: bus.receive_once() or heard)
-    assert [(event.request_id, event.output) for event in heard] == [("r", [1])]
+        eventually(lambda: bus.receive_once() or received)
+    assert [(event.request_id, event.output) for event in received] == [("r", [1])]

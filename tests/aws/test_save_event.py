@@ -33,7 +33,7 @@ def record(body: Any, message_id: str = "m-1") -> dict[str, Any]:
 def journal(
     aws: AwsConnection, unique: Callable[[str], str], ministack_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> Journal:
-    """The journal on the table that the function is told."""
+    """The journal on the table that the function uses."""
     table = unique("events")
     monkeypatch.setenv("EVENTS_TABLE", table)
     monkeypatch.setenv("AWS_ENDPOINT_URL", ministack_url)

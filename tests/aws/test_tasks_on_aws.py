@@ -23,9 +23,8 @@ from postroad.jobs import JobDispatcher
 from postroad.journal import AppendResult, JournalEvent
 from postroad.journal.states import TERMINAL
 from postroad.lambdas import dlq_processor
-from postroad.tasks import Reconciler, TaskProducer, ensure_queues
+from postroad.tasks import EventFactory, Reconciler, TaskId, TaskProducer, TaskRecords, ensure_queues
 from postroad.tasks.leases import Lease
-from postroad.tasks.records import EventFactory, TaskId, TaskRecords
 
 pytestmark = pytest.mark.aws
 

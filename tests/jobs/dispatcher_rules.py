@@ -1,4 +1,4 @@
-"""The rules of dispatchers, for every ground: woken often, late or never, they bring each job to its end."""
+"""The rules of dispatchers, for every store: woken often, late or never, they complete each job."""
 
 from __future__ import annotations
 

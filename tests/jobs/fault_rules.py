@@ -1,4 +1,4 @@
-"""The rules of dispatchers that die, for every ground: whoever looks next makes it good, once."""
+"""The rules of dispatchers that die, for every store: the next look completes their work, once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.jobs.floor import APP, SEED, Floor
 from tests.jobs.processes import dispatcher
 
-from postroad.journal.states import every_event
+from postroad.journal.port import every_event
 from postroad.tasks import Reconciler
 
 

@@ -7,11 +7,9 @@ from typing import Any
 
 from postroad import Backend
 from postroad.jobs import JobDispatcher, Jobs
-from postroad.journal import JournalEvent
-from postroad.journal.states import every_event, task_history
+from postroad.journal import JournalEvent, every_event, task_history
 from postroad.queues import Queue
-from postroad.tasks import TaskProducer
-from postroad.tasks.records import EventFactory, TaskId, TaskRecords
+from postroad.tasks import EventFactory, TaskId, TaskProducer, TaskRecords
 
 TENANT, APP = "acme", "shop"
 SEED: list[dict[str, Any]] = [

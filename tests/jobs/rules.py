@@ -1,4 +1,4 @@
-"""The rules of jobs on every ground: graphs run in order, tell failures once, can be extended, resumed, cancelled."""
+"""The rules of jobs on every store: graphs run in order, and can be extended, resumed and cancelled."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ class JobRules:
 
         assert len(floor.events("j", "Job Failure Detected")) == 2
 
-    @pytest.mark.parametrize("heard", [True, False], ids=["woken", "not-woken"])
-    def test_a_job_whose_failed_task_is_retried_is_no_longer_failed(self, floor: Floor, heard: bool) -> None:
+    @pytest.mark.parametrize("woken", [True, False], ids=["woken", "not-woken"])
+    def test_a_job_whose_failed_task_is_retried_is_no_longer_failed(self, floor: Floor, woken: bool) -> None:
         floor.jobs.submit_job(chain("a", "b"), job_id="j")
         floor.end("j", "a", "Task Failed")
         floor.wake()
@@ -168,7 +168,7 @@ class JobRules:
         floor.producer.retry("j.a")
 
         assert floor.status("j")["status"] == "processing"
-        if heard:
+        if woken:
             floor.wake()
         else:
             floor.sleep_through()

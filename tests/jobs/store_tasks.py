@@ -1,4 +1,4 @@
-"""The tasks of the example job: a store is scraped, looked at from several sides, and told of in one result."""
+"""The tasks of the example job: a store is scraped, looked at from several sides, and summed up in one result."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.jobs.whole import run_the_example
 import postroad
 from postroad import Backend
 from postroad.errors import OverflowMismatch
-from postroad.journal.states import every_event
+from postroad.journal.port import every_event
 from postroad.operations import why
 from postroad.tasks import TaskWorker
 from postroad.tasks.health import HealthCheck

@@ -1,4 +1,4 @@
-"""Jobs on grounds of one process, and what is refused before any ground is asked."""
+"""Jobs on the stores of one process, and what is refused before any store is asked."""
 
 from __future__ import annotations
 

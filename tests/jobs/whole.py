@@ -1,4 +1,4 @@
-"""A whole job with real workers and dispatchers, on any ground."""
+"""A whole job with real workers and dispatchers, on any store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.waiting import eventually
 from postroad import Backend
 from postroad.jobs.dispatcher import worker_roles
 from postroad.tasks import TaskWorker
-from postroad.tasks.roles import RoleThreads
+from postroad.tasks.threads import RoleThreads
 
 
 def run_the_example(backend: Backend, *, wait: float) -> None:
@@ -30,8 +30,8 @@ def run_the_example(backend: Backend, *, wait: float) -> None:
     assert floor.status("job-456")["progress"]["completed"] == 5
     assert floor.types("job-456") == ["Job Created", "Job Completed"]
     for task in SEED:
-        told = [event.event_type for event in floor.of_task("job-456", task["taskId"])]
-        assert told == ["Task Pending", "Task Processing Started", "Task Completed"]
+        types = [event.event_type for event in floor.of_task("job-456", task["taskId"])]
+        assert types == ["Task Pending", "Task Processing Started", "Task Completed"]
     assert floor.of_task("job-456", "task-E")[-1].properties["output"] == {
         "task-C": {"style": "modern", "of": "store-123", "read": len(PAGE)},
         "task-D": {"of": "store-123"},

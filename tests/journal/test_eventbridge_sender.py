@@ -20,7 +20,7 @@ Answer = Callable[[list[dict[str, Any]]], list[str | None]]
 
 
 class Bus:
-    """A client whose answers are told it: for each entry an error code or None."""
+    """A client with given answers: for each entry an error code or None."""
 
     def __init__(self, *answers: Answer) -> None:
         self.calls: list[list[dict[str, Any]]] = []

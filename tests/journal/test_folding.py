@@ -41,15 +41,15 @@ def event(event_type: str, ms: int, number: int = 0, **properties: Any) -> Journ
     )
 
 
-def told(*types: str | tuple[str, dict[str, Any]]) -> list[JournalEvent]:
+def history(*types: str | tuple[str, dict[str, Any]]) -> list[JournalEvent]:
     """Events one millisecond after another."""
-    pairs = [(told, {}) if isinstance(told, str) else told for told in types]
+    pairs = [(each, {}) if isinstance(each, str) else each for each in types]
     return [event(kind, ms, **properties) for ms, (kind, properties) in enumerate(pairs)]
 
 
 def state_of(*types: str | tuple[str, dict[str, Any]]) -> tuple[str, int]:
     """State and run after these events."""
-    state = fold(told(*types))
+    state = fold(history(*types))
     assert state is not None
     return state.state, state.run
 
@@ -161,7 +161,7 @@ def test_of_two_terminals_in_one_millisecond_the_smaller_id_decides() -> None:
 
 
 def test_the_state_tells_what_the_events_told() -> None:
-    happened = told(
+    happened = history(
         (P, {"jobId": "j", "taskId": "a"}),
         (S, {"attemptNumber": 1, "effectiveUntil": 100}),
         (PF, {"attemptNumber": 1, "error": "ETIMEDOUT", "errorCategory": "network"}),
@@ -190,14 +190,14 @@ def test_the_state_tells_what_the_events_told() -> None:
 def test_the_deciding_event_gives_output_and_error(
     last: tuple[str, dict[str, Any]], output: Any, error: str | None, category: str | None
 ) -> None:
-    state = fold(told(P, (PF, {"attemptNumber": 1, "error": "first", "errorCategory": "network"}), last))
+    state = fold(history(P, (PF, {"attemptNumber": 1, "error": "first", "errorCategory": "network"}), last))
 
     assert state is not None
     assert (state.output, state.error, state.error_category) == (output, error, category)
 
 
 def test_attempts_without_a_number_are_counted() -> None:
-    state = fold(told(P, S, PF, S))
+    state = fold(history(P, S, PF, S))
 
     assert state is not None
     assert state.attempt == 2
@@ -205,8 +205,8 @@ def test_attempts_without_a_number_are_counted() -> None:
 
 def test_nothing_folds_to_nothing() -> None:
     assert fold([]) is None
-    assert fold(told("Task Admired", "Task Health Check")) is None
-    assert fold(told(P), at=T0 - 1) is None
+    assert fold(history("Task Admired", "Task Health Check")) is None
+    assert fold(history(P), at=T0 - 1) is None
 
 
 def test_every_state_has_its_events() -> None:

@@ -12,14 +12,14 @@ from tests.memory import memory_blobs, memory_records
 from postroad.errors import EventTooLarge, InvalidEvent, OverflowMismatch
 from postroad.journal import JournalEvent
 from postroad.journal.overflow import Overflow, blob_key
-from postroad.journal.records import Entry
+from postroad.journal.port import Entry
 from postroad.journal.store import StoredJournal
 from postroad.testing.journal_fixture import completed
 
 LARGE = {"text": "x" * 210_000}
 
 
-class Ground:
+class Fixture:
     """A journal in memory, its rows and its blobs."""
 
     def __init__(self) -> None:
@@ -37,8 +37,8 @@ class Ground:
 
 
 @pytest.fixture
-def ground() -> Ground:
-    return Ground()
+def fixture() -> Fixture:
+    return Fixture()
 
 
 LEAVING = (
@@ -55,7 +55,7 @@ LEAVING = (
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.pairwise(LEAVING)))
-def test_what_is_known_to_grow_leaves_in_its_order(ground: Ground, first: str, second: str) -> None:
+def test_what_is_known_to_grow_leaves_in_its_order(fixture: Fixture, first: str, second: str) -> None:
     event = JournalEvent.create(
         "Store Counted",
         tenant_id="acme",
@@ -64,7 +64,7 @@ def test_what_is_known_to_grow_leaves_in_its_order(ground: Ground, first: str, s
         properties={second: "x" * 150_000, first: "x" * 100_000},
     )
 
-    packed = ground.overflow.pack(Entry.of(event)).event.properties
+    packed = fixture.overflow.pack(Entry.of(event)).event.properties
 
     assert packed.keys() == {second, "_s3Overflow"}
 
@@ -84,62 +84,62 @@ def test_what_is_known_to_grow_leaves_in_its_order(ground: Ground, first: str, s
         {"key": None},
     ],
 )
-def test_a_pointer_that_differs_is_refused(ground: Ground, pointer: dict[str, Any]) -> None:
+def test_a_pointer_that_differs_is_refused(fixture: Fixture, pointer: dict[str, Any]) -> None:
     event = completed("req-1", output=LARGE)
-    ground.forge(event, **pointer)
+    fixture.forge(event, **pointer)
 
     with pytest.raises(OverflowMismatch) as refused:
-        ground.journal.latest("acme", "TASK", "req-1")
+        fixture.journal.latest("acme", "TASK", "req-1")
 
     assert refused.value.event_id == event.event_id
-    assert len(ground.journal.query("GSI1", tenant="acme", entity=("TASK", "req-1"), raw=True).events) == 1
+    assert len(fixture.journal.query("GSI1", tenant="acme", entity=("TASK", "req-1"), raw=True).events) == 1
 
 
-def test_a_blob_of_its_size_and_hash_that_holds_no_object_is_refused(ground: Ground) -> None:
+def test_a_blob_of_its_size_and_hash_that_holds_no_object_is_refused(fixture: Fixture) -> None:
     event = completed("req-1", output=LARGE)
-    ref = ground.blobs.put(blob_key("req-1", event.event_id), b"[1]")
-    ground.forge(event, sha256=ref.sha256, size=ref.size)
-    ground.blobs.put(ref.key, b"[1]")
+    ref = fixture.blobs.put(blob_key("req-1", event.event_id), b"[1]")
+    fixture.forge(event, sha256=ref.sha256, size=ref.size)
+    fixture.blobs.put(ref.key, b"[1]")
 
     with pytest.raises(OverflowMismatch):
-        ground.journal.latest("acme", "TASK", "req-1")
+        fixture.journal.latest("acme", "TASK", "req-1")
 
 
-def test_without_blobs_what_lies_there_cannot_be_read(ground: Ground) -> None:
-    ground.journal.append([completed("req-1", output=LARGE)])
-    blind = StoredJournal(ground.records, Overflow(None))
+def test_without_blobs_what_lies_there_cannot_be_read(fixture: Fixture) -> None:
+    fixture.journal.append([completed("req-1", output=LARGE)])
+    blind = StoredJournal(fixture.records, Overflow(None))
 
     with pytest.raises(OverflowMismatch, match="no blobs"):
         blind.latest("acme", "TASK", "req-1")
 
 
-def test_a_writer_that_died_between_blob_and_item_is_repeated_whole(ground: Ground) -> None:
+def test_a_writer_that_died_between_blob_and_item_is_repeated_whole(fixture: Fixture) -> None:
     event = completed("req-1", output=LARGE)
-    ground.overflow.store(ground.overflow.pack(Entry.of(event)))
-    assert ground.journal.latest("acme", "TASK", "req-1") is None
+    fixture.overflow.store(fixture.overflow.pack(Entry.of(event)))
+    assert fixture.journal.latest("acme", "TASK", "req-1") is None
 
-    results = ground.journal.append([event])
+    results = fixture.journal.append([event])
 
     assert (results[0].ok, results[0].duplicate) == (True, False)
-    read = ground.journal.latest("acme", "TASK", "req-1")
+    read = fixture.journal.latest("acme", "TASK", "req-1")
     assert read is not None
     assert read.properties == event.properties
 
 
-def test_a_callers_own_pointer_is_refused(ground: Ground) -> None:
+def test_a_callers_own_pointer_is_refused(fixture: Fixture) -> None:
     event = completed("req-1")
     forged = msgspec.structs.replace(event, properties={**event.properties, "_s3Overflow": {"key": "x"}})
 
-    (result,) = ground.journal.append([forged])
+    (result,) = fixture.journal.append([forged])
 
     assert isinstance(result.error, InvalidEvent)
     assert result.error.field == "properties._s3Overflow"
 
 
-def test_an_entity_whose_name_no_blob_can_have_keeps_its_events_small(ground: Ground) -> None:
+def test_an_entity_whose_name_no_blob_can_have_keeps_its_events_small(fixture: Fixture) -> None:
     small, large = completed(".hidden"), completed(".hidden", 1, output=LARGE)
 
-    results = ground.journal.append([small, large])
+    results = fixture.journal.append([small, large])
 
     assert results[0].ok
     assert isinstance(results[1].error, EventTooLarge)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from postroad.journal.maintenance import verify
-from postroad.journal.states import every_event
+from postroad.journal.port import every_event
 from postroad.wiring import connect
 
 APPENDING = """

@@ -13,9 +13,8 @@ from tests.jobs.floor import APP, TENANT, Floor
 import postroad
 from postroad import Backend
 from postroad.errors import ConfigurationError, InvalidInput
-from postroad.journal import JournalEvent
+from postroad.journal import JournalEvent, every_event, tasks_by_state
 from postroad.journal.maintenance import DAY_MS, Expiry, Pruned, prune, verify
-from postroad.journal.states import every_event, tasks_by_state
 from postroad.tasks import Reconciler
 from postroad.testing import FakeClock
 
@@ -80,13 +79,13 @@ def test_what_is_over_goes_and_running_tasks_and_open_jobs_stay_whole(floor: Flo
     clock.advance(40 * 86_400)
     record(floor.backend, clock, "young")
     everything = len(list(every_event(floor.backend.journal(), "PK", tenant=TENANT)))
-    told: list[Pruned] = []
+    totals: list[Pruned] = []
 
-    pruned = prune(floor.backend.journal(), TENANT, before=now(clock) - 30 * DAY_MS, told=told.append)
+    pruned = prune(floor.backend.journal(), TENANT, before=now(clock) - 30 * DAY_MS, progress=totals.append)
 
     assert left(floor) == {"failed", "failed.a", "open", "open.a", "open.b", "waiting", "young"}
     assert pruned.removed + pruned.kept == everything - 1
-    assert told[-1] == pruned
+    assert totals[-1] == pruned
     assert floor.states("open") == {"a": "completed", "b": "pending"}
     assert tasks_by_state(floor.backend.journal(), TENANT)["completed"] == ["open.a"]
     assert verify(floor.backend.journal(), TENANT).differences == []

@@ -266,13 +266,13 @@ def test_the_table_is_declared_as_it_is_made() -> None:
 
 
 class Bus:
-    """What boto3 is told."""
+    """A client that keeps its calls."""
 
     def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.calls: list[dict[str, Any]] = []
 
-    def put_events(self, **told: Any) -> dict[str, Any]:
-        self.told.append(told)
+    def put_events(self, **call: Any) -> dict[str, Any]:
+        self.calls.append(call)
         return {"FailedEntryCount": 0, "Entries": [{"EventId": "1"}]}
 
 
@@ -281,7 +281,7 @@ def test_the_entry_is_put_on_the_bus_as_it_is() -> None:
 
     EventBridgeSender(bus, event_bus_name="events-prod").append([JournalEvent.from_item(ITEM)])
 
-    (entry,) = bus.told[0]["Entries"]
+    (entry,) = bus.calls[0]["Entries"]
     assert msgspec.json.decode(entry.pop("Detail")) == ITEM
     assert entry == {
         "EventBusName": "events-prod",

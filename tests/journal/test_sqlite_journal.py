@@ -17,8 +17,7 @@ from postroad.items.sqlite import SQLiteItems
 from postroad.journal import tasks_by_state
 from postroad.journal.maintenance import Difference, verify
 from postroad.journal.overflow import Overflow
-from postroad.journal.sqlite import SQLiteRecords
-from postroad.journal.sqlite.tables import BACKWARD, COLUMNS, FORWARD
+from postroad.journal.sqlite import BACKWARD, COLUMNS, FORWARD, SQLiteRecords
 from postroad.journal.store import StoredJournal
 from postroad.testing.journal import JournalConformance, JournalFixture
 from postroad.testing.journal_fixture import (
@@ -112,10 +111,10 @@ def test_every_index_is_searched_and_nothing_is_sorted(
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 8), st.integers(0, 4)), max_size=12), st.integers(1, 4))
 @settings(max_examples=40)
 def test_kept_states_are_what_the_events_fold_to(
-    tmp_path_factory: pytest.TempPathFactory, told: list[tuple[int, int, int]], size: int
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, int]], size: int
 ) -> None:
     makers = [pending, started, heartbeat, completed, failed, timed_out, cancelled, pending, heartbeat]
-    events = [makers[kind](f"req-{task}", ms) for task, kind, ms in told]
+    events = [makers[kind](f"req-{task}", ms) for task, kind, ms in steps]
     engine = Engine(tmp_path_factory.mktemp("kept") / "postroad.db")
     try:
         journal = StoredJournal(SQLiteRecords(engine), Overflow(None))

@@ -40,14 +40,14 @@ class Bench:
         return DeadLetterHandler(self.backend, tenant_id=TENANT, app=APP).run_once()
 
     def run_one(self, name: str, input: dict[str, Any] | None = None, **options: Any) -> TaskState:
-        """Submit one task, let a worker run it to its end, and tell how it stands."""
+        """Submit one task, let a worker run it to its end, and return its state."""
         handle = self.producer.submit(name, input)
         self.work(**options)
         self.bury()
         return self.state(handle.request_id)
 
     def ended(self, name: str, input: dict[str, Any] | None = None, **options: Any) -> TaskState:
-        """Submit one task to a worker that runs already, and tell how it ended."""
+        """Submit one task to a worker that runs already, and return its state."""
         handle = self.producer.submit(name, input, **options)
         eventually(lambda: self.state(handle.request_id).state not in ("pending", "processing") or self.bury())
         return self.state(handle.request_id)
@@ -100,6 +100,6 @@ def parent_of(pid: int) -> int:
 
 def ours(pid: int) -> list[int]:
     """The processes that stem from this one, zombies not counted."""
-    from postroad.tasks.children.kernel import descendants
+    from postroad.tasks.processes import descendants
 
     return [each for each in descendants(pid) if is_alive(each) and each != os.getpid()]

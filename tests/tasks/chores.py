@@ -289,7 +289,7 @@ def chatter(input: Input, ctx: TaskContext) -> Any:
     return "said"
 
 
-@task("tell-activity")
+@task("report-activity")
 def tell_activity(input: Input, ctx: TaskContext) -> Any:
     ctx.activity("sdk_query", "fonts")
     return wait_for_file(input, ctx)

@@ -19,7 +19,7 @@ def _an_environment_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(params=["memory", "sqlite"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    """Every ground that a single process has."""
+    """Every store of a single process."""
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'tasks.db'}"
     with postroad.connect(url) as opened:
         yield opened
@@ -27,7 +27,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
 def steady(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """Every ground with one worker for all tests of a file that ask for nothing else."""
+    """Every store, with one worker for all tests of a file that need nothing else."""
     path = tmp_path_factory.mktemp("steady") / "tasks.db"
     with postroad.connect("memory://" if request.param == "memory" else f"sqlite:///{path}") as opened:
         with working(Bench(opened)) as bench:
@@ -49,5 +49,5 @@ def bench(backend: Backend) -> Bench:
 
 @pytest.fixture
 def run(bench: Bench) -> Callable[..., Any]:
-    """Submit one task, let a worker run it to its end, and tell how it stands."""
+    """Submit one task, let a worker run it to its end, and return its state."""
     return bench.run_one

@@ -34,9 +34,9 @@ def worker(url: str, *, failpoints: str = "", **options: Any) -> Iterator[subpro
         started.wait()
 
 
-def main(url: str, told: str) -> None:
+def main(url: str, given: str) -> None:
     """Work until stopped."""
-    options = json.loads(told)
+    options = json.loads(given)
     with postroad.connect(url) as backend:
         TaskWorker(backend, imports=CHORES, tenant_id=TENANT, app=APP, **{**QUICK, **options}).run()
 

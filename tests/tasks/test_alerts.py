@@ -12,7 +12,7 @@ from tests.tasks.webhooks import Receiver, receiving
 
 from postroad.errors import AlertRefused
 from postroad.lambdas import eventbridge_dlq_alert
-from postroad.tasks.alerts import SlackAlerts
+from postroad.tasks.health import SlackAlerts
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from tests.waiting import eventually
 
 from postroad import Backend
 from postroad.tasks import runner
-from postroad.tasks.children.pool import ChildPool, ChildSlot, SlotLost
-from postroad.tasks.children.wire import RESULT, Active, Frames, FrameTooLong, Order, Ready, Report, frame
-from postroad.tasks.config import for_children
+from postroad.tasks.pool import ChildPool, ChildSlot, SlotLost
+from postroad.tasks.processes import RESULT, Active, Frames, FrameTooLong, Order, Ready, Report, frame
 from postroad.tasks.registry import TaskRegistry
 from postroad.tasks.verdicts import Completed, Failed, Halted, TimedOut, Verdict, verdict_of
+from postroad.tasks.worker import for_children
 
 pytestmark = pytest.mark.slow
 
@@ -75,15 +75,15 @@ def order(name: str, input: dict[str, Any] | None = None, *, timeout: float = 20
 
 
 def ready(slot: ChildSlot) -> int:
-    while not isinstance(heard := slot.hear(20), Ready):
-        assert heard is not None
-    return heard.pid
+    while not isinstance(received := slot.receive(20), Ready):
+        assert received is not None
+    return received.pid
 
 
 def report(slot: ChildSlot) -> Report:
-    while not isinstance(heard := slot.hear(20), Report):
-        assert isinstance(heard, Active)
-    return heard
+    while not isinstance(received := slot.receive(20), Report):
+        assert isinstance(received, Active)
+    return received
 
 
 def run(slot: ChildSlot, name: str, input: dict[str, Any] | None = None, **more: Any) -> Report:
@@ -93,8 +93,8 @@ def run(slot: ChildSlot, name: str, input: dict[str, Any] | None = None, **more:
 
 
 def output(found: Report) -> Any:
-    assert found.said[:1] == RESULT, found
-    return msgspec.json.decode(found.said[1:])["output"]
+    assert found.reply[:1] == RESULT, found
+    return msgspec.json.decode(found.reply[1:])["output"]
 
 
 def verdict(slot: ChildSlot, name: str, input: dict[str, Any] | None = None, **more: Any) -> Verdict:

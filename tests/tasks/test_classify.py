@@ -1,4 +1,4 @@
-"""Errors are told apart by status, code, type and words."""
+"""Errors are classified by status, code, type and words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from postroad.tasks import ErrorClass, NonRetryable, Retryable, classify_error
-from postroad.tasks.failures import CATEGORIES, classify_exception
+from postroad.tasks.error_categories import CATEGORIES, classify_exception
 
 RETRYABLE = {"rate-limit", "server-error", "network", "timeout"}
 

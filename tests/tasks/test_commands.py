@@ -34,7 +34,7 @@ def python(script: str) -> str:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """One ground is enough: what a program prints does not know where it is recorded."""
+    """One store is enough: the output of a program does not depend on it."""
     options: dict[str, Any] = {"max_attempts": 1, "visibility_extension": 1.0, "extension_interval": 0.2}
     with postroad.connect(f"sqlite:///{tmp_path_factory.mktemp('commands') / 'tasks.db'}") as backend:
         with working(Bench(backend), registry=programs, imports=(), **options) as bench:

@@ -61,12 +61,12 @@ def test_traceback_and_last_lines_are_in_the_journal(bench: Bench) -> None:
     failed = [event for event in history if event.event_type in ("Task Processing Failed", "Task Failed")]
     assert len(failed) == 3
     for event in failed:
-        told = event.properties
-        assert told["traceback"][-1].endswith("Retryable: no such order, password=***")
-        assert told["traceback"][1].endswith("in fail_loudly")
-        assert len(told["traceback"]) <= 20
-        assert sorted(told["lastLines"]) == ["api_key=***", "looking for the order"]
-        assert "crash" not in told
+        step = event.properties
+        assert step["traceback"][-1].endswith("Retryable: no such order, password=***")
+        assert step["traceback"][1].endswith("in fail_loudly")
+        assert len(step["traceback"]) <= 20
+        assert sorted(step["lastLines"]) == ["api_key=***", "looking for the order"]
+        assert "crash" not in step
 
 
 def test_a_task_that_is_killed_for_its_time_leaves_its_last_lines(bench: Bench) -> None:
@@ -81,9 +81,9 @@ def test_a_story_shows_what_a_failed_attempt_raised_and_printed(bench: Bench) ->
     story = task_story(bench.backend, TENANT, state.request_id)
 
     assert story is not None
-    told = story.to_dict()["steps"][-1]
-    assert "looking for the order" in told["lastLines"]
-    assert any("in place" in line for line in told["traceback"])
+    step = story.to_dict()["steps"][-1]
+    assert "looking for the order" in step["lastLines"]
+    assert any("in place" in line for line in step["traceback"])
     assert set(story.to_dict()["steps"][0]) == {"at", "what", "where", "by", "ok", "detail"}
 
 
@@ -120,9 +120,9 @@ def test_an_async_task_runs_to_its_end(bench: Bench, name: str) -> None:
 def test_an_async_task_that_fails_tells_where(bench: Bench) -> None:
     state = bench.run_one("sleep-a-little", {"fail": True})
 
-    told = bench.last(state.request_id, "Task Failed").properties
-    assert (told["error"], told["errorCategory"]) == ("ValueError: no", "validation")
-    assert told["traceback"][1].endswith("in sleep_a_little")
+    step = bench.last(state.request_id, "Task Failed").properties
+    assert (step["error"], step["errorCategory"]) == ("ValueError: no", "validation")
+    assert step["traceback"][1].endswith("in sleep_a_little")
 
 
 def test_the_class_of_a_failure_has_both() -> None:

@@ -41,7 +41,7 @@ def wait_for_lines(notes: Path, wanted: int) -> None:
 
 
 def kill(pid: int) -> list[int]:
-    """Kill a worker and tell which processes stemmed from it."""
+    """Kill a worker and return its former descendants."""
     descendants = ours(pid)
     os.kill(pid, signal.SIGKILL)
     return descendants

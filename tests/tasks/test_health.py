@@ -1,4 +1,4 @@
-"""Health tells silent and endless tasks from busy ones, and alerts once."""
+"""Health checks find silent and endless tasks, and send each alert once."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ import postroad
 from postroad import Backend
 from postroad.errors import ConfigurationError
 from postroad.journal import JournalEvent
-from postroad.tasks.alerts import AlertResult
-from postroad.tasks.health import HealthCheck, classify_health
+from postroad.tasks.health import AlertResult, HealthCheck, classify_health
 
 T = 1_800_000_000_000
 MINUTE = 60_000
 
 
-class Ears:
-    """Somebody who hears alerts."""
+class RecordedAlerts:
+    """Alerts that keep what is sent."""
 
     def __init__(self, *, ok: bool = True) -> None:
-        self.heard: list[str] = []
+        self.sent: list[str] = []
         self._ok = ok
 
     def send(self, text: str) -> AlertResult:
-        self.heard.append(text)
+        self.sent.append(text)
         return AlertResult(self._ok, 200 if self._ok else 500)
 
 
@@ -134,45 +133,45 @@ def test_tasks_that_started_before_the_lookback_are_left_out(backend: Backend) -
 
 
 def test_an_alert_is_sent_once_for_the_same_tasks_within_a_quarter_of_an_hour(backend: Backend) -> None:
-    ears = Ears()
-    check = _check(backend, alerts=ears)
+    alerts = RecordedAlerts()
+    check = _check(backend, alerts=alerts)
     _record(backend, "lost", "Task Processing Started", -30)
     _record(backend, "silent", "Task Processing Started", -6)
 
     check.check(now=_at(0))
     check.check(now=_at(1))
-    assert len(ears.heard) == 2
-    assert "lost" in ears.heard[0]
-    assert "silent" in ears.heard[1]
+    assert len(alerts.sent) == 2
+    assert "lost" in alerts.sent[0]
+    assert "silent" in alerts.sent[1]
     _record(backend, "lost2", "Task Processing Started", -30)
     check.check(now=_at(2))
-    assert len(ears.heard) == 3
+    assert len(alerts.sent) == 3
     check.check(now=_at(18))
-    assert len(ears.heard) > 3
+    assert len(alerts.sent) > 3
 
 
 def test_the_same_tasks_are_told_of_again_when_the_quarter_of_an_hour_is_over(backend: Backend) -> None:
-    ears = Ears()
-    check = _check(backend, alerts=ears)
+    alerts = RecordedAlerts()
+    check = _check(backend, alerts=alerts)
     _record(backend, "lost", "Task Processing Started", -30)
 
-    heard = []
+    sent = []
     for minute in (0, 14, 15):
         check.check(now=_at(minute))
-        heard.append(len(ears.heard))
+        sent.append(len(alerts.sent))
 
-    assert heard == [1, 1, 2]
+    assert sent == [1, 1, 2]
 
 
 def test_an_alert_that_fails_does_not_fail_the_check_and_is_sent_again_by_the_next(backend: Backend) -> None:
     _record(backend, "lost", "Task Processing Started", -30)
-    deaf, ears = Ears(ok=False), Ears()
+    failing, alerts = RecordedAlerts(ok=False), RecordedAlerts()
 
-    assert _check(backend, alerts=deaf).check(now=_at(0)).summary["critical"] == 1
-    _check(backend, alerts=ears).check(now=_at(5))
-    _check(backend, alerts=ears).check(now=_at(10))
+    assert _check(backend, alerts=failing).check(now=_at(0)).summary["critical"] == 1
+    _check(backend, alerts=alerts).check(now=_at(5))
+    _check(backend, alerts=alerts).check(now=_at(10))
 
-    assert (len(deaf.heard), len(ears.heard)) == (1, 1)
+    assert (len(failing.sent), len(alerts.sent)) == (1, 1)
 
 
 def test_one_task_is_looked_at_by_its_id(backend: Backend) -> None:

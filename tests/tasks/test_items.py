@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 
-from postroad.jobs.records import Job
+from postroad.jobs.graph import Job
 from postroad.tasks.leases import Lease
 
 

@@ -33,7 +33,7 @@ from tests.postgres import postgres, postgres_dsn
 
 from postroad.errors import Unavailable
 from postroad.tasks import Retryable
-from postroad.tasks.failures import classify_exception
+from postroad.tasks.error_categories import classify_exception
 
 __all__ = ["postgres", "postgres_dsn"]
 asyncpg: Any = importlib.import_module("asyncpg")

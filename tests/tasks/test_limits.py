@@ -5,7 +5,7 @@ from __future__ import annotations
 import postroad
 from postroad import OutgoingMessage
 from postroad.tasks import DeadLetterHandler, ensure_queues
-from postroad.tasks.children.output import Lines, Tail
+from postroad.tasks.child_output import Lines, Tail
 from postroad.testing.clock import FakeClock
 
 

@@ -25,7 +25,7 @@ from postroad.tasks.event_publisher import EventPublisher
 CLASSES = (TaskCompleted, TaskFailed, JobCompleted, JobFailureDetected)
 
 
-class Heard:
+class Subscriber:
     """A member of a group that collects what it receives."""
 
     def __init__(self, backend: Backend, group: str = "watchers") -> None:
@@ -51,44 +51,44 @@ class Heard:
 
 
 def test_a_bus_hears_how_tasks_ended(bench: Bench) -> None:
-    heard = Heard(bench.backend)
+    subscriber = Subscriber(bench.backend)
     running = bench.worker(publish_events=True)
     done = bench.producer.submit("echo", {"a": [1, None, "x"]})
     failed = bench.producer.submit("fail-with", {"type": "ValueError"})
 
     running.run(until_idle=True)
 
-    ends = {event.request_id: event for event in heard.look()}
+    ends = {event.request_id: event for event in subscriber.look()}
     assert isinstance(ends[done.request_id], TaskCompleted)
     assert ends[done.request_id].output == {"a": [1, None, "x"]}
     assert isinstance(ends[failed.request_id], TaskFailed)
     assert ends[failed.request_id].error_category == "validation"
     recorded = {str(bench.last(done.request_id, "Task Completed").event_id)}
-    assert recorded <= set(heard.ids)
-    assert len(heard.ids) == 2
+    assert recorded <= set(subscriber.ids)
+    assert len(subscriber.ids) == 2
 
 
 def test_nothing_is_published_unless_asked_for(bench: Bench) -> None:
-    heard = Heard(bench.backend)
+    subscriber = Subscriber(bench.backend)
 
     bench.run_one("echo")
 
-    assert heard.look() == []
+    assert subscriber.look() == []
     assert "events" not in {role.name for role in worker_roles(bench.backend, tenant_id=TENANT, app=APP)}
 
 
 def test_a_variable_switches_it_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTROAD_TASK_EVENTS", "1")
-    heard = Heard(bench.backend)
+    subscriber = Subscriber(bench.backend)
 
     bench.run_one("echo")
 
-    assert [type(event) for event in heard.look()] == [TaskCompleted]
+    assert [type(event) for event in subscriber.look()] == [TaskCompleted]
     assert "events" in {role.name for role in worker_roles(bench.backend, tenant_id=TENANT, app=APP)}
 
 
 def test_a_dispatcher_publishes_the_end_of_a_job(bench: Bench) -> None:
-    heard = Heard(bench.backend)
+    subscriber = Subscriber(bench.backend)
     dispatcher = JobDispatcher(bench.backend, tenant_id=TENANT, app=APP, publish_events=True)
     jobs = Jobs(bench.backend, tenant_id=TENANT, app=APP)
     jobs.submit_job([{"taskId": "a", "name": "echo"}], job_id="good")
@@ -97,22 +97,22 @@ def test_a_dispatcher_publishes_the_end_of_a_job(bench: Bench) -> None:
 
     dispatcher.reconcile()
 
-    by_type = {type(event): event for event in heard.look()}
+    by_type = {type(event): event for event in subscriber.look()}
     assert by_type[JobCompleted].job_id == "good"
     assert (by_type[JobFailureDetected].job_id, by_type[JobFailureDetected].failed_task_id) == ("bad", "a")
     assert by_type[TaskFailed].job_id == "bad"
 
 
 def test_what_was_recorded_before_it_was_switched_on_is_not_published(bench: Bench) -> None:
-    heard = Heard(bench.backend)
+    subscriber = Subscriber(bench.backend)
     bench.run_one("echo")
 
     assert EventPublisher(bench.backend, tenant=TENANT).run_once() == 0
-    assert heard.look() == []
+    assert subscriber.look() == []
 
 
 def test_an_event_that_is_recorded_late_is_published(bench: Bench) -> None:
-    heard = Heard(bench.backend)
+    subscriber = Subscriber(bench.backend)
     publisher = EventPublisher(bench.backend, tenant=TENANT)
     late, now = _completed("late", age_ms=7_200_000), _completed("now")
     bench.backend.journal().append([now])
@@ -121,11 +121,11 @@ def test_an_event_that_is_recorded_late_is_published(bench: Bench) -> None:
     bench.backend.journal().append([late])
 
     assert publisher.run_once() == 1
-    assert [event.request_id for event in heard.look()] == ["now", "late"]
+    assert [event.request_id for event in subscriber.look()] == ["now", "late"]
 
 
 def test_a_position_whose_row_was_pruned_loses_nothing(bench: Bench) -> None:
-    heard = Heard(bench.backend)
+    subscriber = Subscriber(bench.backend)
     publisher = EventPublisher(bench.backend, tenant=TENANT)
     journal, first = bench.backend.journal(), _completed("first")
     journal.append([first])
@@ -135,21 +135,21 @@ def test_a_position_whose_row_was_pruned_loses_nothing(bench: Bench) -> None:
     journal.append([_completed("second")])
 
     assert publisher.run_once() == 1
-    assert [event.request_id for event in heard.look()] == ["first", "second"]
+    assert [event.request_id for event in subscriber.look()] == ["first", "second"]
 
 
 def test_two_publishers_publish_each_event_once_between_them(bench: Bench) -> None:
-    heard = Heard(bench.backend)
+    subscriber = Subscriber(bench.backend)
     publishers = [EventPublisher(bench.backend, tenant=TENANT) for _ in range(2)]
     bench.backend.journal().append([_completed(f"task-{number}") for number in range(2_500)])
 
     assert sorted(publisher.run_once() for publisher in publishers) == [0, 2_500]
-    assert len(heard.look()) == 2_500
+    assert len(subscriber.look()) == 2_500
 
 
 def test_a_kill_between_publish_and_position_publishes_again(on_sqlite: Backend, tmp_path: Path) -> None:
     bench, url = Bench(on_sqlite), f"sqlite:///{tmp_path / 'tasks.db'}"
-    heard = Heard(on_sqlite)
+    subscriber = Subscriber(on_sqlite)
     with worker(url, failpoints="events.after_publish=kill9", publish_events=True) as first:
         handle = bench.producer.submit("echo")
         assert first.wait() == -signal.SIGKILL
@@ -159,20 +159,20 @@ def test_a_kill_between_publish_and_position_publishes_again(on_sqlite: Backend,
         eventually(lambda: len(_copies(on_sqlite)) == 2)
 
     assert _copies(on_sqlite) == [recorded, recorded]
-    assert len(heard.look()) == 1
-    assert heard.ids == [recorded]
+    assert len(subscriber.look()) == 1
+    assert subscriber.ids == [recorded]
 
 
 def test_a_kill_before_the_publish_loses_nothing(on_sqlite: Backend, tmp_path: Path) -> None:
     bench, url = Bench(on_sqlite), f"sqlite:///{tmp_path / 'tasks.db'}"
-    heard = Heard(on_sqlite)
+    subscriber = Subscriber(on_sqlite)
     EventPublisher(on_sqlite, tenant=TENANT)
     bench.run_one("echo")
 
     with worker(url, publish_events=True):
-        eventually(heard.look)
+        eventually(subscriber.look)
 
-    assert [type(event) for event in heard.events] == [TaskCompleted]
+    assert [type(event) for event in subscriber.events] == [TaskCompleted]
 
 
 def test_the_registry_takes_structs_but_none_that_become_arrays() -> None:

@@ -15,12 +15,11 @@ from tests.waiting import eventually
 from postroad import Backend, OutgoingMessage
 from postroad.errors import ConfigurationError, InvalidEvent, InvalidTask, OverflowMismatch, Unavailable
 from postroad.journal import JournalEvent, task_history, task_state
-from postroad.journal.records import Entry
+from postroad.journal.port import Entry
 from postroad.queues import AckResult, Delivery
 from postroad.tasks import DeadLetterHandler, Reconciler, TaskWorker
-from postroad.tasks.leases import Lease, Outcome
+from postroad.tasks.leases import Lease, Outcome, TaskRecords
 from postroad.tasks.reconciler import LeaseExpiry
-from postroad.tasks.records import TaskRecords
 
 
 def reconcile(bench: Bench, **options: Any) -> int:

@@ -16,9 +16,8 @@ from postroad.errors import PostroadError, Unavailable
 from postroad.jobs.dispatcher import worker_roles
 from postroad.journal import JournalEvent, task_state
 from postroad.queues import Delivery
-from postroad.tasks.roles import Role, RoleThreads
 from postroad.tasks.runner import TaskRunner
-from postroad.tasks.worker_threads import Poller
+from postroad.tasks.threads import Poller, Role, RoleThreads
 
 
 class Failing:
@@ -157,7 +156,7 @@ def test_a_receiver_that_fails_goes_on_and_logs_each_change_once(
 
 
 def test_a_worker_whose_lane_ends_stops_with_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave(lane: TaskRunner, delivery: Delivery) -> None:
+    def leave(runner: TaskRunner, delivery: Delivery) -> None:
         raise SystemExit(0)
 
     monkeypatch.setattr(TaskRunner, "handle", leave)

@@ -11,8 +11,7 @@ import pytest
 from postroad.jobs import JobDispatcher, Jobs
 from postroad.journal import EventBridgeSender, tasks_by_state
 from postroad.tasks import DeadLetterHandler, Reconciler, TaskProducer, TaskWorker, ensure_queues
-from postroad.tasks.alerts import SlackAlerts
-from postroad.tasks.health import HealthCheck
+from postroad.tasks.health import HealthCheck, SlackAlerts
 from postroad.tasks.registry import TaskDefinition
 
 WHO: dict[str, Any] = {"tenant_id": None, "app": None}

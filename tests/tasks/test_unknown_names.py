@@ -17,8 +17,7 @@ from postroad import Backend, OutgoingMessage
 from postroad.errors import ConfigurationError
 from postroad.queues.markers import read_dead
 from postroad.tasks import TaskRegistry, TaskWorker
-from postroad.tasks.leases import pause_while_unknown
-from postroad.tasks.records import TaskRecords
+from postroad.tasks.leases import TaskRecords, pause_while_unknown
 
 
 @contextmanager

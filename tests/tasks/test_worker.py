@@ -193,7 +193,7 @@ def test_several_tasks_run_at_a_time(steady: Bench, tmp_path: Path) -> None:
 
 def test_a_heartbeat_keeps_message_and_lease_and_tells_how_the_child_is(bench: Bench, tmp_path: Path) -> None:
     notes, go = tmp_path / "notes", tmp_path / "go"
-    handle = bench.producer.submit("tell-activity", {"notes": str(notes), "until": str(go)})
+    handle = bench.producer.submit("report-activity", {"notes": str(notes), "until": str(go)})
     worker = bench.worker(visibility_extension=0.6, extension_interval=0.2)
     running = threading.Thread(target=lambda: worker.run(until_idle=True))
     running.start()
@@ -297,8 +297,8 @@ def test_a_message_that_names_a_task_and_cannot_be_run_fails_that_task(bench: Be
 
     letters = bench.backend.queue("tasks-dlq").peek(limit=100)
     failed = [bench.last(f"r{number}", "Task Failed").properties for number in range(len(UNFIT))]
-    told = {(one["errorCategory"], one["source"], one["retryCount"]) for one in failed}
-    assert told == {("validation", "worker", 0)}
+    failures = {(one["errorCategory"], one["source"], one["retryCount"]) for one in failed}
+    assert failures == {("validation", "worker", 0)}
     assert all((dead := read_dead(letter.attributes)) and dead.reason for letter in letters)
     assert [bench.types(f"r{number}") for number in range(len(UNFIT))] == [["Task Failed"]] * len(UNFIT)
     assert bench.bury() == 0

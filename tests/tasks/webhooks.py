@@ -1,4 +1,4 @@
-"""A webhook on this machine that keeps what it is told."""
+"""A webhook on this machine that keeps what it receives."""
 
 from __future__ import annotations
 

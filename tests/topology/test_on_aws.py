@@ -16,7 +16,7 @@ from tests.topology.shop import shop
 
 from postroad.errors import PlanChanged, TopologyConflict
 from postroad.queues import OutgoingMessage, QueueSpec
-from postroad.tasks.queues import ensure_queues
+from postroad.tasks.messages import ensure_queues
 from postroad.topology import (
     Drift,
     IndexDecl,

@@ -104,8 +104,7 @@ def health(
 ) -> None:
     """Look at running tasks, record it and alert; exit 1 when one is critical or runs overtime."""
     from postroad.settings import slack_webhook_url
-    from postroad.tasks.alerts import SlackAlerts
-    from postroad.tasks.health import HealthCheck
+    from postroad.tasks.health import HealthCheck, SlackAlerts
 
     settings = call.settings()
     alerts = SlackAlerts() if request_id is None and slack_webhook_url() is not None else None

@@ -54,7 +54,7 @@ def query(
     raw: Annotated[bool, typer.Option("--raw", help="Leave what lies in blobs there.")] = False,
 ) -> None:
     """Read the journal: any of entity, app and type, between two times."""
-    from postroad.journal.records import index_for
+    from postroad.journal.port import index_for
     from postroad.views import entity_of, moment_of, timeline
 
     if order not in ("asc", "desc"):
@@ -83,7 +83,7 @@ def verify(call: Call, tenant: Tenant = None) -> None:
 
     whose = tenant or call.settings().tenant
     with call.backend() as backend:
-        found = fold_and_compare(backend.journal(), whose, told=_tell)
+        found = fold_and_compare(backend.journal(), whose, progress=_tell)
     document = {
         "tenant": whose,
         "events": found.events,

@@ -36,7 +36,7 @@ def add_to(app: typer.Typer) -> None:
 def init(call: Call, queue: QueueOption = "tasks") -> None:
     """Make the queues of tasks, or say how what is there differs from what is needed."""
     from postroad.tasks import ensure_queues
-    from postroad.tasks.queues import queue_specs
+    from postroad.tasks.messages import queue_specs
 
     with call.backend() as backend:
         ensure_queues(backend, queue)

@@ -134,7 +134,7 @@ def _worker(
 
 def _run(running: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> None:
     """Work until stopped, or until neither tasks nor roles find anything to do."""
-    from postroad.tasks.roles import RoleThreads
+    from postroad.tasks.threads import RoleThreads
 
     if until_idle:
         role_threads = RoleThreads(roles)
@@ -152,8 +152,7 @@ def _run(running: TaskWorker | None, roles: list[Role], *, until_idle: bool) -> 
 
 def _run_roles(roles: list[Role]) -> None:
     """Run nothing but roles until a signal comes."""
-    from postroad.tasks.roles import RoleThreads
-    from postroad.tasks.worker_threads import Waker
+    from postroad.tasks.threads import RoleThreads, Waker
 
     waker = Waker()
     try:

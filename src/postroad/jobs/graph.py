@@ -1,22 +1,24 @@
-"""The graph of a job: which task waits for which, checked before anything is written."""
+"""A job as it is stored: the graph of its tasks, checked before anything is written, and its item.
+
+The item says whether tasks may still be added and whether the job is over; every change of it is conditional.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from postroad import failpoints
 from postroad.arguments import check, text
 from postroad.errors import InvalidJob, InvalidTask
-from postroad.journal import Journal, tasks_of_job
-from postroad.tasks import TaskName, check_input
-
-if TYPE_CHECKING:
-    from postroad.jobs.records import Job
-
+from postroad.items import ABSENT, Expect
+from postroad.journal import Appends, Journal, JournalEvent, Owing, OwingItems, owing_nothing, tasks_of_job
+from postroad.ports import Store
+from postroad.tasks import TaskName, check_input, open_job_key
 
 MAX_NEW_TASKS: Final = 50
 MAX_TASKS: Final = 10_000
@@ -35,7 +37,7 @@ class GraphTask(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Graph:
-    """The tasks of a job in the order in which they were given."""
+    """The tasks of a job in the order in which they were submitted."""
 
     def __init__(self, tasks: Iterable[GraphTask]) -> None:
         self.tasks: dict[str, GraphTask] = {task.task_id: task for task in tasks}
@@ -49,17 +51,17 @@ class Graph:
 
     @property
     def roots(self) -> list[str]:
-        """Tasks that wait for none."""
+        """The tasks that depend on nothing."""
         return [task.task_id for task in self.tasks.values() if not task.depends_on]
 
 
 def request_id_of(job_id: str, task_id: str) -> str:
-    """The request id of a job's task; ids that people choose hold no dot, so that none collide."""
+    """Return the request id of a job's task; submitted ids have no dot, so the two never collide."""
     return f"{job_id}.{task_id}"
 
 
 def read_tasks(tasks: object, known: Graph | None = None) -> list[GraphTask]:
-    """The new tasks of a job, or `InvalidJob` naming what is wrong; `known` are those that it has."""
+    """Return the new tasks of a job, or raise `InvalidJob`; `known` are the tasks it has already."""
     if not isinstance(tasks, Sequence) or isinstance(tasks, str | bytes):
         raise InvalidJob(f"tasks: {type(tasks).__name__} is not a list of tasks", field="tasks")
     if not tasks:
@@ -69,11 +71,6 @@ def read_tasks(tasks: object, known: Graph | None = None) -> list[GraphTask]:
     found = [_read(task, f"tasks[{place}]") for place, task in enumerate(tasks)]
     _check_graph(found, known or Graph(()))
     return found
-
-
-def read_graph(recorded: Iterable[Mapping[str, Any]]) -> Graph:
-    """The graph out of what the journal holds; it was checked when it was written."""
-    return Graph(msgspec.convert(task, GraphTask) for task in recorded)
 
 
 def _read(task: object, where: str) -> GraphTask:
@@ -118,46 +115,44 @@ def _check_graph(new: Sequence[GraphTask], known: Graph) -> None:
         for needed in task.depends_on:
             if needed not in ids:
                 raise InvalidJob(f'Task {task.task_id} depends on "{needed}" which does not exist', field="dependsOn")
-    if stuck := _in_circles(new, known):
-        raise InvalidJob(f"Cycle detected involving: {', '.join(sorted(stuck))}", field="dependsOn")
+    # A cycle is what is left after removing, from both ends, the tasks that depend on nothing.
+    needs = {task.task_id: {each for each in task.depends_on if each not in known.tasks} for task in new}
+    if cycle := _without_free(_reversed(_without_free(needs))):
+        raise InvalidJob(f"Cycle detected involving: {', '.join(sorted(cycle))}", field="dependsOn")
 
 
-def _in_circles(new: Sequence[GraphTask], known: Graph) -> set[str]:
-    """The tasks on a circle: what is left when tasks whose needs are met are taken away, from both ends."""
-    waits = {task.task_id: {each for each in task.depends_on if each not in known.tasks} for task in new}
-    return set(_left(_turned(_left(waits))))
-
-
-def _left(waits: dict[str, set[str]]) -> dict[str, set[str]]:
-    free = [task_id for task_id, needs in waits.items() if not needs]
-    behind = _turned(waits)
-    left = {task_id: set(needs) for task_id, needs in waits.items()}
+def _without_free(needs: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Remove the tasks that need nothing, again and again."""
+    left = {task_id: set(needed) for task_id, needed in needs.items()}
+    dependents = _reversed(needs)
+    free = [task_id for task_id, needed in needs.items() if not needed]
     while free:
         done = free.pop()
         del left[done]
-        for task_id in behind.get(done, ()):
+        for task_id in dependents.get(done, ()):
             left[task_id].discard(done)
             if not left[task_id]:
                 free.append(task_id)
     return left
 
 
-def _turned(waits: dict[str, set[str]]) -> dict[str, set[str]]:
-    turned: dict[str, set[str]] = {task_id: set() for task_id in waits}
-    for task_id, needs in waits.items():
-        for needed in needs & set(waits):
-            turned[needed].add(task_id)
-    return turned
+def _reversed(needs: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Return the dependents of each task."""
+    found: dict[str, set[str]] = {task_id: set() for task_id in needs}
+    for task_id, needed in needs.items():
+        for each in needed & set(needs):
+            found[each].add(task_id)
+    return found
 
 
 IsCompleted = Callable[[str], bool]
 
 
 class GraphProgress:
-    """The graph of a job and how much of it is known to be completed.
+    """The graph of a job, and the tasks that are known to be completed.
 
-    So a finished task costs what depends on it, and not what the job holds. Nothing here is needed: all of it can be
-    found again in leases and journal. A task that is completed stays completed, so positions only move forward.
+    It is a cache of leases and journal: a task that ends costs a look at its dependents, not at the whole job. A
+    completed task stays completed, so positions only move forward.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -168,11 +163,11 @@ class GraphProgress:
         self._finished = 0
 
     def note_completed(self, task_id: str) -> None:
-        """The task is completed."""
+        """Note that the task is completed."""
         self._done.add(task_id)
 
     def is_ready(self, task_id: str, is_completed: IsCompleted) -> bool:
-        """Whether all that the task waits for is completed. Each need is asked for until it is, and never again."""
+        """Return whether all dependencies of the task are completed; each is asked for until it is, and never again."""
         needs = self.graph.tasks[task_id].depends_on
         met = self._met.get(task_id, 0)
         while met < len(needs) and self._known(needs[met], is_completed):
@@ -181,7 +176,7 @@ class GraphProgress:
         return met == len(needs)
 
     def is_finished(self, is_completed: IsCompleted) -> bool:
-        """Whether every task is completed."""
+        """Return whether every task is completed."""
         while self._finished < len(self._order) and self._known(self._order[self._finished], is_completed):
             self._finished += 1
         return self._finished == len(self._order)
@@ -196,7 +191,7 @@ _KEPT: Final = 64
 
 
 class GraphCache:
-    """The graphs of one tenant's jobs."""
+    """The graphs of the last used jobs of a tenant."""
 
     def __init__(self, journal: Journal, tenant: str) -> None:
         self._journal = journal
@@ -204,7 +199,7 @@ class GraphCache:
         self._kept: OrderedDict[str, GraphProgress] = OrderedDict()
 
     def get(self, job_id: str, job: Job) -> GraphProgress | None:
-        """The progress of the job; None while the journal does not show all of its tasks."""
+        """Return the progress of the job; None while the journal does not show all of its tasks."""
         progress = self._kept.get(job_id)
         if progress is None or len(progress.graph) != job.total:
             progress = self.keep(job_id, self.graph(job_id))
@@ -219,5 +214,120 @@ class GraphCache:
         return progress
 
     def graph(self, job_id: str) -> Graph:
-        """The graph that the journal tells: what the job was made with and all that was added, wherever it stands."""
-        return read_graph(tasks_of_job(self._journal, self._tenant, job_id))
+        """Read the graph from the journal, with all tasks that were added."""
+        tasks = tasks_of_job(self._journal, self._tenant, job_id)
+        return Graph(msgspec.convert(task, GraphTask) for task in tasks)
+
+
+Status = Literal["processing", "completed", "partial_failure", "cancelled"]
+STATUSES: Final = ("processing", "completed", "partial_failure", "cancelled")
+
+
+class Job(Owing, frozen=True, kw_only=True, rename="camel"):
+    """The item of a job."""
+
+    status: Status = "processing"
+    total: int
+    digest: str
+    """A hash of its first tasks."""
+    queue: str
+    created_at: int
+    completed_at: int | None = None
+    request_id: str | None = None
+    resumes: int = 0
+    failure_recorded: bool = msgspec.field(default=False, name="failureTold")
+    """Whether a failure was recorded since the job began or was last resumed."""
+    resuming: dict[str, int] = {}
+    """Tasks to begin again, with the number of their next run."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be added or resumed."""
+        return self.status in ("completed", "cancelled")
+
+
+class HeldJob(NamedTuple):
+    """A job as it was read or written, with the version that the next write expects."""
+
+    job: Job
+    version: int
+
+
+class JobRecords:
+    """Reads and writes the items of jobs together with their events."""
+
+    def __init__(self, backend: Store, tenant: str, journal: Appends | None = None) -> None:
+        self._backend = backend
+        self._tenant = tenant
+        self._items = backend.items()
+        recorded_in: Appends = backend.journal() if journal is None else journal
+        self._jobs = OwingItems(Job, HeldJob, self._items, backend.blobs(), recorded_in)
+        # A journal that the caller brings has its own commits.
+        self._together = journal is None and backend.joins_writes
+
+    def read(self, job_id: str) -> HeldJob | None:
+        """Return the job, after the events it owes are recorded."""
+        held = self._jobs.read(self._key(job_id))
+        return held if held is None or not held.job.owes else self._pay(job_id, held)
+
+    def write(
+        self, job_id: str, job: Job, events: Sequence[JournalEvent], *, expect: HeldJob | None, is_open: bool
+    ) -> HeldJob | None:
+        """Write the job if it is still as expected, and record the events; return None if it is not."""
+        version: int | Expect = ABSENT if expect is None else expect.version
+        if self._together:
+            with self._backend.transaction():
+                held = self._put(job_id, job, version)
+                if held is not None:
+                    self._mark(job_id, is_open=is_open)
+                    self._append(events)
+            return held
+        if is_open:
+            self._mark(job_id, is_open=True)
+        due = [*self._jobs.owed(job), *events]
+        path = f"jobs/{job_id}/{due[-1].event_id if due else 'none'}.json"
+        held = self._put(job_id, self._jobs.owing(job, due, path), version)
+        if held is None:
+            return None
+        held = self._pay(job_id, held)
+        if not is_open:
+            self._mark(job_id, is_open=False)
+        return held
+
+    def open_jobs(self) -> Iterator[str]:
+        """Yield the jobs that may have something to do."""
+        prefix, cursor = open_job_key(self._tenant, ""), None
+        while True:
+            page = self._items.scan(prefix, limit=200, cursor=cursor)
+            yield from (item.key.removeprefix(prefix) for item in page.items)
+            if (cursor := page.cursor) is None:
+                return
+
+    def close(self, job_id: str) -> None:
+        """Let dispatchers skip the job."""
+        self._mark(job_id, is_open=False)
+
+    def _key(self, job_id: str) -> str:
+        return f"{self._tenant}/JOB#{job_id}"
+
+    def _mark(self, job_id: str, *, is_open: bool) -> None:
+        key = open_job_key(self._tenant, job_id)
+        if is_open:
+            self._items.put(key, b"1")
+        else:
+            self._items.delete(key)
+
+    def _put(self, job_id: str, job: Job, version: int | Expect) -> HeldJob | None:
+        ok, found = self._jobs.put(self._key(job_id), job, version)
+        return found if ok else None
+
+    def _append(self, events: Sequence[JournalEvent]) -> None:
+        failpoints.hit("dispatcher.before_job_event")
+        self._jobs.append(events)
+
+    def _pay(self, job_id: str, held: HeldJob) -> HeldJob:
+        """Record the events that the item owes, then remove them from it; recorded events do not change."""
+        self._append(self._jobs.owed(held.job))
+        paid = self._put(job_id, owing_nothing(held.job), held.version)
+        self._jobs.forget(held.job)
+        return paid or self.read(job_id) or held

@@ -1,4 +1,4 @@
-"""Jobs: graphs of tasks, submitted once, extended, resumed, cancelled and looked at."""
+"""Jobs: graphs of tasks that are submitted once, extended, resumed, cancelled and queried."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import msgspec
 
 from postroad.arguments import check
 from postroad.errors import Conflict, InvalidJob
-from postroad.jobs.graph import Graph, GraphTask, JobId, read_tasks
-from postroad.jobs.mover import FAILED, Mover, quietly
-from postroad.jobs.records import HeldJob, Job
+from postroad.jobs.graph import Graph, GraphTask, HeldJob, Job, JobId, read_tasks
+from postroad.jobs.scheduler import FAILED, Scheduler, quietly
 from postroad.jobs.status import JobPage, JobStatus, JobViews, not_found
 from postroad.journal import JOB_CREATED, JOB_TASKS_ADDED, Appends, Id, JournalEvent
 from postroad.ports import Store
@@ -24,7 +23,7 @@ JOB_RESUMED = "Job Resumed"
 
 
 class JobCreatedResult(msgspec.Struct, frozen=True, rename="camel"):
-    """A submitted job. `created` tells whether this call made it."""
+    """A submitted job. `created` says whether this call created it."""
 
     job_id: str
     status: str
@@ -44,21 +43,37 @@ class TasksAdded(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Resumed(msgspec.Struct, frozen=True, rename="camel"):
-    """The tasks that run again."""
+    """The tasks of a job that run again."""
 
     job_id: str
     resumed_tasks: list[str]
 
 
 class Cancelled(msgspec.Struct, frozen=True, rename="camel"):
-    """The tasks that end without having run to their end."""
+    """The tasks that were cancelled."""
 
     job_id: str
     cancelled_tasks: list[str]
 
 
 class Jobs:
-    """The jobs of one tenant whose tasks go to one queue."""
+    """Submits and changes the jobs of one tenant whose tasks go to one queue.
+
+    Args:
+        backend: The store, as `connect()` returns it.
+        queue: The queue of the tasks; on AWS without the stage.
+        tenant_id: The tenant of the jobs; by default that of the settings.
+        app: The app of the recorded events; by default that of the settings.
+        registry: If given, only tasks of this registry can be submitted; pass it where all tasks are known.
+        journal: Where events go instead of the backend's journal, such as an `EventBridgeSender`.
+
+    Raises:
+        QueueNotFound: The queue does not exist on AWS; create it with `postroad task init`.
+
+    Example:
+        jobs = Jobs(backend)
+        jobs.submit_job([{"taskId": "a", "name": "load"}, {"taskId": "b", "name": "report", "dependsOn": ["a"]}])
+    """
 
     def __init__(
         self,
@@ -70,43 +85,60 @@ class Jobs:
         registry: TaskRegistry | None = None,
         journal: Appends | None = None,
     ) -> None:
-        who = tenant_and_app(tenant_id, app)
+        tenant, app = tenant_and_app(tenant_id, app)
         self._registry = registry
         self._queue_name = queue
-        self._mover = Mover(backend, queue=queue, tenant=who.tenant_id, app=who.app, journal=journal)
-        self._mover.open_queue()
-        self._views = JobViews(self._mover)
+        self._scheduler = Scheduler(backend, queue=queue, tenant=tenant, app=app, journal=journal)
+        self._scheduler.submissions.open_queue()
+        self._views = JobViews(self._scheduler)
 
     def submit_job(
         self, tasks: Sequence[Any], *, job_id: str | None = None, request_id: str | None = None
     ) -> JobCreatedResult:
-        """Have the graph of tasks run; the same job id with the same tasks is the same job."""
+        """Submit a graph of tasks.
+
+        Args:
+            tasks: Up to 50 tasks, each with `taskId`, `name`, and optionally `dependsOn` and `input`.
+            job_id: The id of the job; a new one by default. The same id with the same tasks is the same job, so a
+                submission can be repeated.
+            request_id: The id of the request that caused the job, for its events.
+
+        Raises:
+            InvalidJob: A task or an id is not valid, or the graph has a cycle.
+            Conflict: The job id was submitted with other tasks.
+        """
         job_id = f"job-{uuid.uuid4()}" if job_id is None else job_id
         check(job_id, JobId, "jobId", InvalidJob)
         check(request_id, Id | None, "requestId", InvalidJob)
         graph = Graph(self._read(tasks))
         if not graph.roots:
             raise InvalidJob("tasks: none of them can start; at least one must depend on nothing", field="tasks")
-        recorded = _recorded(graph.tasks.values())
+        recorded = msgspec.to_builtins(list(graph.tasks.values()))
+        encoded = msgspec.json.encode(recorded, order="deterministic")
         event = self._event(JOB_CREATED, job_id, tasks=recorded, totalTasks=len(graph), requestId=request_id)
         job = Job(
             total=len(graph),
-            digest=_digest(recorded),
+            digest=hashlib.sha256(encoded).hexdigest()[:32],
             queue=self._queue_name,
             created_at=event.timestamp,
             request_id=request_id,
         )
-        held = self._mover.jobs.write(job_id, job, [event], expect=None, is_open=True)
+        held = self._scheduler.jobs.write(job_id, job, [event], expect=None, is_open=True)
         if held is not None:
-            self._mover.graphs.keep(job_id, graph)
+            self._scheduler.graphs.keep(job_id, graph)
         known = held or self._same(job_id, job.digest)
-        quietly(lambda: self._mover.dispatch(job_id), job_id)
+        quietly(lambda: self._scheduler.dispatch(job_id), job_id)
         return JobCreatedResult(
             job_id, "created", known.job.total, graph.roots, known.job.created_at, created=held is not None
         )
 
     def add_tasks(self, job_id: str, tasks: Sequence[Any]) -> TasksAdded:
-        """Add tasks to a job that is not over; they may depend on any task of the job."""
+        """Add tasks to a job that is not over; they may depend on any task of the job.
+
+        Raises:
+            Conflict: The job is over.
+            InvalidJob: A task is not valid.
+        """
         while True:
             held = self._known(job_id)
             if held.job.is_over:
@@ -114,15 +146,16 @@ class Jobs:
             graph = self._graph(job_id, held)
             new = self._read(tasks, graph)
             total = held.job.total + len(new)
+            recorded = msgspec.to_builtins(new)
             event = self._event(
-                JOB_TASKS_ADDED, job_id, newTasks=_recorded(new), previousTotalTasks=held.job.total, totalTasksNow=total
+                JOB_TASKS_ADDED, job_id, newTasks=recorded, previousTotalTasks=held.job.total, totalTasksNow=total
             )
             job = msgspec.structs.replace(held.job, total=total)
-            if self._mover.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
+            if self._scheduler.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
                 break
-        self._mover.graphs.keep(job_id, Graph([*graph.tasks.values(), *new]))
+        self._scheduler.graphs.keep(job_id, Graph([*graph.tasks.values(), *new]))
         added = [task.task_id for task in new]
-        begun = quietly(lambda: self._mover.begin(job_id, added), job_id).dispatched
+        begun = quietly(lambda: self._scheduler.begin(job_id, added), job_id).dispatched
         return TasksAdded(job_id, added, begun, total)
 
     def resume(self, job_id: str) -> Resumed:
@@ -137,46 +170,46 @@ class Jobs:
             number = held.job.resumes + 1
             event = self._event(JOB_RESUMED, job_id, resumedTasks=list(runs), resumeNumber=number)
             job = msgspec.structs.replace(
-                held.job, status="processing", resumes=number, failure_told=False, resuming=runs
+                held.job, status="processing", resumes=number, failure_recorded=False, resuming=runs
             )
-            if self._mover.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
+            if self._scheduler.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
                 break
-        quietly(lambda: self._mover.dispatch(job_id), job_id)
+        quietly(lambda: self._scheduler.dispatch(job_id), job_id)
         return Resumed(job_id, list(runs))
 
     def cancel(self, job_id: str) -> Cancelled:
-        """End the job: what waits never starts, what runs is killed, what it still returns is dropped."""
+        """Cancel the job: waiting tasks never start, running tasks are killed, and late results are dropped."""
         while True:
             held = self._known(job_id)
             if held.job.status == "completed":
                 raise Conflict(f"job {job_id!r} is completed; there is nothing to cancel")
             graph = self._graph(job_id, held)
             if held.job.status == "cancelled":
-                return Cancelled(job_id, self._mover.cancel_tasks(job_id, graph))
+                return Cancelled(job_id, self._scheduler.cancel_tasks(job_id, graph))
             event = self._event(
-                JOB_CANCELLED, job_id, totalTasks=held.job.total, taskStatuses=self._mover.states(job_id, graph)
+                JOB_CANCELLED, job_id, totalTasks=held.job.total, taskStatuses=self._scheduler.states(job_id, graph)
             )
             job = msgspec.structs.replace(held.job, status="cancelled", completed_at=event.timestamp, resuming={})
-            if self._mover.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
+            if self._scheduler.jobs.write(job_id, job, [event], expect=held, is_open=True) is not None:
                 break
-        cancelled = self._mover.cancel_tasks(job_id, graph)
-        self._mover.jobs.close(job_id)
+        cancelled = self._scheduler.cancel_tasks(job_id, graph)
+        self._scheduler.jobs.close(job_id)
         return Cancelled(job_id, cancelled)
 
     def job_status(self, job_id: str) -> JobStatus | None:
-        """How the job and each of its tasks stand; None when there is no such job."""
+        """Return the status of the job and of each task; None if there is no such job."""
         return self._views.job_status(job_id)
 
     def list_jobs(self, limit: int = 20, cursor: str | None = None, status: str | None = None) -> JobPage:
-        """Jobs, newest first, of one status if one is named."""
+        """Return jobs, newest first; with `status` only jobs of that status."""
         return self._views.list_jobs(limit, cursor, status)
 
     def graph(self, job_id: str, format: Literal["text", "mermaid", "dot"] = "text") -> str:
-        """The graph with the state of each task, to be read or drawn."""
+        """Return the graph with the state of each task, as text or as input for Mermaid or Graphviz."""
         return self._views.graph(job_id, format)
 
     def _event(self, event_type: str, job_id: str, **properties: Any) -> JournalEvent:
-        return self._mover.event(event_type, job_id, origin="producer", **properties)
+        return self._scheduler.event(event_type, job_id, origin="producer", **properties)
 
     def _read(self, tasks: object, known: Graph | None = None) -> list[GraphTask]:
         found = read_tasks(tasks, known)
@@ -187,7 +220,7 @@ class Jobs:
 
     def _known(self, job_id: str) -> HeldJob:
         check(job_id, JobId, "jobId", InvalidJob)
-        held = self._mover.jobs.read(job_id)
+        held = self._scheduler.jobs.read(job_id)
         if held is None:
             raise not_found(job_id)
         return held
@@ -203,7 +236,7 @@ class Jobs:
         return held
 
     def _graph(self, job_id: str, held: HeldJob) -> Graph:
-        progress = self._mover.graphs.get(job_id, held.job)
+        progress = self._scheduler.graphs.get(job_id, held.job)
         if progress is None:
             raise Conflict(
                 f"job {job_id!r}: the journal does not show all of its tasks yet", remedy="Try again in a moment."
@@ -211,21 +244,10 @@ class Jobs:
         return progress.graph
 
     def _failed_runs(self, job_id: str, graph: Graph) -> dict[str, int]:
-        """The failed tasks, with the run that comes next."""
-        leases = ((task_id, self._mover.lease(job_id, task_id)) for task_id in graph.tasks)
+        """Return the failed tasks with the number of their next run."""
+        leases = ((task_id, self._scheduler.lease(job_id, task_id)) for task_id in graph.tasks)
         return {
             task_id: held.lease.run + 1
             for task_id, held in leases
-            if held is not None and self._mover.state(job_id, task_id) in FAILED
+            if held is not None and self._scheduler.state(job_id, task_id) in FAILED
         }
-
-
-def _recorded(tasks: Any) -> list[dict[str, Any]]:
-    return [
-        {"taskId": task.task_id, "name": task.name, "dependsOn": list(task.depends_on), "input": task.input}
-        for task in tasks
-    ]
-
-
-def _digest(recorded: list[dict[str, Any]]) -> str:
-    return hashlib.sha256(msgspec.json.encode(recorded, order="deterministic")).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""How jobs stand: one, all of them, as a picture, and as a story of what happened."""
+"""The status of jobs: of one, of all, as a drawing, and as a story of what happened."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import msgspec
 
 from postroad.arguments import check, whole_number
 from postroad.errors import InvalidInput, InvalidJob, NotFound
-from postroad.jobs.graph import GraphTask, JobId, request_id_of
-from postroad.jobs.mover import Mover, fails
-from postroad.jobs.records import STATUSES, Job
+from postroad.jobs.graph import STATUSES, GraphTask, Job, JobId, request_id_of
+from postroad.jobs.scheduler import Scheduler, fails
 from postroad.journal import (
     EVENT_TO_STATE,
     JOB,
@@ -28,11 +27,9 @@ from postroad.journal import (
 from postroad.ports import Store
 from postroad.tasks import Held
 
-PROGRESS: Final = ("waiting", "pending", "processing", "completed", "failed", "cancelled")
-
 
 class JobTaskStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """One task of a job; `waiting` until it is begun."""
+    """One task of a job; its status is `waiting` until it begins."""
 
     task_id: str
     request_id: str
@@ -52,7 +49,7 @@ class JobSummary(msgspec.Struct, frozen=True, rename="camel"):
     created_at: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON of the job in a list."""
+        """Return the JSON of the job."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return found
 
@@ -69,18 +66,18 @@ class JobStatus(msgspec.Struct, frozen=True, rename="camel"):
     tasks: list[JobTaskStatus]
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON of the job."""
+        """Return the JSON of the job."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return found
 
 
-def status_of(mover: Mover, job_id: str, job: Job) -> JobStatus:
-    """The job as journal and item tell it."""
-    known = mover.graphs.get(job_id, job)
-    graph = mover.graphs.graph(job_id) if known is None else known.graph
-    leases = mover.leases(job_id)
-    tasks = [_task_status(mover, job_id, task, leases.get(task.task_id)) for task in graph.tasks.values()]
-    progress = {name: sum(task.status == name for task in tasks) for name in PROGRESS}
+def status_of(scheduler: Scheduler, job_id: str, job: Job) -> JobStatus:
+    """Return the status of the job from its item and its tasks."""
+    known = scheduler.graphs.get(job_id, job)
+    graph = scheduler.graphs.graph(job_id) if known is None else known.graph
+    leases = scheduler.leases(job_id)
+    tasks = [_task_status(scheduler, job_id, task, leases.get(task.task_id)) for task in graph.tasks.values()]
+    progress = {name: sum(task.status == name for task in tasks) for name in _SIGNS}
     return JobStatus(
         job_id=job_id,
         status=_status(job, tasks),
@@ -93,15 +90,23 @@ def status_of(mover: Mover, job_id: str, job: Job) -> JobStatus:
 
 
 def _status(job: Job, tasks: Iterable[JobTaskStatus]) -> str:
-    """The status of the job as its tasks tell it, whether a dispatcher has seen them or not."""
+    """Return the status of the job by its tasks, whether a dispatcher has seen them or not."""
     if job.is_over:
         return job.status
     return "partial_failure" if any(fails(job, task.task_id, task.status) for task in tasks) else "processing"
 
 
-def _task_status(mover: Mover, job_id: str, task: GraphTask, held: Held | None) -> JobTaskStatus:
+def _task_status(scheduler: Scheduler, job_id: str, task: GraphTask, held: Held | None) -> JobTaskStatus:
     request_id = request_id_of(job_id, task.task_id)
-    status, last_event_type, last_event_at = _told(mover, request_id, held)
+    status, last_event_type, last_event_at = "waiting", None, None
+    if held is not None and held.lease.last_event_type is not None:
+        last_event_type, last_event_at = held.lease.last_event_type, held.lease.last_event_at
+        status = EVENT_TO_STATE[last_event_type]
+    elif held is not None:
+        # The lease was written by an older version.
+        state = task_state(scheduler.journal, scheduler.tenant, request_id, raw=True)
+        if state is not None:
+            status, last_event_type, last_event_at = state.state, state.last_event_type, state.last_event_at
     return JobTaskStatus(
         task_id=task.task_id,
         request_id=request_id,
@@ -113,37 +118,19 @@ def _task_status(mover: Mover, job_id: str, task: GraphTask, held: Held | None) 
     )
 
 
-def _told(mover: Mover, request_id: str, held: Held | None) -> tuple[str, str | None, int | None]:
-    """The state of a task with its last event: as its lease has it, or as the journal does where the lease is older."""
-    if held is None:
-        return "waiting", None, None
-    lease = held.lease
-    if lease.last_event_type is not None:
-        return EVENT_TO_STATE[lease.last_event_type], lease.last_event_type, lease.last_event_at
-    state = task_state(mover.journal, mover.tenant, request_id, raw=True)
-    return ("waiting", None, None) if state is None else (state.state, state.last_event_type, state.last_event_at)
-
-
-_SIGNS = {
-    "waiting": "·",
-    "pending": "○",
-    "processing": "◐",
-    "completed": "●",
-    "failed": "✗",
-    "cancelled": "⊘",
+_SIGNS: Final = {
+    "waiting": ("·", "#e5e7eb"),
+    "pending": ("○", "#fef3c7"),
+    "processing": ("◐", "#bfdbfe"),
+    "completed": ("●", "#bbf7d0"),
+    "failed": ("✗", "#fecaca"),
+    "cancelled": ("⊘", "#d1d5db"),
 }
-_COLOURS = {
-    "waiting": "#e5e7eb",
-    "pending": "#fef3c7",
-    "processing": "#bfdbfe",
-    "completed": "#bbf7d0",
-    "failed": "#fecaca",
-    "cancelled": "#d1d5db",
-}
+"""The sign and the colour of each state."""
 
 
 def draw(job: JobStatus, format: str) -> str:
-    """The picture, or a refusal of a format that nobody knows."""
+    """Return the drawing in this format, or raise `InvalidInput` if the format is unknown."""
     drawings = {"text": _text, "mermaid": _mermaid, "dot": _dot}
     if format not in drawings:
         raise InvalidInput(
@@ -156,29 +143,25 @@ def _text(job: JobStatus) -> Iterator[str]:
     yield f"{job.job_id}  {job.status}"
     for task in job.tasks:
         after = f"  after {', '.join(task.depends_on)}" if task.depends_on else ""
-        yield f"{_SIGNS[task.status]} {task.task_id}  {task.name}  {task.status}{after}"
+        yield f"{_SIGNS[task.status][0]} {task.task_id}  {task.name}  {task.status}{after}"
 
 
 def _mermaid(job: JobStatus) -> Iterator[str]:
     yield "graph TD"
-    nodes = _numbered(job)
+    nodes = {task.task_id: f"t{place}" for place, task in enumerate(job.tasks)}
     for task in job.tasks:
         yield f'  {nodes[task.task_id]}["{_label(task)}"]:::{task.status}'
     yield from (f"  {nodes[needed]} --> {nodes[task.task_id]}" for task in job.tasks for needed in task.depends_on)
-    yield from (f"  classDef {state} fill:{colour}" for state, colour in _COLOURS.items())
+    yield from (f"  classDef {state} fill:{colour}" for state, (_, colour) in _SIGNS.items())
 
 
 def _dot(job: JobStatus) -> Iterator[str]:
     yield f'digraph "{job.job_id}" {{'
     yield "  node [shape=box, style=filled];"
     for task in job.tasks:
-        yield f'  "{task.task_id}" [label="{_label(task)}", fillcolor="{_COLOURS[task.status]}"];'
+        yield f'  "{task.task_id}" [label="{_label(task)}", fillcolor="{_SIGNS[task.status][1]}"];'
     yield from (f'  "{needed}" -> "{task.task_id}";' for task in job.tasks for needed in task.depends_on)
     yield "}"
-
-
-def _numbered(job: JobStatus) -> dict[str, str]:
-    return {task.task_id: f"t{place}" for place, task in enumerate(job.tasks)}
 
 
 def _label(task: JobTaskStatus) -> str:
@@ -193,24 +176,24 @@ class JobPage(msgspec.Struct, frozen=True):
 
 
 class JobViews:
-    """The jobs of one tenant, to be looked at."""
+    """The queries about the jobs of one tenant."""
 
-    def __init__(self, mover: Mover) -> None:
-        self._mover = mover
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
 
     @classmethod
     def of(cls, backend: Store, *, tenant_id: str, app: str) -> Self:
-        """The views of one who has nothing to submit."""
-        return cls(Mover(backend, queue="tasks", tenant=tenant_id, app=app))
+        """Return the queries of a process that submits nothing."""
+        return cls(Scheduler(backend, queue="tasks", tenant=tenant_id, app=app))
 
     def job_status(self, job_id: str) -> JobStatus | None:
-        """How the job and each of its tasks stand; None when there is no such job."""
+        """Return the status of the job and of each task; None if there is no such job."""
         check(job_id, JobId, "jobId", InvalidJob)
-        held = self._mover.jobs.read(job_id)
-        return None if held is None else status_of(self._mover, job_id, held.job)
+        held = self._scheduler.jobs.read(job_id)
+        return None if held is None else status_of(self._scheduler, job_id, held.job)
 
     def list_jobs(self, limit: int = 20, cursor: str | None = None, status: str | None = None) -> JobPage:
-        """Jobs, newest first, of one status if one is named."""
+        """Return jobs, newest first; with `status` only jobs of that status."""
         check(limit, whole_number(1, 100), "limit")
         if status is not None and status not in STATUSES:
             raise InvalidInput(
@@ -218,9 +201,9 @@ class JobViews:
             )
         found: list[JobSummary] = []
         while len(found) < limit:
-            page = self._mover.journal.query(
+            page = self._scheduler.journal.query(
                 "GSI4",
-                tenant=self._mover.tenant,
+                tenant=self._scheduler.tenant,
                 event_type=JOB_CREATED,
                 descending=True,
                 limit=limit - len(found),
@@ -234,21 +217,21 @@ class JobViews:
         return JobPage(found, cursor)
 
     def graph(self, job_id: str, format: Literal["text", "mermaid", "dot"] = "text") -> str:
-        """The graph with the state of each task, to be read or drawn."""
+        """Return the graph with the state of each task, as text or as input for Mermaid or Graphviz."""
         found = self.job_status(job_id)
         if found is None:
             raise not_found(job_id)
         return draw(found, format)
 
     def _summary(self, job_id: str, status: str | None) -> JobSummary | None:
-        held = self._mover.jobs.read(job_id)
+        held = self._scheduler.jobs.read(job_id)
         if held is None or status not in (None, held.job.status):
             return None
         return JobSummary(job_id, held.job.status, held.job.total, held.job.created_at)
 
 
 def not_found(job_id: str) -> NotFound:
-    """What is told of a job that nobody submitted."""
+    """Return the error for a job that does not exist."""
     return NotFound(f"there is no job {job_id!r}")
 
 
@@ -256,7 +239,7 @@ _NAMED = 5
 
 
 def job_story(jobs: JobViews, journal: Journal, tenant: str, job_id: str) -> Story | None:
-    """What happened to a job and what would move it on; None when there is no such job."""
+    """Return what happened to a job and what to do next; None if there is no such job."""
     status = jobs.job_status(job_id)
     if status is None:
         return None
@@ -291,7 +274,7 @@ def _verdict(status: JobStatus) -> tuple[Verdict, str]:
 
 
 def _names(status: JobStatus, *states: str) -> str:
-    """The first few tasks that stand so."""
+    """Return the names of the first few tasks in these states."""
     found = [task.task_id for task in status.tasks if task.status in states]
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return ", ".join(found[:_NAMED]) + more

@@ -2,13 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from postroad.journal.checks import Id as Id
-from postroad.journal.event import JournalEvent
-from postroad.journal.eventbridge import (
-    EventBridgeSender,
-    RelayedJournal as RelayedJournal,
-    event_of_detail as event_of_detail,
-)
+from postroad.journal.event import Id as Id, JournalEvent, whole as whole
+from postroad.journal.eventbridge import EventBridgeSender, event_of_detail as event_of_detail
 from postroad.journal.events import (
     EVENT_CLASSES as EVENT_CLASSES,
     NestedId as NestedId,
@@ -17,15 +12,18 @@ from postroad.journal.events import (
 )
 from postroad.journal.keys import EVENTS as EVENTS, KEY_NAMES as KEY_NAMES, table_name as table_name
 from postroad.journal.maintenance import Expiry as Expiry, Verification as Verification
-from postroad.journal.overflow import Overflow as Overflow, whole as whole
-from postroad.journal.owed import (
-    OwingItems as OwingItems,
-    Versioned as Versioned,
-    owes as owes,
-    owing_nothing as owing_nothing,
+from postroad.journal.overflow import Overflow as Overflow
+from postroad.journal.owed import Owing as Owing, OwingItems as OwingItems, owing_nothing as owing_nothing
+from postroad.journal.port import (
+    AppendResult,
+    Appends,
+    Entity,
+    Entry as Entry,
+    Followed as Followed,
+    Journal,
+    Page,
+    every_event as every_event,
 )
-from postroad.journal.port import AppendResult, Appends, Entity, Journal, Page
-from postroad.journal.records import Entry as Entry
 from postroad.journal.sqlite import SQLiteRecords as SQLiteRecords
 from postroad.journal.states import (
     ATTEMPT_FAILED as ATTEMPT_FAILED,
@@ -38,39 +36,31 @@ from postroad.journal.states import (
     JOB as JOB,
     JOB_CREATED as JOB_CREATED,
     JOB_TASKS_ADDED as JOB_TASKS_ADDED,
+    NOTHING as NOTHING,
     PENDING as PENDING,
     STARTED as STARTED,
     STATES,
     TERMINAL,
     TIMEOUT as TIMEOUT,
+    Related as Related,
+    Step as Step,
+    Story as Story,
     TaskState,
-    every_event as every_event,
+    Verdict as Verdict,
     fold,
+    steps_of as steps_of,
     task_history,
     task_state,
     tasks_by_state,
     tasks_of_job as tasks_of_job,
 )
-from postroad.journal.store import Followed as Followed, Follows as Follows, StoredJournal as StoredJournal
-from postroad.journal.stories import (
-    NOTHING as NOTHING,
-    Related as Related,
-    Step as Step,
-    Story as Story,
-    Verdict as Verdict,
-    steps_of as steps_of,
-)
+from postroad.journal.store import StoredJournal as StoredJournal
 from postroad.lazy import lazy_names
 
 if TYPE_CHECKING:
     from postroad.journal.dynamodb import DynamoRecords as DynamoRecords
 else:
-    __getattr__ = lazy_names(
-        __name__,
-        {
-            "postroad.journal.dynamodb": "DynamoRecords",
-        },
-    )
+    __getattr__ = lazy_names(__name__, {"postroad.journal.dynamodb": "DynamoRecords"})
 
 __all__ = [
     "EVENT_TO_STATE",

@@ -1,8 +1,8 @@
-"""The journal on DynamoDB: its table, its items, and how their values are written."""
+"""The journal on DynamoDB: its table, its items, and the encoding of their values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,19 +20,10 @@ from postroad.connections import (
     translated,
 )
 from postroad.errors import ConfigurationError, PostroadError
-from postroad.journal.checks import MAX_TIMESTAMP, MIN_TIMESTAMP
-from postroad.journal.event import JournalEvent, keys_of
-from postroad.journal.keys import (
-    EVENTS,
-    KEY_NAMES,
-    PLACE_SIZE,
-    partition_key,
-    place_of,
-    sort_prefix,
-    table_name,
-    time_of,
-)
-from postroad.journal.records import Entry, Question
+from postroad.journal.event import JournalEvent
+from postroad.journal.events import MAX_TIMESTAMP, MIN_TIMESTAMP
+from postroad.journal.keys import EVENTS, INDEX_KEYS, KEY_NAMES, KEYS, keys_of, partition_key, sort_prefix, table_name
+from postroad.journal.port import PLACE_SIZE, Entry, Query, place_of, time_of
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
@@ -43,8 +34,8 @@ _SMALLEST, _LARGEST = 1e-130, 9.9e125
 _TOO_LARGE = 10**37
 
 
-def written(value: Any) -> dict[str, Any]:
-    """A value of JSON as an attribute."""
+def _attribute(value: Any) -> dict[str, Any]:
+    """Return a JSON value as an attribute."""
     if isinstance(value, bool):
         return {"BOOL": value}
     if isinstance(value, str):
@@ -52,30 +43,20 @@ def written(value: Any) -> dict[str, Any]:
     if isinstance(value, int | float):
         return {"N": repr(value)}
     if isinstance(value, dict):
-        return {"M": {key: written(child) for key, child in value.items()}}
-    return {"NULL": True} if value is None else {"L": [written(child) for child in value]}
+        return {"M": {key: _attribute(child) for key, child in value.items()}}
+    return {"NULL": True} if value is None else {"L": [_attribute(child) for child in value]}
 
 
-def written_document(value: dict[str, Any]) -> dict[str, Any]:
-    """An object as an attribute: as a map, or as JSON text where a map of DynamoDB would refuse or change it."""
-    return written(value) if _fits(value, _MAX_LEVELS) else {"S": msgspec.json.encode(value).decode()}
-
-
-def read(attribute: Mapping[str, Any]) -> Any:
-    """An attribute as the value of JSON that was written."""
+def _value(attribute: Mapping[str, Any]) -> Any:
+    """Return the JSON value of an attribute."""
     ((kind, value),) = attribute.items()
     if kind == "N":
-        return _number(value)
+        return int(value) if value.lstrip("-").isdigit() else float(value)
     if kind == "M":
-        return {key: read(child) for key, child in value.items()}
+        return {key: _value(child) for key, child in value.items()}
     if kind == "L":
-        return [read(child) for child in value]
+        return [_value(child) for child in value]
     return None if kind == "NULL" else value
-
-
-def read_document(attribute: Mapping[str, Any]) -> Any:
-    """An object, whichever way it was written."""
-    return msgspec.json.decode(attribute["S"]) if "S" in attribute else read(attribute)
 
 
 def _fits(value: Any, levels: int) -> bool:
@@ -89,39 +70,23 @@ def _fits(value: Any, levels: int) -> bool:
     return not isinstance(value, list) or (levels > 0 and all(_fits(child, levels - 1) for child in value))
 
 
-def _number(text: str) -> int | float:
-    return int(text) if text.lstrip("-").isdigit() else float(text)
-
-
-def make_or_verify(client: DynamoDBClient, name: str) -> None:
-    """Make the table when it is missing; one that differs is a `ConfigurationError` that says how."""
-    with translated(f"DynamoDB table {name!r}"):
-        make_table(client, name, EVENTS, check=lambda found: _check(name, list(_differences(found))))
-        if (expires_at := expiry_of(client, name)) != EVENTS.ttl_attribute:
-            _check(name, [f"its items end at {expires_at}, not at {EVENTS.ttl_attribute}"])
-
-
 def _differences(found: Mapping[str, Any]) -> Iterator[str]:
-    billing = found.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED")
-    yield from _difference("BillingMode", billing, BILLING)
-    yield from _difference("KeySchema", tuple(key_names(found)), EVENTS.keys)
+    """Yield how a table differs from the events table."""
     types = {entry["AttributeName"]: entry["AttributeType"] for entry in found["AttributeDefinitions"]}
     indexes = {index["IndexName"]: index for index in found.get("GlobalSecondaryIndexes") or ()}
-    for index, wanted in EVENTS.indexes.items():
-        if index not in indexes:
-            yield f"there is no index {index}"
+    pairs: list[tuple[str, object, object]] = [
+        ("BillingMode", found.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED"), BILLING),
+        ("KeySchema", tuple(key_names(found)), EVENTS.keys),
+    ]
+    for name, wanted in EVENTS.indexes.items():
+        if (index := indexes.get(name)) is None:
+            yield f"there is no index {name}"
             continue
-        yield from _difference(f"KeySchema of {index}", tuple(key_names(indexes[index])), wanted.keys)
-        projection = indexes[index].get("Projection", {}).get("ProjectionType")
-        yield from _difference(f"ProjectionType of {index}", projection, wanted.projection)
-    for name in KEY_NAMES:
-        if name in types:
-            yield from _difference(f"AttributeType of {name}", types[name], "S")
-
-
-def _difference(what: str, found: object, wanted: object) -> Iterator[str]:
-    if found != wanted:
-        yield f"{what} is {found}, not {wanted}"
+        pairs.append((f"KeySchema of {name}", tuple(key_names(index)), wanted.keys))
+        projection = index.get("Projection", {}).get("ProjectionType")
+        pairs.append((f"ProjectionType of {name}", projection, wanted.projection))
+    pairs += [(f"AttributeType of {name}", types[name], "S") for name in KEY_NAMES if name in types]
+    yield from (f"{what} is {is_now}, not {wanted}" for what, is_now, wanted in pairs if is_now != wanted)
 
 
 def _check(name: str, wrong: Sequence[str]) -> None:
@@ -134,13 +99,13 @@ def _check(name: str, wrong: Sequence[str]) -> None:
 
 
 _DOCUMENTS: Final = ("context", "properties")
-# Behind every character that follows the time in a key, so that the bound includes all keys of its millisecond.
+# After every character that follows the time in a key, so that the bound includes all keys of its millisecond.
 _LAST: Final = "~"
 _WITHOUT_TENANT: Final = ("GSI1", "GSI2", "GSI3")
 
 
 class DynamoRecords:
-    """Entries in one table, each under a conditional put."""
+    """Entries in one table, each stored by a conditional put."""
 
     def __init__(self, connection: AwsConnection, table: str | None = None) -> None:
         self._connection = connection
@@ -148,17 +113,21 @@ class DynamoRecords:
         self._known: dict[str, Make] = {"ResourceNotFoundException": self._no_table}
 
     def init(self) -> None:
-        """Make the table with its indexes when it is missing, or say how it differs from what is needed."""
-        make_or_verify(self._client, self._table)
+        """Create the table with its indexes if it is missing, or raise an error that says how it differs."""
+        client, name = self._client, self._table
+        with translated(f"DynamoDB table {name!r}"):
+            make_table(client, name, EVENTS, check=lambda found: _check(name, list(_differences(found))))
+            if (expires_at := expiry_of(client, name)) != EVENTS.ttl_attribute:
+                _check(name, [f"its items end at {expires_at}, not at {EVENTS.ttl_attribute}"])
 
     def add(self, entries: Sequence[Entry], received_at: int, ttl: int | None) -> list[bool | PostroadError]:
-        """Keep each entry: True when it is new, False when it was there, or why it could not be kept."""
+        """Store each entry: True if it is new, False if it was stored before, or why it could not be stored."""
         added = {"receivedAt": received_at} if ttl is None else {"receivedAt": received_at, "ttl": ttl}
         sent = [Sent({**entry.event.to_item(), **added}) for entry in entries]
         return deliver(sent, self._put, most=1, most_bytes=1)
 
     def has(self, event: JournalEvent) -> bool:
-        """Whether an event of this tenant, time and id is there."""
+        """Return whether an event of this tenant, time and id is stored."""
         keys = keys_of(event)
         with translated("DynamoDB get of an event", self._known):
             answer = self._client.get_item(
@@ -171,22 +140,28 @@ class DynamoRecords:
 
     @property
     def expires_itself(self) -> bool:
-        """DynamoDB removes items whose `ttl` is over."""
+        """True: DynamoDB deletes items whose `ttl` has passed."""
         return True
 
     def remove(self, events: Sequence[JournalEvent]) -> None:
-        """Forget these events; one that is not there changes nothing."""
+        """Delete these events; an event that is not stored changes nothing."""
         sent = [Sent({name: keys_of(event)[name] for name in ("PK", "SK")}) for event in events]
         for result in deliver(sent, self._delete, most=1, most_bytes=1):
             if isinstance(result, PostroadError):
                 raise result
 
-    def read(self, question: Question, low: bytes, high: bytes, limit: int) -> list[JournalEvent]:
-        """Up to `limit` events between two places, both of them outside."""
+    def read(self, query: Query, low: bytes, high: bytes, limit: int) -> list[JournalEvent]:
+        """Return up to `limit` events between two places; neither place belongs to the answer."""
         if _first_time(low) > _last_time(high):
             return []
-        inside = (event for event in self._in_order(question, low, high, limit) if low < _place(event) < high)
+        inside = (event for event in self._in_order(query, low, high, limit) if low < place_of(event) < high)
         return list(islice(inside, limit))
+
+    def follow(self, tenant: str, event_types: Collection[str], position: str | None) -> None:
+        """None: the table has no order of arrival."""
+
+    def states(self, tenant: str, *, app: str | None, since: int | None) -> None:
+        """None: the table keeps no states."""
 
     @property
     def _client(self) -> DynamoDBClient:
@@ -196,7 +171,7 @@ class DynamoRecords:
         with translated("DynamoDB put of an event", self._known):
             try:
                 self._client.put_item(
-                    TableName=self._table, Item=_written(items[0]), ConditionExpression="attribute_not_exists(PK)"
+                    TableName=self._table, Item=_item_of(items[0]), ConditionExpression="attribute_not_exists(PK)"
                 )
             except self._client.exceptions.ConditionalCheckFailedException:
                 return [False]
@@ -204,17 +179,17 @@ class DynamoRecords:
 
     def _delete(self, keys: list[dict[str, Any]]) -> list[bool]:
         with translated("DynamoDB delete of an event", self._known):
-            self._client.delete_item(TableName=self._table, Key=_written(keys[0]))
+            self._client.delete_item(TableName=self._table, Key=_item_of(keys[0]))
         return [True]
 
-    def _in_order(self, question: Question, low: bytes, high: bytes, limit: int) -> Iterator[JournalEvent]:
-        """Events by time and id. The index orders by time only: a run of equal times is read to its end."""
-        found = self._items(question, low, high, limit)
+    def _in_order(self, query: Query, low: bytes, high: bytes, limit: int) -> Iterator[JournalEvent]:
+        """Yield events by time and id. The index orders by time only, so all events of a millisecond are read."""
+        found = self._items(query, low, high, limit)
         for _, run in groupby(found, key=lambda event: event.timestamp):
-            yield from sorted(run, key=lambda event: event.event_id, reverse=question.descending)
+            yield from sorted(run, key=lambda event: event.event_id, reverse=query.descending)
 
-    def _items(self, question: Question, low: bytes, high: bytes, limit: int) -> Iterator[JournalEvent]:
-        asked = self._asked(question, low, high, limit)
+    def _items(self, query: Query, low: bytes, high: bytes, limit: int) -> Iterator[JournalEvent]:
+        asked = self._asked(query, low, high, limit)
         while True:
             with translated(f"DynamoDB query of {self._table!r}", self._known):
                 answer = self._client.query(**asked)
@@ -223,10 +198,11 @@ class DynamoRecords:
                 return
             asked["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
-    def _asked(self, question: Question, low: bytes, high: bytes, limit: int) -> dict[str, Any]:
-        index, tenant, entity, app = question.index, question.tenant, question.entity, question.app
+    def _asked(self, query: Query, low: bytes, high: bytes, limit: int) -> dict[str, Any]:
+        index, tenant, entity, app = query.index, query.tenant, query.entity, query.app
         prefix = sort_prefix(index, tenant=tenant, entity=entity, app=app)
-        whose = partition_key(index, tenant=tenant, entity=entity, app=app, kind=question.event_type)
+        keys = INDEX_KEYS.get(f"{index}-index", KEYS)
+        whose = partition_key(index, tenant=tenant, entity=entity, app=app, kind=query.event_type)
         values = {
             ":whose": {"S": whose},
             ":low": {"S": f"{prefix}{_first_time(low)}"},
@@ -235,9 +211,9 @@ class DynamoRecords:
         asked = {
             "TableName": self._table,
             "KeyConditionExpression": "#whose = :whose AND #when BETWEEN :low AND :high",
-            "ExpressionAttributeNames": dict(zip(("#whose", "#when"), _key_names(index), strict=True)),
+            "ExpressionAttributeNames": {"#whose": keys[0], "#when": keys[1]},
             "ExpressionAttributeValues": values,
-            "ScanIndexForward": not question.descending,
+            "ScanIndexForward": not query.descending,
             "Limit": limit + 1,
         }
         if index == "PK":
@@ -255,29 +231,28 @@ class DynamoRecords:
         )
 
 
-def _key_names(index: str) -> tuple[str, str]:
-    return ("PK", "SK") if index == "PK" else (f"{index}PK", f"{index}SK")
-
-
 def _first_time(low: bytes) -> int:
-    """The first millisecond that may hold something behind the place."""
+    """Return the first millisecond that may hold an event after the place."""
     return max(time_of(low), MIN_TIMESTAMP)
 
 
 def _last_time(high: bytes) -> int:
-    """The last millisecond that may hold something before the place."""
+    """Return the last millisecond that may hold an event before the place."""
     return min(time_of(high) - (len(high) < PLACE_SIZE), MAX_TIMESTAMP)
 
 
-def _place(event: JournalEvent) -> bytes:
-    return place_of(event.timestamp, event.event_id)
+def _item_of(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _document(value) if name in _DOCUMENTS else _attribute(value) for name, value in item.items()}
 
 
-def _written(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: (written_document if name in _DOCUMENTS else written)(value) for name, value in item.items()}
+def _document(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an object as a map, or as JSON text if a map of DynamoDB would refuse or change it."""
+    return _attribute(value) if _fits(value, _MAX_LEVELS) else {"S": msgspec.json.encode(value).decode()}
 
 
 def _event(item: Mapping[str, Any]) -> JournalEvent:
-    return JournalEvent.from_item(
-        {name: (read_document if name in _DOCUMENTS else read)(value) for name, value in item.items()}
-    )
+    values = {name: _value(attribute) for name, attribute in item.items()}
+    for name in _DOCUMENTS:
+        if isinstance(values.get(name), str):
+            values[name] = msgspec.json.decode(values[name])
+    return JournalEvent.from_item(values)

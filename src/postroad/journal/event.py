@@ -1,19 +1,25 @@
-"""One entry of the journal: what happened to an entity of a tenant, and when."""
+"""One entry of the journal: what happened to an entity of a tenant, and when; every field is checked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, Self
+import functools
+import itertools
+import os
+import re
+from collections.abc import Iterable, Mapping
+from math import isfinite
+from types import NoneType
+from typing import Any, Final, Self, Union
 from uuid import UUID
 
 import msgspec
 
-from postroad.arguments import check
+from postroad.arguments import check, text
 from postroad.clock import SYSTEM_CLOCK, Clock
-from postroad.errors import InvalidEvent
-from postroad.journal import checks
-from postroad.journal.events import check_properties, entity_type_of
-from postroad.journal.keys import KEY_NAMES, item_keys, new_event_id
+from postroad.errors import InvalidEvent, OverflowMismatch
+from postroad.events import refusal, uuid7_of
+from postroad.journal.events import EVENT_CLASSES, ID_NAMES, ID_PATTERN, MAX_TIMESTAMP, MIN_TIMESTAMP, Properties
+from postroad.journal.keys import KEY_NAMES, keys_of
 from postroad.settings import Settings
 
 DEFAULT_APP: Final = Settings().app
@@ -21,14 +27,25 @@ OVERFLOW: Final = "_s3Overflow"
 """The property that points to a blob with the other properties."""
 ATTRIBUTES: Final = (
     *KEY_NAMES,
-    "entityId",
-    "entityType",
-    "tenantId",
-    "eventType",
-    "timestamp",
-    "context",
-    "properties",
+    *("entityId", "entityType", "tenantId", "eventType", "timestamp", "context", "properties"),
 )
+MAX_DEPTH: Final = 64
+Id = text(ID_PATTERN, "an id", remedy="Use 1 to 256 letters, digits, '_', '.', ':' or '-'.")
+_ID = re.compile(ID_PATTERN)
+_ENTITY_TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+_EntityType = text(
+    _ENTITY_TYPE.pattern, "the type of an entity", remedy="Name it in capitals, such as TASK, JOB or STORE."
+)
+_EVENT_TYPE = re.compile(r"[^\s#]+( [^\s#]+)*")
+_MAX_EVENT_TYPE = 128
+_SHOWN = 80
+_SCALARS = frozenset({str, int, bool, NoneType})
+_TEXT = frozenset({str})
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(dict[str, Any])
+_made = itertools.count()
+# Ids repeat: an id that was accepted before costs only a look-up.
+_remembered = functools.lru_cache(maxsize=8_192, typed=True)
 
 
 class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -47,9 +64,9 @@ class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     received_at: int | None = None
     """When the journal stored it, in milliseconds; None before."""
     ttl: int | None = None
-    """When the store may forget it, in seconds since 1970."""
+    """When the store may delete it, in seconds since 1970."""
     overflow_error: str | None = None
-    """Why the properties that lie in a blob could not be read; the others and the pointer to the blob are there."""
+    """Why the properties in a blob could not be read; the other properties and the pointer to the blob are present."""
 
     @classmethod
     def create(
@@ -66,27 +83,46 @@ class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         event_id: UUID | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Self:
-        """A new event of now, or why it is refused. `properties` may be one of the classes of `journal.events`."""
+        """Return a new, checked event.
+
+        Args:
+            event_type: The type, such as "Task Completed"; the types of `journal.events` have checked properties.
+            tenant_id: The tenant that the event belongs to.
+            entity_id: The id of the task, job or other entity.
+            properties: A JSON object, or an instance of one of the classes of `journal.events`.
+            entity_type: The type of the entity in capitals; by default it follows from a known `event_type`.
+            app: The app that recorded it; by default the default of the settings.
+            context: A JSON object about the origin; by default `{"source": "system"}`.
+            timestamp: When it happened, in milliseconds since 1970; by default now.
+            event_id: Its id; by default a new UUIDv7. Pass the same id to record an event only once.
+            clock: The clock for the default of `timestamp`.
+
+        Raises:
+            InvalidEvent: A field is not valid; `field` names it.
+
+        Example:
+            JournalEvent.create("Store Opened", entity_type="STORE", tenant_id="acme", entity_id="s1", properties={})
+        """
         moment = int(clock.now().timestamp() * 1000) if timestamp is None else timestamp
-        checks.check_timestamp(moment)
-        checks.check_event_type(event_type)
+        _check_timestamp(moment)
+        _check_event_type(event_type)
         event = cls(
             event_type=event_type,
-            entity_type=_entity_type(event_type) if entity_type is None else entity_type,
+            entity_type=_entity_type_of(event_type) if entity_type is None else entity_type,
             entity_id=entity_id,
             tenant_id=tenant_id,
             app=DEFAULT_APP if app is None else app,
             timestamp=moment,
             event_id=new_event_id(moment) if event_id is None else event_id,
-            context=checks.json_copy({"source": "system"} if context is None else context, "context"),
-            properties=checks.json_copy(properties, "properties"),
+            context=_json_copy({"source": "system"} if context is None else context, "context"),
+            properties=_json_copy(properties, "properties"),
         )
         check_names(event)
         check_content(event)
         return event
 
     def to_item(self) -> dict[str, Any]:
-        """The item of the events table, with its keys; once stored, with the time of storing."""
+        """Return the item of the events table with its keys; once stored, with the time of storing."""
         item: dict[str, Any] = {
             **keys_of(self),
             "entityId": self.entity_id,
@@ -105,7 +141,7 @@ class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @classmethod
     def from_item(cls, item: Mapping[str, Any]) -> Self:
-        """The event of an item; its id and app are read out of the keys."""
+        """Return the event of an item; its id and app are read from the keys."""
         try:
             return cls(
                 event_type=item["eventType"],
@@ -126,62 +162,218 @@ class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             raise InvalidEvent("SK: holds no event id, or GSI2PK no app", field="SK") from None
 
 
-def keys_of(event: JournalEvent) -> dict[str, str]:
-    """The keys of the event's item."""
-    return item_keys(
-        tenant=event.tenant_id,
-        app=event.app,
-        event_type=event.event_type,
-        entity_type=event.entity_type,
-        entity_id=event.entity_id,
-        timestamp=event.timestamp,
-        event_id=event.event_id,
+def new_event_id(timestamp: int) -> UUID:
+    """Return a new id of this millisecond, greater than every id that this process made for it before."""
+    # The counter never restarts: a sender may return to an earlier millisecond.
+    counter = next(_made) & 0xFFFFFFFF
+    return uuid7_of(timestamp, counter << 42 | int.from_bytes(os.urandom(5), "big"))
+
+
+def whole(event: JournalEvent) -> JournalEvent:
+    """Return the event, or raise `OverflowMismatch` if part of it could not be read."""
+    if event.overflow_error is not None:
+        raise OverflowMismatch(event.overflow_error, event_id=event.event_id)
+    return event
+
+
+def _entity_type_of(event_type: str) -> str:
+    """Return the type of the entity that follows from the type of the event."""
+    first = event_type.partition(" ")[0]
+    if event_type == "Task Health Check":
+        return "HEALTH"
+    if first in ("Task", "Job"):
+        return first.upper()
+    raise InvalidEvent(
+        f"entity_type: {event_type!r} does not tell it",
+        field="entity_type",
+        remedy="Name the type of the entity, such as entity_type='STORE'.",
     )
 
 
 def check_event(event: JournalEvent, *, packed: bool = False) -> None:
-    """Refuse an event that is not whole and sound. `packed`: part of its properties may be in a blob."""
+    """Raise `InvalidEvent` unless the event is valid. `packed`: part of its properties may be in a blob."""
     check_names(event)
-    checks.check_json(event.context, "context")
-    checks.check_json(event.properties, "properties")
+    for field, value in (("context", event.context), ("properties", event.properties)):
+        if _encoded(value) is None:
+            raise _not_json(value, field)
     check_content(event, packed=packed)
 
 
 def check_names(event: JournalEvent) -> None:
-    """Refuse what cannot be the time, type or ids of an event."""
-    checks.check_timestamp(event.timestamp)
+    """Raise `InvalidEvent` if the time, the type or an id is not valid."""
+    _check_timestamp(event.timestamp)
     if not isinstance(event.event_id, UUID):
         raise InvalidEvent(f"event_id: {event.event_id!r} is not a UUID", field="event_id")
     try:
         # Most events are of a task that was seen a moment ago.
-        known = checks.are_names(event.event_type, event.entity_type, event.tenant_id, event.entity_id, event.app)
+        known = _are_names(event.event_type, event.entity_type, event.tenant_id, event.entity_id, event.app)
     except TypeError:
         known = False
     if not known:
-        checks.check_event_type(event.event_type)
-        check(event.entity_type, checks.EntityType, "entity_type", InvalidEvent)
+        _check_event_type(event.event_type)
+        check(event.entity_type, _EntityType, "entity_type", InvalidEvent)
         for name in ("tenant_id", "entity_id", "app"):
-            check(getattr(event, name), checks.Id, name, InvalidEvent)
+            check(getattr(event, name), Id, name, InvalidEvent)
 
 
 def check_content(event: JournalEvent, *, packed: bool = False) -> None:
-    """Refuse wrong or missing properties, which are JSON, and a pointer to a blob that is not the journal's own."""
-    overflowed = OVERFLOW in event.properties
+    """Raise `InvalidEvent` for wrong or missing properties of a known type, or for a foreign pointer to a blob."""
+    properties, entity_id = event.properties, event.entity_id
+    overflowed = OVERFLOW in properties
     if overflowed and not packed:
         raise InvalidEvent(
             f"properties.{OVERFLOW}: is the journal's own",
             field=f"properties.{OVERFLOW}",
             remedy="Leave it out; the journal moves large properties to blobs by itself.",
         )
-    check_properties(event.event_type, event.properties, entity_id=event.entity_id, partial=overflowed)
+    if (known := EVENT_CLASSES.get(event.event_type)) is None:
+        return
+    try:
+        msgspec.convert(properties, _partial(known) if overflowed else known)
+    except msgspec.ValidationError as error:
+        refused = refusal(error, root="properties")
+        raise InvalidEvent(refused.message, field=refused.field) from None
+    for name in ID_NAMES:
+        # The entity's id was checked before, and most properties repeat it.
+        value = properties.get(name, entity_id)
+        if not (value is None or value == entity_id or (isinstance(value, str) and _is_id(value))):
+            check(value, Id, f"properties.{name}", InvalidEvent)
 
 
-def _entity_type(event_type: str) -> str:
-    known = entity_type_of(event_type)
-    if known is None:
+@functools.cache
+def _partial(cls: type[Properties]) -> type[msgspec.Struct]:
+    """Return a class with the same properties, each of which may be absent because it is in a blob."""
+    fields: list[tuple[str, Any, Any]] = [
+        (field.encode_name, Union[field.type, msgspec.UnsetType], msgspec.UNSET)  # noqa: UP007  # built, not written
+        for field in msgspec.structs.fields(cls)
+    ]
+    return msgspec.defstruct(f"PartOf{cls.__name__}", fields, frozen=True, kw_only=True)
+
+
+@_remembered
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+@_remembered
+def is_entity_type(value: object) -> bool:
+    """Return whether this can be the type of an entity, such as TASK, JOB or STORE."""
+    return isinstance(value, str) and _ENTITY_TYPE.fullmatch(value) is not None
+
+
+@_remembered
+def is_event_type(value: object) -> bool:
+    """Return whether this can be the type of an event, known or not: words with single spaces between them."""
+    fits = isinstance(value, str) and len(value) <= _MAX_EVENT_TYPE and value.isprintable()
+    return fits and _EVENT_TYPE.fullmatch(str(value)) is not None
+
+
+@_remembered
+def _are_names(event_type: str, entity_type: str, tenant_id: str, entity_id: str, app: str) -> bool:
+    ids = _is_id(tenant_id) and _is_id(entity_id) and _is_id(app)
+    return ids and is_event_type(event_type) and is_entity_type(entity_type)
+
+
+def _check_event_type(value: object) -> None:
+    if not (isinstance(value, str) and is_event_type(value)):
         raise InvalidEvent(
-            f"entity_type: {event_type!r} does not tell it",
-            field="entity_type",
-            remedy="Name the type of the entity, such as entity_type='STORE'.",
+            f"event_type: {_shown(value)} is not the type of an event",
+            field="event_type",
+            remedy=f"Use words with single spaces between them, without '#', {_MAX_EVENT_TYPE} characters at most.",
         )
-    return known
+
+
+def _check_timestamp(value: object) -> None:
+    if type(value) is int and MIN_TIMESTAMP <= value <= MAX_TIMESTAMP:
+        return
+    raise InvalidEvent(
+        f"timestamp: {_shown(value)} is not a whole number of milliseconds since 1970 with 13 digits",
+        field="timestamp",
+        remedy="Give milliseconds, not seconds: int(time.time() * 1000).",
+    )
+
+
+def is_simple(value: object, levels: int = MAX_DEPTH) -> bool:
+    """Return whether this is a JSON object or array. The encoder checks its texts."""
+    if levels < 1:
+        return False
+    if type(value) is dict:
+        return _TEXT.issuperset(map(type, value)) and _are_simple(value.values(), levels - 1)
+    return type(value) is list and _are_simple(value, levels - 1)
+
+
+def _are_simple(children: Iterable[Any], levels: int) -> bool:
+    if _SCALARS.issuperset(map(type, children)):
+        return True
+    for child in children:
+        kind = type(child)
+        if kind not in _SCALARS and not (isfinite(child) if kind is float else is_simple(child, levels)):
+            return False
+    return True
+
+
+def _json_copy(value: object, field: str) -> dict[str, Any]:
+    """Return a deep copy of the JSON object, so that the caller cannot change it later, or raise `InvalidEvent`."""
+    plain = value if type(value) is dict and is_simple(value) else _plain(value)
+    if (encoded := _encoded(plain)) is None:
+        raise _not_json(plain, field)
+    return _DECODER.decode(encoded)
+
+
+def _encoded(value: object) -> bytes | None:
+    """Return the object as JSON; None if it is not a JSON object."""
+    if type(value) is not dict or not is_simple(value):
+        return None
+    try:
+        return _ENCODER.encode(value)
+    except (UnicodeEncodeError, ValueError):
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """Return the value with tuples as lists, and mappings as dictionaries."""
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(child) for key, child in value.items()}
+    return [_plain(child) for child in value] if isinstance(value, list | tuple) else value
+
+
+def _not_json(value: object, field: str) -> InvalidEvent:
+    path, reason = _fault(value, field, MAX_DEPTH) or (field, "is not a JSON object")
+    return InvalidEvent(f"{path}: {reason}", field=path)
+
+
+def _fault(value: Any, path: str, levels: int) -> tuple[str, str] | None:
+    """Return the path of the first value that is not JSON, and why it is not."""
+    if type(value) not in (dict, list):
+        return None if (why := _fault_of_scalar(value)) is None else (path, why)
+    if levels < 1:
+        return path, f"is nested deeper than {MAX_DEPTH} levels"
+    if type(value) is list:
+        children = [(f"{path}[{index}]", child) for index, child in enumerate(value)]
+    elif (key := next((key for key in value if type(key) is not str or _fault_of_scalar(key)), None)) is not None:
+        return path, f"its key {_shown(key)} is not text"
+    else:
+        children = [(f"{path}.{key}", child) for key, child in value.items()]
+    faults = (_fault(child, place, levels - 1) for place, child in children)
+    return next((found for found in faults if found is not None), None)
+
+
+def _fault_of_scalar(value: object) -> str | None:
+    if type(value) is float:
+        return None if isfinite(value) else f"{value} is not a number of JSON"
+    if type(value) not in _SCALARS:
+        return f"{type(value).__name__} is not a value of JSON"
+    try:
+        _ENCODER.encode(value)
+    except UnicodeEncodeError:
+        return "holds half a surrogate pair, which no encoding can carry"
+    except ValueError:
+        return "the number has more digits than Python writes"
+    return None
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"

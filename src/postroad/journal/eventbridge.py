@@ -1,9 +1,9 @@
-"""A journal that is written through EventBridge and read where the events arrive."""
+"""Events on their way to the journal through EventBridge: the sender, and the check of what arrives."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -15,18 +15,15 @@ from postroad.errors import (
     ConfigurationError,
     EventTooLarge,
     InvalidEvent,
-    NotSupported,
     OverflowMismatch,
     PostroadError,
     Unavailable,
 )
 from postroad.events import sendable
-from postroad.journal.event import ATTRIBUTES, OVERFLOW, JournalEvent, check_event, keys_of
-from postroad.journal.maintenance import Removes
+from postroad.journal.event import ATTRIBUTES, OVERFLOW, JournalEvent, check_event
+from postroad.journal.keys import keys_of
 from postroad.journal.overflow import MAX_ITEM_BYTES, Overflow, checked_pointer
-from postroad.journal.port import AppendResult, Appends, Journal, Page
-from postroad.journal.records import checked_entry
-from postroad.journal.store import Followed, Follows
+from postroad.journal.port import AppendResult, checked_entry
 
 DETAIL_TYPE: Final = "log-event"
 SOURCE_PREFIX: Final = "task-workflow."
@@ -37,7 +34,21 @@ _TIME_BYTES = 14
 
 
 class EventBridgeSender:
-    """Sends events to a bus; whoever listens there appends them to the journal."""
+    """Sends events to an event bus, whose target appends them to the journal.
+
+    Args:
+        client: The EventBridge client of boto3.
+        event_bus_name: The name or ARN of the bus.
+        app: The app in the source `task-workflow.{app}`; by default the app of each event.
+        blobs: Where properties of events above 200 KiB go; without blobs such an event is refused.
+        retries: How often an event that the bus did not accept is sent again, from 0 on; 3 by default.
+
+    Raises:
+        ConfigurationError: `retries` is not a whole number from 0 on.
+
+    Example:
+        EventBridgeSender(boto3.client("events"), event_bus_name="events-prod").append(events)
+    """
 
     def __init__(
         self,
@@ -48,7 +59,6 @@ class EventBridgeSender:
         blobs: Blobs | None = None,
         retries: int = 3,
     ) -> None:
-        """`client` is boto3's of EventBridge; `app` names the source where it is not the event's own."""
         if type(retries) is not int or retries < 0:
             raise ConfigurationError(f"retries: {retries!r} is not a whole number from 0 on", field="retries")
         self._client = client
@@ -58,13 +68,16 @@ class EventBridgeSender:
         self._retries = retries
 
     def append(self, events: Sequence[JournalEvent]) -> list[AppendResult]:
-        """Hand each event to the bus. One that is refused, or that the bus does not take, fails alone."""
+        """Send each event to the bus. An event that is refused does not affect the others."""
         entries = [self._entry(event) for event in events]
         ready = [entry for entry in entries if isinstance(entry, Sent)]
         sent = iter(deliver(ready, self._put, most=MAX_ENTRIES, most_bytes=MAX_CALL_BYTES, attempts=self._retries + 1))
+        outcomes = [next(sent) if isinstance(entry, Sent) else entry for entry in entries]
         return [
-            _result(event, next(sent) if isinstance(entry, Sent) else entry)
-            for event, entry in zip(events, entries, strict=True)
+            AppendResult(event.event_id, ok=False, error=outcome)
+            if isinstance(outcome, PostroadError)
+            else AppendResult(event.event_id, ok=True)
+            for event, outcome in zip(events, outcomes, strict=True)
         ]
 
     def _entry(self, event: JournalEvent) -> Sent[dict[str, Any]] | PostroadError:
@@ -98,40 +111,21 @@ class EventBridgeSender:
         return Again(Unavailable(f"sending to EventBridge bus {self._bus!r}: {why}"))
 
 
-def _result(event: JournalEvent, outcome: bool | PostroadError) -> AppendResult:
-    if isinstance(outcome, PostroadError):
-        return AppendResult(event_id=event.event_id, ok=False, error=outcome)
-    return AppendResult(event_id=event.event_id, ok=True)
-
-
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def event_of_detail(detail: object) -> JournalEvent:
-    """The event that an item claims to be, or `InvalidEvent` when anything in it is not what follows from it."""
+    """Return the event of an item that arrived, or raise `InvalidEvent` if anything in it is inconsistent."""
     if not isinstance(detail, dict):
         raise InvalidEvent("detail: is not an object", field="detail")
-    _check_attributes(detail)
-    event = JournalEvent.from_item(detail)
-    check_event(event, packed=True)
-    _check_keys(event, detail)
-    if OVERFLOW in event.properties:
-        _check_pointer(event)
-    if (size := len(msgspec.json.encode(detail))) > MAX_ITEM_BYTES:
-        raise EventTooLarge(f"detail: {size:,} bytes of JSON are above {MAX_ITEM_BYTES:,}", field="detail")
-    return event
-
-
-def _check_attributes(detail: Mapping[str, Any]) -> None:
     for name in detail:
         if name not in ATTRIBUTES:
             raise InvalidEvent(f"{name}: is not the sender's to set", field=str(name), remedy="Leave it out.")
     for name in ATTRIBUTES:
         if name not in detail:
             raise InvalidEvent(f"{name}: is missing", field=name)
-
-
-def _check_keys(event: JournalEvent, detail: Mapping[str, Any]) -> None:
+    event = JournalEvent.from_item(detail)
+    check_event(event, packed=True)
     for name, value in keys_of(event).items():
         if detail[name] != value:
             raise InvalidEvent(
@@ -139,6 +133,11 @@ def _check_keys(event: JournalEvent, detail: Mapping[str, Any]) -> None:
                 field=name,
                 remedy="Send what JournalEvent.to_item() returns, unchanged.",
             )
+    if OVERFLOW in event.properties:
+        _check_pointer(event)
+    if (size := len(msgspec.json.encode(detail))) > MAX_ITEM_BYTES:
+        raise EventTooLarge(f"detail: {size:,} bytes of JSON are above {MAX_ITEM_BYTES:,}", field="detail")
+    return event
 
 
 def _check_pointer(event: JournalEvent) -> None:
@@ -149,44 +148,3 @@ def _check_pointer(event: JournalEvent) -> None:
         raise InvalidEvent(f"{where}: {error.message}", field=where) from None
     if _SHA256.fullmatch(pointer.sha256) is None or pointer.size < 0:
         raise InvalidEvent(f"{where}: is not the hash and size of a blob", field=where)
-
-
-class RelayedJournal:
-    """Appends go the long way; an event is seen by reads once it has arrived."""
-
-    def __init__(self, journal: Journal, sender: Appends) -> None:
-        self._journal = journal
-        self._sender = sender
-
-    def init(self) -> None:
-        """Make the storage where it is missing, or say how it differs from what is needed."""
-        self._journal.init()
-
-    def append(self, events: Sequence[JournalEvent]) -> list[AppendResult]:
-        """Hand each event to the sender."""
-        return self._sender.append(events)
-
-    @property
-    def keeps_days(self) -> int | None:
-        """After how many days somebody has to remove an event, where the events arrive; None: nobody has to."""
-        return self._journal.keeps_days if isinstance(self._journal, Removes) else None
-
-    def remove(self, events: Sequence[JournalEvent]) -> None:
-        """Forget these events where they arrived."""
-        if not isinstance(self._journal, Removes):
-            raise NotSupported("this journal cannot forget events")
-        self._journal.remove(events)
-
-    def follow(self, tenant: str, event_types: Collection[str], position: str | None) -> Followed:
-        """Return the next events of these types behind the position, as they arrive."""
-        if not isinstance(self._journal, Follows):
-            raise NotSupported("this journal cannot be followed")
-        return self._journal.follow(tenant, event_types, position)
-
-    def query(self, index: str, **asked: Any) -> Page:
-        """A page of one index of what has arrived."""
-        return self._journal.query(index, **asked)
-
-    def latest(self, tenant: str, entity_type: str, entity_id: str) -> JournalEvent | None:
-        """The last event of an entity that has arrived, or None."""
-        return self._journal.latest(tenant, entity_type, entity_id)

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Annotated, Any, Final, Literal, Union
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from postroad.arguments import check
-from postroad.errors import InvalidEvent
-from postroad.events import refusal
-from postroad.journal import checks
-from postroad.journal.checks import ID_PATTERN, MAX_TIMESTAMP, MIN_TIMESTAMP, is_id
-
+MIN_TIMESTAMP: Final = 10**12
+MAX_TIMESTAMP: Final = 10**13 - 1
+ID_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,256}"
 Id = str
-"""An id under one of `ID_NAMES`: looked at by `check_properties`, where ids seen before cost a look-up."""
+"""An id under one of `ID_NAMES`; `check_properties` checks it, where an id seen before costs only a look-up."""
 ID_NAMES: Final = ("requestId", "jobId", "taskId", "workerId", "failedTaskId")
 NestedId = Annotated[str, msgspec.Meta(pattern=rf"^{ID_PATTERN}\Z")]
 MAX_INTEGER: Final = 2**63 - 1
-"""What every store holds as a whole number."""
+"""The largest whole number that every store holds."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
 TimeoutMs = Annotated[int, msgspec.Meta(ge=1, le=43_200_000)]
 """How long a task may run; twelve hours at the most."""
 Milliseconds = Annotated[int, msgspec.Meta(ge=MIN_TIMESTAMP, le=MAX_TIMESTAMP)]
 Seconds = Annotated[int, msgspec.Meta(ge=0, lt=MIN_TIMESTAMP // 10)]
-"""Seconds since 1970; milliseconds are too large to be taken for them."""
+"""Seconds since 1970; milliseconds are above the limit."""
 
 
 class Properties(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -62,10 +58,9 @@ class TaskProcessingStarted(TaskProperties, frozen=True, kw_only=True):
     attempt_number: Number | None = None
 
 
-class TaskProcessingFailed(TaskProperties, frozen=True, kw_only=True):
-    """An attempt failed; there will be another."""
+class FailureProperties(TaskProperties, frozen=True, kw_only=True):
+    """What every event of a failure carries."""
 
-    attempt_number: Number
     error: str
     error_category: str
     crash: dict[str, Any] | None = None
@@ -73,8 +68,14 @@ class TaskProcessingFailed(TaskProperties, frozen=True, kw_only=True):
     last_lines: list[str] | None = None
 
 
+class TaskProcessingFailed(FailureProperties, frozen=True, kw_only=True):
+    """An attempt failed; there will be another."""
+
+    attempt_number: Number
+
+
 class Usage(Properties, frozen=True, kw_only=True):
-    """What the task consumed."""
+    """The usage that the task reported."""
 
     input_tokens: Count | None = None
     output_tokens: Count | None = None
@@ -90,16 +91,11 @@ class TaskCompleted(TaskProperties, frozen=True, kw_only=True):
     usage: Usage | None = None
 
 
-class TaskFailed(TaskProperties, frozen=True, kw_only=True):
+class TaskFailed(FailureProperties, frozen=True, kw_only=True):
     """The task failed for good."""
 
-    error: str
-    error_category: str
     retry_count: Count
     source: Literal["worker", "dlq"]
-    crash: dict[str, Any] | None = None
-    traceback: list[str] | None = None
-    last_lines: list[str] | None = None
 
 
 class TaskTimeout(TaskProperties, frozen=True, kw_only=True):
@@ -118,7 +114,7 @@ class MemoryUsage(Properties, frozen=True, kw_only=True):
 
 
 class Activity(Properties, frozen=True, kw_only=True):
-    """What the child last said it was doing."""
+    """The last activity that the child reported."""
 
     type: str
     step_name: str | None = None
@@ -144,7 +140,7 @@ class TaskInterrupted(TaskProperties, frozen=True, kw_only=True):
 
 
 class TaskCancelled(TaskProperties, frozen=True, kw_only=True):
-    """Somebody cancelled the task."""
+    """The task was cancelled."""
 
     reason: str
 
@@ -188,7 +184,7 @@ class JobCompleted(JobProperties, frozen=True, kw_only=True):
 
 
 class JobCancelled(JobProperties, frozen=True, kw_only=True):
-    """Somebody cancelled the job."""
+    """The job was cancelled."""
 
     total_tasks: Count
     task_statuses: dict[str, str | None]
@@ -209,7 +205,7 @@ class JobResumed(JobProperties, frozen=True, kw_only=True):
 
 
 class HealthSummary(Properties, frozen=True, kw_only=True):
-    """How many tasks run, and how well."""
+    """The number of running tasks in each health."""
 
     total_processing: Count
     healthy: Count
@@ -219,7 +215,7 @@ class HealthSummary(Properties, frozen=True, kw_only=True):
 
 
 class TaskHealthCheck(Properties, frozen=True, kw_only=True):
-    """The running tasks were looked at."""
+    """The running tasks were checked."""
 
     summary: HealthSummary
     tasks: list[dict[str, Any]]
@@ -243,41 +239,3 @@ EVENT_CLASSES: Final[dict[str, type[Properties]]] = {
     "Job Resumed": JobResumed,
     "Task Health Check": TaskHealthCheck,
 }
-_ENTITY_TYPES: Final = {"Task": "TASK", "Job": "JOB"}
-
-
-def entity_type_of(event_type: str) -> str | None:
-    """The type of the entity that an event of this type is about; None where the type does not tell."""
-    return "HEALTH" if event_type == "Task Health Check" else _ENTITY_TYPES.get(event_type.partition(" ")[0])
-
-
-def check_properties(
-    event_type: str, properties: dict[str, Any], *, entity_id: str | None = None, partial: bool = False
-) -> None:
-    """Refuse wrong or missing properties of a known type. `partial`: some of them are in a blob.
-
-    The entity's id was looked at before, and is the one that most properties repeat."""
-    known = EVENT_CLASSES.get(event_type)
-    if known is None:
-        return
-    try:
-        msgspec.convert(properties, _part(known) if partial else known)
-    except msgspec.ValidationError as error:
-        refused = refusal(error, root="properties")
-        raise InvalidEvent(refused.message, field=refused.field) from None
-    for name in ID_NAMES:
-        value = properties.get(name, entity_id)
-        # An id that was seen a moment ago is known again.
-        fits = value is None or value == entity_id or (isinstance(value, str) and is_id(value))
-        if not fits:
-            check(value, checks.Id, f"properties.{name}", InvalidEvent)
-
-
-@functools.cache
-def _part(cls: type[Properties]) -> type[msgspec.Struct]:
-    """The same properties, of which each may be absent."""
-    fields: list[tuple[str, Any, Any]] = [
-        (field.encode_name, Union[field.type, msgspec.UnsetType], msgspec.UNSET)  # noqa: UP007  # built, not written
-        for field in msgspec.structs.fields(cls)
-    ]
-    return msgspec.defstruct(f"PartOf{cls.__name__}", fields, frozen=True, kw_only=True)

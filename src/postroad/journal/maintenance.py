@@ -1,30 +1,22 @@
-"""Maintenance of a journal: old events are removed in small steps, and kept states are compared with the events.
+"""Maintenance of a journal: old events are removed in small steps, and stored states are compared with the events.
 
-A task or job is removed as a whole: nothing of it goes before its last event is old enough, and nothing of a job's
-tasks before the job itself may go; running tasks and open jobs stay. On DynamoDB the table's own time to live removes
-events; there only an operator prunes.
+A task or job is removed as a whole: its events stay until its last event is old enough, and the tasks of a job stay
+until the job may be removed. Running tasks and open jobs stay. On DynamoDB the table's own time to live removes events;
+there only an operator prunes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from postroad.errors import InvalidInput, NotSupported
 from postroad.journal.event import JournalEvent
-from postroad.journal.port import Entity, Journal
-from postroad.journal.states import (
-    JOB,
-    TASK,
-    KeepsStates,
-    every_event,
-    fold,
-    progress_of_tasks,
-    task_history,
-    task_state,
-)
+from postroad.journal.port import Entity, Journal, every_event
+from postroad.journal.states import JOB, TASK, fold, progress_of_tasks, task_history, task_state
+from postroad.journal.store import StoredJournal
 
 DAY_MS: Final = 86_400_000
 _PAGE: Final = 500
@@ -32,61 +24,49 @@ _MOST_PAGES: Final = 4
 _JOB_IS_OVER: Final = frozenset({"Job Completed", "Job Cancelled"})
 
 
-@runtime_checkable
-class Removes(Protocol):
-    """A journal that can forget events."""
-
-    @property
-    def keeps_days(self) -> int | None:
-        """After how many days somebody has to remove an event; None: never, or the store does it by itself."""
-        ...
-
-    def remove(self, events: Sequence[JournalEvent]) -> None:
-        """Forget these events, read with `raw`, and their blobs."""
-        ...
-
-
 class Pruned(msgspec.Struct, frozen=True):
-    """How many old events were removed, and how many were kept because their task or job is not over."""
+    """The number of old events that were removed, and of those kept because their task or job is not over."""
 
     removed: int = 0
     kept: int = 0
 
 
-def prune(journal: Journal, tenant: str, *, before: int, told: Callable[[Pruned], Any] = lambda so_far: None) -> Pruned:
+def prune(
+    journal: Journal, tenant: str, *, before: int, progress: Callable[[Pruned], Any] = lambda so_far: None
+) -> Pruned:
     """Remove all events of the tenant that happened before a moment in milliseconds.
 
     Args:
-        journal: Where the events are.
-        tenant: Whose events.
+        journal: The journal that holds the events.
+        tenant: The tenant of the events.
         before: The moment; events at it and after it stay.
-        told: Hears after each step how far it is.
+        progress: Called after each step with the totals so far.
 
     Raises:
         InvalidInput: `before` is not a moment in milliseconds.
-        NotSupported: The journal cannot forget events.
+        NotSupported: The journal cannot remove events.
     """
     if type(before) is not int:
         raise InvalidInput(f"before: {before!r} is not a whole number of milliseconds since 1970", field="before")
     total = Pruned()
     for _, step in _steps(journal, tenant, before=before):
         total = Pruned(total.removed + step.removed, total.kept + step.kept)
-        told(total)
+        progress(total)
     return total
 
 
 class Expiry:
-    """Removes what is older than the journal keeps it, a few events at a time, round after round."""
+    """Removes events that are older than the journal keeps them, a few at a time, round after round."""
 
     def __init__(self, journal: Journal, tenant: str) -> None:
         self._journal = journal
         self._tenant = tenant
         self._reached: int | None = None
-        """The time of the last event that was looked at; None at the beginning of a round."""
+        """The time of the last event that was examined; None at the beginning of a round."""
 
     def step(self, now: int) -> int:
-        """Look at the next few events and return how many were removed."""
-        if not isinstance(self._journal, Removes) or self._journal.keeps_days is None:
+        """Examine the next few events and return how many were removed."""
+        if not isinstance(self._journal, StoredJournal) or self._journal.keeps_days is None:
             return 0
         before = now - self._journal.keeps_days * DAY_MS
         steps = _steps(self._journal, self._tenant, start=self._reached, before=before, received_before=before)
@@ -99,8 +79,8 @@ class Expiry:
 def _steps(
     journal: Journal, tenant: str, *, before: int, start: int | None = None, received_before: int | None = None
 ) -> Iterator[tuple[int | None, Pruned]]:
-    """Remove page after page, each in a short commit of its own; with each the time it reached, None at the end."""
-    if not isinstance(journal, Removes):
+    """Remove page after page, each in its own short commit; yield the time each page reached, None at the end."""
+    if not isinstance(journal, StoredJournal):
         raise NotSupported("this journal cannot forget events")
     living = _Living(journal, tenant, before)
     cursor = None
@@ -116,7 +96,7 @@ def _steps(
 
 
 class _Living:
-    """The tasks and jobs of which nothing may be removed yet."""
+    """The tasks and jobs whose events may not be removed yet."""
 
     def __init__(self, journal: Journal, tenant: str, before: int) -> None:
         self._journal = journal
@@ -148,11 +128,11 @@ class _Living:
         return bool(events) and events[-1].timestamp >= self._before
 
 
-TELL_EVERY = 10_000
+_PROGRESS_EVERY = 10_000
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A task whose kept state is not what its events say; None where there is none."""
+    """A task whose stored state differs from its events; None where there is no state."""
 
     request_id: str
     kept: str | None
@@ -160,7 +140,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """What was read, and what differs."""
+    """The numbers of events and tasks that were read, and the differences."""
 
     events: int
     tasks: int
@@ -168,36 +148,38 @@ class Verification(msgspec.Struct, frozen=True):
     differences: list[Difference]
 
 
-def verify(journal: Journal, tenant: str, *, told: Callable[[int], Any] = lambda events: None) -> Verification:
-    """Fold all events of a tenant and compare; `told` hears now and then how many were read."""
-    counted = _Counted(every_event(journal, "PK", tenant=tenant, raw=True), told)
-    folded = {name: progress.state for name, progress in progress_of_tasks(counted).items() if progress.state}
+def verify(journal: Journal, tenant: str, *, progress: Callable[[int], Any] = lambda events: None) -> Verification:
+    """Fold all events of a tenant and compare the results with the stored states.
+
+    Args:
+        journal: The journal to verify.
+        tenant: The tenant of the events.
+        progress: Called after every 10,000 events with their number.
+    """
+    count = 0
+
+    def counted() -> Iterator[JournalEvent]:
+        nonlocal count
+        for event in every_event(journal, "PK", tenant=tenant, raw=True):
+            count += 1
+            if count % _PROGRESS_EVERY == 0:
+                progress(count)
+            yield event
+
+    folded = {name: found.state for name, found in progress_of_tasks(counted()).items() if found.state}
     kept = _kept(journal, tenant)
     differences = [] if kept is None else list(_differences(journal, tenant, kept, folded))
-    return Verification(events=counted.count, tasks=len(folded), keeps_states=kept is not None, differences=differences)
-
-
-class _Counted:
-    def __init__(self, events: Iterable[JournalEvent], told: Callable[[int], Any]) -> None:
-        self.count = 0
-        self._events, self._told = events, told
-
-    def __iter__(self) -> Iterator[JournalEvent]:
-        for event in self._events:
-            self.count += 1
-            if self.count % TELL_EVERY == 0:
-                self._told(self.count)
-            yield event
+    return Verification(events=count, tasks=len(folded), keeps_states=kept is not None, differences=differences)
 
 
 def _kept(journal: Journal, tenant: str) -> dict[str, str] | None:
-    states = journal.states(tenant, app=None, since=None) if isinstance(journal, KeepsStates) else None
+    states = journal.states(tenant, app=None, since=None) if isinstance(journal, StoredJournal) else None
     return None if states is None else dict(states)
 
 
 def _differences(journal: Journal, tenant: str, kept: dict[str, str], folded: dict[str, str]) -> Iterator[Difference]:
     doubtful = sorted(name for name in kept.keys() | folded.keys() if kept.get(name) != folded.get(name))
-    # Events may have come in meanwhile: what looks different is looked at once more, by itself.
+    # Events may have arrived meanwhile, so each difference is checked once more by itself.
     now = (_kept(journal, tenant) or {}) if doubtful else {}
     for request_id in doubtful:
         state = task_state(journal, tenant, request_id, raw=True)

@@ -1,4 +1,4 @@
-"""Overflow: what is too large for an item lies in a blob, and the item says where and what it must be."""
+"""Overflow: large properties are stored in a blob, and the item holds a pointer with its hash and size."""
 
 from __future__ import annotations
 
@@ -10,20 +10,13 @@ from uuid import UUID
 import msgspec
 
 from postroad.blobs import BlobRef, Blobs, reference
-from postroad.errors import (
-    BlobNotFound,
-    EventTooLarge,
-    InvalidInput,
-    OverflowMismatch,
-    PostroadError,
-    StorageDamaged,
-)
+from postroad.errors import BlobNotFound, EventTooLarge, InvalidInput, OverflowMismatch, PostroadError, StorageDamaged
 from postroad.journal.event import OVERFLOW, JournalEvent
-from postroad.journal.records import Entry
+from postroad.journal.port import Entry
 
 MAX_ITEM_BYTES: Final = 204_800
-# Keys and names of an item take less than this, whatever the ids.
-_MAX_FRAME_BYTES = 16_384
+SMALL_BYTES: Final = MAX_ITEM_BYTES - 16_384
+"""A body of this size always fits: keys and names take less than the rest, whatever the ids."""
 _FIRST: Final = (
     *("output", "outputs", "input", "claudeOutput"),
     *("tasks", "newTasks", "taskStatuses", "dependencyOutputs"),
@@ -31,7 +24,7 @@ _FIRST: Final = (
 
 
 class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an item says of its blob."""
+    """The pointer to a blob in an item."""
 
     bucket: str
     key: str
@@ -46,9 +39,9 @@ class Overflow:
         self._blobs = blobs
 
     def pack(self, entry: Entry) -> Entry:
-        """The event as it fits into an item; the blob is not stored yet."""
+        """Return the entry so that it fits into an item; the blob is not stored yet."""
         event = entry.event
-        if len(entry.body) + _MAX_FRAME_BYTES <= MAX_ITEM_BYTES or (size := _json_bytes(event)) <= MAX_ITEM_BYTES:
+        if len(entry.body) <= SMALL_BYTES or (size := _json_bytes(event)) <= MAX_ITEM_BYTES:
             return entry
         if self._blobs is None:
             raise _too_large(event, f"{size:,} bytes of JSON are above {MAX_ITEM_BYTES:,}, and there are no blobs")
@@ -59,58 +52,48 @@ class Overflow:
         return Entry.of(msgspec.structs.replace(event, properties=kept), payload)
 
     def store(self, entry: Entry) -> None:
-        """Put the blob where the item will point to; without one there is nothing to do."""
+        """Store the blob of the entry, if it has one."""
         if entry.payload is not None and self._blobs is not None:
             self._blobs.put(blob_key(entry.event.entity_id, entry.event.event_id), entry.payload)
 
     def unpack(self, event: JournalEvent) -> JournalEvent:
-        """The event with all its properties, or `OverflowMismatch`."""
+        """Return the event with all its properties, or raise `OverflowMismatch`."""
         if OVERFLOW not in event.properties:
             return event
-        moved = self._read(event)
+        if self._blobs is None:
+            raise _mismatch(event, "there are no blobs to read it from")
+        pointer = checked_pointer(event, self._blobs.bucket)
+        try:
+            data = self._blobs.get(BlobRef(key=pointer.key, size=pointer.size, sha256=pointer.sha256))
+            moved = msgspec.json.decode(data, type=dict[str, Any])
+        except (BlobNotFound, StorageDamaged, InvalidInput, msgspec.MsgspecError) as error:
+            raise _mismatch(event, str(error)) from error
         properties = {name: value for name, value in event.properties.items() if name != OVERFLOW} | moved
         return msgspec.structs.replace(event, properties=properties)
 
     def unpack_or_note(self, event: JournalEvent) -> JournalEvent:
-        """The event with all its properties; one whose blob is not what was stored notes it in `overflow_error`."""
+        """Return the event with all its properties, or with an `overflow_error` if its blob is not what was stored."""
         try:
             return self.unpack(event)
         except OverflowMismatch as error:
             return msgspec.structs.replace(event, overflow_error=error.message)
 
     def forget(self, event: JournalEvent) -> None:
-        """Delete the blob of an event that was removed; one that cannot be deleted stays, and harms nobody."""
+        """Delete the blob of a removed event; a blob that cannot be deleted does no harm."""
         if OVERFLOW not in event.properties or self._blobs is None:
             return
         with suppress(PostroadError):
             pointer = checked_pointer(event, self._blobs.bucket)
             self._blobs.delete(BlobRef(key=pointer.key, size=pointer.size, sha256=pointer.sha256))
 
-    def _read(self, event: JournalEvent) -> dict[str, Any]:
-        if self._blobs is None:
-            raise _mismatch(event, "there are no blobs to read it from")
-        pointer = checked_pointer(event, self._blobs.bucket)
-        try:
-            data = self._blobs.get(BlobRef(key=pointer.key, size=pointer.size, sha256=pointer.sha256))
-            return msgspec.json.decode(data, type=dict[str, Any])
-        except (BlobNotFound, StorageDamaged, InvalidInput, msgspec.MsgspecError) as error:
-            raise _mismatch(event, str(error)) from error
-
-
-def whole(event: JournalEvent) -> JournalEvent:
-    """Return the event, or raise `OverflowMismatch` when part of it could not be read."""
-    if event.overflow_error is not None:
-        raise OverflowMismatch(event.overflow_error, event_id=event.event_id)
-    return event
-
 
 def blob_key(entity_id: str, event_id: UUID) -> str:
-    """Where the blob of an event lies."""
+    """Return the key of an event's blob."""
     return f"events/{entity_id}/{event_id}-payload.json"
 
 
 def checked_pointer(event: JournalEvent, bucket: str | None) -> Pointer:
-    """The event's pointer, or `OverflowMismatch` for one that its writer cannot have made; None: any bucket."""
+    """Return the event's pointer, or raise `OverflowMismatch` if it is not valid. `bucket` None accepts any bucket."""
     try:
         pointer = msgspec.convert(event.properties[OVERFLOW], Pointer)
     except msgspec.ValidationError as error:
@@ -133,21 +116,18 @@ def _json_bytes(event: JournalEvent) -> int:
 
 
 def _chosen(event: JournalEvent, bucket: str) -> Iterator[str]:
-    """The names of the properties to move: those that are known to grow, then the largest, until the rest fits."""
+    """Yield the properties to move until the rest fits: those that are known to grow, then the largest."""
     sizes = {name: len(msgspec.json.encode({name: value})) - 1 for name, value in event.properties.items()}
     pointer = _pointer(event, bucket, bytes(MAX_ITEM_BYTES))
     left = _json_bytes(msgspec.structs.replace(event, properties={OVERFLOW: pointer})) + sum(sizes.values())
-    for name in sorted(sizes, key=lambda name: (_rank(name), -sizes[name])):
+    ranks = {name: rank for rank, name in enumerate(_FIRST)}
+    for name in sorted(sizes, key=lambda name: (ranks.get(name, len(ranks)), -sizes[name])):
         if left <= MAX_ITEM_BYTES:
             return
         left -= sizes[name]
         yield name
     if left > MAX_ITEM_BYTES:
         raise _too_large(event, f"without its properties {left:,} bytes of JSON are left, above {MAX_ITEM_BYTES:,}")
-
-
-def _rank(name: str) -> int:
-    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
 
 def _too_large(event: JournalEvent, why: str) -> EventTooLarge:

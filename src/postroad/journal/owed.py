@@ -1,14 +1,14 @@
 """Items that change under a condition, each with the journal events that its change owes.
 
-Where one commit can hold item and events (the embedded engine), it does. Elsewhere the item is written first and
-carries the events until they are in the journal, so that whoever looks at the item next makes a death in between good.
+On the embedded engine one commit holds the item and its events. Elsewhere the item is written first and carries the
+events until they are in the journal, so that the next process that reads the item can complete an interrupted write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -22,69 +22,85 @@ _INLINE_BYTES = 150_000
 _encode = msgspec.json.Encoder().encode
 
 
-class Owing(Protocol):
-    """What an item holds: a Struct that has room for the events it owes."""
+class Owing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The part of a record that holds the events it owes."""
+
+    owed: list[dict[str, Any]] = []
+    """Items of events that may not be in the journal yet."""
+    owed_at: BlobRef | None = None
+    """The blob that holds them if they are large."""
 
     @property
-    def owed(self) -> list[dict[str, Any]]: ...
-    @property
-    def owed_at(self) -> BlobRef | None:
-        """Where they lie when they are large."""
-        ...
+    def owes(self) -> bool:
+        """Whether the record owes events."""
+        return bool(self.owed or self.owed_at)
 
 
 Record = TypeVar("Record", bound=Owing)
+Held = TypeVar("Held")
 
 
-class Versioned(NamedTuple, Generic[Record]):
-    """A record as it was read or written, with the version that the next write expects."""
+class OwingItems(Generic[Record, Held]):
+    """Reads and writes the items of one type, and appends the events they owe to the journal.
 
-    record: Record
-    version: int
+    `held` makes what is returned: a record as it was read or written, with the version that the next write expects.
+    """
 
-
-class OwingItems(Generic[Record]):
-    """Reads and writes the items of one type, and brings what they owe into the journal."""
-
-    def __init__(self, kind: type[Record], items: Items, blobs: Blobs | None, journal: Appends) -> None:
+    def __init__(
+        self,
+        kind: type[Record],
+        held: Callable[[Record, int], Held],
+        items: Items,
+        blobs: Blobs | None,
+        journal: Appends,
+    ) -> None:
         self._decode = msgspec.json.Decoder(kind).decode
+        self._held = held
         self._items = items
         self._blobs = blobs
         self._journal = journal
 
-    def read(self, key: str) -> Versioned[Record] | None:
-        """The record under the key."""
-        return self.decoded(self._items.get(key))
+    def read(self, key: str) -> Held | None:
+        """Return the record under the key, or None."""
+        item = self._items.get(key)
+        return None if item is None else self.decoded(item)
 
-    def put(self, key: str, record: Record, expect: int | Expect) -> tuple[bool, Versioned[Record] | None]:
-        """Write the record if it is still as expected; whether it was, and how it stands now."""
+    def put(self, key: str, record: Record, expect: int | Expect) -> tuple[bool, Held | None]:
+        """Write the record if the item is as expected; return whether it was, and the record as it is now."""
         result = self._items.put(key, _encode(record), expect=expect)
-        return result.ok, self.decoded(result.item)
+        return result.ok, None if result.item is None else self.decoded(result.item)
 
-    def decoded(self, item: Item | None) -> Versioned[Record] | None:
-        """The record of an item."""
-        return None if item is None else Versioned(self._decode(item.value), item.version)
+    def decoded(self, item: Item) -> Held:
+        """Return the record of an item."""
+        return self._held(self._decode(item.value), item.version)
 
     def append(self, events: Sequence[JournalEvent]) -> None:
-        """Append the events, or raise why one of them was refused. Those that are there already stay as they are."""
+        """Append the events, or raise why one of them was refused. Events that are stored already do not change."""
         for result in self._journal.append(events) if events else ():
             if result.error is not None:
                 raise result.error
 
     def owing(self, record: Record, events: Sequence[JournalEvent], path: str) -> Record:
-        """The record with these events as all that it owes, in a blob at `path` when they are large."""
+        """Return the record with exactly these owed events, in a blob at `path` if they are large."""
         owed = [event.to_item() for event in events]
         data = _encode(owed)
         if len(data) <= _INLINE_BYTES or self._blobs is None:
-            return _owing(record, owed, None)
-        return _owing(record, [], self._blobs.put(path, data))
+            return msgspec.structs.replace(record, owed=owed, owed_at=None)
+        return msgspec.structs.replace(record, owed=[], owed_at=self._blobs.put(path, data))
 
     def owed(self, record: Record) -> list[JournalEvent]:
-        """The events that the record owes."""
+        """Return the events that the record owes."""
         items = record.owed
         if record.owed_at is not None:
+            if self._blobs is None:
+                # Without the blob these events cannot be recorded, and must not count as recorded.
+                raise ConfigurationError(
+                    "bucket: events that are not in the journal yet lie in a blob, and no bucket is named",
+                    field="bucket",
+                    remedy="Name the bucket that the other processes use: aws://region?bucket=NAME, or EVENTS_BUCKET.",
+                )
             try:
-                items = msgspec.json.decode(self._needed_blobs().get(record.owed_at))
+                items = msgspec.json.decode(self._blobs.get(record.owed_at))
             except BlobNotFound:
                 # It is deleted once its events are recorded.
                 return []
@@ -96,28 +112,7 @@ class OwingItems(Generic[Record]):
             with suppress(PostroadError):
                 self._blobs.delete(record.owed_at)
 
-    def _needed_blobs(self) -> Blobs:
-        """The blobs; without them what lies there cannot be recorded, and must not be taken for recorded."""
-        if self._blobs is None:
-            raise ConfigurationError(
-                "bucket: events that are not in the journal yet lie in a blob, and no bucket is named",
-                field="bucket",
-                remedy="Name the bucket that the other processes use: aws://region?bucket=NAME, or EVENTS_BUCKET.",
-            )
-        return self._blobs
-
-
-def owes(record: Owing) -> bool:
-    """Whether the record says that it owes events."""
-    return bool(record.owed or record.owed_at)
-
 
 def owing_nothing(record: Record) -> Record:
-    """The record without what it owed."""
-    return _owing(record, [], None)
-
-
-def _owing(record: Record, owed: list[dict[str, Any]], at: BlobRef | None) -> Record:
-    struct: Any = record
-    changed: Record = msgspec.structs.replace(struct, owed=owed, owed_at=at)
-    return changed
+    """Return the record without owed events."""
+    return msgspec.structs.replace(record, owed=[], owed_at=None)

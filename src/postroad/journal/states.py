@@ -1,17 +1,22 @@
-"""The states of tasks: folded out of their events, at any time, for one task or for all tasks of a tenant."""
+"""The states of tasks, folded from their events, and the stories that events tell about tasks and jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
 from uuid import UUID
 
 import msgspec
 
-from postroad.journal.event import JournalEvent
-from postroad.journal.overflow import whole
-from postroad.journal.port import Journal
-from postroad.journal.records import MAX_LIMIT
+from postroad.journal.event import JournalEvent, whole
+from postroad.journal.port import Journal, every_event
+from postroad.journal.store import StoredJournal
+
+TASK: Final = "TASK"
+JOB: Final = "JOB"
+JOB_CREATED: Final = "Job Created"
+JOB_TASKS_ADDED: Final = "Job Tasks Added"
 
 PENDING: Final = "Task Pending"
 STARTED: Final = "Task Processing Started"
@@ -38,16 +43,16 @@ STATES: Final = ("pending", "processing", "completed", "failed", "cancelled")
 
 
 class TaskState(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as its highest run stands."""
+    """The state of a task in its latest run."""
 
     request_id: str
     state: str
     run: int
     attempt: int = 0
-    """The number of the last attempt that was started; 0 before the first."""
+    """The number of the last attempt that started; 0 before the first."""
     last_event_type: str
     last_event_at: int
-    """Milliseconds. Of a finished task it is the event that finished it, whatever came later."""
+    """Milliseconds. For a finished task, the event that finished it, whatever came later."""
     effective_until: int | None = None
     """When the last known lease ends, in seconds since 1970."""
     output: Any = None
@@ -56,21 +61,21 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str | None = None
     task_id: str | None = None
     stale: list[UUID] = []
-    """Terminal events of the run that came when it was already decided."""
+    """Terminal events of the run that came after it had ended."""
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False):
-    """How far a task is, for one who reads its events in journal order and keeps nothing else."""
+    """The progress of a task, updated event by event in journal order."""
 
     pendings: int = 0
     run: int = 0
     state: str = ""
     begun: bool = False
-    """Something other than pending was seen in this run, so that a heartbeat no longer tells anything."""
+    """This run has an event other than pending, so a heartbeat adds nothing."""
     decided: bool = False
 
     def after(self, event_type: str, properties: Mapping[str, Any]) -> Progress:
-        """The progress with the next event; a type that is not of a task's life changes nothing."""
+        """Return the progress after the next event; an event type that is not about states changes nothing."""
         state = EVENT_TO_STATE.get(event_type)
         if state is None:
             return self
@@ -83,10 +88,10 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
 
 
 def fold(events: Iterable[JournalEvent], at: int | None = None) -> TaskState | None:
-    """The state of one task, as it was at a moment in milliseconds or as it is; None before its first event.
+    """Return the state of one task, now or at a moment in milliseconds; None before its first event.
 
     Raises:
-        OverflowMismatch: The output lies in a blob that is not what was stored. Events read with `raw` have no output.
+        OverflowMismatch: The output is in a blob that is not what was stored. Events read with `raw` have no output.
     """
     ordered = _in_order(events, at)
     if not ordered:
@@ -114,7 +119,7 @@ def fold(events: Iterable[JournalEvent], at: int | None = None) -> TaskState | N
 
 
 def _in_order(events: Iterable[JournalEvent], at: int | None) -> list[JournalEvent]:
-    """The events of a task's life up to a moment, each once, in journal order."""
+    """Return the events that change states up to a moment, each once, in journal order."""
     each = {
         (event.timestamp, event.event_id): event
         for event in events
@@ -129,14 +134,14 @@ def _run(properties: Mapping[str, Any], pendings: int) -> int:
 
 
 def _attempt(counted: Sequence[JournalEvent]) -> int:
-    """The last attempt's number, as its events name it, else counted."""
+    """Return the number of the last attempt as its events name it, else count the starts."""
     tries = [event for event in counted if event.event_type in (STARTED, ATTEMPT_FAILED)]
     named = _last(tries, "attemptNumber")
     return sum(event.event_type == STARTED for event in tries) if named is None else int(named)
 
 
 def _outcome(counted: Sequence[JournalEvent]) -> dict[str, Any]:
-    """What the last event says of result or error; of an open task the error of its last attempt."""
+    """Return the result or error of the last event; for an open task, the error of its last attempt."""
     last = counted[-1].properties
     match counted[-1].event_type:
         case "Task Completed":
@@ -151,54 +156,29 @@ def _outcome(counted: Sequence[JournalEvent]) -> dict[str, Any]:
 
 
 def _last(events: Sequence[JournalEvent], name: str) -> Any:
-    """The property in the last event that has it."""
+    """Return the property from the last event that has it."""
     found = (event.properties[name] for event in reversed(events) if event.properties.get(name) is not None)
     return next(found, None)
 
 
-TASK = "TASK"
-JOB = "JOB"
-JOB_CREATED = "Job Created"
-JOB_TASKS_ADDED = "Job Tasks Added"
-
-
-@runtime_checkable
-class KeepsStates(Protocol):
-    """A journal that may keep each task's state beside its events, written in the same commit."""
-
-    def states(self, tenant: str, *, app: str | None, since: int | None) -> Iterable[tuple[str, str]] | None:
-        """Request id and state of each task with an event in the app and at or after `since`; None: it keeps none."""
-        ...
-
-
-def every_event(journal: Journal, index: str, **asked: Any) -> Iterator[JournalEvent]:
-    """All pages of a query, joined."""
-    cursor = None
-    while True:
-        page = journal.query(index, **asked, limit=MAX_LIMIT, cursor=cursor)
-        yield from page.events
-        if (cursor := page.cursor) is None:
-            return
-
-
 def task_history(journal: Journal, tenant: str, request_id: str, *, raw: bool = False) -> list[JournalEvent]:
-    """All events of a task, in order; `raw` leaves blobs where they are."""
+    """Return all events of a task, in order; `raw` does not read blobs."""
     return list(every_event(journal, "GSI1", tenant=tenant, entity=(TASK, request_id), raw=raw))
 
 
 def task_state(
     journal: Journal, tenant: str, request_id: str, at: int | None = None, *, raw: bool = False
 ) -> TaskState | None:
-    """The state of a task, as it was at a moment in milliseconds or as it is; None before its first event.
+    """Return the state of a task, now or at a moment in milliseconds; None before its first event.
 
-    `raw` leaves blobs where they are: whoever asks only how a task stands needs no output. Without it,
-    `OverflowMismatch` is raised when the output lies in a blob that is not what was stored.
+    `raw` does not read blobs, so the state may lack the output. Without it, `OverflowMismatch` is raised if the output
+    is in a blob that is not what was stored.
     """
     return fold(every_event(journal, "GSI1", tenant=tenant, entity=(TASK, request_id), end=at, raw=raw))
 
 
 def tasks_of_job(journal: Journal, tenant: str, job_id: str) -> list[dict[str, Any]]:
-    """The tasks that a job was made with, then those that were added to it, as their events name them."""
+    """Return the tasks of a job as its events name them: those it was created with, then those that were added."""
     asked: dict[str, Any] = {"tenant": tenant, "entity": (JOB, job_id)}
     created = every_event(journal, "GSI5", **asked, event_type=JOB_CREATED)
     added = every_event(journal, "GSI5", **asked, event_type=JOB_TASKS_ADDED)
@@ -209,16 +189,16 @@ def tasks_of_job(journal: Journal, tenant: str, job_id: str) -> list[dict[str, A
 def tasks_by_state(
     journal: Journal, tenant: str, *, app: str | None = None, since: int | None = None
 ) -> dict[str, list[str]]:
-    """The request ids of all tasks under their state, sorted; `since`: of those with an event at or after it."""
+    """Return the sorted request ids of all tasks by state; `since`: only tasks with an event at or after it."""
     by_state: dict[str, list[str]] = {state: [] for state in STATES}
-    kept = journal.states(tenant, app=app, since=since) if isinstance(journal, KeepsStates) else None
+    kept = journal.states(tenant, app=app, since=since) if isinstance(journal, StoredJournal) else None
     for request_id, state in _folded(journal, tenant, app, since) if kept is None else kept:
         by_state[state].append(request_id)
     return {state: sorted(ids) for state, ids in by_state.items()}
 
 
 def progress_of_tasks(events: Iterable[JournalEvent]) -> dict[str, Progress]:
-    """How far each task is after these events, which come in journal order."""
+    """Return the progress of each task after these events, which are in journal order."""
     tasks: dict[str, Progress] = {}
     for event in events:
         if event.entity_type == TASK:
@@ -228,16 +208,106 @@ def progress_of_tasks(events: Iterable[JournalEvent]) -> dict[str, Progress]:
 
 
 def _folded(journal: Journal, tenant: str, app: str | None, since: int | None) -> Iterator[tuple[str, str]]:
-    """Every task once, folded out of all its events."""
+    """Yield every task once, with the state folded from all its events."""
     asked: dict[str, Any] = {"index": "PK"} if app is None else {"index": "GSI2", "app": app}
     tasks = progress_of_tasks(every_event(journal, **asked, tenant=tenant, start=since, raw=True))
-    whole = app is None and since is None
     for request_id, progress in tasks.items():
-        state = progress.state if whole else _state(journal, tenant, request_id)
-        if state:
-            yield request_id, state
+        if app is None and since is None:
+            if progress.state:
+                yield request_id, progress.state
+        elif (state := task_state(journal, tenant, request_id, raw=True)) is not None:
+            yield request_id, state.state
 
 
-def _state(journal: Journal, tenant: str, request_id: str) -> str:
-    state = task_state(journal, tenant, request_id, raw=True)
-    return "" if state is None else state.state
+Kind = Literal["event", "message", "task", "job"]
+Verdict = Literal[
+    "handled", "waiting", "delayed", "in_flight", "retrying", "blocked", "dead", "expired", "completed", "failed"
+]
+Relation = Literal["caused_by", "causes", "correlates"]
+NOTHING: Final = "nothing: done"
+_BAD: Final = frozenset({ATTEMPT_FAILED, FAILED, TIMEOUT, "Job Failure Detected"})
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened; it never holds a payload."""
+
+    at: str
+    what: str
+    where: str | None = None
+    by: str | None = None
+    ok: bool = True
+    detail: str | None = None
+    traceback: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """The traceback of a failed attempt."""
+    last_lines: list[str] | msgspec.UnsetType = msgspec.field(name="lastLines", default=msgspec.UNSET)
+    """The last lines that a failed attempt printed."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The traceback, then the last lines."""
+        return [line for lines in (self.traceback, self.last_lines) if lines is not msgspec.UNSET for line in lines]
+
+
+class Related(msgspec.Struct, frozen=True):
+    """Another thing that is connected with this one."""
+
+    id: str
+    relation: Relation
+    type: str
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to an event, a message, a task or a job."""
+
+    id: str
+    kind: Kind
+    verdict: Verdict
+    summary: str
+    steps: list[Step] = []
+    related: list[Related] = []
+    next: str = NOTHING
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the story."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+
+def steps_of(events: Iterable[JournalEvent], *, where: str | None) -> list[Step]:
+    """Return a step for each event, in their order."""
+    return [_step(event, where) for event in events]
+
+
+def _step(event: JournalEvent, where: str | None) -> Step:
+    properties, failed = event.properties, event.event_type in _BAD
+    return Step(
+        at=iso(event.timestamp),
+        what=event.event_type,
+        where=where,
+        by=properties.get("workerId") or event.context.get("workerId") or event.context.get("origin"),
+        ok=not failed,
+        detail=_detail(event),
+        # Events of other types may hold anything under these names.
+        traceback=properties.get("traceback", msgspec.UNSET) if failed else msgspec.UNSET,
+        last_lines=properties.get("lastLines", msgspec.UNSET) if failed else msgspec.UNSET,
+    )
+
+
+def iso(milliseconds: int) -> str:
+    """Return a moment in ISO 8601, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _detail(event: JournalEvent) -> str | None:
+    """Return the category and first line of an error, the reason of an end, or the number of the attempt."""
+    known = event.properties
+    if "error" in known:
+        first = (str(known["error"]).splitlines() or [""])[0]
+        return f"{known.get('errorCategory', 'unknown')}: {first}"
+    if event.event_type == TIMEOUT:
+        return f"{known.get('signal')} after {known.get('elapsedMs')} ms"
+    if "reason" in known:
+        return str(known["reason"])
+    if "failedTaskId" in known:
+        return f"task {known['failedTaskId']} failed"
+    return None if "attemptNumber" not in known else f"attempt {known['attemptNumber']}"

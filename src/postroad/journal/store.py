@@ -1,55 +1,46 @@
-"""The journal on any store: checked on the way in, whole on the way out, and followed as events arrive."""
+"""The journal on any store: it checks events on the way in, reads their blobs, and follows them as they arrive."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import merge
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 from uuid import UUID
 
 import msgspec
 
-from postroad.arguments import check
+from postroad.arguments import check, whole_number
 from postroad.clock import SYSTEM_CLOCK, Clock
 from postroad.errors import InvalidEvent, InvalidQuery, PostroadError
-from postroad.journal.event import JournalEvent
-from postroad.journal.keys import place_of
-from postroad.journal.overflow import Overflow, whole
-from postroad.journal.port import AppendResult, Entity, Page
-from postroad.journal.records import LIMIT, Entry, Question, Records, checked_entry
-from postroad.journal.states import KeepsStates, every_event
+from postroad.journal.event import OVERFLOW, JournalEvent, whole
+from postroad.journal.overflow import SMALL_BYTES, Overflow
+from postroad.journal.port import (
+    MAX_LIMIT,
+    AppendResult,
+    Appends,
+    Entity,
+    Entry,
+    Followed,
+    Page,
+    Query,
+    Records,
+    checked_entry,
+    every_event,
+    place_of,
+)
 
 # Clocks of several writers differ, and an index of DynamoDB lags behind its table.
 _MARGIN_MS: Final = 60_000
-# Events may come an hour late; they are looked for once in ten minutes.
+# Events may arrive an hour late; a scan every ten minutes finds them.
 _LATE_MS: Final = 3_900_000
 _LATE_EVERY_MS: Final = 600_000
-# How much one step reads of a long backlog.
+# How much of a long backlog one step reads.
 _STEP_MS: Final = 600_000
-
-
-class Followed(msgspec.Struct, frozen=True):
-    """What came behind a position: the events, the position behind them, and whether there is more now."""
-
-    events: list[JournalEvent]
-    position: str
-    has_more: bool = False
-
-
-@runtime_checkable
-class Follows(Protocol):
-    """A journal, or a store of one, whose events can be followed as they arrive."""
-
-    def follow(self, tenant: str, event_types: Collection[str], position: str | None) -> Followed:
-        """Return the next events of these types behind the position; None stands for the present end.
-
-        An event may be returned more than once.
-        """
-        ...
+_NO_ID: Final = UUID(int=0)
 
 
 class _Position(msgspec.Struct, frozen=True):
-    """Up to when events that were stored have been returned: those in time, and those that came late."""
+    """The time up to which stored events were returned: those on time, and those that arrived late."""
 
     near: int
     late: int
@@ -62,49 +53,66 @@ Read = Callable[[str, int, int], Iterable[JournalEvent]]
 def follow_by_time(read: Read, event_types: Collection[str], position: str | None, *, now: int) -> Followed:
     """Follow a store that has no order of arrival by the times at which events happened and were stored."""
     if position is None:
-        return Followed([], _written(_Position(now, now)))
+        return Followed([], _encode_position(now, now))
     at = msgspec.json.decode(position, type=_Position)
     end = min(now, at.near + _STEP_MS)
     looks_far = end - at.late >= _LATE_EVERY_MS
     stored_from = (at.late if looks_far else at.near) - _MARGIN_MS
     start = stored_from - (_LATE_MS if looks_far else _MARGIN_MS)
-    found = merge(*(read(event_type, start, end) for event_type in event_types), key=_order)
+    by_time = (read(event_type, start, end) for event_type in event_types)
+    found = merge(*by_time, key=lambda event: (event.timestamp, event.event_id.int))
     events = [event for event in found if (event.received_at or 0) >= stored_from]
-    return Followed(events, _written(_Position(end, end if looks_far else at.late)), has_more=end < now)
+    return Followed(events, _encode_position(end, end if looks_far else at.late), has_more=end < now)
 
 
-def _order(event: JournalEvent) -> tuple[int, int]:
-    return event.timestamp, event.event_id.int
-
-
-def _written(position: _Position) -> str:
-    return msgspec.json.encode(position).decode()
-
-
-_NO_ID = UUID(int=0)
+def _encode_position(near: int, late: int) -> str:
+    return msgspec.json.encode(_Position(near, late)).decode()
 
 
 class StoredJournal:
-    """A journal whose events lie in some `Records`, and what is too large for them in blobs."""
+    """A journal whose events are in some `Records`, and whose large properties are in blobs.
+
+    Args:
+        records: The store of the events.
+        overflow: Moves large properties into blobs.
+        clock: The time at which events are stored.
+        ttl_days: How many days an event is kept; by default for ever.
+        sender: Where appended events go instead of `records`; reads return an event once it has arrived there.
+    """
 
     def __init__(
-        self, records: Records, overflow: Overflow, *, clock: Clock = SYSTEM_CLOCK, ttl_days: int | None = None
+        self,
+        records: Records,
+        overflow: Overflow,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        ttl_days: int | None = None,
+        sender: Appends | None = None,
     ) -> None:
         self._records = records
         self._overflow = overflow
         self._clock = clock
         self._ttl_days = ttl_days
+        self._sender = sender
 
     def init(self) -> None:
-        """Make the storage where it is missing, or say how it differs from what is needed."""
+        """Create the storage if it is missing, or raise an error that says how it differs from what is needed."""
         self._records.init()
 
     def append(self, events: Sequence[JournalEvent]) -> list[AppendResult]:
-        """Take each event once, durably. One that is refused fails alone."""
+        """Store each event once, durably. An event that is refused does not affect the others."""
+        if self._sender is not None:
+            return self._sender.append(events)
         entries = [self._entry(event) for event in events]
-        outcomes = iter(self._add([entry for entry in entries if isinstance(entry, Entry)]))
+        stored = [entry for entry in entries if isinstance(entry, Entry)]
+        outcomes: list[bool | PostroadError] = []
+        if stored:
+            now = self._clock.now().timestamp()
+            ttl = None if self._ttl_days is None else int(now) + self._ttl_days * 86_400
+            outcomes = self._records.add(stored, int(now * 1000), ttl)
+        following = iter(outcomes)
         return [
-            _result(event, next(outcomes) if isinstance(entry, Entry) else entry)
+            _result(event, next(following) if isinstance(entry, Entry) else entry)
             for event, entry in zip(events, entries, strict=True)
         ]
 
@@ -123,12 +131,13 @@ class StoredJournal:
         cursor: str | None = None,
         raw: bool = False,
     ) -> Page:
-        """A page of one index: `PK`, or `GSI1` to `GSI7` with what they need. `raw` leaves blobs where they are.
+        """Return a page of one index: `PK`, or `GSI1` to `GSI7` with the arguments they need.
 
-        An event whose blob is missing or altered says so in `overflow_error`; the others of its page are whole.
+        `raw` does not read blobs. Without it, an event whose blob is missing or altered has an `overflow_error`; the
+        other events of its page are complete.
         """
-        check(limit, LIMIT, "limit", InvalidQuery)
-        question = Question(
+        check(limit, whole_number(1, MAX_LIMIT), "limit", InvalidQuery)
+        query = Query(
             index=index,
             tenant=tenant,
             entity=entity,
@@ -138,26 +147,25 @@ class StoredJournal:
             end=end,
             descending=descending,
         )
-        low, high = question.bounds(cursor)
-        found = self._records.read(question, low, high, limit + 1) if low < high else []
+        low, high = query.bounds(cursor)
+        found = self._records.read(query, low, high, limit + 1) if low < high else []
         events = found[:limit]
-        last = events[-1] if len(found) > limit else None
-        return Page(
-            events=events if raw else [self._overflow.unpack_or_note(event) for event in events],
-            cursor=None if last is None else question.cursor(place_of(last.timestamp, last.event_id)),
-        )
+        following = query.cursor(place_of(events[-1])) if len(found) > limit else None
+        return Page(events if raw else self._unpacked(events), following)
 
     def latest(self, tenant: str, entity_type: str, entity_id: str) -> JournalEvent | None:
-        """The last event of an entity, or None; `OverflowMismatch` when its blob is not what was stored."""
+        """Return the last event of an entity, or None; `OverflowMismatch` if its blob is not what was stored."""
         page = self.query("GSI1", tenant=tenant, entity=(entity_type, entity_id), descending=True, limit=1)
         return whole(page.events[0]) if page.events else None
 
     def follow(self, tenant: str, event_types: Collection[str], position: str | None) -> Followed:
-        """Return the next events of these types behind the position, in the order of their arrival."""
-        if isinstance(self._records, Follows):
-            followed = self._records.follow(tenant, event_types, position)
-            whole_events = [self._overflow.unpack_or_note(event) for event in followed.events]
-            return Followed(whole_events, followed.position, followed.has_more)
+        """Return the next events of these types after the position, in the order of their arrival.
+
+        A position of None is the present end. An event may be returned more than once.
+        """
+        followed = self._records.follow(tenant, event_types, position)
+        if followed is not None:
+            return Followed(self._unpacked(followed.events), followed.position, followed.has_more)
 
         def read(event_type: str, start: int, end: int) -> Iterable[JournalEvent]:
             return every_event(self, "GSI4", tenant=tenant, event_type=event_type, start=start, end=end)
@@ -166,41 +174,38 @@ class StoredJournal:
 
     @property
     def keeps_days(self) -> int | None:
-        """After how many days somebody has to remove an event; None: never, or the store does it by itself."""
+        """After how many days events have to be removed; None: never, or the store does it by itself."""
         return None if self._records.expires_itself else self._ttl_days
 
     def remove(self, events: Sequence[JournalEvent]) -> None:
-        """Forget these events, read with `raw`, and their blobs."""
+        """Delete these events, which were read with `raw`, and their blobs."""
         if events:
             self._records.remove(events)
         for event in events:
             self._overflow.forget(event)
 
     def states(self, tenant: str, *, app: str | None, since: int | None) -> Iterable[tuple[str, str]] | None:
-        """Request id and state of each task, where the store keeps them; None where it does not."""
-        Question(index="PK" if app is None else "GSI2", tenant=tenant, app=app, start=since)
-        if not isinstance(self._records, KeepsStates):
-            return None
+        """Return the request id and state of each task; None if the store does not keep states."""
+        Query(index="PK" if app is None else "GSI2", tenant=tenant, app=app, start=since)
         return self._records.states(tenant, app=app, since=since)
+
+    def _unpacked(self, events: Sequence[JournalEvent]) -> list[JournalEvent]:
+        unpack = self._overflow.unpack_or_note
+        return [unpack(event) if OVERFLOW in event.properties else event for event in events]
 
     def _entry(self, event: JournalEvent) -> Entry | PostroadError:
         try:
             if not isinstance(event, JournalEvent):
                 return InvalidEvent(f"{type(event).__name__} is not a JournalEvent")
-            entry = self._overflow.pack(checked_entry(event))
-            # The blob of an event that is stored already must stay what it is.
-            if entry.payload is not None and not self._records.has(event):
-                self._overflow.store(entry)
+            entry = checked_entry(event)
+            if len(entry.body) > SMALL_BYTES:
+                entry = self._overflow.pack(entry)
+                # The blob of an event that is stored already must not change.
+                if entry.payload is not None and not self._records.has(event):
+                    self._overflow.store(entry)
         except PostroadError as error:
             return error
         return entry
-
-    def _add(self, entries: Sequence[Entry]) -> list[bool | PostroadError]:
-        if not entries:
-            return []
-        now = self._clock.now().timestamp()
-        ttl = None if self._ttl_days is None else int(now) + self._ttl_days * 86_400
-        return self._records.add(entries, int(now * 1000), ttl)
 
 
 def _result(event: JournalEvent, outcome: bool | PostroadError) -> AppendResult:

@@ -11,7 +11,7 @@ from postroad.errors import PostroadError
 from postroad.jobs import JobDispatcher
 from postroad.journal import event_of_detail
 from postroad.lambdas.environment import opened_backend
-from postroad.tasks import tell
+from postroad.tasks import log_event
 from postroad.wiring import Backend
 
 
@@ -28,7 +28,7 @@ def _is_handled(dispatcher: JobDispatcher, record: Mapping[str, Any]) -> bool:
     try:
         dispatcher.handle(event_of_detail(json.loads(record["body"])["detail"]))
     except (PostroadError, ValueError, KeyError, TypeError, RecursionError) as error:
-        tell("job_dispatch_failed", job_id=None, error=error)
+        log_event("job_dispatch_failed", job_id=None, error=error)
         return False
     return True
 

@@ -13,7 +13,7 @@ from postroad.blobs import Blobs
 from postroad.errors import PostroadError
 from postroad.lambdas.environment import attributes_of, opened_backend
 from postroad.queues import ATTRIBUTE, Delivery, read_reference
-from postroad.tasks import DeadLetterHandler, tell
+from postroad.tasks import DeadLetterHandler, log_event
 from postroad.wiring import Backend
 
 
@@ -29,7 +29,7 @@ def _is_handled(letters: DeadLetterHandler, backend: Backend, record: Mapping[st
     try:
         return letters.handle(_whole(_delivery(record), backend.blobs())) != "stays"
     except PostroadError as error:
-        tell("task_handling_failed", message_id=record["messageId"], error=error)
+        log_event("task_handling_failed", message_id=record["messageId"], error=error)
         return False
 
 

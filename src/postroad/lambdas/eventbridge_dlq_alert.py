@@ -10,7 +10,7 @@ from postroad.errors import PostroadError
 from postroad.lambdas.environment import attributes_of, opened_backend
 from postroad.queues import OutgoingMessage
 from postroad.settings import archive_queue_url
-from postroad.tasks import SlackAlerts, tell
+from postroad.tasks import SlackAlerts, log_event
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
@@ -23,12 +23,12 @@ def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
 def _is_told(alerts: SlackAlerts, record: Mapping[str, Any]) -> bool:
     result = alerts.send("\n".join(_lines(record)))
     if not result.ok:
-        tell("task_alert_failed", kind="eventbridge", status=result.status, reason=result.reason)
+        log_event("task_alert_failed", kind="eventbridge", status=result.status, reason=result.reason)
         return False
     try:
         _keep(record)
     except PostroadError as error:
-        tell("task_handling_failed", message_id=record["messageId"], error=error)
+        log_event("task_handling_failed", message_id=record["messageId"], error=error)
         return False
     return True
 

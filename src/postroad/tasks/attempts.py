@@ -1,7 +1,8 @@
-"""One attempt of a task: the lease is taken, the child runs and is kept alive, and its outcome is settled."""
+"""One attempt of a task: it takes the lease, keeps it alive while the child runs, and settles the outcome."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,22 +13,19 @@ from postroad import failpoints
 from postroad.errors import InvalidEvent, PostroadError
 from postroad.journal import ATTEMPT_FAILED, COMPLETED, FAILED, HEARTBEAT, INTERRUPTED, STARTED, TIMEOUT, JournalEvent
 from postroad.queues import Delivery, legible
-from postroad.tasks.children.kernel import resident_bytes
-from postroad.tasks.children.wire import Order, Report, TaskEntry
-from postroad.tasks.config import named
-from postroad.tasks.leases import Failure, Held, Lease, lease_end, pause_before_retry
-from postroad.tasks.log import tell
-from postroad.tasks.messages import TaskMessage
-from postroad.tasks.records import TaskId, Then
+from postroad.tasks.leases import Failure, Held, Lease, Then, first_lease, lease_end, pause_before_retry
+from postroad.tasks.messages import TaskMessage, log_event
+from postroad.tasks.processes import Order, Report, TaskEntry, resident_bytes
 from postroad.tasks.verdicts import Completed, Failed, Halted, TimedOut, Verdict
 
 if TYPE_CHECKING:
-    from postroad.tasks.worker_threads import Shared
+    from postroad.tasks.threads import Shared
 
-Change = Callable[[Lease], Lease]
 _FAILURES_BEFORE_KILL = 3
 _RECORD_AGAIN_SECONDS = 1.0
 _LARGE_BYTES = 180_000
+QUARANTINED = "max attempts"
+_LOG_EVENTS = {COMPLETED: "task_completed", FAILED: "task_failed", TIMEOUT: "task_timed_out"}
 
 
 class Attempt:
@@ -38,13 +36,7 @@ class Attempt:
         self._delivery = delivery
         self._message = message
         self._entry = entry
-        self.task = TaskId(
-            tenant_id=tenant,
-            request_id=message.request_id,
-            run=message.run,
-            job_id=message.job_id,
-            task_id=message.task_id,
-        )
+        self.task = message.task(tenant)
         self._held: Held | None = None
         self._pid = 0
         self._beats = 0
@@ -54,7 +46,7 @@ class Attempt:
 
     @property
     def max_attempts(self) -> int:
-        """How often it is tried."""
+        """How many attempts the task has."""
         return self._entry.max_attempts or self._shared.config.max_attempts
 
     @property
@@ -66,32 +58,34 @@ class Attempt:
 
     @property
     def is_command(self) -> bool:
-        """Whether the child is a program of its own."""
+        """Whether the task is a program instead of a function."""
         return self._entry.command is not None
 
     def take(self, before: Held | None, pid: int) -> bool:
-        """Take the lease and record the start; False when somebody else was quicker."""
+        """Take the lease and record the start; return False if another worker was faster."""
         shared, now = self._shared, self._shared.now()
         until = lease_end(now, shared.config.visibility_extension)
-        first = self._first_lease() if before is None else before.lease
-        lease = first.taken(owner=shared.worker_id, run=self.task.run, until=until, now_ms=int(now * 1_000))
-        started = self._event(
+        queue, app, now_ms = shared.queue_name, shared.factory.app, int(now * 1_000)
+        first = first_lease(self.task, self._message.name, queue, app, now_ms) if before is None else before.lease
+        lease = first.taken(owner=shared.worker_id, run=self.task.run, until=until, now_ms=now_ms)
+        started = shared.factory.event(
             STARTED,
-            lease,
+            self.task,
+            token=lease.token,
             effectiveUntil=until,
             workerId=shared.worker_id,
             processId=pid,
-            startedAt=int(now * 1_000),
+            startedAt=now_ms,
             attemptNumber=lease.attempts,
         )
         written = shared.records.write(self.task.tenant_id, self.task.request_id, lease, [started], expect=before)
         if written.ok:
             self._held, self._pid, self._began = written.held, pid, time.monotonic()
-            self._tell("task_started", pid=pid)
+            self._log("task_started", pid=pid)
         return written.ok
 
     def order(self) -> Order:
-        """What the child is told."""
+        """Return the order for the child."""
         lease = self._lease
         return Order(
             name=self._message.name,
@@ -106,114 +100,113 @@ class Attempt:
             deadline=self._shared.now() + self.timeout,
             job_id=self.task.job_id,
             task_id=self.task.task_id,
-            env=named(self._entry.pass_env),
+            env={name: os.environ[name] for name in self._entry.pass_env if name in os.environ},
         )
 
     def beat(self) -> bool:
-        """Keep message and lease for another while; False when the task is no longer ours."""
+        """Extend the message and the lease, and record a heartbeat; return False if the lease was lost."""
         self._beats += 1
-        self._failed_extensions = 0 if self._extended() else self._failed_extensions + 1
+        extended = False
+        try:
+            (result,) = self._shared.queue.extend([self._delivery], seconds=self._shared.config.visibility_extension)
+            extended = result.ok
+        except PostroadError as error:
+            self._log("task_heartbeat_failed", error=error)
+        self._failed_extensions = 0 if extended else self._failed_extensions + 1
         if self._failed_extensions >= _FAILURES_BEFORE_KILL or not self._refreshed():
-            self._tell("task_lease_lost")
+            self._log("task_lease_lost")
             return False
-        self._record_heartbeat()
+        event = self._event(
+            HEARTBEAT,
+            effectiveUntil=self._lease.effective_until,
+            heartbeatNumber=self._beats,
+            elapsedMs=int((time.monotonic() - self._began) * 1_000),
+            workerId=self._shared.worker_id,
+            processId=self._pid,
+            memoryUsage={"rss": resident_bytes(self._pid)},
+            lastActivity=None if self.activity is None else msgspec.json.decode(self.activity),
+        )
+        self._shared.records.record([event])
         return True
 
     def settle(self, verdict: Verdict, report: Report | None) -> None:
-        """Write down what became of the attempt: in the lease first, then in the journal, then in the queue."""
+        """Write the outcome of the attempt: first to the lease, then to the journal, then to the queue."""
         failpoints.hit("worker.before_result")
+        elapsed_ms = 0 if report is None else report.elapsed_ms
         match verdict:
             case Completed():
-                self._complete(verdict, report)
+                self._complete(verdict, elapsed_ms)
             case TimedOut():
-                self._end(self._timed_out(verdict, report), error=f"ended by {verdict.signal} after {self.timeout:g} s")
+                event = self._event(
+                    TIMEOUT,
+                    timeoutMs=int(self.timeout * 1_000),
+                    elapsedMs=elapsed_ms,
+                    signal=verdict.signal,
+                    lastLines=list(verdict.last_lines) or None,
+                )
+                self._end(event, error=f"ended by {verdict.signal} after {self.timeout:g} s")
             case Failed(retryable=True):
                 self._fail_attempt(verdict)
             case Failed():
-                self._tell_traceback(verdict)
+                self._log_traceback(verdict)
                 self._end(self._failed(verdict), error=verdict.located or verdict.error)
             case Halted():
                 self.interrupt()
 
     def interrupt(self) -> None:
-        """Give everything back: the worker stops, and that costs no attempt."""
-        event = self._event(INTERRUPTED, self._lease, reason="the worker stopped")
+        """Release the task because the worker stops; that costs no attempt."""
+        event = self._event(INTERRUPTED, reason="the worker stopped")
         self._write(
             lambda lease: lease.freed(attempts=lease.attempts - 1),
             [event],
             lambda recorded: self._shared.release(self._delivery),
         )
-        self._tell("task_interrupted")
+        self._log("task_interrupted")
 
     @property
     def _lease(self) -> Lease:
         assert self._held is not None
         return self._held.lease
 
-    def _first_lease(self) -> Lease:
-        return Lease(
-            run=self.task.run,
-            name=self._message.name,
-            queue=self._shared.queue_name,
-            app=self._shared.factory.app,
-            job_id=self.task.job_id,
-            task_id=self.task.task_id,
-            begun_at=self._shared.factory.now_ms(),
-        )
-
-    def _end(self, event: JournalEvent, **told: Any) -> None:
-        """The run ended with this event. A journal that is down gets it when the message comes back."""
+    def _end(self, event: JournalEvent, **fields: Any) -> None:
+        """End the run with this event. A journal that is down gets it when the message comes back."""
 
         def then(recorded: bool) -> None:
             if recorded:
-                self._shared.ack(self._delivery)
+                self._shared.queue.ack([self._delivery])
             else:
                 self._shared.release(self._delivery, after=_RECORD_AGAIN_SECONDS)
 
         if self._write(lambda lease: lease.settled(event), [event], then):
-            attempt = {"attempt": self._lease.attempts} if told else {}
-            self._tell(_LINES[event.event_type], **attempt, **told)
+            attempt = {"attempt": self._lease.attempts} if fields else {}
+            self._log(_LOG_EVENTS[event.event_type], **attempt, **fields)
 
-    def _complete(self, verdict: Completed, report: Report | None) -> None:
-        """Record the result; one that the journal cannot hold fails the task, which would only return it again."""
+    def _complete(self, verdict: Completed, elapsed_ms: int) -> None:
+        """Record the result. A result that the journal cannot hold fails the task: a retry would return it again."""
         try:
             if not self._shared.keeps_large and len(msgspec.json.encode(verdict.output)) > _LARGE_BYTES:
                 raise InvalidEvent("the result is too large for a journal without blobs")
-            event = self._completed(verdict, report)
+            event = self._event(
+                COMPLETED,
+                output=verdict.output,
+                durationMs=elapsed_ms,
+                exitCode=verdict.exit_code,
+                usage=verdict.usage,
+            )
         except InvalidEvent as error:
             failed = Failed(legible(f"the result cannot be recorded: {error}"), "validation", False)
             self._end(self._failed(failed), error=failed.error)
         else:
             self._end(event)
 
-    def _completed(self, verdict: Completed, report: Report | None) -> JournalEvent:
-        return self._event(
-            COMPLETED,
-            self._lease,
-            output=verdict.output,
-            durationMs=_elapsed(report),
-            exitCode=verdict.exit_code,
-            usage=verdict.usage,
-        )
-
-    def _timed_out(self, verdict: TimedOut, report: Report | None) -> JournalEvent:
-        return self._event(
-            TIMEOUT,
-            self._lease,
-            timeoutMs=int(self.timeout * 1_000),
-            elapsedMs=_elapsed(report),
-            signal=verdict.signal,
-            lastLines=list(verdict.last_lines) or None,
-        )
-
     def _failed(self, verdict: Failed) -> JournalEvent:
-        return self._event(FAILED, self._lease, retryCount=self._lease.attempts, source="worker", **verdict.told)
+        return self._event(FAILED, retryCount=self._lease.attempts, source="worker", **verdict.properties)
 
     def _fail_attempt(self, verdict: Failed) -> None:
         attempts = self._lease.attempts
-        failure = msgspec.convert(verdict.told, Failure)
-        event = self._event(ATTEMPT_FAILED, self._lease, attemptNumber=attempts, **verdict.told)
-        self._tell_traceback(verdict)
+        failure = msgspec.convert(verdict.properties, Failure)
+        event = self._event(ATTEMPT_FAILED, attemptNumber=attempts, **verdict.properties)
+        self._log_traceback(verdict)
         last = attempts >= self.max_attempts
         config = self._shared.config
         pause = pause_before_retry(attempts, base=config.retry_base, cap=config.retry_cap, chance=self._shared.chance())
@@ -225,17 +218,17 @@ class Attempt:
                 self._shared.release(self._delivery, after=pause, error=verdict.error)
 
         if self._write(lambda lease: lease.freed(failure=failure), [event], then):
-            told = {} if last else {"retry_in_seconds": round(pause, 3)}
-            self._tell(
+            retry = {} if last else {"retry_in_seconds": round(pause, 3)}
+            self._log(
                 "task_quarantined" if last else "task_retried",
                 category=verdict.category,
                 error=verdict.located or verdict.error,
                 attempt=attempts,
-                **told,
+                **retry,
             )
 
-    def _write(self, change: Change, events: Sequence[JournalEvent], then: Then) -> bool:
-        """Change the lease if it is still ours, however often the store has to be asked; False when it is not."""
+    def _write(self, change: Callable[[Lease], Lease], events: Sequence[JournalEvent], then: Then) -> bool:
+        """Change the lease, retrying until the store answers; return False if it is no longer ours."""
         shared, held = self._shared, self._held
         assert held is not None
         deadline, pause = time.monotonic() + shared.config.visibility, 0.05
@@ -245,7 +238,7 @@ class Attempt:
                     self.task.tenant_id, self.task.request_id, change(held.lease), events, expect=held, then=then
                 )
             except PostroadError as error:
-                self._tell("task_settle_failed", error=error)
+                self._log("task_settle_failed", error=error)
                 if time.monotonic() > deadline:
                     return False
                 time.sleep(pause)
@@ -254,29 +247,17 @@ class Attempt:
             if written.ok:
                 return True
             if written.held is None or not written.held.lease.is_held_by(shared.worker_id, self._lease.token):
-                return self._was_written(written.held, events, then)
+                outcome = None if written.held is None else written.held.lease.outcome
+                if outcome is not None and outcome.event_id == str(events[-1].event_id):
+                    # An earlier write of ours succeeded, and its answer was lost.
+                    then(shared.records.record(events))
+                    return True
+                self._log("task_lease_lost")
+                return False
             held = written.held
 
-    def _was_written(self, held: Held | None, events: Sequence[JournalEvent], then: Then) -> bool:
-        """Whether the lease is as it is because of an earlier write of ours whose answer was lost."""
-        outcome = None if held is None else held.lease.outcome
-        if outcome is not None and outcome.event_id == str(events[-1].event_id):
-            then(self._shared.records.record(events))
-            return True
-        self._tell("task_lease_lost")
-        return False
-
-    def _extended(self) -> bool:
-        queue, config = self._shared.queue, self._shared.config
-        try:
-            (result,) = queue.extend([self._delivery], seconds=config.visibility_extension)
-        except PostroadError as error:
-            self._tell("task_heartbeat_failed", error=error)
-            return False
-        return result.ok
-
     def _refreshed(self) -> bool:
-        """Whether the lease is still ours; a store that cannot be asked is not an answer."""
+        """Refresh the lease; return False only if it is known to be lost."""
         shared, held = self._shared, self._held
         assert held is not None
         until = lease_end(shared.now(), shared.config.visibility_extension)
@@ -296,38 +277,15 @@ class Attempt:
                     return False
                 held = written.held
         except PostroadError as error:
-            self._tell("task_heartbeat_failed", error=error)
+            self._log("task_heartbeat_failed", error=error)
             return True
 
-    def _record_heartbeat(self) -> None:
-        activity = None if self.activity is None else msgspec.json.decode(self.activity)
-        event = self._event(
-            HEARTBEAT,
-            self._lease,
-            effectiveUntil=self._lease.effective_until,
-            heartbeatNumber=self._beats,
-            elapsedMs=int((time.monotonic() - self._began) * 1_000),
-            workerId=self._shared.worker_id,
-            processId=self._pid,
-            memoryUsage={"rss": resident_bytes(self._pid)},
-            lastActivity=activity,
-        )
-        self._shared.records.record([event])
+    def _event(self, event_type: str, **properties: Any) -> JournalEvent:
+        return self._shared.factory.event(event_type, self.task, token=self._lease.token, **properties)
 
-    def _event(self, event_type: str, lease: Lease, **properties: Any) -> JournalEvent:
-        return self._shared.factory.event(event_type, self.task, token=lease.token, **properties)
-
-    def _tell_traceback(self, verdict: Failed) -> None:
+    def _log_traceback(self, verdict: Failed) -> None:
         if verdict.traceback:
-            self._tell("task_traceback", attempt=self._lease.attempts, traceback="\n".join(verdict.traceback))
+            self._log("task_traceback", attempt=self._lease.attempts, traceback="\n".join(verdict.traceback))
 
-    def _tell(self, line: str, **fields: Any) -> None:
-        tell(line, request_id=self.task.request_id, task=self._message.name, run=self.task.run, **fields)
-
-
-QUARANTINED = "max attempts"
-_LINES = {COMPLETED: "task_completed", FAILED: "task_failed", TIMEOUT: "task_timed_out"}
-
-
-def _elapsed(report: Report | None) -> int:
-    return 0 if report is None else report.elapsed_ms
+    def _log(self, event: str, **fields: Any) -> None:
+        log_event(event, request_id=self.task.request_id, task=self._message.name, run=self.task.run, **fields)

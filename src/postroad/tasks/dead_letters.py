@@ -1,4 +1,4 @@
-"""The dead letters of tasks: each ends its run with one `Task Failed`, and leaves."""
+"""The dead letters of tasks: each ends its run with one `Task Failed` and is removed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from postroad.errors import InvalidMessage
 from postroad.journal import FAILED
 from postroad.ports import Store
 from postroad.queues import Delivery, Queue, legible, read_dead
-from postroad.tasks.leases import Drop, Failure, HandBack, Held, Lease, decide
-from postroad.tasks.log import tell
-from postroad.tasks.messages import TaskMessage, read, tenant_of
-from postroad.tasks.queues import open_queue, tenant_and_app
-from postroad.tasks.records import EventFactory, TaskId, TaskRecords
+from postroad.tasks.leases import Drop, Failure, HandBack, Lease, TaskRecords, decide
+from postroad.tasks.messages import EventFactory, TaskMessage, log_event, open_queue, read, tenant_and_app, tenant_of
 from postroad.tasks.verdicts import CRASH
 
 Handled = Literal["ended", "known", "stays"]
@@ -24,41 +21,48 @@ _AT_ONCE = 10
 
 
 class DeadLetterHandler:
-    """Turns dead letters into failed tasks. What names no task stays where it is."""
+    """Turns dead letters into failed tasks. A dead letter that names no task stays in the queue.
+
+    Args:
+        backend: The store, as `connect()` returns it.
+        queue: The name of the tasks queue; its dead letters are in `{queue}-dlq`.
+        tenant_id: The tenant of messages that name none; by default that of the settings.
+        app: The app of the recorded events; by default that of the settings.
+
+    Raises:
+        QueueNotFound: The queue does not exist on AWS; create it with `postroad task init`.
+
+    Example:
+        DeadLetterHandler(backend).run_once()
+    """
 
     def __init__(
         self, backend: Store, *, queue: str = "tasks", tenant_id: str | None = None, app: str | None = None
     ) -> None:
-        who = tenant_and_app(tenant_id, app)
-        self._tenant = who.tenant_id
+        self._tenant, app = tenant_and_app(tenant_id, app)
         self._queue_name = queue
-        self._letters: Queue = open_queue(backend, queue, dead_letters=True)
+        self._letters: Queue = open_queue(backend, queue, ending="-dlq")
         self._records = TaskRecords(backend)
-        self._factory = EventFactory(
-            app=who.app, environment=backend.stage, origin="dlq-processor", clock=backend.clock
-        )
+        self._factory = EventFactory(app=app, environment=backend.stage, origin="dlq-processor", clock=backend.clock)
 
     def run_once(self) -> int:
-        """Handle all dead letters that are there; how many events were recorded."""
+        """Handle all dead letters in the queue; return how many runs were ended."""
         recorded = 0
         while deliveries := self._letters.receive(max_messages=_AT_ONCE, visibility=_VISIBILITY):
-            recorded += sum(self._handled(delivery) == "ended" for delivery in deliveries)
+            for delivery in deliveries:
+                try:
+                    recorded += self.handle(delivery) == "ended"
+                except Exception as error:
+                    # It comes back by itself, and must not delay the others.
+                    log_event("task_handling_failed", message_id=delivery.message_id, error=error)
         return recorded
 
-    def _handled(self, delivery: Delivery) -> Handled:
-        """Handle one dead letter; one that fails comes back by itself and keeps no other one waiting."""
-        try:
-            return self.handle(delivery)
-        except Exception as error:
-            tell("task_handling_failed", message_id=delivery.message_id, error=error)
-            return "stays"
-
     def handle(self, delivery: Delivery) -> Handled:
-        """Handle one dead letter: it ended its run, asked for nothing any more, or stays where it is."""
+        """Handle one dead letter; return whether it ended its run, its run had ended before, or it stays."""
         try:
             tenant, message = tenant_of(delivery, self._tenant), read(delivery)
         except InvalidMessage as error:
-            tell("task_letter_unreadable", message_id=delivery.message_id, error=error)
+            log_event("task_letter_unreadable", message_id=delivery.message_id, error=error)
             self._letters.release([delivery], after=_ASIDE_SECONDS)
             return "stays"
         while (handled := self._try_to_end(delivery, tenant, message)) is None:
@@ -66,7 +70,7 @@ class DeadLetterHandler:
         return handled
 
     def _try_to_end(self, delivery: Delivery, tenant: str, message: TaskMessage) -> Handled | None:
-        """What became of the letter; None when the lease changed meanwhile."""
+        """Return the result of `handle`; None if the lease changed meanwhile."""
         held = self._records.read(tenant, message.request_id)
         now = self._factory.now_ms() / 1_000
         match decide(None if held is None else held.lease, run=message.run, now=now, max_attempts=1):
@@ -76,27 +80,17 @@ class DeadLetterHandler:
                 self._letters.ack([delivery])
                 return "known"
             case HandBack(seconds):
-                # Somebody runs another copy of it, whose outcome counts.
+                # A worker runs another copy of it, whose outcome counts.
                 self._letters.release([delivery], after=seconds)
                 return "stays"
         lease = Lease(run=message.run, queue=self._queue_name, name=message.name) if held is None else held.lease
-        return self._end(delivery, tenant, message, lease, held)
-
-    def _end(
-        self, delivery: Delivery, tenant: str, message: TaskMessage, lease: Lease, held: Held | None
-    ) -> Handled | None:
-        task = TaskId(
-            tenant_id=tenant,
-            request_id=message.request_id,
-            run=message.run,
-            job_id=message.job_id,
-            task_id=message.task_id,
-        )
-        failure = lease.failure or Failure(error=_error_of(delivery), error_category="max-retries")
+        dead = read_dead(delivery.attributes)
+        error = "received too often" if dead is None or not dead.error else dead.error
+        failure = lease.failure or Failure(error=error, error_category="max-retries")
         is_crash = failure.error_category == CRASH
         event = self._factory.event(
             FAILED,
-            task,
+            message.task(tenant),
             token=lease.token or None,
             source="dlq",
             retryCount=lease.attempts,
@@ -115,10 +109,5 @@ class DeadLetterHandler:
         written = self._records.write(tenant, message.request_id, ended, [event], expect=held, then=then)
         if written.ok:
             error = event.properties["error"]
-            tell("task_dead", request_id=message.request_id, run=message.run, error=error, attempt=lease.attempts)
+            log_event("task_dead", request_id=message.request_id, run=message.run, error=error, attempt=lease.attempts)
         return "ended" if written.ok else None
-
-
-def _error_of(delivery: Delivery) -> str:
-    dead = read_dead(delivery.attributes)
-    return "received too often" if dead is None or not dead.error else dead.error

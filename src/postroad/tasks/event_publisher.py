@@ -1,4 +1,4 @@
-"""Publishing the ends of tasks and jobs on the bus `tasks`, from a stored position in the journal."""
+"""The publisher of the ends of tasks and jobs on the bus `tasks`, from a stored position in the journal."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from postroad.bus import attributes_of
 from postroad.errors import InvalidInput, NotSupported, PostroadError
 from postroad.events import Codec
 from postroad.items import ABSENT, Item
-from postroad.journal import EVENT_CLASSES, Followed, Follows, JournalEvent, whole
+from postroad.journal import EVENT_CLASSES, Followed, JournalEvent, StoredJournal, whole
 from postroad.ports import Store
 from postroad.queues import OutgoingMessage
-from postroad.tasks.log import tell
-from postroad.tasks.roles import Role
+from postroad.tasks.messages import log_event
+from postroad.tasks.threads import Role
 from postroad.topics import Topic
 
 TOPIC: Final = "tasks"
 PUBLISHED: Final = ("Task Completed", "Task Failed", "Job Completed", "Job Failure Detected")
-# How long another worker waits for one that began to publish and died.
+# How long other workers wait for one that began to publish and died.
 _CLAIM_SECONDS = 5.0
 _AT_ONCE = 10
 _MOST_KNOWN = 10_000
-# Where looking costs requests, it is done less often.
+# Looks that cost requests are taken less often.
 _NEAR_SECONDS, _FAR_SECONDS = 1.0, 30.0
 
 
 class _Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored: how far events were published, and who is publishing what follows."""
+    """The stored progress: how far events were published, and which worker publishes the next ones."""
 
     position: str
     owner: str = ""
     until: float = 0.0
-    """Until when the owner may take, in seconds since 1970."""
+    """When the owner's claim ends, in seconds since 1970."""
 
 
 class EventPublisher:
-    """Publishes what the journal records about the ends of tasks and jobs: each event at least once.
+    """Publishes the ends of tasks and jobs that the journal records, each event at least once.
 
-    It begins with what is recorded after it was first made for a tenant. The position is stored after a publish, so
-    that a crash in between publishes again; the event id is that of the journal, by which receivers recognise it.
+    It starts with the events recorded after the first publisher of the tenant was created. The position is stored after
+    a publish, so a crash in between publishes again; the event id is that of the journal, which identifies repeats.
     """
 
     def __init__(self, backend: Store, *, tenant: str) -> None:
@@ -60,16 +60,17 @@ class EventPublisher:
         for event_type in PUBLISHED:
             backend.registry.register(EVENT_CLASSES[event_type])
         if self._items.get(self._key) is None:
-            self._items.put(self._key, _encode(_Progress(position=self._follow(None).position)), expect=ABSENT)
+            start = _Progress(position=self._follow(None).position)
+            self._items.put(self._key, msgspec.json.encode(start), expect=ABSENT)
 
     def run_once(self) -> int:
-        """Publish all that was recorded since the last time, and return how many events that were."""
+        """Publish all events recorded since the last time; return their number."""
         published = 0
         while True:
             item = self._items.get(self._key)
             progress = _Progress(position="") if item is None else msgspec.json.decode(item.value, type=_Progress)
             if progress.until > self._now() and progress.owner != self._me:
-                # Somebody else publishes, or died while doing so.
+                # Another worker publishes, or died while doing so.
                 return published
             followed = self._follow(progress.position or None)
             if item is not None and not followed.events and followed.position == progress.position:
@@ -82,38 +83,38 @@ class EventPublisher:
                 return published
 
     def close(self) -> None:
-        """Publish what was recorded last; what cannot be published now is published by the next one."""
+        """Publish the last events; after an error the next publisher does it."""
         with suppress(PostroadError):
             self.run_once()
 
     def role(self) -> Role:
-        """The role `events` of a worker."""
+        """Return the role `events` of a worker."""
         is_near = self._items.traits.joins_writes
         return Role("events", _NEAR_SECONDS if is_near else _FAR_SECONDS, self.run_once, self.close)
 
     def _step(self, item: Item | None, progress: _Progress, followed: Followed) -> int | None:
-        """Publish and store the new position; None when another worker was quicker."""
+        """Publish and store the new position; return None if another worker was faster."""
         version = ABSENT if item is None else item.version
         new = [event for event in followed.events if event.event_id not in self._known]
         if new:
             claim = msgspec.structs.replace(progress, owner=self._me, until=self._now() + _CLAIM_SECONDS)
-            claimed = self._items.put(self._key, _encode(claim), expect=version)
+            claimed = self._items.put(self._key, msgspec.json.encode(claim), expect=version)
             if not claimed.ok or claimed.item is None:
                 return None
             version = claimed.item.version
             for start in range(0, len(new), _AT_ONCE):
                 self._publish(new[start : start + _AT_ONCE])
             failpoints.hit("events.after_publish")
-        stored = self._items.put(self._key, _encode(_Progress(position=followed.position)), expect=version)
+        stored = self._items.put(self._key, msgspec.json.encode(_Progress(position=followed.position)), expect=version)
         return len(new) if stored.ok else None
 
     def _publish(self, events: Sequence[JournalEvent]) -> None:
-        """Publish the events; one that can never be published is logged and left out."""
+        """Publish the events; an event that can never be published is logged and skipped."""
         messages = {event.event_id: message for event in events if (message := self._message(event)) is not None}
         results = self._topic.publish(list(messages.values())) if messages else []
         for event_id, result in zip(messages, results, strict=True):
             if isinstance(result.error, InvalidInput):
-                tell("task_event_dropped", event_id=str(event_id), error=str(result.error))
+                log_event("task_event_dropped", event_id=str(event_id), error=str(result.error))
             elif result.error is not None:
                 raise result.error
             self._known[event_id] = None
@@ -132,13 +133,13 @@ class EventPublisher:
             )
             return OutgoingMessage(self._codec.encode(envelope), attributes_of(envelope))
         except (PostroadError, msgspec.ValidationError) as error:
-            # Its blob is gone, or it is larger than any message.
-            tell("task_event_dropped", event_id=str(event.event_id), error=error)
+            # Its blob is missing, or it is larger than any message.
+            log_event("task_event_dropped", event_id=str(event.event_id), error=error)
             return None
 
     def _follow(self, position: str | None) -> Followed:
         journal = self._backend.journal()
-        if not isinstance(journal, Follows):
+        if not isinstance(journal, StoredJournal):
             raise NotSupported("this journal cannot be followed, so its events cannot be published")
         return journal.follow(self._tenant, PUBLISHED, position)
 
@@ -148,7 +149,3 @@ class EventPublisher:
 
     def _now(self) -> float:
         return self._backend.clock.now().timestamp()
-
-
-def _encode(progress: _Progress) -> bytes:
-    return msgspec.json.encode(progress)

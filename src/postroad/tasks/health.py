@@ -1,23 +1,30 @@
-"""Health: are running tasks still heard of, and do they run for too long?"""
+"""The health of running tasks: which of them are silent or run too long, and the alerts to Slack about them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import http.client
+import ipaddress
+import json
+import re
+import socket
+import ssl
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
 from postroad.arguments import check
-from postroad.errors import ConfigurationError, PostroadError
+from postroad.errors import AlertRefused, ConfigurationError, PostroadError
 from postroad.items import ABSENT
-from postroad.journal import HEARTBEAT, STARTED, Journal, JournalEvent, TaskState, every_event, fold, task_history
+from postroad.journal import HEARTBEAT, STARTED, Journal, JournalEvent, every_event, fold, task_history
 from postroad.ports import Store
-from postroad.tasks.alerts import AlertResult
-from postroad.tasks.config import Lifetime
-from postroad.tasks.log import tell
-from postroad.tasks.queues import tenant_and_app
+from postroad.settings import alerts_allow_loopback, slack_webhook_url
+from postroad.tasks.messages import log_event, tenant_and_app
+from postroad.tasks.registry import Lifetime
 
 HEALTH_CHECK: Final = "Task Health Check"
 HEALTHY, WARNING, CRITICAL, OVERTIME = "healthy", "warning", "critical", "overtime"
@@ -25,21 +32,15 @@ _ALERT_AGAIN_MS: Final = 900_000
 _ALERTED_KEY: Final = "ALERTED#HEALTH#"
 
 
-class Alerts(Protocol):
-    """Where alerts go."""
-
-    def send(self, text: str) -> AlertResult: ...
-
-
 class HealthReport(msgspec.Struct, frozen=True):
-    """How the running tasks are, counted and one by one."""
+    """The running tasks: how many are in which health, and each of them."""
 
     summary: dict[str, int]
     tasks: list[dict[str, Any]]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """From when on a task is in doubt, in milliseconds."""
+    """The limits of a healthy task, in milliseconds."""
 
     warning: int = 300_000
     critical: int = 600_000
@@ -47,7 +48,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def classify_health(elapsed_ms: float, since_last_event_ms: float, limits: Limits = Limits()) -> str:  # noqa: B008  it is frozen
-    """How a running task is: too long is too long, whatever its heartbeats say."""
+    """Return the health of a running task; a task that runs too long is `overtime`, whatever its heartbeats say."""
     if elapsed_ms > limits.overtime:
         return OVERTIME
     if since_last_event_ms > limits.critical:
@@ -56,7 +57,25 @@ def classify_health(elapsed_ms: float, since_last_event_ms: float, limits: Limit
 
 
 class HealthCheck:
-    """Looks at the running tasks of one tenant's app."""
+    """Checks the running tasks of one tenant's app.
+
+    Args:
+        backend: The store, as `connect()` returns it.
+        tenant_id: The tenant of the tasks; by default that of the settings.
+        app: The app of the tasks; by default that of the settings.
+        heartbeat_max_age: Seconds since the last event after which a task is in `warning`; 300 by default. It should
+            be several times the worker's `extension_interval`.
+        alert_threshold: Seconds since the last event after which a task is `critical`; 600 by default.
+        task_max_duration: Seconds after which a running task is `overtime`; 3,600 by default.
+        lookback: Seconds within which a task must have started to be examined; 86,400 by default.
+        alerts: Where to send alerts; by default none are sent.
+
+    Raises:
+        ConfigurationError: A number of seconds is out of its bounds.
+
+    Example:
+        report = HealthCheck(backend, alerts=SlackAlerts()).check()
+    """
 
     def __init__(
         self,
@@ -68,7 +87,7 @@ class HealthCheck:
         alert_threshold: float = 600,
         task_max_duration: float = 3_600,
         lookback: float = 86_400,
-        alerts: Alerts | None = None,
+        alerts: SlackAlerts | None = None,
     ) -> None:
         given = {
             "heartbeat_max_age": heartbeat_max_age,
@@ -78,8 +97,7 @@ class HealthCheck:
         }
         for name, seconds in given.items():
             check(seconds, Lifetime, name, ConfigurationError)
-        who = tenant_and_app(tenant_id, app)
-        self._tenant, self._app = who.tenant_id, who.app
+        self._tenant, self._app = tenant_and_app(tenant_id, app)
         self._backend = backend
         self._journal: Journal = backend.journal()
         self._items = backend.items()
@@ -88,44 +106,9 @@ class HealthCheck:
         self._alerts = alerts
 
     def check(self, *, now: datetime | int | None = None) -> HealthReport:
-        """Look at every running task, record what was seen and tell of what is wrong; a number is milliseconds."""
+        """Check every running task, record the result and send alerts. `now` as a number is in milliseconds."""
         moment = self._milliseconds(now)
-        tasks = [entry for request_id in self._started(moment) if (entry := self._look(request_id, moment)) is not None]
-        summary = {"totalProcessing": len(tasks)} | {
-            health: sum(task["health"] == health for task in tasks) for health in (HEALTHY, WARNING, CRITICAL, OVERTIME)
-        }
-        self._record(summary, tasks, moment)
-        self._alert(CRITICAL, [task for task in tasks if task["health"] in (CRITICAL, OVERTIME)], moment)
-        self._alert(WARNING, [task for task in tasks if task["health"] == WARNING], moment)
-        return HealthReport(summary, tasks)
-
-    def check_single(self, request_id: str, *, now: datetime | int | None = None) -> dict[str, Any]:
-        """How one task is, whether it runs or not."""
-        return self._told(request_id, self._milliseconds(now))
-
-    def _told(self, request_id: str, moment: int) -> dict[str, Any]:
-        events = task_history(self._journal, self._tenant, request_id, raw=True)
-        state = fold(events)
-        if state is None:
-            return {"requestId": request_id, "status": "not_found"}
-        seen = _seen(events, state)
-        elapsed = moment - seen.started_at
-        since = moment - state.last_event_at
-        runs = state.state == "processing"
-        return {
-            "requestId": request_id,
-            "currentState": state.state,
-            "health": classify_health(elapsed, moment - seen.last_at, self._limits) if runs else None,
-            "elapsed": elapsed,
-            "timeSinceLastEvent": moment - seen.last_at if runs else since,
-            "lastEventType": seen.last_type if runs else state.last_event_type,
-            "workerId": seen.worker_id,
-            "lastActivity": seen.activity,
-        }
-
-    def _started(self, moment: int) -> list[str]:
-        """The tasks that were started within the lookback, each once."""
-        found = every_event(
+        started = every_event(
             self._journal,
             "GSI6",
             tenant=self._tenant,
@@ -134,16 +117,16 @@ class HealthCheck:
             start=moment - self._lookback_ms,
             raw=True,
         )
-        return list(dict.fromkeys(event.entity_id for event in found))
-
-    def _look(self, request_id: str, moment: int) -> dict[str, Any] | None:
-        """How a task is; None when it does not run any more."""
-        told = self._told(request_id, moment)
-        if told.get("currentState") != "processing":
-            return None
-        return {name: value for name, value in told.items() if name != "currentState" and value is not None}
-
-    def _record(self, summary: dict[str, int], tasks: Sequence[dict[str, Any]], moment: int) -> None:
+        ids = dict.fromkeys(event.entity_id for event in started)
+        found = [self._examined(request_id, moment) for request_id in ids]
+        tasks = [
+            {name: value for name, value in task.items() if name != "currentState" and value is not None}
+            for task in found
+            if task.get("currentState") == "processing"
+        ]
+        summary = {"totalProcessing": len(tasks)} | {
+            health: sum(task["health"] == health for task in tasks) for health in (HEALTHY, WARNING, CRITICAL, OVERTIME)
+        }
         event = JournalEvent.create(
             HEALTH_CHECK,
             tenant_id=self._tenant,
@@ -151,26 +134,55 @@ class HealthCheck:
             app=self._app,
             timestamp=moment,
             context={"source": "system", "environment": self._backend.stage, "origin": "health-check"},
-            properties={"summary": summary, "tasks": list(tasks)},
+            properties={"summary": summary, "tasks": tasks},
         )
         (result,) = self._journal.append([event])
         if result.error is not None:
             raise result.error
+        self._alert(CRITICAL, [task for task in tasks if task["health"] in (CRITICAL, OVERTIME)], moment)
+        self._alert(WARNING, [task for task in tasks if task["health"] == WARNING], moment)
+        return HealthReport(summary, tasks)
+
+    def check_single(self, request_id: str, *, now: datetime | int | None = None) -> dict[str, Any]:
+        """Return the health of one task, whether it runs or not."""
+        return self._examined(request_id, self._milliseconds(now))
+
+    def _examined(self, request_id: str, moment: int) -> dict[str, Any]:
+        events = task_history(self._journal, self._tenant, request_id, raw=True)
+        state = fold(events)
+        if state is None:
+            return {"requestId": request_id, "status": "not_found"}
+        # The latest start of the current run, and its signs of life since then.
+        mine = [event for event in events if event.properties.get("run", state.run) == state.run] or events
+        start = next((event for event in reversed(mine) if event.event_type == STARTED), mine[0])
+        signs = [event for event in mine if event.timestamp >= start.timestamp]
+        elapsed, since_sign = moment - start.timestamp, moment - signs[-1].timestamp
+        runs = state.state == "processing"
+        return {
+            "requestId": request_id,
+            "currentState": state.state,
+            "health": classify_health(elapsed, since_sign, self._limits) if runs else None,
+            "elapsed": elapsed,
+            "timeSinceLastEvent": since_sign if runs else moment - state.last_event_at,
+            "lastEventType": signs[-1].event_type if runs else state.last_event_type,
+            "workerId": _latest(signs, "workerId"),
+            "lastActivity": _latest([event for event in signs if event.event_type == HEARTBEAT], "lastActivity"),
+        }
 
     def _alert(self, kind: str, tasks: Sequence[dict[str, Any]], moment: int) -> None:
-        """Tell of these tasks, unless just they were told of a short while ago."""
-        if self._alerts is None or not tasks or not self._is_news(kind, tasks, moment):
+        """Send an alert about these tasks, unless the same tasks were reported a short while ago."""
+        key = f"{self._tenant}/{_ALERTED_KEY}{self._app}#{kind}"
+        if self._alerts is None or not tasks or not self._is_news(key, tasks, moment):
             return
         result = self._alerts.send("\n".join(_lines(kind, tasks, self._app)))
         if not result.ok:
-            tell("task_alert_failed", kind=kind, status=result.status, reason=result.reason)
-            # Nobody has heard of it, so the next check tells again.
+            log_event("task_alert_failed", kind=kind, status=result.status, reason=result.reason)
+            # The alert was not received, so the next check sends it again.
             with suppress(PostroadError):
-                self._items.delete(self._alerted(kind))
+                self._items.delete(key)
 
-    def _is_news(self, kind: str, tasks: Sequence[dict[str, Any]], moment: int) -> bool:
-        """Whether this set was not told of within a quarter of an hour; whoever asks first tells."""
-        key = self._alerted(kind)
+    def _is_news(self, key: str, tasks: Sequence[dict[str, Any]], moment: int) -> bool:
+        """Return whether these tasks were not reported within a quarter of an hour; true for one process only."""
         ids = sorted(task["requestId"] for task in tasks)
         item = self._items.get(key)
         if item is not None:
@@ -180,37 +192,10 @@ class HealthCheck:
         value = msgspec.json.encode((moment, ids))
         return self._items.put(key, value, expect=ABSENT if item is None else item.version).ok
 
-    def _alerted(self, kind: str) -> str:
-        return f"{self._tenant}/{_ALERTED_KEY}{self._app}#{kind}"
-
     def _milliseconds(self, now: datetime | int | None) -> int:
         if isinstance(now, int):
             return now
         return int((self._backend.clock.now() if now is None else now).timestamp() * 1_000)
-
-
-class _Seen(msgspec.Struct, frozen=True):
-    started_at: int
-    last_at: int
-    last_type: str
-    worker_id: str | None
-    activity: dict[str, Any] | None
-
-
-def _seen(events: Sequence[JournalEvent], state: TaskState) -> _Seen:
-    """What the events of the current run tell of its latest start and last sign of life."""
-    mine = [event for event in events if event.properties.get("run", state.run) == state.run] or list(events)
-    starts = [event for event in mine if event.event_type == STARTED]
-    start = starts[-1] if starts else mine[0]
-    signs = [event for event in mine if event.timestamp >= start.timestamp]
-    last = signs[-1]
-    return _Seen(
-        started_at=start.timestamp,
-        last_at=last.timestamp,
-        last_type=last.event_type,
-        worker_id=_latest(signs, "workerId"),
-        activity=_latest([event for event in signs if event.event_type == HEARTBEAT], "lastActivity"),
-    )
 
 
 def _latest(events: Sequence[JournalEvent], name: str) -> Any:
@@ -225,3 +210,127 @@ def _lines(kind: str, tasks: Sequence[dict[str, Any]], app: str) -> Iterator[str
         yield f"*{task['requestId']}* {task['health']}, running for {minutes} min, worker {worker}"
     if len(tasks) > 20:
         yield f"and {len(tasks) - 20} more"
+
+
+_LOOPBACK = "127.0.0.1"
+_HOST = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_PRINTABLE = re.compile(r"[!-~]{1,2000}")
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """The parts of an address. It is a secret and never shown: anybody who knows it can post."""
+
+    host: str
+    port: int
+    path: str
+    secure: bool
+
+
+def check_webhook(url: object, *, allowed_hosts: Collection[str], allow_loopback: bool) -> Webhook:
+    """Return the parts of the address, or raise `AlertRefused` without repeating it."""
+    if not isinstance(url, str) or _PRINTABLE.fullmatch(url) is None:
+        raise AlertRefused("webhook_url: is not an address", field="webhook_url")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise AlertRefused("webhook_url: its host or port is not valid", field="webhook_url") from None
+    if port == 0:
+        raise AlertRefused("webhook_url: its port is not valid", field="webhook_url")
+    if parts.username is not None or parts.password is not None or "@" in parts.netloc:
+        raise AlertRefused("webhook_url: names a user, which can disguise another host")
+    host = (parts.hostname or "").lower()
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if allow_loopback and parts.scheme == "http" and host == _LOOPBACK:
+        return Webhook(host, port or 80, path, secure=False)
+    if parts.scheme != "https":
+        raise AlertRefused("webhook_url: is not https", field="webhook_url")
+    if _HOST.fullmatch(host) is None or host not in allowed_hosts:
+        raise AlertRefused("webhook_url: its host is not one of the allowed hosts", field="webhook_url")
+    return Webhook(host, port or 443, path, secure=True)
+
+
+def resolve(webhook: Webhook) -> str:
+    """Return the address to connect to; raise `OSError` if there is none, or one that is not public."""
+    if not webhook.secure:
+        return webhook.host
+    found = socket.getaddrinfo(webhook.host, webhook.port, type=socket.SOCK_STREAM)
+    addresses = [str(entry[4][0]) for entry in found]
+    # All of them: a name that also resolves to a private address is not trusted.
+    if not addresses or not all(ipaddress.ip_address(address).is_global for address in addresses):
+        raise OSError("the host has no public address")
+    return addresses[0]
+
+
+ALLOWED_HOSTS = ("hooks.slack.com",)
+_MOST_BYTES = 65_536
+_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+class AlertResult(msgspec.Struct, frozen=True):
+    """Whether the alert was accepted, the HTTP status, and why it was not accepted."""
+
+    ok: bool
+    status: int | None = None
+    reason: str | None = None
+
+
+class SlackAlerts:
+    """Sends text to a webhook of Slack, to one checked address, without redirects and proxies.
+
+    Args:
+        webhook_url: The address of the webhook; by default SLACK_WEBHOOK_URL.
+        allowed_hosts: The hosts it may name; hooks.slack.com by default.
+        timeout: Seconds for each step of the request; 5 by default.
+        allow_loopback: Whether http://127.0.0.1 is allowed, for tests.
+
+    Raises:
+        AlertRefused: There is no address, or it is not allowed.
+
+    Example:
+        SlackAlerts().send("the nightly import failed")
+    """
+
+    def __init__(
+        self,
+        webhook_url: str | None = None,
+        *,
+        allowed_hosts: Collection[str] = ALLOWED_HOSTS,
+        timeout: float = 5.0,
+        allow_loopback: bool = False,
+    ) -> None:
+        url = webhook_url or slack_webhook_url()
+        if url is None:
+            raise AlertRefused("webhook_url: none is given", field="webhook_url", remedy="Set SLACK_WEBHOOK_URL.")
+        loopback = allow_loopback or alerts_allow_loopback()
+        self._webhook = check_webhook(url, allowed_hosts=allowed_hosts, allow_loopback=loopback)
+        self._timeout = timeout
+
+    def send(self, text: str) -> AlertResult:
+        """Send the text; an error is returned in the result, which never holds the address."""
+        body = json.dumps({"text": text.translate(_ESCAPES)}).encode()
+        try:
+            status = _post(self._webhook, resolve(self._webhook), body, self._timeout)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            return AlertResult(False, None, reason)
+        ok = 200 <= status < 300
+        return AlertResult(ok, status, None if ok else f"the receiver answered {status}")
+
+
+def _post(webhook: Webhook, address: str, body: bytes, timeout: float) -> int:
+    """Post to the address that was checked, without a second lookup of the name."""
+    connection = http.client.HTTPConnection(webhook.host, webhook.port, timeout=timeout)
+    plain = socket.create_connection((address, webhook.port), timeout)
+    try:
+        connection.sock = plain
+        if webhook.secure:
+            connection.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=webhook.host)
+        connection.request("POST", webhook.path, body, {"Content-Type": "application/json", "Connection": "close"})
+        answer = connection.getresponse()
+        answer.read(_MOST_BYTES)
+        return answer.status
+    finally:
+        connection.close()
+        plain.close()

@@ -1,22 +1,29 @@
-"""The lease of a task: who may run it, how often that was tried, and what came of it.
+"""The lease of a task: which worker may run it, how many attempts it had, and its outcome.
 
-One item per task under conditional writes. Whoever takes it gets the next token; refreshing and settling need the same
-owner and token, so that a worker that slept through its lease changes nothing."""
+Each task has one item, changed by conditional writes. Taking the lease increments its token; refreshing and settling
+need the same owner and token, so a worker that slept through its lease changes nothing. The events of a change are
+written with the item, so that the lease and the journal never contradict each other.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 
-from postroad.blobs import BlobRef
-from postroad.journal import EVENT_TO_STATE, JournalEvent
+from postroad.errors import InvalidMessage, PostroadError
+from postroad.items import ABSENT, Expect
+from postroad.journal import EVENT_TO_STATE, Appends, JournalEvent, Owing, OwingItems, owing_nothing
+from postroad.ports import Store
+from postroad.queues import Delivery, OutgoingMessage, Queue
+from postroad.tasks.messages import TaskId, log_event
 
 
 class Outcome(msgspec.Struct, frozen=True, rename="camel"):
-    """How a run ended."""
+    """The end of a run."""
 
     event_type: str
     event_id: str
@@ -39,8 +46,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     last_lines: list[str] | None = None
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The state of one task as its item holds it."""
+class Lease(Owing, frozen=True, kw_only=True, rename="camel"):
+    """The state of one task in its item."""
 
     run: int = 1
     token: int = 0
@@ -53,7 +60,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     outcome: Outcome | None = None
     name: str = ""
     digest: str = ""
-    """Tells name and input apart from others."""
+    """A hash of name and input."""
     queue: str = ""
     app: str = ""
     job_id: str | None = None
@@ -62,30 +69,30 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """When the run was submitted, in milliseconds."""
     failure: Failure | None = None
     last_event_type: str | None = None
-    """What was recorded last with a write of this item; None where that is not known."""
+    """The last event that was recorded with a write of this item; None if it is not known."""
     last_event_at: int | None = None
-    owed: list[dict[str, Any]] = []
-    """Items of events that may not be in the journal yet."""
-    owed_at: BlobRef | None = None
-    """Where they are when they are too large."""
 
     def with_last_of(self, events: Sequence[JournalEvent]) -> Lease:
-        """The lease that knows the last of these events, which are recorded with it."""
+        """Return the lease with the last of these events, which are recorded with it."""
         if not events:
             return self
         last = events[-1]
         return msgspec.structs.replace(self, last_event_type=last.event_type, last_event_at=last.timestamp)
 
+    def task(self, tenant: str, request_id: str) -> TaskId:
+        """Return the run that the lease is about."""
+        return TaskId(tenant_id=tenant, request_id=request_id, run=self.run, job_id=self.job_id, task_id=self.task_id)
+
     def is_live(self, now: float) -> bool:
-        """Whether somebody holds it."""
+        """Return whether a worker holds it."""
         return self.owner is not None and now < self.effective_until
 
     def is_held_by(self, owner: str, token: int) -> bool:
-        """Whether this taking of the lease still counts."""
+        """Return whether this owner still holds it with this token."""
         return self.owner == owner and self.token == token
 
     def taken(self, *, owner: str, run: int, until: int, now_ms: int) -> Lease:
-        """The lease in the hands of its next owner; a new run starts counting anew."""
+        """Return the lease held by its next owner; a new run starts with the first attempt."""
         again = run == self.run
         return msgspec.structs.replace(
             self,
@@ -99,7 +106,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         )
 
     def freed(self, *, attempts: int | None = None, failure: Failure | None = None) -> Lease:
-        """The lease in nobody's hands."""
+        """Return the lease without an owner."""
         return msgspec.structs.replace(
             self,
             owner=None,
@@ -109,16 +116,12 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         )
 
     def settled(self, event: JournalEvent) -> Lease:
-        """The lease of a run that ended with this event."""
-        return msgspec.structs.replace(
-            self,
-            owner=None,
-            effective_until=0,
-            outcome=Outcome(event.event_type, str(event.event_id), event.timestamp),
-        )
+        """Return the lease of a run that ended with this event."""
+        outcome = Outcome(event.event_type, str(event.event_id), event.timestamp)
+        return msgspec.structs.replace(self, owner=None, effective_until=0, outcome=outcome)
 
     def again(self, *, now_ms: int) -> Lease:
-        """The lease of the next run; tokens go on."""
+        """Return the lease of the next run; tokens continue."""
         return msgspec.structs.replace(
             self,
             run=self.run + 1,
@@ -132,30 +135,39 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         )
 
 
-class Held(msgspec.Struct, frozen=True):
+def first_lease(task: TaskId, name: str, queue: str, app: str, begun_at: int, digest: str = "") -> Lease:
+    """Return the lease of a run that has none yet."""
+    return Lease(
+        run=task.run,
+        name=name,
+        digest=digest,
+        queue=queue,
+        app=app,
+        job_id=task.job_id,
+        task_id=task.task_id,
+        begun_at=begun_at,
+    )
+
+
+class Held(NamedTuple):
     """A lease as it was read or written, with the version that the next write expects."""
 
     lease: Lease
     version: int
 
 
-def leases_of(tenant: str) -> str:
-    """What the keys of a tenant's leases begin with."""
-    return f"{tenant}/LEASE#TASK#"
-
-
 def lease_key(tenant: str, request_id: str) -> str:
-    """The key of a task's item."""
-    return f"{leases_of(tenant)}{request_id}"
+    """Return the key of a task's item; with an empty request id, the prefix of all leases of the tenant."""
+    return f"{tenant}/LEASE#TASK#{request_id}"
 
 
 def open_job_key(tenant: str, job_id: str) -> str:
-    """The key of the item that has dispatchers look at a job."""
+    """Return the key of the item that marks a job for dispatchers."""
     return f"{tenant}/OPENJOB#{job_id}"
 
 
 def lease_end(now: float, visibility_extension: float) -> int:
-    """Until when a lease taken or refreshed now is good, in seconds rounded up."""
+    """Return the end of a lease that is taken or refreshed now, in seconds rounded up."""
     return math.ceil(now + 1.5 * visibility_extension)
 
 
@@ -164,19 +176,19 @@ class Take(msgspec.Struct, frozen=True):
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Ack it: the run ended, or a later one took its place."""
+    """Ack it: the run ended, or a later run took its place."""
 
     why: Literal["known", "older"]
 
 
 class HandBack(msgspec.Struct, frozen=True):
-    """Somebody else runs it; look again when the lease ends."""
+    """Another worker runs it; receive it again when its lease ends."""
 
     seconds: float
 
 
 class Quarantine(msgspec.Struct, frozen=True):
-    """It was tried often enough. `lost`: the last worker never said what became of its attempt."""
+    """It has no attempts left. `lost`: the worker of the last attempt never reported."""
 
     lost: bool
 
@@ -185,7 +197,7 @@ Receipt = Take | Drop | HandBack | Quarantine
 
 
 def decide(lease: Lease | None, *, run: int, now: float, max_attempts: int) -> Receipt:
-    """What the lease says about a message of this run."""
+    """Return what to do with a message of this run."""
     if lease is None or run > lease.run:
         return Take()
     if run < lease.run:
@@ -200,15 +212,167 @@ def decide(lease: Lease | None, *, run: int, now: float, max_attempts: int) -> R
 
 
 def pause_before_retry(attempt: int, *, base: float, cap: float, chance: float) -> float:
-    """Seconds until the next attempt: doubled each time, scattered, never above the cap."""
+    """Return the seconds until the next attempt: doubled each time, with jitter, never above the cap."""
     return float(min(base * 2.0 ** min(attempt - 1, 60) * (1 + chance), cap))
 
 
 def pause_while_unknown(age: float, *, grace: float) -> float | None:
-    """Seconds until a worker may look again at a task whose name it does not know; None when the grace is over.
+    """Return the seconds until a task with an unknown name is received again; None when the grace is over.
 
-    The pause grows with the age of the run: a worker that knows the name gets a young task soon, and an old one does
+    The pause grows with the age of the run: a worker that knows the name gets a young task soon, and an old task does
     not use up the receives that its queue allows.
     """
     left = grace - age
     return None if left <= 0 else min(max(1.0, age / 2), max(60.0, grace / 30), left)
+
+
+class WakeUp(msgspec.Struct, frozen=True, rename="camel"):
+    """A message to dispatchers: a task of a job is in this state. It ended, or is pending again."""
+
+    tenant_id: str
+    job_id: str
+    task_id: str
+    state: str
+
+    @classmethod
+    def read(cls, delivery: Delivery) -> Self:
+        """Return the wake-up of a delivery, or raise `InvalidMessage`."""
+        try:
+            return msgspec.json.decode(delivery.body, type=cls)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise InvalidMessage(f"the message is no wake-up: {error}") from error
+
+
+Then = Callable[[bool], None]
+"""What follows a write, such as an ack; it gets whether the events are in the journal."""
+_PAGE = 500
+LEASES = "leases/"
+decode_lease = msgspec.json.Decoder(Lease).decode
+
+
+class Written(NamedTuple):
+    """The result of a write: whether the lease was as expected, the lease now, and whether the events are recorded."""
+
+    ok: bool
+    held: Held | None
+    recorded: bool = False
+
+
+class TaskRecords:
+    """Reads and writes the leases of tasks together with their events."""
+
+    def __init__(self, backend: Store, journal: Appends | None = None) -> None:
+        self._backend = backend
+        self._items = backend.items()
+        recorded_in: Appends = backend.journal() if journal is None else journal
+        self._leases = OwingItems(Lease, Held, self._items, backend.blobs(), recorded_in)
+        # A journal that the caller brings has its own commits.
+        self.together = journal is None and backend.joins_writes
+        self._wake_up_queues: dict[str, Queue] = {}
+        self.append = self._leases.append
+
+    def put(self, tenant: str, request_id: str, lease: Lease, *, expect: Held | None) -> Written:
+        """Write the lease alone, if it is still as expected."""
+        return Written(*self._leases.put(lease_key(tenant, request_id), lease, _version(expect)))
+
+    def remove(self, tenant: str, request_id: str, *, expect: Held) -> None:
+        """Delete the lease, if it is still as expected."""
+        self._items.delete(lease_key(tenant, request_id), expect=expect.version)
+
+    def open_job(self, tenant: str, job_id: str) -> None:
+        """Mark a job for dispatchers, because one of its tasks is about to run again."""
+        self._items.put(open_job_key(tenant, job_id), b"1")
+
+    def wake_job(self, tenant: str, lease: Lease, *, state: str) -> None:
+        """Send dispatchers the state of a job's task; if that fails, they see it at their next look."""
+        if lease.job_id is None or lease.task_id is None or not lease.queue:
+            return
+        wake_up = WakeUp(tenant, lease.job_id, lease.task_id, state)
+        try:
+            if (queue := self._wake_up_queues.get(lease.queue)) is None:
+                queue = self._backend.queue(f"{self._backend.stage_prefix}{lease.queue}-dispatch")
+                self._wake_up_queues[lease.queue] = queue
+            queue.send([OutgoingMessage(msgspec.json.encode(wake_up))])
+        except PostroadError as error:
+            log_event("job_wake_failed", job_id=lease.job_id, error=error)
+
+    def read(self, tenant: str, request_id: str) -> Held | None:
+        """Return the lease of a task, or None."""
+        return self._leases.read(lease_key(tenant, request_id))
+
+    def read_many(self, tenant: str, prefix: str) -> dict[str, Held]:
+        """Return the leases of all tasks whose request id begins with `prefix`, by the rest of the id."""
+        start, cursor = lease_key(tenant, prefix), None
+        found: dict[str, Held] = {}
+        while True:
+            page = self._items.scan(start, limit=_PAGE, cursor=cursor)
+            for item in page.items:
+                found[item.key.removeprefix(start)] = self._leases.decoded(item)
+            if (cursor := page.cursor) is None:
+                return found
+
+    def write(
+        self,
+        tenant: str,
+        request_id: str,
+        lease: Lease,
+        events: Sequence[JournalEvent] = (),
+        *,
+        expect: Held | None,
+        then: Then = lambda recorded: None,
+    ) -> Written:
+        """Write the lease if it is still as expected, record the events and what the lease owes, then call `then`."""
+        key = lease_key(tenant, request_id)
+        version = _version(expect)
+        due = [*self._leases.owed(lease), *events]
+        lease = lease.with_last_of(events)
+        if self.together:
+            with suppress(PostroadError):
+                with self._backend.transaction():
+                    ok, held = self._leases.put(key, owing_nothing(lease), version)
+                    if ok:
+                        self.append(due)
+                        then(True)
+                if ok and lease.outcome is not None:
+                    self.wake_job(tenant, lease, state=lease.outcome.state)
+                return Written(ok, held, ok)
+        path = f"{LEASES}{request_id}/{lease.run}-{lease.token}.json"
+        ok, held = self._leases.put(key, self._leases.owing(lease, due, path), version)
+        if not ok:
+            return Written(ok, held)
+        recorded = self.record(due)
+        try:
+            then(recorded)
+        except PostroadError as error:
+            # The message comes back by itself, and the lease says what to do with it.
+            log_event("task_ack_failed", error=error)
+        if lease.outcome is not None:
+            self.wake_job(tenant, lease, state=lease.outcome.state)
+        return Written(True, self._paid(held) if recorded else held, recorded)
+
+    def record(self, events: Sequence[JournalEvent]) -> bool:
+        """Append the events; if the journal rejects them, log it and return False."""
+        try:
+            self.append(events)
+        except PostroadError as error:
+            log_event("task_record_failed", error=error, events=[event.event_type for event in events])
+            return False
+        return True
+
+    def record_owed(self, held: Held) -> bool:
+        """Append the events that the lease owes; return whether it owes nothing now."""
+        recorded = self.record(self._leases.owed(held.lease))
+        if recorded:
+            self._paid(held)
+        return recorded
+
+    def _paid(self, held: Held | None) -> Held | None:
+        """Return the lease without owed events; the item says so at its next write."""
+        if held is None or not held.lease.owes:
+            return held
+        self._leases.forget(held.lease)
+        return Held(owing_nothing(held.lease), held.version)
+
+
+def _version(expect: Held | None) -> int | Expect:
+    return ABSENT if expect is None else expect.version

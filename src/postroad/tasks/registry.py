@@ -1,9 +1,8 @@
-"""The tasks a process knows by name. A name in a message is looked up here, never imported."""
+"""The tasks that a process knows by name. A name in a message is looked up here, never imported."""
 
 from __future__ import annotations
 
 import inspect
-import math
 import re
 import threading
 import time
@@ -16,15 +15,14 @@ from msgspec import Meta
 
 from postroad.arguments import check, check_settings
 from postroad.errors import ConfigurationError, InvalidTask, UnknownTask
+from postroad.queues import MAX_LIFE
 from postroad.settings import nearest
 from postroad.tasks.messages import TaskName
-
-Tell = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
-    """One attempt of one run. `token` grows with every attempt anywhere: use it to fence writes to other systems."""
+    """The second argument of a task: one attempt of one run."""
 
     request_id: str
     name: str
@@ -32,19 +30,22 @@ class TaskContext:
     run: int
     attempt: int
     token: int
+    """Grows with every attempt of the task on any worker; use it to fence writes to other systems."""
     deadline: datetime
+    """When the attempt is ended."""
     job_id: str | None = None
     task_id: str | None = None
     dependency_outputs: Mapping[str, Any] = field(default_factory=dict)
-    tell: Tell = field(default=lambda activity: None, repr=False)
+    """The results of the tasks that this task depends on, by task id."""
+    send_activity: Callable[[dict[str, Any]], None] = field(default=lambda activity: None, repr=False)
     counts: dict[str, int] = field(default_factory=dict, repr=False)
 
     def activity(self, type: str, step_name: str) -> None:
-        """Say what is being done; the next heartbeat carries it."""
-        self.tell({"type": str(type)[:100], "stepName": str(step_name)[:200], "timestamp": int(time.time())})
+        """Report the current step; the next heartbeat carries it."""
+        self.send_activity({"type": str(type)[:100], "stepName": str(step_name)[:200], "timestamp": int(time.time())})
 
     def usage(self, **counts: Any) -> None:
-        """Add to what the task used; the sums are recorded when it completes."""
+        """Add to the usage of the task, such as tokens; the sums are recorded when it completes."""
         for name, count in counts.items():
             if isinstance(count, bool) or not isinstance(count, int) or count < 0:
                 raise InvalidTask(f"usage.{name}: {count!r} is not a whole number from 0 on", field=f"usage.{name}")
@@ -56,21 +57,30 @@ TaskFunction = Callable[..., Any]
 Timeout = Annotated[
     float, Meta(gt=0, le=MAX_TIMEOUT, description=f"is not above 0 and at most {MAX_TIMEOUT:.0f} seconds")
 ]
+Lifetime = Annotated[float, Meta(ge=0, le=MAX_LIFE, description=f"is not from 0 to {MAX_LIFE:g} seconds")]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDefinition:
-    """One task. What is None is the worker's to decide."""
+    """One task; where an option is None, the worker's setting applies."""
 
     name: str
+    """1 to 64 letters, digits, '_' or '-'."""
     function: TaskFunction | None = None
+    """Called as `function(input, ctx)`."""
     command: tuple[str, ...] | None = None
+    """A program with its arguments, instead of a function."""
     timeout: Timeout | None = None
+    """Seconds that an attempt may take."""
     max_attempts: Annotated[int, Meta(ge=1)] | None = None
+    """How often the task is tried."""
     memory_limit: Annotated[int, Meta(ge=1)] | None = None
+    """Bytes of address space; None for no limit."""
     pass_env: tuple[str, ...] = ()
+    """Names of environment variables that this task sees besides those of the worker's children."""
     fresh: bool = False
+    """Whether each attempt runs in a new interpreter instead of a fork."""
 
     def __post_init__(self) -> None:
         check(self.name, TaskName, "name", InvalidTask)
@@ -78,8 +88,100 @@ class TaskDefinition:
         check_variables(self.pass_env)
 
 
-def check_function(function: Any) -> None:
-    """Refuse what a worker cannot call as `function(input, ctx)`."""
+def check_variables(names: Any) -> None:
+    """Raise `ConfigurationError` for anything that is not the name of an environment variable."""
+    bad = [name for name in names if not isinstance(name, str) or _VARIABLE.fullmatch(name) is None]
+    if isinstance(names, str) or bad:
+        raise ConfigurationError(
+            f"pass_env: {(bad or names)!r} are not names of environment variables",
+            field="pass_env",
+            remedy="Name variables, such as pass_env=('AWS_REGION',); their values are the worker's.",
+        )
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class TaskRegistry:
+    """Tasks by their names; a registry of your own keeps them apart from those of `@task`.
+
+    Example:
+        registry = TaskRegistry()
+        registry.command("scrape", ["node", "/srv/scrape.js"], timeout=60)
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tasks: dict[str, TaskDefinition] = {}
+
+    def register(self, function: F, name: str | None = None, **options: Any) -> F:
+        """Register a function as a task and return the function.
+
+        Args:
+            function: Called as `function(input, ctx)`; it may be `async def`.
+            name: The name of the task; by default that of the function.
+            options: The options of `@task`.
+
+        Raises:
+            ConfigurationError: It cannot be called as `function(input, ctx)`, it is an async generator, or another
+                function has the name.
+            InvalidTask: The name is not valid.
+        """
+        _check_function(function)
+        own_name = name or getattr(function, "__name__", None) or ""
+        self._add(TaskDefinition(name=own_name, function=function, **_frozen(options)))
+        return function
+
+    def command(self, name: str, command: Any, **options: Any) -> None:
+        """Register a program as a task; it is started directly, never through a shell.
+
+        Args:
+            name: The name of the task.
+            command: The program and its arguments, as a list of texts.
+            options: `timeout`, `max_attempts`, `memory_limit` and `pass_env` of `@task`.
+
+        Raises:
+            ConfigurationError: The command is not a list of texts, or another task has the name.
+        """
+        if isinstance(command, str) or not command or not all(isinstance(part, str) and part for part in command):
+            raise ConfigurationError(
+                f"command: {command!r} is not a list of words",
+                field="command",
+                remedy='Give the program and its arguments apart, such as ["node", "/srv/scrape.js"].',
+            )
+        self._add(TaskDefinition(name=name, command=tuple(command), **_frozen(options)))
+
+    def get(self, name: str) -> TaskDefinition:
+        """Return the task of this name, or raise `UnknownTask`."""
+        found = self._tasks.get(name)
+        if found is None:
+            raise UnknownTask(
+                f"name: there is no task {str(name)[:100]!r}",
+                field="name",
+                nearest=nearest(str(name)[:100], self._tasks),
+            )
+        return found
+
+    def names(self) -> list[str]:
+        """Return the names of all tasks, sorted."""
+        return sorted(self._tasks)
+
+    def definitions(self) -> list[TaskDefinition]:
+        """Return all tasks, sorted by name."""
+        return [self._tasks[name] for name in self.names()]
+
+    def _add(self, definition: TaskDefinition) -> None:
+        with self._lock:
+            before = self._tasks.get(definition.name)
+            if before is not None and _place(before) != _place(definition):
+                raise ConfigurationError(
+                    f"name: there is a task {definition.name!r} already", field="name", remedy="Choose another name."
+                )
+            self._tasks[definition.name] = definition
+
+
+def _check_function(function: Any) -> None:
+    """Raise `ConfigurationError` if a worker cannot call it as `function(input, ctx)`."""
     name = getattr(function, "__name__", repr(function))
     if not callable(function):
         raise ConfigurationError(f"function: {function!r} is not a function", field="function")
@@ -99,84 +201,8 @@ def check_function(function: Any) -> None:
             remedy="Write it as def task(input, ctx); give every other parameter a default.",
         ) from None
     except ValueError:
-        # A function of C that does not tell its parameters.
+        # A C function without a signature.
         return
-
-
-def check_variables(names: Any) -> None:
-    """Refuse what is not the name of an environment variable."""
-    bad = [name for name in names if not isinstance(name, str) or _VARIABLE.fullmatch(name) is None]
-    if isinstance(names, str) or bad:
-        raise ConfigurationError(
-            f"pass_env: {(bad or names)!r} are not names of environment variables",
-            field="pass_env",
-            remedy="Name variables, such as pass_env=('AWS_REGION',); their values are the worker's.",
-        )
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a finite number, and no bool."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class TaskRegistry:
-    """Tasks by their names."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._tasks: dict[str, TaskDefinition] = {}
-
-    def register(self, function: F, name: str | None = None, **options: Any) -> F:
-        """Make the function a task, under its own name unless another is given; returns the function.
-
-        Raises:
-            ConfigurationError: It cannot be called as `function(input, ctx)`, or it is an async generator.
-        """
-        check_function(function)
-        own_name = getattr(function, "__name__", None)
-        self._add(TaskDefinition(name=name or own_name or "", function=function, **_frozen(options)))
-        return function
-
-    def command(self, name: str, command: Any, **options: Any) -> None:
-        """Make a program a task: it is started directly, never through a shell."""
-        if isinstance(command, str) or not command or not all(isinstance(part, str) and part for part in command):
-            raise ConfigurationError(
-                f"command: {command!r} is not a list of words",
-                field="command",
-                remedy='Give the program and its arguments apart, such as ["node", "/srv/scrape.js"].',
-            )
-        self._add(TaskDefinition(name=name, command=tuple(command), **_frozen(options)))
-
-    def get(self, name: str) -> TaskDefinition:
-        """The task of this name, or `UnknownTask`."""
-        found = self._tasks.get(name)
-        if found is None:
-            raise UnknownTask(
-                f"name: there is no task {str(name)[:100]!r}",
-                field="name",
-                nearest=nearest(str(name)[:100], self._tasks),
-            )
-        return found
-
-    def names(self) -> list[str]:
-        """The names of all tasks, sorted."""
-        return sorted(self._tasks)
-
-    def definitions(self) -> list[TaskDefinition]:
-        """All tasks, by name."""
-        return [self._tasks[name] for name in self.names()]
-
-    def _add(self, definition: TaskDefinition) -> None:
-        with self._lock:
-            before = self._tasks.get(definition.name)
-            if before is not None and _place(before) != _place(definition):
-                raise ConfigurationError(
-                    f"name: there is a task {definition.name!r} already", field="name", remedy="Choose another name."
-                )
-            self._tasks[definition.name] = definition
 
 
 default_tasks = TaskRegistry()
@@ -197,14 +223,28 @@ def task(
     registry: TaskRegistry = default_tasks,
 ) -> Callable[[F], F]: ...
 def task(name: Any = None, /, *, registry: TaskRegistry = default_tasks, **options: Any) -> Any:
-    """Make a function `(input, ctx)` a task; `@task` alone takes the function's own name."""
+    """Register a function `(input, ctx)` as a task, with or without arguments: `@task` or `@task("resize")`.
+
+    Args:
+        name: The name of the task; by default that of the function.
+        timeout: Seconds that an attempt may take; by default the worker's, 200.
+        max_attempts: How often it is tried; by default the worker's, 3.
+        memory_limit: Bytes of address space of its child; by default no limit.
+        pass_env: Names of environment variables that it sees besides those of the worker's children.
+        fresh: Whether each attempt runs in a new interpreter; for libraries that do not survive a fork.
+        registry: Where it is registered; by default where workers look for it.
+
+    Raises:
+        ConfigurationError: An option is not valid, or the function cannot be called as `function(input, ctx)`.
+
+    Example:
+        @task("resize", timeout=60)
+        def resize(input, ctx): ...
+    """
     if callable(name):
         return registry.register(name)
 
-    def register(function: F) -> F:
-        return registry.register(function, name, **options)
-
-    return register
+    return lambda function: registry.register(function, name, **options)
 
 
 def _frozen(options: dict[str, Any]) -> dict[str, Any]:
@@ -213,7 +253,7 @@ def _frozen(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _place(definition: TaskDefinition) -> object:
-    """Where a task is defined: a module that is read twice defines the same one again."""
+    """Return where a task is defined: a module that is imported twice defines the same task again."""
     function: TaskFunction | None = definition.function
     if function is None:
         return definition.command

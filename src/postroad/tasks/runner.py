@@ -1,4 +1,4 @@
-"""A runner of a worker: it has one slot for a child, and handles one message at a time."""
+"""A runner of a worker: it has a slot for one child, and handles one message at a time."""
 
 from __future__ import annotations
 
@@ -17,31 +17,27 @@ from postroad.journal import ATTEMPT_FAILED, FAILED
 from postroad.queues import Delivery
 from postroad.settings import nearest
 from postroad.tasks.attempts import QUARANTINED, Attempt
-from postroad.tasks.children import kernel
-from postroad.tasks.children.pool import ChildSlot, SlotLost
-from postroad.tasks.children.wire import Active, Ready, Report
 from postroad.tasks.leases import Drop, Failure, HandBack, Held, Lease, Quarantine, Take, decide, pause_while_unknown
-from postroad.tasks.log import tell
-from postroad.tasks.messages import TaskMessage, is_name, named_by, read, tenant_of
-from postroad.tasks.records import TaskId
-from postroad.tasks.verdicts import Halted, Verdict, crash_of_monitor, lost, verdict_of
+from postroad.tasks.messages import NAME, TaskId, TaskMessage, log_event, named_by, read, tenant_of
+from postroad.tasks.pool import ChildSlot, SlotLost
+from postroad.tasks.processes import Active, Ready, Report, kill
+from postroad.tasks.verdicts import Halted, Verdict, crashed, verdict_of
 
 if TYPE_CHECKING:
-    from postroad.tasks.worker_threads import Shared
-
+    from postroad.tasks.threads import Shared
 
 _HAND_BACK_SECONDS = 1.0
 _NO_CHILD_SECONDS = 30.0
 _STOPPING_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
-# How long after its children the worker may hear of its own stop.
+# How long after its children the worker may receive the same signal.
 _STOP_SECONDS = 0.5
 _MOST_UNKNOWN = 1_000
 MONITOR_SECONDS = 15.0
-"""How long a monitor may take to end a child and tell of it."""
+"""How long a monitor may take to end a child and report it."""
 
 
 class TaskRunner:
-    """Runs the tasks it is given. Another thread may halt what it runs."""
+    """Runs the tasks of the messages it gets. Another thread may halt the running child."""
 
     def __init__(self, shared: Shared, *, unknown_grace: float = 0.0) -> None:
         self._shared = shared
@@ -51,16 +47,16 @@ class TaskRunner:
         self._pid: int | None = None
         self._monitor = 0
         self._due = inf
-        """Until when the monitor must have told how the child ended."""
+        """When the monitor must have reported the end of the child."""
         self._running = False
         self._halted = False
 
     def open(self) -> None:
-        """Take a slot, so that a child is ready before the first task."""
+        """Open a slot, so that a child is ready before the first task."""
         self._slot = self._shared.pool.slot()
 
     def halt(self, grace: float) -> None:
-        """End the running child and start no other: the worker stops."""
+        """End the running child and start no other, because the worker stops."""
         with self._lock:
             self._halted = True
             if self._running and self._slot is not None:
@@ -71,28 +67,26 @@ class TaskRunner:
         slot.halt(grace)
 
     def close(self) -> None:
-        """Give the slot back."""
+        """Close the slot."""
         if self._slot is not None:
             self._slot.close()
 
     def handle(self, delivery: Delivery) -> None:
-        """Do what the message asks for; whatever fails on the way, the message is settled or comes back."""
+        """Run the task of the message, or settle the message otherwise; after an error the message comes back."""
+        shared = self._shared
         try:
-            tenant, message = tenant_of(delivery, self._shared.tenant), read(delivery)
+            tenant, message = tenant_of(delivery, shared.tenant), read(delivery)
         except InvalidMessage as error:
             self._refuse(delivery, str(error))
             return
-        entry = self._shared.pool.tasks.get(message.name)
+        entry = shared.pool.tasks.get(message.name)
         if entry is None:
-            self._meet_unknown(delivery, tenant, message)
+            self._handle_unknown(delivery, tenant, message)
             return
-        attempt = Attempt(self._shared, delivery, tenant, message, entry)
-        self._admit(attempt, delivery, message)
-
-    def _admit(self, attempt: Attempt, delivery: Delivery, message: TaskMessage) -> None:
-        shared, task = self._shared, attempt.task
+        attempt = Attempt(shared, delivery, tenant, message, entry)
+        task = attempt.task
         while True:
-            held = shared.records.read(task.tenant_id, task.request_id)
+            held = shared.records.read(tenant, task.request_id)
             lease = None if held is None else held.lease
             match decide(lease, run=message.run, now=shared.now(), max_attempts=attempt.max_attempts):
                 case Take():
@@ -116,15 +110,15 @@ class TaskRunner:
                     return
 
     def _child(self) -> int | None:
-        """The child that waits for an order; None when the worker stops and there is none."""
+        """Return the child that waits for an order; None if none can be started."""
         for _ in range(3):
             try:
                 if self._slot is None:
                     self._slot = self._shared.pool.slot()
                 while self._pid is None:
-                    heard = self._slot.hear()
-                    if isinstance(heard, Ready):
-                        self._pid, self._monitor = heard.pid, heard.monitor
+                    received = self._slot.receive()
+                    if isinstance(received, Ready):
+                        self._pid, self._monitor = received.pid, received.monitor
             except SlotLost:
                 self._lose_slot()
             else:
@@ -138,7 +132,7 @@ class TaskRunner:
             self._slot = self._pid = None
 
     def _run(self, attempt: Attempt) -> None:
-        """Let the child work, keep its lease alive, and settle what comes of it."""
+        """Run the child, keep its lease alive, and settle the outcome."""
         with self._lock:
             self._running = not self._halted
         if not self._running:
@@ -151,27 +145,23 @@ class TaskRunner:
             verdict = None if report is None else verdict_of(report, is_command=attempt.is_command)
         except SlotLost:
             self._lose_slot()
-            verdict = crash_of_monitor()
+            verdict = crashed("the process that watched the child died", "no-result")
         except BaseException:
-            # Nobody watches the child any more, so it must not go on.
+            # The child is no longer watched, so it must not go on.
             self._lose_slot()
             raise
         finally:
             with self._lock:
                 self._running, self._pid = False, None
-        if verdict is not None and report is not None and self._was_stopped_from_outside(report):
+        stopped = report is not None and report.killed_with is None and report.signal in _STOPPING_SIGNALS
+        # A signal may have reached this worker and its children, as when a whole service is stopped.
+        if verdict is not None and stopped and self._shared.stopping.wait(_STOP_SECONDS):
             verdict = Halted()
         if verdict is not None:
             attempt.settle(verdict, report)
 
-    def _was_stopped_from_outside(self, report: Report) -> bool:
-        """Whether a signal that stops this worker reached its children, too, as when a whole service is stopped."""
-        if report.killed_with is not None or report.signal not in _STOPPING_SIGNALS:
-            return False
-        return self._shared.stopping.wait(_STOP_SECONDS)
-
     def _watch(self, attempt: Attempt) -> Report | None:
-        """How the child ended; None when it was killed because the task is no longer ours."""
+        """Return the report of the child; None if it was killed because the lease was lost."""
         slot, interval = self._slot, self._shared.config.extension_interval
         assert slot is not None
         self._due = time.monotonic() + attempt.timeout + self._shared.config.kill_grace + MONITOR_SECONDS
@@ -180,39 +170,39 @@ class TaskRunner:
         next_beat = time.monotonic() + interval
         while True:
             wake_at = min(next_beat, self._due)
-            heard = slot.hear(None if wake_at == inf else wake_at - time.monotonic())
-            if isinstance(heard, Report):
-                return None if next_beat == inf else heard
-            if isinstance(heard, Active):
-                attempt.activity = heard.activity
-            # A child that never stops talking does not keep its lease from being refreshed.
+            received = slot.receive(None if wake_at == inf else wake_at - time.monotonic())
+            if isinstance(received, Report):
+                return None if next_beat == inf else received
+            if isinstance(received, Active):
+                attempt.activity = received.activity
+            # The lease is refreshed even if the child never stops reporting activities.
             if time.monotonic() >= next_beat:
                 next_beat = time.monotonic() + interval
                 if not attempt.beat():
                     next_beat = inf
                     self._halt_child(slot, self._shared.config.kill_grace)
             if time.monotonic() >= self._due:
-                # Whoever should have ended the child hangs or was stopped. It dies, and all that it kept with it.
+                # The monitor should have ended the child, but hangs or was stopped. Killing it ends the child, too.
                 self._due = inf
-                kernel.kill(self._monitor, signal.SIGKILL)
+                kill(self._monitor, signal.SIGKILL)
 
     def _drop(self, delivery: Delivery, held: Held | None) -> None:
-        """Ack a message that asks for nothing any more; what its run still owes the journal is recorded first."""
+        """Ack a message whose run has ended, after the events that the run owes are recorded."""
         if held is None or self._shared.records.record_owed(held):
-            self._shared.ack(delivery)
+            self._shared.queue.ack([delivery])
         else:
             self._shared.release(delivery, after=_HAND_BACK_SECONDS)
 
     def _quarantine(self, task: TaskId, delivery: Delivery, held: Held, *, is_lost: bool) -> bool:
-        """Move a task that was tried often enough to the dead letters; False when its lease changed meanwhile."""
+        """Move a task without attempts left to the dead letters; return False if its lease changed meanwhile."""
         shared, lease = self._shared, held.lease
         failure, events = lease.failure, []
         if is_lost:
-            found = lost(attempts=lease.attempts)
-            failure = msgspec.convert(found.told, Failure)
+            found = crashed(f"the worker of attempt {lease.attempts} was lost", "worker-lost")
+            failure = msgspec.convert(found.properties, Failure)
             events = [
                 shared.factory.event(
-                    ATTEMPT_FAILED, task, token=lease.token, attemptNumber=lease.attempts, **found.told
+                    ATTEMPT_FAILED, task, token=lease.token, attemptNumber=lease.attempts, **found.properties
                 )
             ]
         error = None if failure is None else failure.error
@@ -225,54 +215,47 @@ class TaskRunner:
             then=lambda recorded: shared.reject(delivery, reason=QUARANTINED, error=error),
         )
         if written.ok:
-            tell("task_quarantined", request_id=task.request_id, run=task.run, error=error, attempt=lease.attempts)
+            log_event("task_quarantined", request_id=task.request_id, run=task.run, error=error, attempt=lease.attempts)
         return written.ok
 
-    def _meet_unknown(self, delivery: Delivery, tenant: str, message: TaskMessage) -> None:
-        """Leave a name that is not known here to workers that may know it; fail it when its grace is over."""
+    def _handle_unknown(self, delivery: Delivery, tenant: str, message: TaskMessage) -> None:
+        """Leave an unknown name to workers that may know it; fail the task when its grace is over."""
         shared, name = self._shared, message.name
-        if not is_name(name):
+        if NAME.fullmatch(name) is None:
             self._refuse(delivery, f"name: {name[:100]!r} is not the name of a task")
             return
         held = shared.records.read(tenant, message.request_id)
         lease = None if held is None else held.lease
-        now = shared.now()
+        now, since = shared.now(), delivery.sent_at.timestamp()
+        if lease is not None and lease.run == message.run and lease.begun_at:
+            since = lease.begun_at / 1_000
         receipt = decide(lease, run=message.run, now=now, max_attempts=1 << 30)
-        pause = pause_while_unknown(now - _pending_since(lease, delivery, message.run), grace=self._unknown_grace)
+        pause = pause_while_unknown(now - since, grace=self._unknown_grace)
         if isinstance(receipt, Take) and pause is not None:
-            self._log_unknown(message)
+            if name not in shared.unknown:
+                if len(shared.unknown) >= _MOST_UNKNOWN:
+                    shared.unknown.clear()
+                shared.unknown.add(name)
+                log_event("task_unknown", task=name, request_id=message.request_id, grace=self._unknown_grace)
             shared.release(delivery, after=pause, error=f"unknown task {name!r}")
             return
         close = nearest(name, shared.pool.tasks)
         self._refuse(delivery, f"unknown task {name!r}" + (f"; did you mean {close!r}?" if close else ""))
 
-    def _log_unknown(self, message: TaskMessage) -> None:
-        """Log a name that is not known here, once."""
-        known = self._shared.unknown
-        if message.name not in known:
-            if len(known) >= _MOST_UNKNOWN:
-                known.clear()
-            known.add(message.name)
-            tell("task_unknown", task=message.name, request_id=message.request_id, grace=self._unknown_grace)
-
     def _refuse(self, delivery: Delivery, error: str) -> None:
-        """Move what cannot be run to the dead letters; where it names a task, that task failed."""
-        tell("task_refused", message_id=delivery.message_id, error=error)
-        task = self._named(delivery)
-        if task is None:
-            self._shared.reject(delivery, reason="not a task", error=error)
-            return
-        while not self._fail_unrun(task, delivery, error):
-            continue
-
-    def _named(self, delivery: Delivery) -> TaskId | None:
-        """The run that a message names, even if nothing else of it can be read."""
+        """Move a message that cannot be run to the dead letters; if it names a task, that task fails."""
+        log_event("task_refused", message_id=delivery.message_id, error=error)
         found = named_by(delivery)
         try:
             tenant = tenant_of(delivery, self._shared.tenant)
         except InvalidMessage:
-            return None
-        return None if found is None else TaskId(tenant_id=tenant, request_id=found[0], run=found[1])
+            found = None
+        if found is None:
+            self._shared.reject(delivery, reason="not a task", error=error)
+            return
+        task = TaskId(tenant_id=tenant, request_id=found[0], run=found[1])
+        while not self._fail_unrun(task, delivery, error):
+            continue
 
     def _fail_unrun(self, task: TaskId, delivery: Delivery, error: str) -> bool:
         shared = self._shared
@@ -285,7 +268,7 @@ class TaskRunner:
                 shared.release(delivery, after=seconds)
                 return True
         lease = Lease(run=task.run, queue=shared.queue_name) if held is None else held.lease
-        # The body may not be readable, and a dispatcher must still hear which job it was of.
+        # The body may not be readable, but dispatchers need the job of the task.
         task = replace(task, job_id=lease.job_id, task_id=lease.task_id)
         event = shared.factory.event(
             FAILED, task, error=error[:500], errorCategory="validation", retryCount=lease.attempts, source="worker"
@@ -298,19 +281,3 @@ class TaskRunner:
             expect=held,
             then=lambda recorded: shared.reject(delivery, reason=error, error=error),
         ).ok
-
-
-def _pending_since(lease: Lease | None, delivery: Delivery, run: int) -> float:
-    """When the run became pending, in seconds since 1970."""
-    if lease is not None and lease.run == run and lease.begun_at:
-        return lease.begun_at / 1_000
-    return delivery.sent_at.timestamp()
-
-
-def handle_safely(runner: TaskRunner, delivery: Delivery) -> None:
-    """Handle a message; what fails is told of, and the message comes back by itself when its lease ends."""
-    try:
-        runner.handle(delivery)
-    except Exception as error:
-        # Whatever it was, the runner goes on: other tasks are not to blame.
-        tell("task_handling_failed", message_id=delivery.message_id, error=error)

@@ -1,10 +1,8 @@
-"""The story of a task: its history, its lease and its dead letter, and what would move it on."""
+"""The story of a task: its history, its lease, its dead letter, and what to do next."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-
-import msgspec
 
 from postroad.errors import PostroadError
 from postroad.journal import (
@@ -21,22 +19,14 @@ from postroad.journal import (
     task_history,
 )
 from postroad.ports import Store
-from postroad.queues import PeekedMessage
-from postroad.tasks.leases import Lease
-from postroad.tasks.messages import named_by
-from postroad.tasks.records import WITH_ITS_JOB, TaskRecords
+from postroad.tasks.leases import Lease, TaskRecords
+from postroad.tasks.messages import WITH_ITS_JOB, named_by
 
 _LETTERS_LOOKED_AT = 1_000
 
 
-class _Told(msgspec.Struct, frozen=True):
-    verdict: Verdict
-    summary: str
-    next: str
-
-
 def task_story(backend: Store, tenant: str, request_id: str) -> Story | None:
-    """What happened to a task and what would move it on; None when there is no such task."""
+    """Return what happened to a task and what to do next; None if there is no such task."""
     events = task_history(backend.journal(), tenant, request_id, raw=True)
     state = fold(events)
     if state is None:
@@ -44,47 +34,49 @@ def task_story(backend: Store, tenant: str, request_id: str) -> Story | None:
     held = TaskRecords(backend).read(tenant, request_id)
     lease = Lease(run=state.run) if held is None else held.lease
     queue = lease.queue or "tasks"
-    told = _told(state, lease, queue, now=backend.clock.now().timestamp())
+    verdict, summary, following = _view(state, lease, queue, now=backend.clock.now().timestamp())
     if state.state == "cancelled" and any(event.properties.get("reason") == WITH_ITS_JOB for event in events):
-        told = _Told("failed", "was cancelled with its job", "nothing: its job was cancelled")
-    if told.verdict in ("waiting", "retrying") and _letter(backend, queue, request_id, state.run) is not None:
-        told = _Told("dead", f"its message lies in {queue}-dlq: {_why(state)}", _HANDLE_LETTERS)
+        verdict, summary, following = ("failed", "was cancelled with its job", "nothing: its job was cancelled")
+    if verdict in ("waiting", "retrying") and _has_dead_letter(backend, queue, request_id, state.run):
+        verdict, summary, following = ("dead", f"its message lies in {queue}-dlq: {_why(state)}", _HANDLE_LETTERS)
     return Story(
         id=request_id,
         kind="task",
-        verdict=told.verdict,
-        summary=f"task {request_id}, run {state.run}: {told.summary}",
+        verdict=verdict,
+        summary=f"task {request_id}, run {state.run}: {summary}",
         steps=steps_of(events, where=queue),
         related=_related(events, state),
-        next=told.next,
+        next=following,
     )
 
 
 _HANDLE_LETTERS = "a worker with the role dlq ends the run: postroad worker --roles dlq"
 
 
-def _told(state: TaskState, lease: Lease, queue: str, *, now: float) -> _Told:
+def _view(state: TaskState, lease: Lease, queue: str, *, now: float) -> tuple[Verdict, str, str]:
     match state.state:
         case "completed":
-            return _Told("completed", f"completed at attempt {state.attempt}", NOTHING)
+            return ("completed", f"completed at attempt {state.attempt}", NOTHING)
         case "failed":
-            return _Told("failed", f"failed: {_why(state)}", _again(state))
+            return ("failed", f"failed: {_why(state)}", _again(state))
         case "cancelled":
-            return _Told("failed", "was cancelled", _again(state))
+            return ("failed", "was cancelled", _again(state))
     if lease.outcome is not None:
-        return _Told("in_flight", f"ended as {lease.outcome.state}", "its last event is on its way to the journal")
+        return ("in_flight", f"ended as {lease.outcome.state}", "its last event is on its way to the journal")
     if lease.is_live(now):
         seconds = max(0, round(lease.effective_until - now))
-        return _Told(
-            "in_flight", f"attempt {lease.attempts} runs at {lease.owner}", f"its lease ends in {seconds} s unless kept"
+        return (
+            "in_flight",
+            f"attempt {lease.attempts} runs at {lease.owner}",
+            f"its lease ends in {seconds} s unless kept",
         )
     if lease.owner is not None:
-        return _Told("retrying", f"its worker {lease.owner} was lost", f"a worker of queue {queue} takes it again")
+        return ("retrying", f"its worker {lease.owner} was lost", f"a worker of queue {queue} takes it again")
     if state.last_event_type == ATTEMPT_FAILED:
-        return _Told("retrying", f"attempt {state.attempt}: {_why(state)}", f"a worker of queue {queue} tries it again")
+        return ("retrying", f"attempt {state.attempt}: {_why(state)}", f"a worker of queue {queue} tries it again")
     if lease.sent_at is None:
-        return _Told("waiting", "recorded and not sent", "a reconciler sends it: postroad worker --roles reconciler")
-    return _Told("waiting", f"waits in queue {queue}", "a worker takes it: postroad worker --import MODULE")
+        return ("waiting", "recorded and not sent", "a reconciler sends it: postroad worker --roles reconciler")
+    return ("waiting", f"waits in queue {queue}", "a worker takes it: postroad worker --import MODULE")
 
 
 def _why(state: TaskState) -> str:
@@ -106,11 +98,11 @@ def _related(events: list[JournalEvent], state: TaskState) -> list[Related]:
     return [Related(state.job_id, "caused_by", "job"), *before]
 
 
-def _letter(backend: Store, queue: str, request_id: str, run: int) -> PeekedMessage | None:
-    """The dead letter of this run, where looking at dead letters touches nothing."""
+def _has_dead_letter(backend: Store, queue: str, request_id: str, run: int) -> bool:
+    """Return whether this run has a dead letter, if the queue can be peeked without side effects."""
     with suppress(PostroadError):
         letters = backend.queue(f"{backend.stage_prefix}{queue}-dlq")
         if letters.traits.peeks_clean:
             found = letters.peek(limit=_LETTERS_LOOKED_AT)
-            return next((letter for letter in found if named_by(letter) == (request_id, run)), None)
-    return None
+            return any(named_by(letter) == (request_id, run) for letter in found)
+    return False

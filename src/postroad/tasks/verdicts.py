@@ -1,4 +1,4 @@
-"""What the end of a child means for its task; pure, so that every ending can be looked at by itself."""
+"""What the report of a child means for its task, decided by pure functions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 from postroad.errors import InvalidMessage
 from postroad.events import checked_bytes
 from postroad.queues import legible
-from postroad.tasks.children.wire import FAILURE, RESULT, Report
-from postroad.tasks.failures import ErrorClass, classify_error
+from postroad.tasks.error_categories import ErrorClass, classify_error
+from postroad.tasks.processes import FAILURE, RESULT, Report
 from postroad.telemetry import redact
 
 CRASH = "crash"
@@ -24,7 +24,7 @@ class Completed(msgspec.Struct, frozen=True):
 
     output: Any
     usage: Any
-    """What it used, as the task said it; the journal refuses what is none."""
+    """The usage that the task reported; the journal checks it."""
     exit_code: int = 0
 
 
@@ -39,11 +39,11 @@ class Failed(msgspec.Struct, frozen=True):
     """The error with the place that raised it, for the log."""
     traceback: tuple[str, ...] = ()
     last_lines: tuple[str, ...] = ()
-    """What the attempt printed last."""
+    """The last lines that the attempt printed."""
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What the journal and the lease hold of the failure."""
+    def properties(self) -> dict[str, Any]:
+        """The failure as the journal and the lease hold it."""
         return {
             "error": self.error,
             "errorCategory": self.category,
@@ -61,7 +61,7 @@ class TimedOut(msgspec.Struct, frozen=True):
 
 
 class Halted(msgspec.Struct, frozen=True):
-    """The worker ended the attempt for reasons of its own."""
+    """The worker ended the attempt because it stops."""
 
 
 Verdict = Completed | Failed | TimedOut | Halted
@@ -72,7 +72,7 @@ class _Result(msgspec.Struct):
     usage: Any = None
 
 
-class _Word(msgspec.Struct):
+class _Failure(msgspec.Struct):
     error: str
     category: str = CRASH
     retryable: bool = True
@@ -81,57 +81,50 @@ class _Word(msgspec.Struct):
     traceback: tuple[str, ...] = ()
 
 
-class _Complaint(msgspec.Struct):
+class _CommandError(msgspec.Struct):
     error: str
     code: str | None = None
     status: int | None = None
 
 
 def verdict_of(report: Report, *, is_command: bool) -> Verdict:
-    """What to make of a child that ended like this."""
-    seen = msgspec.structs.replace(report, last_lines=tuple(redact(line) for line in report.last_lines))
-    verdict = _verdict(seen, is_command=is_command)
-    return msgspec.structs.replace(verdict, last_lines=seen.last_lines) if isinstance(verdict, Failed) else verdict
-
-
-def _verdict(report: Report, *, is_command: bool) -> Verdict:
+    """Return the verdict on a child that ended with this report."""
+    report = msgspec.structs.replace(report, last_lines=tuple(redact(line) for line in report.last_lines))
     if report.timed_out:
         return TimedOut(report.killed_with or "SIGTERM", report.last_lines)
-    if report.killed_with is not None and not _has_result(report):
+    # A child that received a signal may have finished before.
+    finished = report.exit_code == 0 and (report.reply[:1] == RESULT or b'"output"' in (report.out or b""))
+    if report.killed_with is not None and not finished:
         return Halted()
+    verdict = _outcome(report, is_command=is_command)
+    return msgspec.structs.replace(verdict, last_lines=report.last_lines) if isinstance(verdict, Failed) else verdict
+
+
+def _outcome(report: Report, *, is_command: bool) -> Completed | Failed:
     if report.signal is not None:
-        return _crashed(report, _cause(report), f"the child was ended by {report.signal}")
+        cause = "oom" if report.oom else "segv" if report.signal == "SIGSEGV" else "signal"
+        return crashed(f"the child was ended by {report.signal}", cause, report)
     try:
-        if report.said[:1] == FAILURE:
-            return _told(report)
+        if report.reply[:1] == FAILURE:
+            return _failed(report)
         return _of_a_command(report) if is_command else _of_a_function(report)
     except msgspec.DecodeError:
-        # The task itself wrote into the pipe that was not its own.
-        return _crashed(report, "no-result", "the child's last word cannot be read")
+        # The task wrote into a pipe that is not for tasks.
+        return crashed("the child's last word cannot be read", "no-result", report)
 
 
-def lost(*, attempts: int) -> Failed:
-    """The verdict on an attempt whose worker died."""
-    return Failed(f"the worker of attempt {attempts} was lost", CRASH, True, _forensics("worker-lost"))
-
-
-def crash_of_monitor() -> Failed:
-    """The verdict on a child whose monitor died under it."""
-    return Failed("the process that watched the child died", CRASH, True, _forensics("no-result"))
-
-
-def _of_a_function(report: Report) -> Verdict:
-    if report.said[:1] != RESULT:
-        return _crashed(report, "no-result", f"the child ended with exit code {report.exit_code} and no result")
+def _of_a_function(report: Report) -> Completed | Failed:
+    if report.reply[:1] != RESULT:
+        return crashed(f"the child ended with exit code {report.exit_code} and no result", "no-result", report)
     if report.exit_code != 0:
         return Failed(f"exit code {report.exit_code} after the result", "unknown", False)
-    result = msgspec.json.decode(report.said[1:], type=_Result)
+    result = msgspec.json.decode(report.reply[1:], type=_Result)
     return Completed(result.output, result.usage or None)
 
 
-def _of_a_command(report: Report) -> Verdict:
+def _of_a_command(report: Report) -> Completed | Failed:
     if report.exit_code != 0:
-        return _complaint(report)
+        return _failed_command(report)
     if report.too_long:
         return Failed("the result is above the limit of max_output_bytes", "validation", False)
     try:
@@ -141,51 +134,36 @@ def _of_a_command(report: Report) -> Verdict:
     return Completed(result.output, result.usage or None)
 
 
-def _complaint(report: Report) -> Failed:
-    """What a command says on the last line of its stderr."""
+def _failed_command(report: Report) -> Failed:
+    """Return the failure that a command wrote to the last line of its stderr."""
     text = (report.err or b"").decode(errors="replace")
     try:
-        said = msgspec.json.decode(text, type=_Complaint)
+        failure = msgspec.json.decode(text, type=_CommandError)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        said = _Complaint(text)
-    found = classify_error(said.error, status=said.status, code=said.code)
+        failure = _CommandError(text)
+    found = classify_error(failure.error, status=failure.status, code=failure.code)
     if report.exit_code == _TEMPORARY_FAILURE:
         found = ErrorClass("server-error", True)
-    return Failed(legible(said.error) or f"exit code {report.exit_code}", found.category, found.retryable)
+    return Failed(legible(failure.error) or f"exit code {report.exit_code}", found.category, found.retryable)
 
 
-def _told(report: Report) -> Failed:
-    word = msgspec.json.decode(report.said[1:], type=_Word)
-    if word.cause is not None:
-        return _crashed(report, word.cause, word.error)
+def _failed(report: Report) -> Failed:
+    failure = msgspec.json.decode(report.reply[1:], type=_Failure)
+    if failure.cause is not None:
+        return crashed(failure.error, failure.cause, report)
     return Failed(
-        legible(word.error),
-        word.category,
-        word.retryable,
-        located=None if word.located is None else legible(word.located),
-        traceback=tuple(redact("\n".join(word.traceback)).splitlines()),
+        legible(failure.error),
+        failure.category,
+        failure.retryable,
+        located=None if failure.located is None else legible(failure.located),
+        traceback=tuple(redact("\n".join(failure.traceback)).splitlines()),
     )
 
 
-def _has_result(report: Report) -> bool:
-    """Whether a child that was told to end had finished all the same."""
-    return report.exit_code == 0 and (report.said[:1] == RESULT or b'"output"' in (report.out or b""))
-
-
-def _cause(report: Report) -> str:
-    if report.oom:
-        return "oom"
-    return "segv" if report.signal == "SIGSEGV" else "signal"
-
-
-def _crashed(report: Report, cause: str, error: str) -> Failed:
-    return Failed(error, CRASH, True, _forensics(cause, report))
-
-
-def _forensics(cause: str, report: Report | None = None) -> dict[str, Any]:
-    """What is known of a crash: always the same fields, None where nobody saw it."""
+def crashed(error: str, cause: str, report: Report | None = None) -> Failed:
+    """Return the verdict on a crash; the fields of its forensics are None where they are not known."""
     seen = report or Report(pid=0, elapsed_ms=0)
-    return {
+    forensics = {
         "cause": cause,
         "signal": seen.signal,
         "exitCode": seen.exit_code,
@@ -193,3 +171,4 @@ def _forensics(cause: str, report: Report | None = None) -> dict[str, Any]:
         "lastLines": list(seen.last_lines),
         "lastActivity": None if seen.last_activity is None else msgspec.json.decode(seen.last_activity),
     }
+    return Failed(error, CRASH, True, forensics)

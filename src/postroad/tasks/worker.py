@@ -1,4 +1,4 @@
-"""The worker: receives the messages of tasks and runs each in a child process of its own."""
+"""The worker: it receives the messages of tasks and runs each in its own child process."""
 
 from __future__ import annotations
 
@@ -6,57 +6,134 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
-from postroad.arguments import check
+from msgspec import Meta
+
+from postroad.arguments import check, check_settings, text
 from postroad.errors import ConfigurationError
 from postroad.journal import Appends
 from postroad.ports import Store
+from postroad.queues import MAX_VISIBILITY, MAX_WAIT
 from postroad.signals import heard_by
-from postroad.tasks.children.pool import ChildPool
-from postroad.tasks.config import WorkerConfig, WorkerId, for_children
-from postroad.tasks.log import tell
-from postroad.tasks.queues import open_queue, tenant_and_app, wants_events
-from postroad.tasks.records import EventFactory, TaskRecords
-from postroad.tasks.registry import TaskRegistry, default_tasks
-from postroad.tasks.roles import Role, RoleThreads
-from postroad.tasks.worker_threads import Shared, Waker, WorkerRun
+from postroad.tasks.leases import TaskRecords
+from postroad.tasks.messages import EventFactory, log_event, open_queue, tenant_and_app, wants_events
+from postroad.tasks.pool import ChildPool
+from postroad.tasks.registry import TaskRegistry, Timeout, check_variables, default_tasks
+from postroad.tasks.threads import Role, RoleThreads, Shared, Waker, WorkerRun
+
+_WorkerId = text(r"[A-Za-z0-9_.:-]{1,256}", "1 to 256 letters, digits, '_', '.', ':' or '-'")
+_Positive = Annotated[int, Meta(ge=1)]
+_Pause = Annotated[float, Meta(ge=0, le=MAX_VISIBILITY, description=f"is not from 0 to {MAX_VISIBILITY:g} seconds")]
+_Interval = Annotated[
+    float, Meta(ge=0.001, le=MAX_VISIBILITY, description=f"is not from 0.001 to {MAX_VISIBILITY:g} seconds")
+]
+# A message is hidden for one and a half extensions, which must stay within what queues allow.
+_Extension = Annotated[
+    float, Meta(ge=0.001, le=MAX_VISIBILITY / 1.5, description=f"is not from 0.001 to {MAX_VISIBILITY / 1.5:g} seconds")
+]
+_PASSED = (
+    *("PATH", "HOME", "USER", "SHELL", "TMPDIR", "PWD", "LANG", "TZ"),
+    *("TERM", "COLORTERM", "FORCE_COLOR", "PYTHONPATH"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """The numbers of a worker; seconds unless the name says otherwise."""
+
+    concurrency: _Positive = 3
+    """How many children run at the same time."""
+    wait: Annotated[float, Meta(ge=0, le=MAX_WAIT, description="is not from 0 to 20 seconds")] = 20.0
+    """How long one poll waits for messages."""
+    visibility_extension: _Extension = 30.0
+    """By how much a message and its lease are extended; more than `extension_interval`."""
+    extension_interval: _Interval = 20.0
+    """The time between two extensions."""
+    timeout: Timeout = 200.0
+    """How long an attempt may take, unless its task or message says otherwise."""
+    kill_grace: _Pause = 5.0
+    """The time between SIGTERM and SIGKILL."""
+    max_attempts: _Positive = 3
+    """How often a task is tried, unless the task says otherwise."""
+    retry_base: _Pause = 1.0
+    """The pause before the second attempt; doubled before each further one."""
+    retry_cap: _Pause = 30.0
+    """The longest pause between two attempts."""
+    drain_timeout: _Pause = 30.0
+    """How long running children may continue after a stop."""
+    pass_env: tuple[str, ...] = ()
+    """Names of environment variables that children see besides the usual ones."""
+    max_output_bytes: _Positive = 5_242_880
+    """The largest result, as JSON."""
+    child_reuse: Annotated[int, Meta(ge=1, le=1_000)] = 1
+    """How many tasks one child runs."""
+    unknown_grace: _Pause = 600.0
+    """How long a task with an unknown name is left to other workers."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.visibility_extension <= self.extension_interval:
+            raise ConfigurationError(
+                f"visibility_extension: {self.visibility_extension:g} s end before the next extension, which comes "
+                f"after {self.extension_interval:g} s",
+                field="visibility_extension",
+                remedy="Extend by more than the interval between two extensions, such as 30 s every 20 s.",
+            )
+        check_variables(self.pass_env)
+
+    @property
+    def visibility(self) -> float:
+        """How long a message is hidden at first, and how long a lease lasts without a refresh."""
+        return 1.5 * self.visibility_extension
+
+
+def for_children(pass_env: Iterable[str], env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the part of this process's environment that its children see."""
+    asked = {*_PASSED, *pass_env}
+    here = os.environ if env is None else env
+    return {name: value for name, value in here.items() if name in asked or name.startswith("LC_")}
 
 
 class TaskWorker:
     """Runs the tasks of one queue, `concurrency` at a time, until it is stopped.
 
-    A task whose name it does not know is handed back for `unknown_grace` seconds, counted from `Task Pending`, so that
-    workers of another version may take it; then it fails. With `until_idle` it fails at once.
+    A task whose name it does not know is released for `unknown_grace` seconds, counted from `Task Pending`, so that
+    workers of another version may run it; then it fails. With `until_idle` it fails at once.
 
     Args:
-        backend: The store that holds queue, leases and journal.
+        backend: The store that holds queue, leases and journal, as `connect()` returns it.
         queue: The name of the queue; on AWS without the stage.
         imports: Modules that define tasks; the children import them.
         registry: The tasks; by default those of `@task`.
-        tenant_id: The tenant of messages that name none; by default what the settings say.
-        app: In whose name events are recorded; by default what the settings say.
-        concurrency: How many children run at the same time.
-        wait: Seconds that one poll waits for messages, up to 20.
-        visibility_extension: Seconds by which message and lease are extended; more than `extension_interval`.
-        extension_interval: Seconds between two extensions.
-        timeout: Seconds that a task may take, unless it says so itself; up to 43,200.
-        kill_grace: Seconds between SIGTERM and SIGKILL.
-        max_attempts: How often a task is tried, unless it says so itself.
-        retry_base: Seconds before the second attempt; doubled before each next one.
-        retry_cap: The longest pause between two attempts, in seconds.
-        drain_timeout: Seconds that running children get to finish after a stop.
-        pass_env: Names of environment variables that children may see.
-        max_output_bytes: The largest result, as JSON.
-        child_reuse: How many tasks one child runs, up to 1,000; more than 1 for code that you trust.
-        unknown_grace: Seconds for which a task with an unknown name is left to other workers.
-        worker_id: Its name in leases and events; by default of host and process.
-        journal: Where events go instead of the backend's journal.
+        tenant_id: The tenant of messages that name none; by default that of the settings.
+        app: The app of the recorded events; by default that of the settings.
+        concurrency: How many children run at the same time; 3 by default. Raise it to the number of cores for CPU
+            work, and higher for tasks that wait for others.
+        wait: Seconds that one poll waits for messages, up to 20, which is the default.
+        visibility_extension: Seconds by which message and lease are extended, 30 by default; more than
+            `extension_interval`. Shorter values find a dead worker sooner and cost more requests.
+        extension_interval: Seconds between two extensions; 20 by default.
+        timeout: Seconds that an attempt may take, unless its task says otherwise; 200 by default, up to 43,200.
+        kill_grace: Seconds between SIGTERM and SIGKILL; 5 by default. Raise it for tasks that clean up.
+        max_attempts: How often a task is tried, unless the task says otherwise; 3 by default.
+        retry_base: Seconds before the second attempt, doubled before each further one; 1 by default.
+        retry_cap: The longest pause between two attempts, in seconds; 30 by default.
+        drain_timeout: Seconds that running children may continue after a stop; 30 by default.
+        pass_env: Names of environment variables that children see besides PATH, HOME and the like; none by default.
+        max_output_bytes: The largest result, as JSON; 5 MiB by default.
+        child_reuse: How many tasks one child runs, up to 1,000; 1 by default. More is faster, for code that you trust.
+        unknown_grace: Seconds for which a task with an unknown name is left to other workers; 600 by default.
+        worker_id: Its name in leases and events; by default made of host and process.
+        journal: Where events go instead of the backend's journal, such as an `EventBridgeSender`.
         publish_events: Whether to publish the ends of tasks and jobs on the bus `tasks`; by default as the setting
             `task_events` says, which is off.
 
     Raises:
         ConfigurationError: An argument is out of its bounds.
+        QueueNotFound: The queue does not exist on AWS; create it with `postroad task init`.
 
     Example:
         TaskWorker(backend, imports=["shared.tasks"], concurrency=8).run()
@@ -105,16 +182,16 @@ class TaskWorker:
             child_reuse=child_reuse,
             unknown_grace=unknown_grace,
         )
-        who = tenant_and_app(tenant_id, app)
-        check(worker_id, WorkerId | None, "worker_id", ConfigurationError)
+        tenant, app = tenant_and_app(tenant_id, app)
+        check(worker_id, _WorkerId | None, "worker_id", ConfigurationError)
         self.worker_id = _new_id() if worker_id is None else worker_id
         self._config = config
         factory = EventFactory(
-            app=who.app, environment=backend.stage, origin="sqs-worker", clock=backend.clock, worker_id=self.worker_id
+            app=app, environment=backend.stage, origin="sqs-worker", clock=backend.clock, worker_id=self.worker_id
         )
         self._shared = Shared(
             worker_id=self.worker_id,
-            tenant=who.tenant_id,
+            tenant=tenant,
             queue_name=queue,
             config=config,
             queue=open_queue(backend, queue),
@@ -130,19 +207,27 @@ class TaskWorker:
             clock=backend.clock,
             keeps_large=backend.blobs() is not None,
         )
-        self._roles = _events_role(backend, who.tenant_id) if wants_events(publish_events) else []
+        self._roles: list[Role] = []
+        if wants_events(publish_events):
+            # A worker that publishes nothing does not import the bus.
+            from postroad.tasks.event_publisher import EventPublisher
+
+            self._roles = [EventPublisher(backend, tenant=tenant).role()]
         self.was_stopped = False
-        """Whether the last run ended because it was told to."""
+        """Whether the last run ended because of `stop()`."""
         self._stops = 0
         self._waker: Waker | None = None
 
     def run(self, *, until_idle: bool = False) -> None:
-        """Work until stopped, or until the queue holds nothing. In the main thread SIGTERM and SIGINT stop it."""
+        """Run tasks until stopped or, with `until_idle`, until the queue is empty.
+
+        In the main thread SIGTERM and SIGINT stop it.
+        """
         waker = self._waker = Waker()
         try:
             with heard_by(self.stop):
                 self._shared.pool.start()
-                tell("worker_started", worker=self.worker_id, tasks=sorted(self._shared.pool.tasks))
+                log_event("worker_started", worker=self.worker_id, tasks=sorted(self._shared.pool.tasks))
                 with RoleThreads(self._roles, ended=self.stop):
                     WorkerRun(self._shared, waker, lambda: self._stops, until_idle=until_idle).run()
         finally:
@@ -150,20 +235,13 @@ class TaskWorker:
             self.was_stopped = self._stops > 0
             self._stops, self._waker = 0, None
             waker.close()
-            tell("worker_stopped", worker=self.worker_id)
+            log_event("worker_stopped", worker=self.worker_id)
 
     def stop(self) -> None:
-        """Receive nothing more; what runs may finish within `drain_timeout`. Called twice, it is killed at once."""
+        """Stop receiving; running tasks may finish within `drain_timeout`. A second call kills them at once."""
         self._stops += 1
         if (waker := self._waker) is not None:
             waker.wake()
-
-
-def _events_role(backend: Store, tenant: str) -> list[Role]:
-    # A worker that publishes nothing does not pay for the import of the bus.
-    from postroad.tasks.event_publisher import EventPublisher
-
-    return [EventPublisher(backend, tenant=tenant).role()]
 
 
 def _new_id() -> str:

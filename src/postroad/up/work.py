@@ -29,7 +29,7 @@ _KILL_GRACE_SECONDS = 1.0
 def run_tasks(backend: Backend, settings: Settings, stop: threading.Event) -> None:
     """Work until told to stop; where nobody made the queues of tasks there is nothing to do."""
     from postroad.jobs.dispatcher import worker_roles
-    from postroad.tasks.roles import RoleThreads
+    from postroad.tasks.threads import RoleThreads
 
     try:
         roles = worker_roles(backend, tenant_id=settings.tenant, app=settings.app)

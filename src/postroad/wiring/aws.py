@@ -12,7 +12,7 @@ from postroad.clock import Clock
 from postroad.connections import ATTEMPTS, AwsConnection
 from postroad.errors import ConfigurationError, NotSupported, Unavailable
 from postroad.items import DynamoItems
-from postroad.journal import DynamoRecords, EventBridgeSender, Journal, Overflow, RelayedJournal, StoredJournal
+from postroad.journal import DynamoRecords, EventBridgeSender, Journal, Overflow, StoredJournal
 from postroad.queues import Queue, SQSQueues, SQSTags
 from postroad.settings import default_stage, event_bus_name, events_bucket, events_table, events_ttl_days
 from postroad.streams import KinesisStreams, Stream
@@ -138,7 +138,8 @@ class AwsInstallation:
 
 def _journal(connection: AwsConnection, blobs: Blobs | None, clock: Clock) -> Journal:
     """Return the events table; if an event bus is configured, events reach the table through it."""
-    table = StoredJournal(DynamoRecords(connection), Overflow(blobs), clock=clock, ttl_days=events_ttl_days())
-    if (bus := event_bus_name()) is None:
-        return table
-    return RelayedJournal(table, EventBridgeSender(connection.events, event_bus_name=bus, blobs=blobs))
+    bus = event_bus_name()
+    sender = None if bus is None else EventBridgeSender(connection.events, event_bus_name=bus, blobs=blobs)
+    return StoredJournal(
+        DynamoRecords(connection), Overflow(blobs), clock=clock, ttl_days=events_ttl_days(), sender=sender
+    )

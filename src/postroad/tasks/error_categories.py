@@ -1,4 +1,4 @@
-"""Which category an error belongs to, and whether another attempt makes sense."""
+"""The categories of errors, which decide whether another attempt makes sense."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ import msgspec
 
 
 class Retryable(Exception):
-    """The attempt failed; another one may succeed. Without a category the message tells it."""
+    """Raise it in a task: the attempt failed, and another one may succeed.
+
+    Args:
+        message: What happened.
+        category: The category to record; by default it follows from the message and from what caused it.
+    """
 
     def __init__(self, message: str = "", *, category: str | None = None) -> None:
         super().__init__(message)
@@ -21,7 +26,12 @@ class Retryable(Exception):
 
 
 class NonRetryable(Exception):
-    """The task failed for good. Without a category the message tells it."""
+    """Raise it in a task: the task failed, and no other attempt is made.
+
+    Args:
+        message: What happened.
+        category: The category to record; by default it follows from the message and from what caused it.
+    """
 
     def __init__(self, message: str = "", *, category: str | None = None) -> None:
         super().__init__(message)
@@ -30,11 +40,11 @@ class NonRetryable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Category:
-    """One row of the table.
+    """A category with everything that identifies it.
 
-    Codes and types are also looked for in messages, phrases only there. AWS codes count before the HTTP status, which
-    is 400 when AWS throttles. `libraries` are classes as "package.Class", `databases` are SQLSTATEs or their first two
-    characters, and the names of SQLite's results.
+    Codes and types are also searched in messages, phrases only there. AWS codes count before the HTTP status, which is
+    400 when AWS throttles. `libraries` are classes as "package.Class"; `databases` are SQLSTATEs, their first two
+    characters, or the names of SQLite's results.
     """
 
     name: str
@@ -104,7 +114,7 @@ CATEGORIES = (
         codes=("ThrottlingException",),
         types=("RateLimitError", "ThrottlingException"),
         phrases=("too many requests",),
-        # What botocore itself takes for throttling.
+        # What botocore itself treats as throttling.
         aws=(
             *("Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "SlowDown"),
             *("RequestThrottledException", "TooManyRequestsException", "ProvisionedThroughputExceededException"),
@@ -193,11 +203,11 @@ def classify_error(
 ) -> ErrorClass:
     """Return the class of an error.
 
-    A code of AWS counts first, then the HTTP status, any other code, the exception's type, and whole words of the text.
+    An AWS code counts first, then the HTTP status, any other code, the exception's type, and whole words of the text.
 
     Args:
         message: The text of the error.
-        status: The HTTP status of the answer, where there was one.
+        status: The HTTP status of the response, if there was one.
         code: A code such as "ECONNRESET" or "ThrottlingException".
         type_name: The name of the exception's class; "package.Class" for that of a library.
     """
@@ -222,7 +232,7 @@ def classify_exception(error: BaseException) -> ErrorClass:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception, then the reason it names, its cause and its context, and theirs; each once."""
+    """Yield the exception, then its `reason`, its cause and its context, and theirs; each once."""
     waiting, seen = [error], set[int]()
     while waiting and len(seen) < _LONGEST_CHAIN:
         each = waiting.pop(0)
@@ -245,22 +255,25 @@ def _category_of(error: BaseException) -> Category | None:
 
 
 def _category(message: str, status: int | None, code: str | None, type_name: str | None) -> Category | None:
+    if type_name == "TimeoutError" and _ETIMEDOUT.search(message):
+        # A timeout that names ETIMEDOUT is a network error.
+        type_name = "ETIMEDOUT"
     return (
         (_AWS_CODES.get(code.casefold()) if code is not None else None)
         or (_STATUSES.get(status) if status is not None else None)
         or (_CODES.get(code.casefold()) if code is not None else None)
-        or (_by_type(type_name, message) if type_name is not None else None)
-        or _by_words(message)
+        or (_TYPES.get(type_name) if type_name is not None else None)
+        or next((category for category, pattern in _PATTERNS if pattern.search(message)), None)
     )
 
 
 def _qualified(kind: type) -> str:
-    """The package and the name of a class; where in the package it is defined differs between versions."""
+    """Return the package and the name of a class; its module inside the package differs between versions."""
     return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
 
 
 def _by_database(error: BaseException) -> Category | None:
-    """The category by the SQLSTATE of PostgreSQL's drivers, or by the result that sqlite3 names."""
+    """Return the category by the SQLSTATE of a PostgreSQL driver, or by the result code of sqlite3."""
     state = _attribute(error, "sqlstate") or _attribute(error, "pgcode")
     if isinstance(state, str):
         return _DATABASES.get(state) or _DATABASES.get(state[:2])
@@ -269,34 +282,24 @@ def _by_database(error: BaseException) -> Category | None:
         # SQLITE_BUSY_SNAPSHOT is a kind of SQLITE_BUSY.
         return _DATABASES.get("_".join(result.split("_")[:2]))
     if _qualified(type(error)) in ("psycopg.OperationalError", "psycopg2.OperationalError"):
-        # A connection that was refused carries no SQLSTATE, and one refused for its password does not improve.
-        return _AUTH if _AUTH_WORDS.search(str(error)) else None
+        # A refused connection has no SQLSTATE, and a wrong password does not improve.
+        return _AUTH if _AUTH_PATTERN.search(str(error)) else None
     return None
 
 
-def _by_type(type_name: str, message: str) -> Category | None:
-    # A timeout that names ETIMEDOUT is one of the network's.
-    named = "ETIMEDOUT" if type_name == "TimeoutError" and _ETIMEDOUT.search(message) else type_name
-    return _TYPES.get(named)
-
-
-def _by_words(message: str) -> Category | None:
-    return next((category for category, words in _WORDS if words.search(message)), None)
-
-
-def _words(category: Category) -> re.Pattern[str]:
+def _pattern(category: Category) -> re.Pattern[str]:
     alternatives = [*map(re.escape, (*category.codes, *category.types, *category.phrases))]
     if category.name == "server-error":
         alternatives.append(r"(?:HTTP(?:/[\d.]+)?|status(?:[ _]code)?)[ :=]+5\d\d")
     return re.compile(rf"(?<!\w)(?:{'|'.join(alternatives)})(?!\w)", re.IGNORECASE)
 
 
-_WORDS = tuple((category, _words(category)) for category in CATEGORIES)
-_AUTH, _AUTH_WORDS = next((category, words) for category, words in _WORDS if category.name == "auth")
+_PATTERNS = tuple((category, _pattern(category)) for category in CATEGORIES)
+_AUTH, _AUTH_PATTERN = next((category, pattern) for category, pattern in _PATTERNS if category.name == "auth")
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status that clients of HTTP and of AWS leave on their exceptions."""
+    """Return the HTTP status that HTTP and AWS clients put on their exceptions."""
     return next((value for value in _answers(error) if type(value) is int and 100 <= value <= 599), None)
 
 
@@ -312,9 +315,9 @@ def _code(error: BaseException) -> str | None:
     if isinstance(code, str):
         return code
     number = _attribute(error, "errno")
-    if number is None and (told := _ERRNO.search(str(error))) is not None:
-        # asyncio joins several failures into one text and leaves their number out.
-        number = int(told[1])
+    if number is None and (named := _ERRNO.search(str(error))) is not None:
+        # asyncio joins several failures into one text without their errno.
+        number = int(named[1])
     return errno.errorcode.get(number) if isinstance(number, int) else None
 
 
@@ -325,7 +328,7 @@ def _in_response(error: BaseException, part: str, name: str) -> Any:
 
 
 def _attribute(holder: object, name: str) -> Any:
-    """What somebody else's object says under a name; one that warns or raises says nothing."""
+    """Return an attribute of a foreign object; None if it warns or raises."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -1,4 +1,4 @@
-"""The worker's side: a zygote of its own, and a slot for each child it runs at a time."""
+"""The worker's side of its children: its zygote, and a slot for each child that runs at the same time."""
 
 from __future__ import annotations
 
@@ -16,80 +16,67 @@ from contextlib import suppress
 import msgspec
 
 from postroad.errors import ConfigurationError
-from postroad.tasks.children.child import BOOT
-from postroad.tasks.children.functions import entry_of, import_path, main_module
-from postroad.tasks.children.wire import (
-    Catalog,
-    Frames,
-    FromMonitor,
-    Halt,
-    Order,
-    Plan,
-    Refusal,
-    TaskEntry,
-    from_monitor,
-    from_zygote,
-    message,
-    read_frame,
-)
+from postroad.tasks import processes
+from postroad.tasks.processes import FromMonitor, Order, Plan, TaskEntry
 from postroad.tasks.registry import TaskDefinition
+from postroad.tasks.task_child import BOOT, entry_of, import_path, main_module
 
 _END_SECONDS = 10.0
 
 
 class SlotLost(Exception):
-    """The monitor died; what ran there is dead or dying."""
+    """The monitor died; its child is dead or dying."""
 
 
 class ChildSlot:
-    """A line to one monitor. One thread orders and waits; any thread may halt."""
+    """A socket to one monitor. One thread sends orders and waits; any thread may halt."""
 
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
-        self._frames = Frames()
-        self._heard: list[FromMonitor] = []
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._frames = processes.Frames()
+        self._received: list[FromMonitor] = []
         self._sending = threading.Lock()
         self._events = select.poll()
-        self._events.register(line, select.POLLIN)
+        self._events.register(end, select.POLLIN)
 
     def order(self, order: Order) -> None:
-        """Let the waiting child begin."""
-        self._send(message(order))
+        """Let the waiting child run an order."""
+        self._send(processes.message(order))
 
     def halt(self, grace: float) -> None:
-        """End the running child; one that has ended already is not troubled."""
+        """End the running child; a child that has ended already is not affected."""
         with suppress(SlotLost):
-            self._send(message(Halt(grace)))
+            self._send(processes.message(processes.Halt(grace)))
 
-    def hear(self, timeout: float | None = None) -> FromMonitor | None:
-        """What the monitor says next; None when it says nothing for so long. `SlotLost` when it is gone."""
-        while not self._heard:
+    def receive(self, timeout: float | None = None) -> FromMonitor | None:
+        """Return the next message of the monitor; None after the timeout. Raise `SlotLost` if the monitor is gone."""
+        while not self._received:
             if not self._events.poll(None if timeout is None else max(0.0, timeout) * 1_000):
                 return None
             try:
-                data = self._line.recv(1 << 18)
+                data = self._socket.recv(1 << 18)
             except OSError as error:
                 raise SlotLost from error
             if not data:
                 raise SlotLost
-            self._heard += [from_monitor.decode(found) for found in self._frames.feed(data)]
-        return self._heard.pop(0)
+            self._received += [processes.from_monitor.decode(found) for found in self._frames.feed(data)]
+        return self._received.pop(0)
 
     def close(self) -> None:
-        """End the monitor and whatever runs there."""
+        """End the monitor and its child."""
         with self._sending:
-            self._line.close()
+            self._socket.close()
 
     def _send(self, data: bytes) -> None:
         with self._sending:
             try:
-                self._line.sendall(data)
+                self._socket.sendall(data)
             except OSError as error:
                 raise SlotLost from error
 
 
 class ChildPool:
-    """The zygote of one worker; started again when it died."""
+    """The zygote of one worker; it is started again if it dies."""
 
     def __init__(
         self,
@@ -117,16 +104,16 @@ class ChildPool:
         self._control: socket.socket | None = None
         self._closed = False
         self.tasks: dict[str, TaskEntry] = {}
-        """What the children know, once the zygote runs."""
+        """The tasks that the children know, once the zygote runs."""
 
     def start(self) -> None:
-        """Start the zygote and wait until it has imported everything; `ConfigurationError` says what it cannot."""
+        """Start the zygote and wait until it has imported everything, or raise `ConfigurationError`."""
         with self._lock:
             self._closed = False
             self._start()
 
     def slot(self) -> ChildSlot:
-        """A new slot, at a new zygote when the old one died; `SlotLost` when the pool is closed."""
+        """Return a new slot, from a new zygote if the old one died; raise `SlotLost` if the pool is closed."""
         here, there = socket.socketpair()
         with self._lock, there:
             if self._send(there):
@@ -139,17 +126,17 @@ class ChildPool:
         here.close()
         raise SlotLost
 
-    def _send(self, line: socket.socket) -> bool:
+    def _send(self, end: socket.socket) -> bool:
         if self._control is None:
             return False
         try:
-            socket.send_fds(self._control, [b"k"], [line.fileno()])
+            socket.send_fds(self._control, [b"k"], [end.fileno()])
         except OSError:
             return False
         return True
 
     def close(self) -> None:
-        """End the zygote with everything that stems from it."""
+        """End the zygote with all its descendants."""
         with self._lock:
             self._closed = True
             self._end()
@@ -162,17 +149,17 @@ class ChildPool:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", BOOT.format("zygote", "main"), *self._plan.sys_path],
                 stdin=there.fileno(),
-                # What modules print when they are imported belongs to the log.
+                # Output of modules during their import belongs to the log.
                 stdout=_stderr(),
                 stderr=_stderr(),
                 env=self._environment,
                 start_new_session=True,
             )
         self._control = here
-        self._control.sendall(message(self._plan))
-        answer = read_frame(self._control.fileno())
-        found = Refusal("it ended at once") if answer is None else from_zygote.decode(answer)
-        if not isinstance(found, Catalog):
+        self._control.sendall(processes.message(self._plan))
+        answer = processes.read_frame(self._control.fileno())
+        found = processes.Refusal("it ended at once") if answer is None else processes.from_zygote.decode(answer)
+        if not isinstance(found, processes.Catalog):
             self._end()
             raise ConfigurationError(
                 f"imports: the tasks cannot be loaded in a child: {found.error}",
@@ -192,12 +179,12 @@ class ChildPool:
                 self._process.kill()
                 self._process.wait()
             self._process = None
-            # A zygote that was killed could not do it.
+            # A zygote that was killed could not remove it.
             shutil.rmtree(self._plan.directory, ignore_errors=True)
 
 
 def _stderr() -> int:
-    """This process's standard error, where children's output goes; nowhere when it is closed."""
+    """Return the standard error of this process, or DEVNULL if it is closed."""
     try:
         os.fstat(2)
     except OSError:

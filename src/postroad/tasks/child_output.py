@@ -1,4 +1,4 @@
-"""What a child prints: its tail is kept, the rest is read and dropped."""
+"""The output of a child: its tail is kept, its last lines are read, and all of it is passed on to the log."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ _LINE_CHARACTERS = 500
 _ACTIVITY = b'"lastActivity"'
 _LAST_SECOND = 99_999_999_999
 _STDERR = 2
-# What one task may pass on in a second, and in one line; a pipe that is ready takes a line of this size at once.
+# The limits of one task for a second and for a line; a pipe that is ready accepts a line of this size at once.
 _ECHO_BYTES = 131_072
 _ECHO_LINE = 3_000
 
 
 class Tail:
-    """The last 64 KiB of what was printed."""
+    """The last 64 KiB of the output."""
 
     def __init__(self) -> None:
         self._parts: deque[bytes] = deque()
         self._size = 0
 
     def feed(self, data: bytes) -> None:
-        """Take in what was printed."""
+        """Add output."""
         self._parts.append(data)
         self._size += len(data)
         while self._size - len(self._parts[0]) >= TAIL_BYTES:
             self._size -= len(self._parts.popleft())
 
     def lines(self) -> tuple[str, ...]:
-        """The last lines that hold something, without characters that drive a terminal."""
+        """Return the last lines that are not blank, without control characters."""
         text = b"".join(self._parts)[-TAIL_BYTES:].decode(errors="replace")
         lines = [clean for line in text.splitlines() if (clean := _clean(line))]
         return tuple(lines[-TAIL_LINES:])
 
 
 class Lines:
-    """The last line of a stream that holds something; one above the limit is known to be too long, and not kept."""
+    """The last line of a stream that is not blank; a line above the limit is marked as too long and dropped."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -55,13 +55,13 @@ class Lines:
         self.too_long = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take in what was printed; the lines completed by it that speak of an activity."""
+        """Add output; return the activities in the lines that it completes."""
         first, newline, rest = data.partition(b"\n")
         self._add(first)
         if not newline:
             return []
         middle, _, last = rest.rpartition(b"\n")
-        # A flood of lines is not looked at one by one: the last that holds something stands for all.
+        # Many lines are not parsed one by one: only the last line that is not blank matters.
         lines = middle.split(b"\n") if _ACTIVITY in middle else [middle.rstrip().rpartition(b"\n")[2]]
         found = [self._ended()]
         for line in lines:
@@ -71,7 +71,7 @@ class Lines:
         return [activity for activity in found if activity is not None]
 
     def end(self) -> None:
-        """The line is complete."""
+        """End the last line."""
         if self._open.strip() or self._open_too_long:
             self.last = None if self._open_too_long else bytes(self._open).strip()
             self.too_long = self._open_too_long
@@ -79,8 +79,8 @@ class Lines:
         self._open_too_long = False
 
     def _ended(self) -> bytes | None:
-        """The line is complete; the activity it speaks of, if it does."""
-        activity = _activity(bytes(self._open)) if _ACTIVITY in self._open else None
+        """End the line; return the activity in it, if there is one."""
+        activity = _decoded(bytes(self._open), _Line) if _ACTIVITY in self._open else None
         self.end()
         return activity
 
@@ -93,10 +93,10 @@ class Lines:
 
 
 class Echo:
-    """Passes what a child prints on to the worker's standard error, line by line, each behind the request id.
+    """Writes the output of a child to the worker's standard error, line by line, each after the request id.
 
-    Nothing waits for whoever reads there: what is too much for it is dropped, and a line says so. The last line of a
-    program's output may be its result, which is no log; it is held back until another one follows.
+    It never waits for a slow reader: what is too much is dropped, and a line says so. The last line of a program may be
+    its result, which is not log output, so each line is held back until another one follows.
     """
 
     def __init__(self, request_id: str, *, is_result: bool = False) -> None:
@@ -109,7 +109,7 @@ class Echo:
         self._at = time.monotonic()
 
     def feed(self, data: bytes) -> None:
-        """Take in what was printed."""
+        """Add output."""
         now = time.monotonic()
         self._left = min(_ECHO_BYTES, self._left + (now - self._at) * _ECHO_BYTES)
         self._at = now
@@ -125,31 +125,31 @@ class Echo:
             self._line(line)
 
     def end(self) -> None:
-        """Pass on what is left; nothing more follows."""
+        """Write what is left."""
         self._line(self._open)
         if b'"output"' not in self._held:
-            self._pass_on(self._held)
+            self._write_line(self._held)
         self._open = self._held = b""
-        self._tell_dropped()
+        self._note_dropped()
 
     def _line(self, line: bytes) -> None:
         if not line.strip():
             return
         if self._is_result:
             line, self._held = self._held, line
-        self._pass_on(line)
+        self._write_line(line)
 
-    def _pass_on(self, line: bytes) -> None:
+    def _write_line(self, line: bytes) -> None:
         if self._is_result and _ACTIVITY in line:
             return
-        self._tell_dropped()
+        self._note_dropped()
         if text := "".join(c if c.isprintable() else " " for c in line[:_ECHO_LINE].decode(errors="replace")).rstrip():
             self._write(redact(text))
 
-    def _tell_dropped(self) -> None:
+    def _note_dropped(self) -> None:
         if self._dropped:
-            told, self._dropped = self._dropped, 0
-            self._write(f"… {told:,} bytes not shown")
+            dropped, self._dropped = self._dropped, 0
+            self._write(f"… {dropped:,} bytes not shown")
 
     def _write(self, text: str) -> None:
         data = f"{self._prefix}{text}".encode()[: select.PIPE_BUF - 1] + b"\n"
@@ -161,7 +161,7 @@ class Echo:
             else:
                 self._dropped += len(data)
         except OSError:
-            # Nobody reads there any more.
+            # It has no reader any more.
             return
 
 
@@ -171,28 +171,23 @@ class _Activity(msgspec.Struct, omit_defaults=True):
     timestamp: Annotated[int, msgspec.Meta(ge=0, le=_LAST_SECOND)] | None = None
 
 
-class _Saying(msgspec.Struct):
+class _Line(msgspec.Struct):
     lastActivity: _Activity
 
 
-def checked_activity(told: bytes) -> bytes | None:
-    """An activity as a heartbeat can carry it; None for anything else."""
+def checked_activity(data: bytes) -> bytes | None:
+    """Return an activity as a heartbeat can carry it; None for anything else."""
+    return _decoded(data, _Activity)
+
+
+def _decoded(data: bytes, kind: type[_Activity] | type[_Line]) -> bytes | None:
     try:
-        return _cut(msgspec.json.decode(told, type=_Activity))
+        found = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-
-
-def _activity(line: bytes) -> bytes | None:
-    try:
-        return _cut(msgspec.json.decode(line, type=_Saying).lastActivity)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
-
-
-def _cut(told: _Activity) -> bytes:
-    step = None if told.stepName is None else told.stepName[:200]
-    return msgspec.json.encode(_Activity(told.type[:100], step, told.timestamp))
+    activity = found.lastActivity if isinstance(found, _Line) else found
+    step = None if activity.stepName is None else activity.stepName[:200]
+    return msgspec.json.encode(_Activity(activity.type[:100], step, activity.timestamp))
 
 
 def _clean(line: str) -> str:

@@ -1,20 +1,20 @@
-"""Bringing a job forward: begin what is ready, tell a failure once, finish when all is done.
+"""The scheduler of jobs: it begins tasks that are ready, records a failure once, and completes finished jobs.
 
-Any number of movers may work on one job, in any interleaving. A task's lease is the marker that it was begun; the job's
-item is the marker that it failed, was cancelled or is completed. Whoever dies in between leaves a job that the next
-look brings forward.
+Any number of schedulers may work on one job at the same time. The lease of a task marks that it was begun; the item of
+the job marks that it failed, was cancelled or is completed. If a scheduler dies in between, the next look at the job
+continues its work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
 from postroad.errors import PostroadError, Unavailable
-from postroad.jobs.graph import Graph, GraphCache, GraphProgress, request_id_of
-from postroad.jobs.records import HeldJob, Job, JobRecords, Status
+from postroad.jobs.graph import Graph, GraphCache, GraphProgress, HeldJob, Job, JobRecords, Status, request_id_of
 from postroad.journal import CANCELLED, COMPLETED, TERMINAL, Appends, Journal, JournalEvent, task_state, whole
 from postroad.ports import Store
 from postroad.tasks import (
@@ -27,7 +27,8 @@ from postroad.tasks import (
     TaskId,
     TaskMessage,
     TaskRecords,
-    tell,
+    first_lease,
+    log_event,
 )
 
 JOB_COMPLETED: Final = "Job Completed"
@@ -36,15 +37,15 @@ FAILED: Final = ("failed", "cancelled")
 
 
 class DispatchResult(msgspec.Struct, frozen=True):
-    """What a look at a job did: the tasks it began, whether it finished the job, the failure it told."""
+    """What a look at a job did: the tasks it began, whether it completed the job, the failure it recorded."""
 
     dispatched: list[str] = []
     completed: bool = False
     failed_task: str | None = None
 
 
-class Mover:
-    """Brings the jobs of one tenant forward."""
+class Scheduler:
+    """Advances the jobs of one tenant."""
 
     def __init__(self, backend: Store, *, queue: str, tenant: str, app: str, journal: Appends | None = None) -> None:
         self.tenant = tenant
@@ -54,14 +55,10 @@ class Mover:
         self.tasks = TaskRecords(backend, journal)
         self.graphs = GraphCache(self.journal, tenant)
         self.factory = EventFactory(app=app, environment=backend.stage, origin="dispatcher", clock=backend.clock)
-        self._submissions = Submissions(backend, self.tasks, queue_name=queue)
-
-    def open_queue(self) -> None:
-        """Open the queue of the tasks now; who only looks at jobs has no need of it."""
-        self._submissions.open_queue()
+        self.submissions = Submissions(backend, self.tasks, queue_name=queue)
 
     def event(self, event_type: str, job_id: str, *, origin: str = "dispatcher", **properties: Any) -> JournalEvent:
-        """An event of the job; `origin` is `producer` for what its owner asked for."""
+        """Return an event of the job; `origin` is `producer` for requests of its owner."""
         context = {"source": "system", "environment": self.factory.environment, "origin": origin}
         given = {name: value for name, value in {"jobId": job_id, **properties}.items() if value is not None}
         return JournalEvent.create(
@@ -77,9 +74,10 @@ class Mover:
     def advance(
         self, job_id: str, task_id: str, *, state: str, output: Mapping[str, Any] | None = None
     ) -> DispatchResult:
-        """A task of the job ended: do what hangs on it. `output` holds what it returned, where that is known.
+        """Do what follows from the end of a task. `output` holds its result if that is known.
 
-        `Unavailable` when the journal does not show yet what is needed for it: whoever woke us wakes us again.
+        Raises:
+            Unavailable: The journal does not show the necessary events yet; try again later.
         """
         held, progress = self._open(job_id)
         if held is None or held.job.is_over:
@@ -94,19 +92,19 @@ class Mover:
             if hidden:
                 raise _not_visible(job_id)
             return DispatchResult([*again, *begun], self._finish(job_id))
-        if state in FAILED and held.job.failure_told:
+        if state in FAILED and held.job.failure_recorded:
             return DispatchResult()
         return DispatchResult(failed_task=self._note_failure(job_id))
 
     def begin(self, job_id: str, task_ids: Iterable[str]) -> DispatchResult:
-        """Begin those of the tasks that wait for nothing; the others of the job are not looked at."""
+        """Begin those of these tasks that are ready, without a look at the rest of the job."""
         held, progress = self._open(job_id)
         if held is None or progress is None or held.job.is_over:
             return DispatchResult()
         return DispatchResult(self._begin_ready(job_id, progress, task_ids)[0])
 
     def dispatch(self, job_id: str) -> DispatchResult:
-        """Look at the whole job and bring it forward as far as it goes."""
+        """Examine the whole job and advance it as far as possible."""
         held, progress = self._open(job_id)
         if held is None or progress is None:
             return DispatchResult()
@@ -119,7 +117,7 @@ class Mover:
             return DispatchResult()
         leases = self.leases(job_id)
         waiting = [task_id for task_id in progress.graph.tasks if task_id not in leases]
-        states = self._states(job_id, progress.graph, leases)
+        states = self.states(job_id, progress.graph, leases)
         for task_id, state in states.items():
             if state == "completed":
                 progress.note_completed(task_id)
@@ -130,46 +128,45 @@ class Mover:
         if self._finish(job_id, states):
             return DispatchResult(begun, completed=True)
         is_failed = any(fails(held.job, task_id, state) for task_id, state in states.items())
-        failed = self._note_failure(job_id) if is_failed is not held.job.failure_told else None
-        if is_failed and held.job.failure_told and not begun and _rests(states):
+        failed = self._note_failure(job_id) if is_failed is not held.job.failure_recorded else None
+        rests = not any(state in ("pending", "processing") for state in states.values())
+        if is_failed and held.job.failure_recorded and not begun and rests:
             self.jobs.close(job_id)
         return DispatchResult(begun, failed_task=failed)
 
     def state(self, job_id: str, task_id: str) -> str | None:
-        """The state of a task: by its lease, else by the events that somebody without one has recorded."""
+        """Return the state of a task by its lease and its events; None if it was never begun."""
         held = self.lease(job_id, task_id)
         return None if held is None else self._state(job_id, task_id, held.lease)
 
-    def states(self, job_id: str, graph: Graph) -> dict[str, str | None]:
-        """The state of every task; None for one that was never begun."""
-        return self._states(job_id, graph, self.leases(job_id))
-
-    def leases(self, job_id: str) -> dict[str, Held]:
-        """The leases of all tasks of the job that were ever begun."""
-        return self.tasks.read_many(self.tenant, request_id_of(job_id, ""))
-
-    def _states(self, job_id: str, graph: Graph, leases: Mapping[str, Held]) -> dict[str, str | None]:
+    def states(self, job_id: str, graph: Graph, leases: Mapping[str, Held] | None = None) -> dict[str, str | None]:
+        """Return the state of every task; None for a task that was never begun."""
+        known = self.leases(job_id) if leases is None else leases
         return {
-            task_id: self._state(job_id, task_id, leases[task_id].lease) if task_id in leases else None
+            task_id: self._state(job_id, task_id, known[task_id].lease) if task_id in known else None
             for task_id in graph.tasks
         }
+
+    def leases(self, job_id: str) -> dict[str, Held]:
+        """Return the leases of all tasks of the job that were ever begun."""
+        return self.tasks.read_many(self.tenant, request_id_of(job_id, ""))
 
     def _state(self, job_id: str, task_id: str, lease: Lease) -> str:
         if lease.outcome is not None:
             return lease.outcome.state
         if lease.is_live(self.factory.now_ms() / 1_000):
             return "processing"
-        told = task_state(self.journal, self.tenant, request_id_of(job_id, task_id), raw=True)
-        if told is not None and told.run == lease.run and told.last_event_type in TERMINAL:
-            return told.state
+        state = task_state(self.journal, self.tenant, request_id_of(job_id, task_id), raw=True)
+        if state is not None and state.run == lease.run and state.last_event_type in TERMINAL:
+            return state.state
         return "pending" if lease.owner is None else "processing"
 
     def lease(self, job_id: str, task_id: str) -> Held | None:
-        """The lease of a task; None when it was never begun."""
+        """Return the lease of a task; None if it was never begun."""
         return self.tasks.read(self.tenant, request_id_of(job_id, task_id))
 
     def cancel_tasks(self, job_id: str, graph: Graph) -> list[str]:
-        """Settle the leases of all tasks that have not ended, those that were never begun included; which ones."""
+        """Cancel all tasks that have not ended, begun or not; return their ids."""
         return [task_id for task_id in graph.tasks if self._cancel(job_id, task_id, graph)]
 
     def _cancel(self, job_id: str, task_id: str, graph: Graph) -> bool:
@@ -177,22 +174,12 @@ class Mover:
         while True:
             held = self.lease(job_id, task_id)
             task = graph.tasks[task_id]
-            lease = (
-                held.lease
-                if held is not None
-                else Lease(
-                    name=task.name,
-                    queue=self.queue_name,
-                    app=self.factory.app,
-                    job_id=job_id,
-                    task_id=task_id,
-                    begun_at=self.factory.now_ms(),
-                )
-            )
+            which = TaskId(tenant_id=self.tenant, request_id=request_id, run=1, job_id=job_id, task_id=task_id)
+            first = first_lease(which, task.name, self.queue_name, self.factory.app, self.factory.now_ms())
+            lease = first if held is None else held.lease
             if lease.outcome is not None:
                 return False
-            which = TaskId(tenant_id=self.tenant, request_id=request_id, run=lease.run, job_id=job_id, task_id=task_id)
-            event = self.factory.event(CANCELLED, which, reason=WITH_ITS_JOB)
+            event = self.factory.event(CANCELLED, replace(which, run=lease.run), reason=WITH_ITS_JOB)
             if self.tasks.write(self.tenant, request_id, lease.settled(event), [event], expect=held).ok:
                 return True
 
@@ -201,12 +188,10 @@ class Mover:
         return (None, None) if held is None else (held, self.graphs.get(job_id, held.job))
 
     def _is_completed(self, job_id: str, states: Mapping[str, str | None] | None) -> Callable[[str], bool]:
-        """Tells whether a task is completed: as one look at all of them saw it, or else by a look of its own."""
-
-        def ask(task_id: str) -> bool:
-            return (self.state(job_id, task_id) if states is None else states.get(task_id)) == "completed"
-
-        return ask
+        """Return a function that says whether a task is completed, by these states or else by its lease."""
+        if states is None:
+            return lambda task_id: self.state(job_id, task_id) == "completed"
+        return lambda task_id: states.get(task_id) == "completed"
 
     def _begin_ready(
         self,
@@ -217,9 +202,9 @@ class Mover:
         known: Mapping[str, Any] | None = None,
         states: Mapping[str, str | None] | None = None,
     ) -> tuple[list[str], bool]:
-        """Begin those of the tasks that were never begun and wait for nothing any more; which ones.
+        """Begin those of the tasks that are ready and were never begun; return their ids.
 
-        The second tells whether there was one whose needs ended before the journal shows what they returned.
+        The second value says whether a task had to wait because the journal does not show the results it needs yet.
         """
         begun, hidden, is_completed = list[str](), False, self._is_completed(job_id, states)
         for task_id in tasks:
@@ -228,25 +213,25 @@ class Mover:
             submission = self._submission(job_id, progress, task_id, run=1, known=known or {})
             if submission is None:
                 hidden = True
-            elif self._submissions.begin(submission).created:
+            elif self.submissions.begin(submission).created:
                 begun.append(task_id)
         return begun, hidden
 
     def _begin_again(
         self, job_id: str, held: HeldJob, progress: GraphProgress, states: Mapping[str, str | None] | None = None
     ) -> list[str]:
-        """Begin the next run of tasks that a resume named; which ones."""
+        """Begin the next run of the tasks that a resume named; return their ids."""
         begun, left, is_completed = list[str](), dict[str, int](), self._is_completed(job_id, states)
         for task_id, run in held.job.resuming.items():
             lease = self.lease(job_id, task_id)
             if lease is None or lease.lease.run >= run:
                 continue
-            # One that was cancelled before it began may still have to wait for others.
+            # A task that was cancelled before it began may still have to wait for others.
             ready = progress.is_ready(task_id, is_completed)
             submission = self._submission(job_id, progress, task_id, run=run, known={}) if ready else None
             if submission is None:
                 left[task_id] = run
-            elif self._submissions.begin_again(submission, lease):
+            elif self.submissions.begin_again(submission, lease):
                 begun.append(task_id)
         if left != held.job.resuming:
             self.jobs.write(job_id, msgspec.structs.replace(held.job, resuming=left), (), expect=held, is_open=True)
@@ -255,7 +240,7 @@ class Mover:
     def _submission(
         self, job_id: str, progress: GraphProgress, task_id: str, *, run: int, known: Mapping[str, Any]
     ) -> Submission | None:
-        """The run of a task, with the outputs of what it waited for; None while the journal does not show them."""
+        """Return the run of a task with the results it depends on; None while the journal does not show them."""
         task = progress.graph.tasks[task_id]
         outputs = self._outputs(job_id, task.depends_on, known)
         if outputs is None:
@@ -287,25 +272,25 @@ class Mover:
         return outputs
 
     def _note_failure(self, job_id: str) -> str | None:
-        """Record that a task failed, once until none is failed any more; return the task when this call did it."""
+        """Record that a task failed, once until no task is failed; return the task if this call did it."""
         while True:
             held, progress = self._open(job_id)
             if held is None or progress is None or held.job.is_over:
                 return None
             states = self.states(job_id, progress.graph)
             failed = next((task for task, state in states.items() if fails(held.job, task, state)), None)
-            if held.job.failure_told is (failed is not None):
+            if held.job.failure_recorded is (failed is not None):
                 return None
             events = []
             if failed is not None:
                 events = [self.event(FAILURE_DETECTED, job_id, failedTaskId=failed, taskStatuses=states)]
             status: Status = "processing" if failed is None else "partial_failure"
-            job = msgspec.structs.replace(held.job, status=status, failure_told=failed is not None)
+            job = msgspec.structs.replace(held.job, status=status, failure_recorded=failed is not None)
             if self.jobs.write(job_id, job, events, expect=held, is_open=True) is not None:
                 return failed
 
     def _finish(self, job_id: str, states: Mapping[str, str | None] | None = None) -> bool:
-        """Complete the job if all of its tasks are completed; whether this call did it."""
+        """Complete the job if all of its tasks are completed; return whether this call did it."""
         while True:
             held, progress = self._open(job_id)
             if held is None or progress is None or held.job.is_over:
@@ -320,23 +305,18 @@ class Mover:
 
 
 def fails(job: Job, task_id: str, state: str | None) -> bool:
-    """Whether the task holds its job back; one that is about to begin again does not."""
+    """Return whether the task failed and is not about to begin again."""
     return state in FAILED and task_id not in job.resuming
 
 
-def quietly(move: Callable[[], DispatchResult], job_id: str) -> DispatchResult:
-    """Move a job that is recorded; what fails now is done by the next look."""
+def quietly(advance: Callable[[], DispatchResult], job_id: str) -> DispatchResult:
+    """Advance a job that is recorded; after an error the next look does it."""
     try:
-        return move()
+        return advance()
     except PostroadError as error:
-        tell("job_dispatch_failed", job_id=job_id, error=error)
+        log_event("job_dispatch_failed", job_id=job_id, error=error)
         return DispatchResult()
 
 
 def _not_visible(job_id: str) -> Unavailable:
     return Unavailable(f"job {job_id!r}: the journal does not show all of its events yet")
-
-
-def _rests(states: Mapping[str, str | None]) -> bool:
-    """Whether nothing of the job runs or waits in a queue."""
-    return not any(state in ("pending", "processing") for state in states.values())

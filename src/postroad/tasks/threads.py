@@ -1,4 +1,4 @@
-"""The threads of one run of a worker: one polls, some run tasks, and the caller's hears when to stop."""
+"""The threads of a worker: one polls, some run tasks, the caller's waits for a stop, and each role has its own."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from postroad.backoff import CHANCE, Backoff
 from postroad.clock import Clock
 from postroad.errors import NotSupported, PostroadError
 from postroad.queues import Delivery, Queue
-from postroad.tasks.children.pool import ChildPool
-from postroad.tasks.config import WorkerConfig
-from postroad.tasks.log import tell
-from postroad.tasks.records import EventFactory, TaskRecords
-from postroad.tasks.roles import thread_ended
-from postroad.tasks.runner import TaskRunner, handle_safely
+from postroad.tasks.leases import TaskRecords
+from postroad.tasks.messages import EventFactory, log_event
+from postroad.tasks.pool import ChildPool
+from postroad.tasks.runner import TaskRunner
+
+if TYPE_CHECKING:
+    from postroad.tasks.worker import WorkerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all threads of a worker share."""
+    """What all threads of a worker use."""
 
     worker_id: str
     tenant: str
@@ -37,44 +40,40 @@ class Shared:
     pool: ChildPool
     clock: Clock
     keeps_large: bool
-    """Whether there are blobs for what is too large for the journal and for leases."""
+    """Whether there are blobs for what is too large for the journal."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set while the worker is being stopped."""
     chance: Callable[[], float] = field(default=CHANCE.random)
     unknown: set[str] = field(default_factory=set)
-    """Names of tasks that nobody here knows and that were logged."""
+    """Unknown names of tasks that were logged."""
 
     def now(self) -> float:
-        """The wall clock in seconds."""
+        """Return the wall clock in seconds."""
         return self.clock.now().timestamp()
 
-    def ack(self, delivery: Delivery) -> None:
-        """Forget the message."""
-        self.queue.ack([delivery])
-
     def release(self, delivery: Delivery, *, after: float = 0.0, error: str | None = None) -> None:
-        """Give the message back."""
+        """Release the message."""
         self.queue.release([delivery], after=after, error=error)
 
     def reject(self, delivery: Delivery, *, reason: str, error: str | None = None) -> None:
-        """Move the message to the dead letters; a queue without any hides it for as long as it can."""
+        """Move the message to the dead letters; a queue without dead letters hides it as long as it can."""
         try:
             self.queue.reject([delivery], reason=reason, error=error)
         except NotSupported:
             self.queue.release([delivery], after=self.config.visibility, error=error)
 
 
-# How long a wait may be where waiting costs nothing, so that a stop is noticed soon.
+# The longest wait where short waits cost nothing, so that a stop is noticed soon.
 _SLICE_SECONDS = 0.5
 _SHORT_POLL_SECONDS = 0.2
 _SHORT_LONG_POLL_SECONDS = 1.0
 _MOST_AT_ONCE = 10
-# The numbers of SQS are approximate: one look may miss a message that the next one sees.
+# The numbers of SQS are approximate: a second look may see a message that the first one missed.
 _LOOKS_BEFORE_IDLE = 2
 
 
 class Poller:
-    """Hands messages to runners through `work` until it is stopped or, if so asked, finds nothing left to do."""
+    """Passes messages to runners through `work` until it is stopped or, with `until_idle`, until the queue is empty."""
 
     def __init__(self, shared: Shared, *, until_idle: bool) -> None:
         self._shared = shared
@@ -96,15 +95,19 @@ class Poller:
                     deliveries = self._shared.queue.receive(
                         max_messages=wanted, wait=self._wait(), visibility=self._shared.config.visibility
                     )
-                empty = 0 if deliveries or not self._looks_idle(wanted) else empty + 1
+                idle = self._until_idle and wanted and not self._busy and not deliveries
+                if idle:
+                    stats = self._shared.queue.stats()
+                    idle = stats.visible + stats.in_flight + stats.delayed == 0
+                empty = empty + 1 if idle else 0
             except Exception as error:
-                # Whatever it was, the worker must not fall silent: it may not happen the next time.
+                # Any error: the worker must go on polling, as the next poll may succeed.
                 if not backoff.failures:
-                    tell("task_receive_failed", error=error)
+                    log_event("task_receive_failed", error=error)
                 self.stopping.wait(backoff.next(self._shared.chance()))
             else:
                 if backoff.failures:
-                    tell("task_receive_recovered", failures=backoff.failures)
+                    log_event("task_receive_recovered", failures=backoff.failures)
                 backoff.reset()
             self._hand_out(deliveries)
             self._free.release(wanted - len(deliveries)) if wanted > len(deliveries) else None
@@ -112,18 +115,18 @@ class Poller:
                 return
 
     def done(self) -> None:
-        """A runner is free again."""
+        """Note that a runner is free again."""
         with self._lock:
             self._busy -= 1
         self._free.release()
 
     def stop(self) -> None:
-        """Hand out nothing from now on."""
+        """Pass on no more messages."""
         with self._lock:
             self.stopping.set()
 
     def _claim_runners(self) -> int:
-        """As many free runners as one receive may serve, at least one; 0 when none becomes free for a while."""
+        """Return how many free runners the next receive is for; 0 if none becomes free for a while."""
         if not self._free.acquire(timeout=_SLICE_SECONDS):
             return 0
         claimed = 1
@@ -137,13 +140,6 @@ class Poller:
             return min(self._shared.config.wait, _SHORT_POLL_SECONDS if short else _SHORT_LONG_POLL_SECONDS)
         return min(self._shared.config.wait, _SLICE_SECONDS) if short else self._shared.config.wait
 
-    def _looks_idle(self, wanted: int) -> bool:
-        """Whether no runner works and the queue holds nothing."""
-        if not self._until_idle or not wanted or self._busy:
-            return False
-        stats = self._shared.queue.stats()
-        return stats.visible + stats.in_flight + stats.delayed == 0
-
     def _hand_out(self, deliveries: Sequence[Delivery]) -> None:
         with self._lock:
             if not self.stopping.is_set():
@@ -152,13 +148,10 @@ class Poller:
                     self.work.put(delivery)
                 return
         for delivery in deliveries:
-            self._give_back(delivery)
-
-    def _give_back(self, delivery: Delivery) -> None:
-        try:
-            self._shared.release(delivery)
-        except PostroadError as error:
-            tell("task_handling_failed", message_id=delivery.message_id, error=error)
+            try:
+                self._shared.release(delivery)
+            except PostroadError as error:
+                log_event("task_handling_failed", message_id=delivery.message_id, error=error)
 
 
 class Waker:
@@ -170,26 +163,26 @@ class Waker:
             end.setblocking(False)
 
     def wake(self) -> None:
-        """Wake who waits. Takes no lock, so that a signal handler may do it."""
+        """Wake the waiting thread. It takes no lock, so a signal handler may call it."""
         try:
             self._sender.send(b"!")
         except OSError:
-            # It is full of wake-ups that were not heard yet, or closed: nobody has to be woken.
+            # It is full of wake-ups that were not read yet, or closed: there is no thread to wake.
             return
 
     def wait(self, seconds: float) -> None:
-        """Wait until somebody wakes it, at most so long."""
+        """Wait for a wake-up, at most so long."""
         if select.select([self._receiver], [], [], None if seconds == inf else max(0.0, seconds))[0]:
             self._receiver.recv(4096)
 
     def close(self) -> None:
-        """Give both ends back."""
+        """Close both ends."""
         self._sender.close()
         self._receiver.close()
 
 
 class WorkerRun:
-    """The threads of one run. `stops` says how often the worker was told to stop."""
+    """The threads of one run of a worker. `stops` returns how often `stop()` was called."""
 
     def __init__(self, shared: Shared, waker: Waker, stops: Callable[[], int], *, until_idle: bool) -> None:
         self._shared = shared
@@ -197,7 +190,7 @@ class WorkerRun:
         self._stops = stops
         shared.stopping.clear()
         self._poller = Poller(shared, until_idle=until_idle)
-        # Whoever works until idle waits for no other worker that might know a task.
+        # A worker that runs until idle does not wait for another worker that may know a task.
         grace = 0.0 if until_idle else shared.config.unknown_grace
         self._runners = [TaskRunner(shared, unknown_grace=grace) for _ in range(shared.config.concurrency)]
         self._finished = 0
@@ -206,10 +199,7 @@ class WorkerRun:
         self._threads: list[threading.Thread] = []
 
     def run(self) -> None:
-        """Work until told to stop, or until there is nothing left to do.
-
-        Raises an error when one of the threads ended before that.
-        """
+        """Run until stopped, or until there is nothing left to do; raise an error if a thread ended before that."""
         try:
             for runner in self._runners:
                 runner.open()
@@ -224,7 +214,7 @@ class WorkerRun:
             raise thread_ended("a thread of the worker", self._error)
 
     def _start(self, target: Callable[..., None], *arguments: TaskRunner, name: str) -> None:
-        # A daemon, so that a poll that nobody waits for any more does not keep the process alive.
+        # A daemon, so that a poll that is still under way does not keep the process alive.
         thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -241,7 +231,11 @@ class WorkerRun:
     def _serve(self, runner: TaskRunner) -> None:
         try:
             while (delivery := self._poller.work.get()) is not None:
-                handle_safely(runner, delivery)
+                try:
+                    runner.handle(delivery)
+                except Exception as error:
+                    # The message comes back when its visibility ends; the runner continues with other tasks.
+                    log_event("task_handling_failed", message_id=delivery.message_id, error=error)
                 self._poller.done()
         except BaseException as error:
             self._error = error
@@ -251,7 +245,7 @@ class WorkerRun:
             self._waker.wake()
 
     def _control(self) -> None:
-        """Hear stops and the end of the work; children get `drain_timeout`, then a kill, at a second stop at once."""
+        """Wait for stops and for the end of the work; kill children after `drain_timeout`, or at a second stop."""
         kill_at, killed = inf, 0
         dismissed = False
         while not (dismissed and self._finished == len(self._runners) and (self._received or killed > 1)):
@@ -259,7 +253,10 @@ class WorkerRun:
             stops = self._stops()
             if (stops or self._received) and not dismissed:
                 dismissed = True
-                self._dismiss()
+                # Pass on no more messages, and let each runner end after its task.
+                self._poller.stop()
+                for _ in self._runners:
+                    self._poller.work.put(None)
                 kill_at = time.monotonic() + self._shared.config.drain_timeout if stops else inf
             if stops and kill_at == inf and not killed:
                 kill_at = time.monotonic() + self._shared.config.drain_timeout
@@ -272,12 +269,116 @@ class WorkerRun:
         for thread in self._threads[: len(self._runners)]:
             thread.join()
 
-    def _dismiss(self) -> None:
-        """Hand out nothing more, and let each runner end after what it runs."""
-        self._poller.stop()
-        for _ in self._runners:
-            self._poller.work.put(None)
-
     def _halt(self, grace: float) -> None:
         for runner in self._runners:
             runner.halt(grace)
+
+
+_LEAST_PAUSE_SECONDS = 0.5
+_STOP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A periodic duty of a worker: its name, its interval in seconds, and a function that returns how much it did."""
+
+    name: str
+    every: float
+    run_once: Callable[[], int]
+    close: Callable[[], object] = lambda: None
+    """Called when the role ends."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A role with the time when it is due next, and its failures in a row."""
+
+    role: Role
+    due: float = 0.0
+    backoff: Backoff = field(default_factory=Backoff)
+    error: Exception | None = None
+    """The error of the last turn; None after a success."""
+
+    def take(self, is_over: Callable[[], bool] = lambda: False) -> int:
+        """Run the role once. After an error it runs again after a pause; the first error in a row is logged."""
+        try:
+            done = self.role.run_once()
+        except Exception as error:
+            if is_over():
+                # The store was closed meanwhile, so the error does not matter.
+                return 0
+            # Any error: the next turn may succeed, and the other roles must not wait for it.
+            if self.error is None:
+                log_event("worker_role_failed", role=self.role.name, error=error)
+            self.error = error
+            self.due = time.monotonic() + max(_LEAST_PAUSE_SECONDS, self.backoff.next())
+            return 0
+        if self.error is not None:
+            log_event("worker_role_recovered", role=self.role.name, failures=self.backoff.failures)
+            self.error = None
+            self.backoff.reset()
+        self.due = time.monotonic() + self.role.every
+        return done
+
+
+class RoleThreads:
+    """Runs each role on its own thread whenever it is due, so that no role waits for another.
+
+    Args:
+        roles: The roles to run.
+        ended: Called when a thread ends by itself; leaving the `with` block then raises an error.
+    """
+
+    def __init__(self, roles: Sequence[Role], *, ended: Callable[[], object] = lambda: None) -> None:
+        self._turns = [_Turn(role) for role in roles]
+        self._ended = ended
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(turn,), name=f"postroad-{turn.role.name}", daemon=True)
+            for turn in self._turns
+        ]
+        self._error: BaseException | None = None
+
+    def once(self) -> int:
+        """Run every role once and return how much was done; if nothing was, raise the first error of a role."""
+        done = sum(turn.take() for turn in self._turns)
+        error = next((turn.error for turn in self._turns if turn.error is not None), None)
+        if not done and error is not None:
+            raise error
+        return done
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stopping.set()
+        # Do not wait for a long poll that is under way: its messages come back by themselves.
+        deadline = time.monotonic() + _STOP_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for turn in self._turns:
+            turn.role.close()
+        if self._error is not None and error is None:
+            raise thread_ended("the thread of a role", self._error)
+
+    def _run(self, turn: _Turn) -> None:
+        try:
+            while not self._stopping.is_set():
+                turn.take(self._stopping.is_set)
+                self._stopping.wait(max(0.0, turn.due - time.monotonic()))
+        except BaseException as error:
+            self._error = error
+            log_event("worker_roles_ended", role=turn.role.name, error=error)
+            self._ended()
+
+
+def thread_ended(what: str, error: BaseException) -> PostroadError:
+    """Return the error of a worker that cannot continue because one of its threads ended."""
+    found = PostroadError(
+        f"{what} ended: {type(error).__name__}: {error}",
+        remedy="Start the worker again; POSTROAD_DEBUG=1 shows where it happened.",
+    )
+    found.__cause__ = error
+    return found

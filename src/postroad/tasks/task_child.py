@@ -1,0 +1,338 @@
+"""The code that runs in a child: it finds the tasks, runs its orders, and replies with results and failures."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import inspect
+import json
+import multiprocessing.spawn
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Awaitable, Iterable, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn
+
+import msgspec
+
+from postroad.errors import ConfigurationError, describe
+from postroad.events import checked_bytes
+from postroad.tasks import processes
+from postroad.tasks.error_categories import ErrorClass, NonRetryable, Retryable, classify_exception
+from postroad.tasks.processes import Order, Plan, TaskEntry
+from postroad.tasks.registry import TaskContext, TaskDefinition, TaskFunction, TaskRegistry, default_tasks
+
+ORDERS, REPLIES = 4, 3
+_FIRST_TO_CLOSE = 5
+_RESET_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE)
+BOOT = "import sys; sys.path[:] = sys.argv[1:]; from postroad.tasks.{0} import {1}; {1}()"
+_decode = msgspec.msgpack.Decoder(Order).decode
+
+
+class ChildSetup(NamedTuple):
+    """What a child inherits from its zygote."""
+
+    tasks: TaskRegistry
+    plan: Plan
+    encoded_plan: bytes
+
+
+def run_child(setup: ChildSetup, ends: Sequence[int], monitor: int) -> NoReturn:
+    """Run orders until the end of the process; never return to the monitor's code.
+
+    `ends` are the pipes for standard output, standard error, replies and orders.
+    """
+    code = 1
+    try:
+        _settle_in(monitor, ends)
+        code = _work(setup)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        _leave(code)
+
+
+def _settle_in(monitor: int, ends: Sequence[int]) -> None:
+    """Set up its own session and pipes, close everything else, give up privileges, and reset signal handlers."""
+    os.setsid()
+    processes.die_with_parent(monitor)
+    # First move all ends above their places, so that none is overwritten before it is moved.
+    moved = [os.dup(end) for end in ends]
+    high = max(moved) + 1
+    safe = [os.dup2(end, high + number, inheritable=False) for number, end in enumerate(moved)]
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for place, end in enumerate((nothing, *safe)):
+        os.dup2(end, place, inheritable=place < REPLIES)
+    os.closerange(_FIRST_TO_CLOSE, max(int(entry.name) for entry in os.scandir("/dev/fd")) + 1)
+    processes.give_up_privileges()
+    for number in _RESET_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.set_wakeup_fd(-1)
+    atexit._clear()
+    reply(processes.SETTLED)
+
+
+def reply(data: bytes) -> None:
+    """Send a reply to the monitor."""
+    processes.write_all(REPLIES, processes.frame(data))
+
+
+def _work(setup: ChildSetup) -> int:
+    clean = dict(os.environ)
+    for number in range(1, setup.plan.child_reuse + 1):
+        if (head := processes.read_frame(ORDERS)) is None or (data := processes.read_frame(ORDERS)) is None:
+            return 0
+        order = _decode(data)
+        task = setup.tasks.get(order.name)
+        _prepare(task, order, clean, directory=head.decode())
+        if task.command is not None or task.fresh:
+            _become(task, setup)
+        assert task.function is not None
+        try:
+            answer = call(task.function, order, max_output_bytes=setup.plan.max_output_bytes)
+        except MemoryError:
+            answer = OUT_OF_MEMORY
+        reply(answer)
+        if answer[:1] == processes.FAILURE:
+            return 1
+        if number < setup.plan.child_reuse:
+            gc.collect(0)
+    return 0
+
+
+def _prepare(task: TaskDefinition, order: Order, clean: dict[str, str], *, directory: str) -> None:
+    os.chdir(directory)
+    ids = {"ID": order.request_id, "RUN": order.run, "ATTEMPT": order.attempt, "TOKEN": order.token}
+    environment = {**clean, **order.env, **{f"POSTROAD_TASK_{name}": str(value) for name, value in ids.items()}}
+    if "PWD" in environment:
+        environment["PWD"] = directory
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment)
+    processes.limit_memory(task.memory_limit)
+
+
+def _become(task: TaskDefinition, setup: ChildSetup) -> NoReturn:
+    """Exec the task's program, or a new interpreter; the rest of the pipe becomes its standard input."""
+    os.dup2(ORDERS, 0)
+    os.close(ORDERS)
+    for number in (signal.SIGINT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    command = task.command
+    if command is None:
+        os.set_inheritable(REPLIES, True)
+        command = (sys.executable, "-c", BOOT.format("task_child", "run_fresh"), *setup.plan.sys_path)
+    try:
+        os.execvp(command[0], command)  # noqa: S606  # a fixed program with fixed arguments, never a shell
+    except OSError as error:
+        reply(failed(error))
+        os._exit(127)
+
+
+def _leave(code: int) -> NoReturn:
+    """End as an interpreter does: join threads, run exit functions, flush the output."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing ends its forked children
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        code = code or 1
+    finally:
+        os._exit(code & 0xFF)
+
+
+def run_fresh() -> None:
+    """Run one order in a new interpreter; standard input holds the plan and the order."""
+    plan_data, order_data = processes.read_frame(0), processes.read_frame(0)
+    assert plan_data is not None
+    assert order_data is not None
+    os.set_inheritable(REPLIES, False)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    plan, order = msgspec.msgpack.decode(plan_data, type=Plan), _decode(order_data)
+    try:
+        function = find_tasks(plan).get(order.name).function
+        assert function is not None
+        answer = call(function, order, max_output_bytes=plan.max_output_bytes)
+    except Exception as error:
+        answer = failed(error)
+    reply(answer)
+    sys.exit(0 if answer[:1] == processes.RESULT else 1)
+
+
+# Made beforehand, because a child that is out of memory may not be able to make it.
+OUT_OF_MEMORY = processes.FAILURE + json.dumps({"error": "MemoryError", "cause": "oom"}).encode()
+_ERROR_CHARACTERS = 2_000
+_LINE_CHARACTERS = 500
+_TRACEBACK_LINES = 200
+
+
+class _Document(msgspec.Struct):
+    input: dict[str, Any] = {}
+    dependencyOutputs: dict[str, Any] = {}
+
+
+def call(function: TaskFunction, order: Order, *, max_output_bytes: int) -> bytes:
+    """Run the task and return its reply: a result or a failure."""
+    document = msgspec.json.decode(order.document, type=_Document)
+    context = TaskContext(
+        request_id=order.request_id,
+        name=order.name,
+        tenant_id=order.tenant_id,
+        run=order.run,
+        attempt=order.attempt,
+        token=order.token,
+        deadline=datetime.fromtimestamp(order.deadline, UTC),
+        job_id=order.job_id,
+        task_id=order.task_id,
+        dependency_outputs=document.dependencyOutputs,
+        send_activity=lambda activity: reply(processes.ACTIVITY + json.dumps(activity).encode()),
+    )
+    try:
+        return _result(_called(function, document.input, context), context.counts, max_output_bytes)
+    except MemoryError:
+        return OUT_OF_MEMORY
+    except Exception as error:
+        return failed(error)
+
+
+def failed(error: BaseException) -> bytes:
+    """Return the reply of a child whose task failed or could not begin."""
+    lines = "".join(traceback.format_exception(type(error), error, _own_frames(error))).splitlines()
+    return _failure(_text(error), classify_exception(error), located=describe(error), lines=lines[-_TRACEBACK_LINES:])
+
+
+def _own_frames(error: BaseException) -> TracebackType | None:
+    """Return the frames of the task itself, without those of its caller."""
+    own = frame = error.__traceback__
+    while frame is not None:
+        own = frame.tb_next if frame.tb_frame.f_code.co_filename == __file__ else own
+        frame = frame.tb_next
+    return own
+
+
+def _called(function: TaskFunction, input: dict[str, Any], context: TaskContext) -> Any:
+    """Return the result of the task; a coroutine runs on its own event loop."""
+    found = function(input, context)
+    if not inspect.isawaitable(found):
+        return found
+    # A zygote with an async task has imported it; the children of other zygotes do not need it.
+    import asyncio
+
+    async def result(awaitable: Awaitable[Any]) -> Any:
+        return await awaitable
+
+    return asyncio.run(result(found))
+
+
+def _result(output: Any, usage: dict[str, int], max_output_bytes: int) -> bytes:
+    try:
+        data = json.dumps(output, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+        checked_bytes(b"[[[[" + data + b"]]]]", len(data) + 8)
+    except (TypeError, ValueError, RecursionError) as error:
+        return _invalid(f"the result cannot be written as JSON: {error}")
+    except Exception as error:
+        return _invalid(f"the result cannot be recorded: {error}")
+    if len(data) > max_output_bytes:
+        return _invalid(f"the result has {len(data):,} bytes, above the limit of {max_output_bytes:,}")
+    return processes.RESULT + json.dumps({"usage": usage}).encode()[:-1] + b',"output":' + data + b"}"
+
+
+def _invalid(why: str) -> bytes:
+    return _failure(why, ErrorClass("validation", False))
+
+
+def _failure(text: str, found: ErrorClass, *, located: str | None = None, lines: Sequence[str] = ()) -> bytes:
+    failure = {
+        "error": _clean(text, _ERROR_CHARACTERS),
+        "category": found.category,
+        "retryable": found.retryable,
+        "located": None if located is None else _clean(located, _ERROR_CHARACTERS),
+        "traceback": [_clean(line, _LINE_CHARACTERS) for line in lines],
+    }
+    return processes.FAILURE + json.dumps(failure).encode()
+
+
+def _clean(text: str, most: int) -> str:
+    """Return the text as UTF-8 can hold it: a lone surrogate must not prevent the report of a failure."""
+    return text[:most].encode(errors="replace").decode()
+
+
+def _text(error: BaseException) -> str:
+    message = str(error)
+    if message and isinstance(error, Retryable | NonRetryable):
+        return message
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+_MAIN = "__main__"
+_OPTIONS = ("timeout", "max_attempts", "memory_limit", "pass_env", "fresh")
+
+
+def entry_of(definition: TaskDefinition) -> TaskEntry:
+    """Return the task as another process can find it."""
+    options: dict[str, Any] = {name: getattr(definition, name) for name in _OPTIONS}
+    function = definition.function
+    if function is None:
+        return TaskEntry(name=definition.name, command=definition.command, **options)
+    if "<" in function.__qualname__:
+        raise ConfigurationError(
+            f"task {definition.name!r}: {function.__qualname__!r} cannot be found from another process",
+            field="name",
+            remedy="Define the function at the top of a module, so that the children of a worker can import it.",
+        )
+    return TaskEntry(name=definition.name, module=function.__module__, qualname=function.__qualname__, **options)
+
+
+def main_module(entries: Iterable[TaskEntry]) -> dict[str, str]:
+    """Return how another process finds the main program, if a task is defined there."""
+    if not any(entry.module == _MAIN for entry in entries):
+        return {}
+    main = sys.modules[_MAIN]
+    if (spec := getattr(main, "__spec__", None)) is not None:
+        return {"init_main_from_name": spec.name}
+    if (path := getattr(main, "__file__", None)) is not None:
+        return {"init_main_from_path": os.path.abspath(path)}  # noqa: PTH100  # as it is, links not followed
+    raise ConfigurationError("a task of an interactive session cannot be run by children", field="registry")
+
+
+def import_path() -> tuple[str, ...]:
+    """Return the `sys.path` of this process with absolute paths."""
+    return tuple(os.path.abspath(place) for place in sys.path)  # noqa: PTH100  # as it is, links not followed
+
+
+def find_tasks(plan: Plan) -> TaskRegistry:
+    """Import what the plan names; the main program is imported without running its `__main__` block."""
+    if plan.main:
+        multiprocessing.spawn.prepare(plan.main)
+    for name in plan.imports:
+        importlib.import_module(name)
+    found = TaskRegistry()
+    for entry in plan.tasks:
+        _register(found, entry)
+    if plan.imports:
+        for definition in default_tasks.definitions():
+            if definition.name not in found.names():
+                _register(found, entry_of(definition), definition)
+    return found
+
+
+def _register(registry: TaskRegistry, entry: TaskEntry, known: TaskDefinition | None = None) -> None:
+    options = {name: getattr(entry, name) for name in _OPTIONS}
+    if entry.command is not None:
+        registry.command(entry.name, entry.command, **options)
+        return
+    function: Any = None if known is None else known.function
+    if function is None:
+        function = importlib.import_module(entry.module)
+        for part in entry.qualname.split("."):
+            function = getattr(function, part)
+    registry.register(function, entry.name, **options)

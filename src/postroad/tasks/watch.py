@@ -1,0 +1,296 @@
+"""A child as its monitor sees it: it is forked, gets an order, replies, and ends in time with all its descendants."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+from postroad.tasks import processes
+from postroad.tasks.child_output import Echo, Lines, Tail, checked_activity
+from postroad.tasks.processes import Halt, Order, Report, WorkerGone, WorkerLink
+from postroad.tasks.registry import TaskDefinition
+from postroad.tasks.task_child import ChildSetup, run_child
+
+_SETTLING_MS = 30_000
+# Linux counts kilobytes there, macOS bytes.
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1_024
+
+
+class ChildNotReady(Exception):
+    """A child did not get ready for an order."""
+
+
+class ChildExits:
+    """Notices the ends of children of this process: `readable` is readable then."""
+
+    def __init__(self) -> None:
+        self._oom_kills = processes.oom_kills()
+        self.readable, written = os.pipe()
+        for end in (self.readable, written):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+
+    def clear(self) -> None:
+        """Reset `readable` until the next end."""
+        read_some(self.readable)
+
+    def look_for_oom(self) -> bool:
+        """Return whether the kernel has killed for lack of memory since the last look; an idle monitor looks often."""
+        before, self._oom_kills = self._oom_kills, processes.oom_kills()
+        return self._oom_kills > before
+
+
+@dataclass(slots=True, kw_only=True)
+class Child:
+    """A running child. `orders` is written, the other pipes are read; none of them blocks."""
+
+    pid: int
+    orders: int
+    replies: int
+    out: int
+    err: int
+    frames: processes.Frames = field(default_factory=processes.Frames)
+    served: int = 0
+    status: int | None = None
+    """Its wait status; None while it runs."""
+    peak_rss_bytes: int = 0
+
+    def has_ended(self) -> bool:
+        """Return whether the process has ended; then `status` is set."""
+        if self.status is None:
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            if pid:
+                self.status, self.peak_rss_bytes = status, usage.ru_maxrss * _RSS_UNIT
+        return self.status is not None
+
+    def close(self) -> None:
+        """Close all pipes."""
+        for end in (self.orders, self.replies, self.out, self.err):
+            if end >= 0:
+                os.close(end)
+
+
+def fork_child(setup: ChildSetup) -> Child:
+    """Fork a child and wait until it is set up."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pipes = [os.pipe() for _ in range(4)]
+    (orders_in, orders), (replies, replies_in), (out, out_in), (err, err_in) = pipes
+    monitor = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        run_child(setup, (out_in, err_in, replies_in, orders_in), monitor)
+    for end in (orders_in, replies_in, out_in, err_in):
+        os.close(end)
+    for end in (orders, replies, out, err):
+        os.set_blocking(end, False)
+    child = Child(pid=pid, orders=orders, replies=replies, out=out, err=err)
+    events = select.poll()
+    events.register(replies, select.POLLIN)
+    if events.poll(_SETTLING_MS) and processes.SETTLED in child.frames.feed(read_some(replies) or b""):
+        return child
+    child.close()
+    processes.kill(pid, signal.SIGKILL)
+    raise ChildNotReady
+
+
+def read_some(descriptor: int) -> bytes | None:
+    """Return what can be read now; None if there is nothing at the moment, an empty value at the end."""
+    try:
+        return os.read(descriptor, 1 << 16)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
+_END_SECONDS = 5.0
+_LONGEST_POLL = 60.0
+# The rest of the frame around the largest result, or the longest error.
+_FRAME_BYTES = 1_048_576
+# The shortest time between two activities that are sent to the worker.
+_ACTIVITY_SECONDS = 0.1
+
+
+class Watch:
+    """One order of one child."""
+
+    def __init__(
+        self, child: Child, order: Order, setup: ChildSetup, link: WorkerLink, exits: ChildExits, directory: Path
+    ) -> None:
+        self._child = child
+        self._link = link
+        self._exits = exits
+        self._grace = order.kill_grace
+        self._task = setup.tasks.get(order.name)
+        self._lasts = child.served + 1 < setup.plan.child_reuse and self._task.command is None and not self._task.fresh
+        self._unfed = memoryview(_input_of(order, directory, self._task, setup))
+        child.frames.limit = setup.plan.max_output_bytes + _FRAME_BYTES
+        self._tail = Tail()
+        self._streams = {child.out: Lines(setup.plan.max_output_bytes), child.err: Lines(setup.plan.max_output_bytes)}
+        is_command = self._task.command is not None
+        self._echoes = {child.out: Echo(order.request_id, is_result=is_command), child.err: Echo(order.request_id)}
+        self._reply = b""
+        self._activity: bytes | None = None
+        self._unsent: bytes | None = None
+        self._send_at = 0.0
+        self._began = time.monotonic()
+        self._end_at = self._began + order.timeout
+        self._kill_at = inf
+        self._killed_with: str | None = None
+        self._timed_out = False
+        self.ended = False
+        """Whether the child has ended, rather than waiting for its next order."""
+
+    def until_done(self) -> Report:
+        """Watch until the child has ended or waits for another order."""
+        events = select.poll()
+        events.register(self._child.orders, select.POLLOUT)
+        for descriptor in (self._link.fileno(), self._exits.readable, self._child.replies, *self._streams):
+            events.register(descriptor, select.POLLIN)
+        while not self.ended and not (self._lasts and self._reply[:1] == processes.RESULT):
+            send_at = inf if self._unsent is None else self._send_at
+            left = min(self._end_at, self._kill_at, send_at) - time.monotonic()
+            for descriptor, _ in events.poll(max(0.0, min(left, _LONGEST_POLL)) * 1_000 + 1):
+                self._attend(descriptor, events)
+            self._keep_time()
+        self._child.served += 1
+        if self.ended:
+            return self._report_of_ended()
+        return self._report(0, None, processes.resident_bytes(self._child.pid))
+
+    def _attend(self, descriptor: int, events: select.poll) -> None:
+        if descriptor == self._exits.readable:
+            self._exits.clear()
+            self.ended = self._child.has_ended()
+        elif descriptor == self._link.fileno():
+            for received in self._link.receive():
+                if isinstance(received, Halt):
+                    self._halt(received.grace)
+        elif descriptor == self._child.orders:
+            self._feed(events)
+        elif not self._read(descriptor):
+            events.unregister(descriptor)
+
+    def _feed(self, events: select.poll) -> None:
+        """Write the rest of the input to the child."""
+        try:
+            self._unfed = self._unfed[os.write(self._child.orders, self._unfed[: 1 << 16]) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unfed = self._unfed[:0]
+        if not self._unfed:
+            events.unregister(self._child.orders)
+            if self._task.command is not None or self._task.fresh:
+                # The child reads the end of its input.
+                os.close(self._child.orders)
+                self._child.orders = -1
+
+    def _read(self, descriptor: int) -> bool:
+        """Read replies or output of the child; return False at their end."""
+        data = read_some(descriptor)
+        if data and descriptor == self._child.replies:
+            try:
+                replies = self._child.frames.feed(data)
+            except processes.FrameTooLong:
+                self._reply = b""
+                return False
+            for reply in replies:
+                if reply[:1] != processes.ACTIVITY:
+                    self._reply = reply
+                elif (activity := checked_activity(reply[1:])) is not None:
+                    # The task can write to the pipe, too: what is not an activity is dropped.
+                    self._activity = self._unsent = activity
+        elif data:
+            self._tail.feed(data)
+            self._echoes[descriptor].feed(data)
+            if self._task.command is not None:
+                activities = self._streams[descriptor].feed(data)
+                if descriptor == self._child.out and activities:
+                    self._activity = self._unsent = activities[-1]
+        return data != b""
+
+    def _keep_time(self) -> None:
+        now = time.monotonic()
+        if now >= self._end_at and not self.ended:
+            self._timed_out = True
+            self._halt(self._grace)
+        if now >= self._kill_at:
+            self._halt(0.0)
+        if self._unsent is not None and now >= self._send_at and not self.ended:
+            self._link.send(processes.Active(self._unsent))
+            self._unsent, self._send_at = None, now + _ACTIVITY_SECONDS
+
+    def _halt(self, grace: float) -> None:
+        self._end_at = inf
+        self._kill_at = time.monotonic() + grace if grace > 0 else inf
+        number = signal.SIGTERM if grace > 0 else signal.SIGKILL
+        self._killed_with = number.name
+        processes.kill_group(self._child.pid, number)
+
+    def _report_of_ended(self) -> Report:
+        """Return the report of a child that has ended, after all its descendants have ended."""
+        assert self._child.status is not None
+        if not processes.end_descendants(within=_END_SECONDS):
+            # A process cannot be killed. The zygote keeps trying; the worker gets another monitor.
+            raise WorkerGone
+        for descriptor in (self._child.replies, *self._streams):
+            while self._read(descriptor) and some_left(descriptor):
+                continue
+        code = os.waitstatus_to_exitcode(self._child.status)
+        return self._report(code if code >= 0 else None, None if code >= 0 else -code, self._child.peak_rss_bytes)
+
+    def _report(self, code: int | None, number: int | None, rss: int) -> Report:
+        command = self._task.command is not None
+        out, err = self._streams.values()
+        for stream in (out, err):
+            stream.end()
+        for echo in self._echoes.values():
+            echo.end()
+        return Report(
+            pid=self._child.pid,
+            elapsed_ms=int((time.monotonic() - self._began) * 1_000),
+            exit_code=code,
+            signal=None if number is None else _name(number),
+            killed_with=self._killed_with,
+            timed_out=self._timed_out,
+            oom=number == signal.SIGKILL and self._killed_with is None and self._exits.look_for_oom(),
+            peak_rss_bytes=rss,
+            reply=self._reply,
+            too_long=command and out.too_long,
+            out=out.last if command else None,
+            err=err.last if command else None,
+            last_lines=self._tail.lines(),
+            last_activity=self._activity,
+        )
+
+
+def some_left(descriptor: int) -> bool:
+    """Return whether there is more to read, or the end was not read yet."""
+    events = select.poll()
+    events.register(descriptor, select.POLLIN)
+    return bool(events.poll(0))
+
+
+def _input_of(order: Order, directory: Path, task: TaskDefinition, setup: ChildSetup) -> bytes:
+    """Return the child's input: its directory, its order, and what an exec'd program reads after them."""
+    data = processes.encode(order)
+    head = processes.frame(str(directory).encode()) + processes.frame(data)
+    if task.command is not None:
+        return head + order.document
+    return head + processes.frame(setup.encoded_plan) + processes.frame(data) if task.fresh else head
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"

@@ -1,0 +1,216 @@
+"""The zygote: it is started with a short environment, imports the tasks once, and forks monitors for a worker.
+
+A monitor has no threads. It forks one child at a time, watches it, and kills everything that the child leaves behind:
+orphans of the child become children of the monitor, so every process that is left is known. When the worker's end of
+the socket closes, everything ends.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import inspect
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from postroad.tasks import processes
+from postroad.tasks.processes import Order, Plan, WorkerGone, WorkerLink
+from postroad.tasks.task_child import ChildSetup, entry_of, find_tasks
+from postroad.tasks.watch import Child, ChildExits, ChildNotReady, Watch, fork_child
+
+_TICK_MS = 1_000
+_KILL_SECONDS = 5.0
+
+
+class Monitor:
+    """Runs the children of one slot of a worker until the worker or the zygote ends."""
+
+    def __init__(self, setup: ChildSetup, link: WorkerLink, zygote: int) -> None:
+        self._setup = setup
+        self._link = link
+        self._zygote = zygote
+        self._exits = ChildExits()
+        self._child: Child | None = None
+        self._widest = min((task.memory_limit or inf for task in setup.tasks.definitions()), default=inf)
+
+    def serve(self) -> NoReturn:
+        """Run orders one after the other until the process ends."""
+        processes.adopt_orphans()
+        try:
+            while True:
+                if self._child is None:
+                    self._child = fork_child(self._setup)
+                self._link.send(processes.Ready(self._child.pid, os.getpid()))
+                order = self._await_order(self._child)
+                if order is not None:
+                    self._run(self._child, order)
+                else:
+                    # It died while it waited; the next child takes its place.
+                    self._end_child(self._child)
+        except (WorkerGone, ChildNotReady):
+            pass
+        finally:
+            self._end()
+
+    def _await_order(self, child: Child) -> Order | None:
+        events = select.poll()
+        events.register(self._link, select.POLLIN)
+        events.register(self._exits.readable, select.POLLIN)
+        while True:
+            ready = [descriptor for descriptor, _ in events.poll(_TICK_MS)]
+            if not ready:
+                self._exits.look_for_oom()
+            if self._link.fileno() in ready:
+                # A halt that arrives now was meant for the previous order, which has ended.
+                orders = [received for received in self._link.receive() if isinstance(received, Order)]
+                if orders:
+                    return orders[0]
+            if self._exits.readable in ready:
+                self._exits.clear()
+                if child.has_ended():
+                    return None
+            if os.getppid() != self._zygote:
+                raise WorkerGone
+
+    def _run(self, child: Child, order: Order) -> None:
+        directory = Path(self._setup.plan.directory, f"{os.getpid()}-{child.pid}-{child.served}")
+        directory.mkdir(mode=0o700)
+        try:
+            watch = Watch(child, order, self._setup, self._link, self._exits, directory)
+            report = watch.until_done()
+        finally:
+            try:
+                directory.rmdir()
+            except OSError:
+                shutil.rmtree(directory, ignore_errors=True)
+        if watch.ended:
+            self._child = None
+            child.close()
+        elif self._widest != inf and processes.address_space_bytes(child.pid) > self._widest:
+            # The next task may have a memory limit below what this child uses.
+            self._end_child(child)
+        self._link.send(report)
+
+    def _end_child(self, child: Child) -> None:
+        self._child = None
+        child.close()
+        processes.end_descendants(within=_KILL_SECONDS)
+
+    def _end(self) -> NoReturn:
+        if self._child is not None:
+            processes.kill_group(self._child.pid, signal.SIGKILL)
+        processes.end_descendants(within=_KILL_SECONDS)
+        os._exit(0)
+
+
+CONTROL = 0
+_ZYGOTE_TICK_MS = 500
+_PARTING_SECONDS = 1.0
+
+
+def main() -> None:
+    """Serve the worker at the other end of standard input until it ends."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # The worker handles these; a signal to the whole group must not end its children first.
+        signal.signal(number, signal.SIG_IGN)
+    control = socket.socket(fileno=os.dup(CONTROL))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), CONTROL)
+    data = processes.read_frame(control.fileno())
+    if data is None:
+        return
+    plan = msgspec.msgpack.decode(data, type=Plan)
+    try:
+        tasks = find_tasks(plan)
+        catalog = processes.Catalog(tuple(entry_of(definition) for definition in tasks.definitions()))
+    except Exception as error:
+        control.sendall(processes.message(processes.Refusal(f"{type(error).__name__}: {error}")))
+        return
+    control.sendall(processes.message(catalog))
+    if any(inspect.iscoroutinefunction(definition.function) for definition in tasks.definitions()):
+        # Once here, and not in each child.
+        import asyncio  # noqa: F401
+    Zygote(ChildSetup(tasks, plan, data), control).serve()
+
+
+class Zygote:
+    """Forks a monitor for each socket it receives, and kills what a dead monitor leaves behind."""
+
+    def __init__(self, setup: ChildSetup, control: socket.socket) -> None:
+        self._setup = setup
+        self._control = control
+        self._monitors: set[int] = set()
+
+    def serve(self) -> None:
+        """Serve until the worker ends."""
+        processes.adopt_orphans()
+        # Do once what every child would have to do: flush each line, and print where it crashed.
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # made by this interpreter
+        faulthandler.enable(file=2)
+        gc.collect()
+        gc.freeze()
+        events = select.poll()
+        events.register(self._control, select.POLLIN)
+        try:
+            while os.getppid() == self._setup.plan.worker:
+                if events.poll(_ZYGOTE_TICK_MS) and not self._receive():
+                    break
+                self._reap_monitors()
+        finally:
+            self._end()
+
+    def _receive(self) -> bool:
+        """Fork a monitor for each socket that arrived; return False if the worker is gone."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
+        except OSError:
+            return False
+        for descriptor in descriptors:
+            self._fork_monitor(descriptor)
+            os.close(descriptor)
+        return bool(data)
+
+    def _fork_monitor(self, descriptor: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        zygote = os.getpid()
+        pid = os.fork()
+        if pid:
+            self._monitors.add(pid)
+            return
+        self._control.close()
+        Monitor(self._setup, WorkerLink(socket.socket(fileno=descriptor)), zygote).serve()
+
+    def _reap_monitors(self) -> None:
+        """Reap monitors that ended, and kill the processes they left to us."""
+        ended = False
+        with suppress(ChildProcessError):
+            while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                ended = True
+                self._monitors.discard(pid)
+        if ended:
+            # In this order: a child that a monitor forks meanwhile must not look like an orphan.
+            everything = set(processes.descendants(os.getpid()))
+            spared = self._monitors.union(*(processes.descendants(monitor) for monitor in self._monitors))
+            for orphan in everything - spared:
+                processes.kill(orphan, signal.SIGKILL)
+
+    def _end(self) -> None:
+        """Wait a second for monitors to end by themselves, then kill what is left."""
+        self._control.close()
+        deadline = time.monotonic() + _PARTING_SECONDS
+        while self._monitors and time.monotonic() < deadline:
+            self._reap_monitors()
+            time.sleep(0.005)
+        processes.end_descendants(within=_KILL_SECONDS)
+        shutil.rmtree(self._setup.plan.directory, ignore_errors=True)
