@@ -77,6 +77,7 @@ from postroad.queues.spec import (
     queue_missing as queue_missing,
 )
 from postroad.queues.sqlite import SQLiteQueues as SQLiteQueues
+from postroad.queues.sqlite.rows import MessageIds as MessageIds, moment as moment
 
 if TYPE_CHECKING:
     from postroad.queues.sqs import SQSQueue as SQSQueue, SQSQueues as SQSQueues, SQSTags as SQSTags
