@@ -7,7 +7,8 @@ import pytest
 from tests.agents.conftest import Post
 
 from postroad.agents import AgentEvent
-from postroad.agents.sqlite import waking
+from postroad.agents.sqlite import store
+from postroad.agents.sqlite.queue import EVERY_QUEUE
 from postroad.engine.listeners import Listeners
 
 
@@ -34,21 +35,21 @@ def test_a_few_listeners_are_woken_each_by_its_lane(file_post: Post, woken: list
 
     lanes = [channel for channels in woken for channel in channels if channel.startswith("a")]
     assert len(lanes) == 3
-    assert set(lanes).isdisjoint(waking.channels_of(0))
+    assert set(lanes).isdisjoint({EVERY_QUEUE})
 
 
 @pytest.mark.parametrize("delay", [0.0, 1.0])
 def test_very_many_listeners_are_woken_all_at_once(
     file_post: Post, woken: list[set[str]], monkeypatch: pytest.MonkeyPatch, delay: float
 ) -> None:
-    monkeypatch.setattr(waking, "MOST", 2)
+    monkeypatch.setattr(store, "MOST_WOKEN", 2)
     post = _crowd(file_post, 3, delay)
     woken.clear()
 
     _move(post, delay)
 
     lanes = {channel for channels in woken for channel in channels if channel.startswith("a")}
-    assert lanes <= set(waking.channels_of(0))
+    assert lanes <= {EVERY_QUEUE}
     assert lanes
 
 

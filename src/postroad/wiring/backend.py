@@ -209,7 +209,7 @@ class Backend:
     ) -> Agents:
         """The agents of this store: who listens to whom, and what waits for each."""
         from postroad.agents import Agents
-        from postroad.agents.settings import checked
+        from postroad.agents.model import checked
         from postroad.agents.tables import REJECTED_QUEUE, rejects
 
         settings = checked(

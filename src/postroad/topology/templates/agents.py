@@ -33,7 +33,7 @@ def agents_topology(prefix: str = "") -> Topology:
     """Everything agents need; `prefix` stands before each name."""
     names = {table.name: f"{prefix}{table.name}" for table in tables.TABLES}
     stream, dead = f"{prefix}{tables.EVENTS_STREAM}", f"{prefix}{tables.DEAD_QUEUE}"
-    rejected, lanes = f"{prefix}{tables.REJECTED_QUEUE}", f"{prefix}{tables.lane_name('*')}"
+    rejected, lanes = f"{prefix}{tables.REJECTED_QUEUE}", f"{prefix}{tables.queue_name('*')}"
     functions = _functions(prefix, names, stream, rejected)
     return Topology(
         f"{prefix}agents",
