@@ -57,21 +57,17 @@ def aggregate(
     seen = [read(record, stream) for record in records]
     fan_out = store.fan_out(merged(event for event in seen if isinstance(event, StreamEvent)))
     rejected = [entry for entry in seen if isinstance(entry, Rejected)]
-    unput = store.reject(rejected) if rejected else ()
+    left = store.reject(rejected) if rejected else ()
     missing = {(event.shard, event.sequence) for event in fan_out.failed}
-    missing |= {(entry.shardId, entry.sequenceNumber) for entry in unput}
+    missing |= {(entry.shardId, entry.sequenceNumber) for entry in left}
     if rejected:
-        get_logger("agents").warning(
-            "agents_rejected",
-            count=len(rejected),
-            reason=rejected[0].reason,
-            seconds=round(clock.monotonic() - started, 3),
-        )
+        seconds = round(clock.monotonic() - started, 3)
+        get_logger("agents").warning("agents_rejected", count=len(rejected), reason=rejected[0].reason, seconds=seconds)
     return AggregateResult(
         read=len(records),
         written=fan_out.written,
         released=fan_out.released,
-        rejected=len(rejected) - len(unput) + fan_out.rejected,
+        rejected=len(rejected) - len(left) + fan_out.rejected,
         failed=tuple(record.sequence for record in records if (record.shard, record.sequence) in missing),
     )
 

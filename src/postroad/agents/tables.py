@@ -77,7 +77,7 @@ def queue_name(agent_id: str) -> str:
 
 MOST_AT_ONCE: Final = 100
 RESERVED: Final = {"#state": "state", "#key": "timestamp", "#notes": "notes"}
-"""Attributes whose names are words of DynamoDB, as expressions write them."""
+"""Attributes whose names DynamoDB reserves, and how expressions name them."""
 PAUSES: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
@@ -200,9 +200,9 @@ class Tables:
                 make_table(self.client, name, table.shape)
 
 
-def _no_table(words: str) -> PostroadError:
+def _no_table(message: str) -> PostroadError:
     return ConfigurationError(
-        f"a table of agents is missing: {words}",
+        f"a table of agents is missing: {message}",
         remedy="Make it with agents.provision() or `postroad agent provision`.",
     )
 

@@ -11,8 +11,6 @@ import msgspec
 from postroad.agents import UNREADABLE, AwsAgentStore, Marker, Rejected, Row, row_of
 from postroad.lambdas import lowest_failure, opened_agents
 
-Sequences = dict[tuple[str, str], str]
-
 
 def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
     """Release a batch of rows and return the lowest one that must come again, if any."""
@@ -25,13 +23,13 @@ def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
 
 def _rows(
     store: AwsAgentStore, changes: Sequence[Mapping[str, Any]]
-) -> tuple[list[Row | Marker], Sequences, list[str]]:
+) -> tuple[list[Row | Marker], dict[tuple[str, str], str], list[str]]:
     """Return the rows in the order of the stream, their sequences, and the sequences that could not be rejected."""
     images = {_key(change["Keys"]): change["NewImage"] for change in changes if "NewImage" in change}
     missing = [change["Keys"] for change in changes if "NewImage" not in change]
     images |= {_key(item): item for item in (store.pairs.read(missing) if missing else ())}
     rows: list[Row | Marker] = []
-    sequences: Sequences = {}
+    sequences: dict[tuple[str, str], str] = {}
     failed: list[str] = []
     for change in changes:
         sequence = str(change["SequenceNumber"])

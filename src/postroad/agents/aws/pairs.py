@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -167,7 +167,7 @@ class DynamoPairs:
         """Return rows by their keys."""
         return list(self._tables.read(SUBSCRIBER_EVENTS, keys))
 
-    def _rows(self, subscriber_id: str, producer_id: str, from_key: str) -> Iterable[Row]:
+    def _rows(self, subscriber_id: str, producer_id: str, from_key: str) -> Iterator[Row]:
         # DynamoDB may take days to remove what has expired: until then it is there and does not count.
         items = self._tables.pages(
             "query",
@@ -184,7 +184,13 @@ class DynamoPairs:
                 ":now": number(int(self._clock.now().timestamp())),
             },
         )
-        return (row for item in items if (row := _readable(item)) is not None)
+        for item in items:
+            try:
+                row = row_of(item)
+            except UNREADABLE:
+                continue  # It was rejected when it came.
+            if isinstance(row, Row):
+                yield row
 
     def ask_replay(self, subscriber_id: str, producer_id: str, replay: Mapping[str, Any]) -> bool:
         """Store a request for a replay; False without such a pair."""
@@ -196,15 +202,6 @@ class DynamoPairs:
     ) -> bool:
         """Change a pair under a condition; return whether it held."""
         return self._tables.update(SUBSCRIBERS, pair_key(subscriber_id, producer_id), update, condition, values)
-
-
-def _readable(item: Mapping[str, Any]) -> Row | None:
-    """Return the row; None for one that cannot be read, which was rejected when it came."""
-    try:
-        row = row_of(item)
-    except UNREADABLE:
-        return None
-    return row if isinstance(row, Row) else None
 
 
 def _recipient(item: Mapping[str, Any]) -> Recipient:

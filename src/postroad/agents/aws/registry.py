@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from postroad.agents.aws.rows import number, text
-from postroad.agents.model import Deleted, not_found
+from postroad.agents.model import Deleted, not_found, taken
 from postroad.agents.port import AgentRecord, NewAgent
 from postroad.agents.tables import (
     AGENT_GRANTS,
@@ -25,7 +25,7 @@ from postroad.agents.tables import (
     queue_name,
 )
 from postroad.connections import CONSUME, FIND, allowed, document
-from postroad.errors import AgentDeleted, AgentExists, ConfigurationError, QueueNotFound, Unavailable
+from postroad.errors import ConfigurationError, QueueNotFound, Unavailable
 from postroad.queues import QueueSpec, SQSQueues
 
 _EXISTS: Final = "attribute_exists(agentId)"
@@ -116,7 +116,8 @@ class DynamoRegistry:
             raise
         principal = agent.principal_arn
         if principal is not None:
-            self._queues.change_policy(queue, lambda _: _policy(queue.arn, principal))
+            statement = {**allowed((*CONSUME, *FIND), queue.arn, sid="agent"), "Principal": {"AWS": principal}}
+            self._queues.change_policy(queue, lambda _: json.dumps(document([statement])))
         return queue.url
 
     def _put(self, made: Sequence[tuple[NewAgent, str]]) -> None:
@@ -169,19 +170,12 @@ class DynamoRegistry:
         return 0
 
 
-def _policy(arn: str, principal: str) -> str:
-    statement = {**allowed((*CONSUME, *FIND), arn, sid="agent"), "Principal": {"AWS": principal}}
-    return json.dumps(document([statement]))
-
-
 def _is_there(agent: NewAgent, item: Mapping[str, Any] | None) -> bool:
     """Return whether this very agent is stored already: a write that timed out may have taken effect."""
     if item is None:
         return False
-    if item["state"]["S"] != "active":
-        raise AgentDeleted(f'agent "{agent.agent_id}" was deleted; its id is never given again', field="agentId")
-    if item.get("tokenHash") != text(agent.token_hash):
-        raise AgentExists(f'agent "{agent.agent_id}" exists', field="agentId")
+    if item["state"]["S"] != "active" or item.get("tokenHash") != text(agent.token_hash):
+        raise taken(agent.agent_id, deleted=item["state"]["S"] != "active")
     return True
 
 

@@ -141,7 +141,7 @@ class AwsAgentStore:
 
     def queue(self, agent_id: str) -> Queue:
         """Return the agent's queue."""
-        return AgentQueue(self._sqs(agent_id), lambda: self._recipient(agent_id).discarded)
+        return SQSAgentQueue(self._sqs(agent_id), lambda: self._recipient(agent_id).discarded)
 
     def send(self, recipient: Recipient, messages: Sequence[OutgoingMessage]) -> list[PostroadError | None]:
         """Send at most ten messages, of as many groups; return the error of each that failed."""
@@ -183,7 +183,7 @@ class AwsAgentStore:
         return self._queues.queue(self._recipient(agent_id).queue_url)
 
 
-class AgentQueue:
+class SQSAgentQueue:
     """An agent's queue that nobody else sends to."""
 
     def __init__(self, queue: Queue, discarded: Callable[[], Mapping[str, int]]) -> None:
@@ -210,9 +210,7 @@ class AgentQueue:
             found = self._queue.receive(max_messages=max_messages, wait=left, visibility=visibility)
             if not found or not (discarded := self._discarded()):
                 return found
-            unwanted = [
-                each for each in found if _sequence(each.body) <= discarded.get(_field(each.body, "agentId"), -1)
-            ]
+            unwanted = [each for each in found if _is_discarded(each.body, discarded)]
             if not unwanted:
                 return found
             self._queue.ack(unwanted)
@@ -276,9 +274,9 @@ def _field(body: bytes, name: str) -> str:
         return ""
 
 
-def _sequence(body: bytes) -> int:
+def _is_discarded(body: bytes, discarded: Mapping[str, int]) -> bool:
     sequence = _field(body, "sequenceNumber")
-    return int(sequence) if sequence.isdecimal() else 0
+    return (int(sequence) if sequence.isdecimal() else 0) <= discarded.get(_field(body, "agentId"), -1)
 
 
 def _as_error(error: Exception | None) -> PostroadError:

@@ -88,7 +88,8 @@ class DynamoSubscriptions:
             Limit=limit,
             **where,
         )
-        return [_subscription(item) for item in answer["Items"]]
+        fields = ("producerId", "subscriberId", "createdAt", "state")
+        return [Subscription(*(item[field]["S"] for field in fields)) for item in answer["Items"]]
 
     def grant(self, producer_id: str, listener_id: str) -> None:
         """Let the listener subscribe to the producer."""
@@ -223,12 +224,3 @@ class DynamoSubscriptions:
 def _new_item(key: Key, created_at: dict[str, str]) -> dict[str, Any]:
     item = {**key, "createdAt": created_at, "state": text("active")}
     return {"Item": item, "ConditionExpression": _NEW}
-
-
-def _subscription(item: Mapping[str, Any]) -> Subscription:
-    return Subscription(
-        producer_id=item["producerId"]["S"],
-        subscriber_id=item["subscriberId"]["S"],
-        created_at=item["createdAt"]["S"],
-        state=item["state"]["S"],
-    )

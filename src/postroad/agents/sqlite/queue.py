@@ -295,8 +295,7 @@ def _turn(connection: apsw.Connection, reader: Reader, agent: int, after: str | 
 
 def waiting(connection: apsw.Connection, agent: int) -> int:
     """Return how many messages are not settled yet."""
-    statements = (_FRESH, _ASIDE, _UNRELEASED)
-    unseen = sum(int(one(connection, statement, (agent,))[0]) for statement in statements)
+    unseen = sum(int(one(connection, statement, (agent,))[0]) for statement in (_FRESH, _ASIDE, _UNRELEASED))
     return unseen + int(one(connection, _LEASED, (agent, 0))[0])
 
 

@@ -7,13 +7,12 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
-from postroad.agents.model import Deleted, Subscription, milliseconds, time_text
+from postroad.agents.model import Deleted, Subscription, milliseconds, taken, time_text
 from postroad.agents.port import AgentRecord, NewAgent
 from postroad.agents.sqlite import message_groups
 from postroad.agents.sqlite.queue import waiting
 from postroad.agents.sqlite.tables import active, channel, named, number
 from postroad.engine import Engine, Transaction, every, one
-from postroad.errors import AgentDeleted, AgentExists
 
 T = TypeVar("T")
 _COLUMNS: Final = "id, created_ms, total, open, token_hash, former_hash, former_until"
@@ -80,7 +79,9 @@ class SQLiteRegistry:
 
         def work(tx: Transaction) -> list[str | None]:
             for agent in agents:
-                _refuse_taken(tx.connection, agent.agent_id)
+                row = one(tx.connection, _STATE, (agent.agent_id,))
+                if row is not None and row[0] != "named":
+                    raise taken(agent.agent_id, deleted=row[0] == "deleted")
             tx.connection.executemany(_ADD, rows)
             return [None] * len(rows)
 
@@ -138,15 +139,6 @@ class SQLiteRegistry:
             return row is not None
 
         return self._engine.write(work)
-
-
-def _refuse_taken(connection: apsw.Connection, agent_id: str) -> None:
-    row = one(connection, _STATE, (agent_id,))
-    if row is None or row[0] == "named":
-        return
-    if row[0] == "deleted":
-        raise AgentDeleted(f'agent "{agent_id}" was deleted; its id is never given again', field="agentId")
-    raise AgentExists(f'agent "{agent_id}" exists', field="agentId")
 
 
 def _record(row: Any) -> AgentRecord:
@@ -210,7 +202,10 @@ class SQLiteSubscriptions:
         statement = _OF_PRODUCER if listener_id is None else _OF_LISTENER
         arguments = (listener_id or producer_id, after or "", limit)
         rows = self._engine.read(lambda connection: every(connection, statement, arguments))
-        return [_subscription(row) for row in rows]
+        return [
+            Subscription(producer, subscriber, time_text(created_us // 1_000), "paused" if paused else "active")
+            for producer, subscriber, created_us, paused in rows
+        ]
 
     def grant(self, producer_id: str, listener_id: str) -> None:
         """Let the listener subscribe to the producer."""
@@ -251,13 +246,3 @@ class SQLiteSubscriptions:
         """Return whether the producer granted it."""
         found = self._engine.read(lambda connection: one(connection, _IS_GRANTED, (producer_id, listener_id)))
         return found is not None
-
-
-def _subscription(row: Any) -> Subscription:
-    producer_id, subscriber_id, created_us, paused = row
-    return Subscription(
-        producer_id=producer_id,
-        subscriber_id=subscriber_id,
-        created_at=time_text(created_us // 1_000),
-        state="paused" if paused else "active",
-    )
