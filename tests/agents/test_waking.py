@@ -33,9 +33,9 @@ def test_a_few_listeners_are_woken_each_by_its_lane(file_post: Post, woken: list
 
     _move(post, delay)
 
-    lanes = [channel for channels in woken for channel in channels if channel.startswith("a")]
-    assert len(lanes) == 3
-    assert set(lanes).isdisjoint({EVERY_QUEUE})
+    channels_woken = [channel for channels in woken for channel in channels if channel.startswith("a")]
+    assert len(channels_woken) == 3
+    assert set(channels_woken).isdisjoint({EVERY_QUEUE})
 
 
 @pytest.mark.parametrize("delay", [0.0, 1.0])
@@ -48,9 +48,9 @@ def test_very_many_listeners_are_woken_all_at_once(
 
     _move(post, delay)
 
-    lanes = {channel for channels in woken for channel in channels if channel.startswith("a")}
-    assert lanes <= {EVERY_QUEUE}
-    assert lanes
+    channels_woken = {channel for channels in woken for channel in channels if channel.startswith("a")}
+    assert channels_woken <= {EVERY_QUEUE}
+    assert channels_woken
 
 
 def test_an_events_listeners_cost_no_memory_however_many_they_are(file_post: Post) -> None:
@@ -82,7 +82,7 @@ def _crowd(post: Post, count: int, delay: float) -> Post:
 
 
 def _move(post: Post, delay: float) -> None:
-    """Move the event into the lanes."""
+    """Move the event to the queues."""
     post.move()
     post.clock.advance(delay)
     post.runner.run_once()
