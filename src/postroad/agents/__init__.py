@@ -24,7 +24,7 @@ from postroad.agents.model import (
 from postroad.agents.plan import Plan as Plan, PlanInput as PlanInput
 from postroad.agents.port import AgentStore as AgentStore, Mover as Mover
 from postroad.agents.runner import AggregateResult, Runner, aggregate
-from postroad.agents.stream import Published as Published, Rejected as Rejected, Unreadable as Unreadable
+from postroad.agents.stream import Published as Published, Rejected as Rejected
 from postroad.agents.tables import (
     DEAD_QUEUE as DEAD_QUEUE,
     EVENTS_STREAM as EVENTS_STREAM,

@@ -145,7 +145,7 @@ class Agents:
     def renew_token(self, agent_id: str) -> str:
         """Return a new token in place of the newest one, which is void at once; use it when that one was lost."""
         token = model.new_token(_known_id(agent_id))
-        if not self._store.registry.replace_token(agent_id, model.digest(token)):
+        if not self._store.registry.set_token(agent_id, model.digest(token), former_until=None):
             raise not_found(agent_id)
         return token
 

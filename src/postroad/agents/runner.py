@@ -13,7 +13,7 @@ from typing import Final
 from postroad import failpoints
 from postroad.agents.model import RunStats
 from postroad.agents.port import AgentStore
-from postroad.agents.stream import Rejected, StreamEvent, Unreadable, merged, read
+from postroad.agents.stream import Rejected, StreamEvent, merged, read
 from postroad.agents.tables import EVENTS_STREAM
 from postroad.arguments import check, whole_number
 from postroad.clock import Clock
@@ -43,23 +43,22 @@ class AggregateResult:
 
 
 def aggregate(
-    records: Sequence[StreamRecord | Unreadable], store: AgentStore, clock: Clock, *, stream: str = EVENTS_STREAM
+    records: Sequence[StreamRecord | Rejected], store: AgentStore, clock: Clock, *, stream: str = EVENTS_STREAM
 ) -> AggregateResult:
     """Write one row for each record and subscriber, and reject what can never be handled.
 
     Args:
-        records: A batch from the stream, in the order of each shard.
+        records: A batch from the stream, in the order of each shard; what could not be decoded is `Rejected` already.
         store: Where the rows go.
         clock: Times the log line about rejected records.
         stream: The name of the stream; the ids of events that came without one are made of it.
     """
     started = clock.monotonic()
-    seen = [read(record, stream) for record in records]
+    seen = [record if isinstance(record, Rejected) else read(record, stream) for record in records]
     fan_out = store.fan_out(merged(event for event in seen if isinstance(event, StreamEvent)))
     rejected = [entry for entry in seen if isinstance(entry, Rejected)]
     left = store.reject(rejected) if rejected else ()
-    missing = {(event.shard, event.sequence) for event in fan_out.failed}
-    missing |= {(entry.shardId, entry.sequenceNumber) for entry in left}
+    missing = {*map(_place, fan_out.failed), *map(_place, left)}
     if rejected:
         seconds = round(clock.monotonic() - started, 3)
         get_logger("agents").warning("agents_rejected", count=len(rejected), reason=rejected[0].reason, seconds=seconds)
@@ -68,8 +67,12 @@ def aggregate(
         written=fan_out.written,
         released=fan_out.released,
         rejected=len(rejected) - len(left) + fan_out.rejected,
-        failed=tuple(record.sequence for record in records if (record.shard, record.sequence) in missing),
+        failed=tuple(place[1] for place in map(_place, seen) if place in missing),
     )
+
+
+def _place(entry: StreamEvent | Rejected) -> tuple[str, str]:
+    return (entry.shardId, entry.sequenceNumber) if isinstance(entry, Rejected) else (entry.shard, entry.sequence)
 
 
 class _LostLease(Exception):

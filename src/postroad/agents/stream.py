@@ -63,16 +63,6 @@ class StreamEvent(msgspec.Struct, frozen=True):
     traceparent: str | None = None
 
 
-class Unreadable(msgspec.Struct, frozen=True):
-    """A record whose data could not be decoded; `data` is what was received."""
-
-    shard: str
-    sequence: str
-    key: str
-    data: str
-    reason: str
-
-
 class Rejected(msgspec.Struct, frozen=True):
     """A record that can never be handled, and why."""
 
@@ -229,10 +219,8 @@ class _Wire(msgspec.Struct):
     traceparent: Any = None
 
 
-def read(record: StreamRecord | Unreadable, stream: str) -> StreamEvent | Rejected:
+def read(record: StreamRecord, stream: str) -> StreamEvent | Rejected:
     """Return the event that the record holds, or why it is not one."""
-    if isinstance(record, Unreadable):
-        return Rejected(record.reason, record.shard, record.sequence, record.key, record.data)
     try:
         return _event(record, stream)
     except (PostroadError, msgspec.MsgspecError) as error:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from postroad.agents import EVENTS_STREAM, Unreadable, aggregate
+from postroad.agents import EVENTS_STREAM, Rejected, aggregate
 from postroad.clock import SYSTEM_CLOCK
 from postroad.lambdas import lowest_failure, opened_agents
 from postroad.settings import events_stream
@@ -22,13 +22,13 @@ def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
     return lowest_failure(list(result.failed))
 
 
-def _record(record: Mapping[str, Any]) -> StreamRecord | Unreadable:
+def _record(record: Mapping[str, Any]) -> StreamRecord | Rejected:
     kinesis = record["kinesis"]
     shard = str(record.get("eventID", "")).partition(":")[0]
     sequence, key, data = str(kinesis["sequenceNumber"]), str(kinesis["partitionKey"]), kinesis["data"]
     try:
         decoded = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError, TypeError):
-        return Unreadable(shard, sequence, key, str(data), "data: is not base64")
+        return Rejected("data: is not base64", shard, sequence, key, str(data))
     arrived_at = datetime.fromtimestamp(float(kinesis.get("approximateArrivalTimestamp", 0)), UTC)
     return StreamRecord(shard=shard, sequence=sequence, key=key, data=decoded, arrived_at=arrived_at)

@@ -70,22 +70,19 @@ class DynamoRegistry:
         found = self._tables.read(AGENTS, [{"agentId": text(agent_id)} for agent_id in agent_ids])
         return {item["agentId"]["S"] for item in found if item["state"]["S"] == "active"}
 
-    def set_token(self, agent_id: str, token_hash: str, *, former_until: float) -> bool:
-        """Give the agent another token."""
-        update = "SET formerHash = tokenHash, formerUntil = :until, tokenHash = :hash"
-        return self._change_token(agent_id, update, {":until": number(former_until), ":hash": text(token_hash)})
-
-    def replace_token(self, agent_id: str, token_hash: str) -> bool:
-        """Replace the agent's newest token."""
-        return self._change_token(agent_id, "SET tokenHash = :hash", {":hash": text(token_hash)})
+    def set_token(self, agent_id: str, token_hash: str, *, former_until: float | None) -> bool:
+        """Give the agent another token beside its newest, or in its place."""
+        update, values = "SET tokenHash = :hash", {":hash": text(token_hash), ":active": text("active")}
+        if former_until is not None:
+            update = "SET formerHash = tokenHash, formerUntil = :until, tokenHash = :hash"
+            values[":until"] = number(former_until)
+        return self._tables.update(AGENTS, {"agentId": text(agent_id)}, update, "#state = :active", values)
 
     def delete(self, agent_id: str) -> Deleted:
         """Remove the token first, then subscriptions, the queue, and the item last; a repeat goes on."""
         key, deleted = {"agentId": text(agent_id)}, {":deleted": text("deleted")}
-        update, condition = "SET #state = :deleting REMOVE tokenHash, formerHash", "#state <> :deleted"
-        if not self._tables.update(
-            AGENTS, key, update, f"{_EXISTS} AND {condition}", {**deleted, ":deleting": text("deleting")}
-        ):
+        begin, values = f"{_EXISTS} AND #state <> :deleted", {**deleted, ":deleting": text("deleting")}
+        if not self._tables.update(AGENTS, key, "SET #state = :deleting REMOVE tokenHash, formerHash", begin, values):
             raise not_found(agent_id)
         subscriptions = self._remove_pairs(SUBSCRIBERS, "subscriberId", agent_id, IndexName=BY_SUBSCRIBER)
         subscribers = self._remove_pairs(SUBSCRIBERS, "producerId", agent_id, ConsistentRead=True)
@@ -93,10 +90,6 @@ class DynamoRegistry:
         discarded = self._remove_queue(agent_id)
         self._tables.update(AGENTS, key, "SET #state = :deleted", _EXISTS, deleted)
         return Deleted(discarded, subscriptions, subscribers)
-
-    def _change_token(self, agent_id: str, update: str, values: dict[str, Any]) -> bool:
-        key, values = {"agentId": text(agent_id)}, {**values, ":active": text("active")}
-        return self._tables.update(AGENTS, key, update, "#state = :active", values)
 
     def _make_queue(self, agent: NewAgent) -> str:
         spec = QueueSpec(
@@ -151,13 +144,8 @@ class DynamoRegistry:
         return {"Put": {"TableName": self._tables.name(AGENTS), "Item": item, "ConditionExpression": condition}}
 
     def _remove_pairs(self, table: Table, side: str, agent_id: str, **where: Any) -> int:
-        values = {":id": text(agent_id)}
-        condition = f"{side} = :id"
-        found = list(
-            self._tables.pages(
-                "query", table, KeyConditionExpression=condition, ExpressionAttributeValues=values, **where
-            )
-        )
+        where |= {"KeyConditionExpression": f"{side} = :id", "ExpressionAttributeValues": {":id": text(agent_id)}}
+        found = list(self._tables.pages("query", table, **where))
         for item in found:
             self._tables.call("delete_item", table, Key={name: item[name] for name in ("producerId", "subscriberId")})
         return len(found)

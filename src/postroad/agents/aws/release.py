@@ -181,10 +181,10 @@ class _Release:
             return
         pairs = self._store.pairs(self._recipient.agent_id, {row.producer_id for row in rows})
         # What waits of a subscription that ended is sent.
-        flowing = {row.producer_id for row in rows if pairs.get(row.producer_id, _ACTIVE).state == "active"}
+        active = {row.producer_id for row in rows if pairs.get(row.producer_id, _ACTIVE).state == "active"}
         in_sequence = sorted(rows, key=lambda each: (each.producer_id, int(each.sequence)))
-        unsent = self._send(merged(row for row in in_sequence if row.producer_id in flowing))
-        withheld = [row for row in in_sequence if row.producer_id not in flowing]
+        unsent = self._send(merged(row for row in in_sequence if row.producer_id in active))
+        withheld = [row for row in in_sequence if row.producer_id not in active]
         self._result.held += len(withheld)
         left = [*withheld, *unsent]
         gone = self._hold(left)

@@ -18,7 +18,7 @@ from postroad.agents.aws.rows import Marker, Recipient, Row
 from postroad.agents.aws.subscriptions import DynamoSubscriptions
 from postroad.agents.model import AgentSettings, LaneStats, not_found
 from postroad.agents.port import FanOut
-from postroad.agents.stream import Rejected, StreamEvent
+from postroad.agents.stream import StreamEvent
 from postroad.agents.tables import DEAD_QUEUE, Tables, dead_letters, nobody_sends
 from postroad.clock import Clock
 from postroad.connections import AwsConnection
@@ -72,7 +72,7 @@ class AwsAgentStore:
             self._tables, queues, visibility=settings.visibility, max_receives=settings.max_receives
         )
         self.subscriptions = DynamoSubscriptions(self._tables, self.registry, self.pairs, clock)
-        self.reject: Callable[[Sequence[Rejected]], Sequence[Rejected]] = rejects.put
+        self.reject = rejects.put
 
     def provision(self) -> None:
         """Create tables, stream, dead-letter queue and the queue of rejects if they are missing."""

@@ -48,7 +48,7 @@ WHERE held.lane = ?1 AND held.place >= ?2
 RETURNING grp
 """
 _DEAD: Final = "SELECT n, place, producer FROM agent_dead WHERE lane = ? ORDER BY n LIMIT ?"
-_RISE: Final = "DELETE FROM agent_dead WHERE lane = ? AND n = ?"
+_DELETE_DEAD: Final = "DELETE FROM agent_dead WHERE lane = ? AND n = ?"
 _PUT_ASIDE: Final = """
 INSERT INTO agent_aside (lane, grp, turn, place, producer, replay) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET replay = excluded.replay
@@ -188,7 +188,7 @@ def redrive(tx: Transaction, agent: int, limit: int, monotonic_us: int) -> int:
         group = _group(tx, agent, producer, total)
         touched.add(group)
         tx.connection.execute(_PUT_ASIDE, (agent, group, first + offset, place, producer, 0))
-        tx.connection.execute(_RISE, (agent, n))
+        tx.connection.execute(_DELETE_DEAD, (agent, n))
     for group in touched:
         regroup(tx, agent, group, monotonic_us)
     tx.touch(channel(agent))

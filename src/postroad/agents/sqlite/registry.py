@@ -105,13 +105,19 @@ class SQLiteRegistry:
 
         return self._engine.read(look)
 
-    def set_token(self, agent_id: str, token_hash: str, *, former_until: float) -> bool:
-        """Give the agent another token."""
-        return self._set_token(_ROTATE, (agent_id, token_hash, former_until))
+    def set_token(self, agent_id: str, token_hash: str, *, former_until: float | None) -> bool:
+        """Give the agent another token beside its newest, or in its place."""
+        former = () if former_until is None else (former_until,)
+        statement = _ROTATE if former else _REPLACE
 
-    def replace_token(self, agent_id: str, token_hash: str) -> bool:
-        """Replace the agent's newest token."""
-        return self._set_token(_REPLACE, (agent_id, token_hash))
+        def work(tx: Transaction) -> bool:
+            row = one(tx.connection, statement, (agent_id, token_hash, *former))
+            if row is not None:
+                # A stream that was opened with the former token may have to end.
+                tx.touch(channel(row[0]))
+            return row is not None
+
+        return self._engine.write(work)
 
     def delete(self, agent_id: str) -> Deleted:
         """Remove the agent with its queue and its subscriptions in both directions, in one step."""
@@ -129,16 +135,6 @@ class SQLiteRegistry:
             return Deleted(discarded, subscriptions, subscribers)
 
         return self._engine.write(work, removes=True)
-
-    def _set_token(self, statement: str, arguments: tuple[Any, ...]) -> bool:
-        def work(tx: Transaction) -> bool:
-            row = one(tx.connection, statement, arguments)
-            if row is not None:
-                # A stream that was opened with the former token may have to end.
-                tx.touch(channel(row[0]))
-            return row is not None
-
-        return self._engine.write(work)
 
 
 def _record(row: Any) -> AgentRecord:
